@@ -1,0 +1,1 @@
+"""Measurements of the whole system and their tables."""

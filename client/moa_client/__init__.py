@@ -1,0 +1,1 @@
+"""The client: owns the conversation, drafts, and talks to the server."""

@@ -1,0 +1,1 @@
+"""The server: runs the target, verifies drafts, streams verdicts and memory."""

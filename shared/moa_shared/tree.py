@@ -1,0 +1,148 @@
+"""The draft tree: guesses that share prefixes, verified in one forward of the target.
+
+Pure: no torch, no I/O. Nodes are numbered so that a parent stands before its children; -1 is the root, the newest
+committed token, which is not part of the tree. A chain is the tree in which each node's parent is the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from moa_shared.errors import TokenRangeError, TreeError
+
+ROOT = -1
+
+
+@dataclass(frozen=True)
+class DraftTree:
+    """A tree of draft tokens.
+
+    Args:
+        tokens: token id of each node.
+        parents: number of each node's parent, smaller than its own; -1 for children of the root.
+
+    Raises:
+        TreeError: lengths differ, or a parent does not stand before its child.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.parents):
+            raise TreeError(f"A draft tree has {len(self.tokens)} tokens but {len(self.parents)} parents.")
+        for node, parent in enumerate(self.parents):
+            if not ROOT <= parent < node:
+                raise TreeError(f"Node {node} of a draft tree has parent {parent}, expected -1 to {node - 1}.")
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int]) -> DraftTree:
+        """The tree in which each token follows the one before."""
+        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def is_chain(self) -> bool:
+        return all(parent == node - 1 for node, parent in enumerate(self.parents))
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """Depth of each node; the root's children have depth 1."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return tuple(depths)
+
+    @cached_property
+    def children(self) -> dict[int, tuple[int, ...]]:
+        """Children of each node that has any, and of the root (-1), in order of their numbers."""
+        children: dict[int, list[int]] = {}
+        for node, parent in enumerate(self.parents):
+            children.setdefault(parent, []).append(node)
+        return {parent: tuple(nodes) for parent, nodes in children.items()}
+
+    def ancestor_matrix(self) -> npt.NDArray[np.bool_]:
+        """[nodes, nodes] bool: row sees column, which is itself or one of its ancestors."""
+        seen = np.eye(len(self), dtype=np.bool_)
+        for node, parent in enumerate(self.parents):
+            if parent != ROOT:
+                seen[node] |= seen[parent]
+        return seen
+
+    def path_to(self, node: int) -> tuple[int, ...]:
+        """Node numbers from the root's child down to `node` (empty for the root)."""
+        path: list[int] = []
+        while node != ROOT:
+            path.append(node)
+            node = self.parents[node]
+        return tuple(reversed(path))
+
+    def child_with(self, node: int, token: int) -> int | None:
+        """The first child of `node` (or of the root, -1) that holds `token`."""
+        return next((child for child in self.children.get(node, ()) if self.tokens[child] == token), None)
+
+    def subtree(self, node: int) -> DraftTree:
+        """The tree below `node`, which becomes the root."""
+        if node == ROOT:
+            return self
+        renumbered = {node: ROOT}
+        tokens: list[int] = []
+        parents: list[int] = []
+        for child in range(node + 1, len(self)):
+            if self.parents[child] in renumbered:
+                renumbered[child] = len(tokens)
+                tokens.append(self.tokens[child])
+                parents.append(renumbered[self.parents[child]])
+        return DraftTree(tuple(tokens), tuple(parents))
+
+    def prefix(self, nodes: int) -> DraftTree:
+        """The tree of the first `nodes` nodes (a prefix of the numbering is always a tree)."""
+        return self if nodes >= len(self) else DraftTree(self.tokens[:nodes], self.parents[:nodes])
+
+    def validate(self, vocab_size: int, max_nodes: int) -> None:
+        """Checks what came over the wire.
+
+        Raises:
+            TreeError: more than `max_nodes` nodes.
+            TokenRangeError: a token outside 0 to `vocab_size` - 1.
+        """
+        if len(self) > max_nodes:
+            raise TreeError(
+                f"A draft tree has {len(self)} nodes, more than the {max_nodes} allowed.", hint="Send smaller drafts."
+            )
+        check_tokens(self.tokens, vocab_size)
+
+
+def check_tokens(tokens: Sequence[int], vocab_size: int) -> None:
+    """Raises TokenRangeError for the first token outside 0 to `vocab_size` - 1."""
+    for index, token in enumerate(tokens):
+        if not 0 <= token < vocab_size:
+            raise TokenRangeError(f"Token {index} is {token}, outside the vocabulary (0 to {vocab_size - 1}).")
+
+
+def longest_path(tree: DraftTree, chosen_root: int, chosen: Sequence[int]) -> tuple[list[int], int]:
+    """Walks the tree along the tokens that the target chose.
+
+    With coupled sampling the target's choice after each node is one token, so verification is a walk along equal
+    tokens (Daliri et al., arXiv 2408.07978), for greedy and for sampled text alike.
+
+    Args:
+        chosen_root: the target's choice after the root.
+        chosen: the target's choice after each node, [nodes].
+
+    Returns:
+        The accepted nodes from the root down, and the bonus token, which the target chose after the last of them.
+    """
+    path: list[int] = []
+    node, token = ROOT, chosen_root
+    while (child := tree.child_with(node, token)) is not None:
+        path.append(child)
+        node, token = child, chosen[child]
+    return path, token

@@ -1,0 +1,34 @@
+"""Fixtures that several folders of tests use: the folder of shared reference data, and the default target."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from moa_shared.models import ModelFiles
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The folder of reference vectors, text and traces beside the checkout; a test that needs it skips without it."""
+    folder = CHECKOUT.parent / "shared"
+    if not (folder / "parity").is_dir():
+        reason = f"reference data is not beside the checkout ({folder})"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def default_model_files() -> ModelFiles:
+    """The packaged default target, fetched and converted once."""
+    from moa_shared.models import resolve
+
+    return resolve("default")

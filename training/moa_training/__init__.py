@@ -1,0 +1,1 @@
+"""Training, baselines and evaluation of drafters."""
