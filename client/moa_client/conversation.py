@@ -1,0 +1,251 @@
+"""The conversation, which the client owns, as a pure state machine.
+
+State: every committed token with its provenance, the running answer, and the draft in flight: a tree below a committed
+prefix, of which the committed tokens have reached `node`. Invariants: committed tokens never change while an answer runs;
+`epoch` grows whenever draft nodes are thrown away. Everything else about a conversation is derived from this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from moa_shared.answer import AnswerSettings, Finish
+from moa_shared.errors import ProtocolError
+from moa_shared.prefix_hash import PrefixHashes
+from moa_shared.tree import ROOT, DraftTree
+
+NO_DRAFT = DraftTree((), ())
+
+
+class Phase(Enum):
+    IDLE = auto()
+    ANSWERING = auto()
+
+
+class Provenance(Enum):
+    """Where a committed token came from."""
+
+    PROMPT = auto()  # the user's turn and the template around it
+    DRAFT = auto()  # drafted here, confirmed by the target
+    TARGET = auto()  # chosen by the target beyond the draft
+
+
+@dataclass(frozen=True, slots=True)
+class AskMessage:
+    """What an Ask frame says."""
+
+    base: int
+    prefix_hash: int
+    tokens: tuple[int, ...]
+    settings: AnswerSettings
+    answer_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftMessage:
+    """What a Draft frame says."""
+
+    epoch: int
+    base: int
+    prefix_hash: int
+    first_node: int
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a verdict changed.
+
+    Args:
+        tokens: newly committed tokens (empty for a repeated verdict).
+        accepted: how many of them the draft in flight had proposed.
+        kept_draft: whether the draft in flight still hangs below the newest committed token.
+        finish: whether and why the answer ended.
+    """
+
+    tokens: tuple[int, ...]
+    accepted: int
+    kept_draft: bool
+    finish: Finish
+
+
+class Conversation:
+    """Tokens of one conversation, and the answer under way.
+
+    Args:
+        vocab_size: of the target; verdicts with other tokens are refused.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self.phase = Phase.IDLE
+        self.tokens: list[int] = []
+        self.provenance: list[Provenance] = []
+        self.hashes = PrefixHashes()
+        self.epoch = 0
+        self.answer_start = 0
+        self.settings = AnswerSettings()
+        self._base = 0
+        self._tree = NO_DRAFT
+        self._node: int | None = None
+
+    # ------------------------------------------------------------ the user
+
+    def ask(self, tokens: Sequence[int], settings: AnswerSettings) -> AskMessage:
+        """Appends a turn and begins an answer.
+
+        Raises:
+            ProtocolError: an answer is already under way, or the conversation would be empty.
+        """
+        if self.phase is not Phase.IDLE:
+            raise ProtocolError("the answer under way to end first", "another question")
+        base = len(self.tokens)
+        if base + len(tokens) == 0:
+            raise ProtocolError("a prompt of at least one token", "none")
+        self._append(tokens, Provenance.PROMPT)
+        self.answer_start = len(self.tokens)
+        self.settings = settings
+        self.phase = Phase.ANSWERING
+        self._drop_draft()
+        return AskMessage(base, self.hashes.at(base), tuple(tokens), settings, self.answer_start)
+
+    def resume(self) -> AskMessage:
+        """The Ask that goes on with the answer under way, on a server that was opened with all committed tokens.
+
+        Raises:
+            ProtocolError: no answer is under way.
+        """
+        if self.phase is not Phase.ANSWERING:
+            raise ProtocolError("an answer to resume", "none under way")
+        self._drop_draft()
+        base = len(self.tokens)
+        return AskMessage(base, self.hashes.at(base), (), self.settings, self.answer_start)
+
+    def reset(self) -> None:
+        """Forgets everything but the epoch."""
+        self._drop_draft()
+        self.phase = Phase.IDLE
+        self.tokens.clear()
+        self.provenance.clear()
+        self.hashes.crop(0)
+        self.answer_start = 0
+
+    def end(self) -> None:
+        """The answer ends here, whatever the server thinks (it is gone, or the user stopped it)."""
+        self._drop_draft()
+        self.phase = Phase.IDLE
+
+    @property
+    def answer(self) -> Sequence[int]:
+        """Committed tokens of the newest answer."""
+        return self.tokens[self.answer_start :]
+
+    # ------------------------------------------------------------ the draft in flight
+
+    @property
+    def draft_base(self) -> int:
+        """Position of the draft tree's first level."""
+        return self._base
+
+    @property
+    def draft(self) -> DraftTree:
+        """The draft nodes that hang below the newest committed token."""
+        return self._tree.subtree(self._node) if self._node is not None else NO_DRAFT
+
+    def propose(self, tree: DraftTree) -> DraftMessage:
+        """Replaces the draft in flight by `tree`, below the newest committed token; what to send.
+
+        An empty tree is a proposal too: it says that the client has nothing to guess.
+        """
+        if self.draft:
+            self.epoch += 1  # nodes that the server may hold are thrown away
+        self._base = len(self.tokens)
+        self._tree, self._node = tree, ROOT
+        return self._message(0, tree)
+
+    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> DraftMessage:
+        """Appends nodes to the draft in flight; what to send. `parents` are node numbers in the whole tree
+        (None: a chain that goes on from the newest node). Starts a draft below the newest committed token if none is in flight.
+        """
+        if self._node is None:
+            self._base = len(self.tokens)
+            self._tree, self._node = NO_DRAFT, ROOT
+        first = len(self._tree)
+        added = tuple(parents) if parents is not None else tuple(range(first - 1, first - 1 + len(tokens)))
+        self._tree = DraftTree(self._tree.tokens + tuple(tokens), self._tree.parents + added)
+        return self._message(first, self._tree)
+
+    def _message(self, first: int, tree: DraftTree) -> DraftMessage:
+        tokens, parents = tree.tokens[first:], tree.parents[first:]
+        chain = all(parent == first + index - 1 for index, parent in enumerate(parents))
+        return DraftMessage(
+            self.epoch,
+            self._base,
+            self.hashes.at(self._base),
+            first,
+            tokens,
+            () if chain else parents,
+            len(self.tokens),
+        )
+
+    # ------------------------------------------------------------ the server
+
+    def on_verdict(self, base: int, prefix_hash: int, tokens: Sequence[int], finish: Finish) -> Progress:
+        """Takes in a verdict; a repeated one changes nothing.
+
+        Raises:
+            ProtocolError: a verdict that leaves a gap, contradicts what is committed, or comes when nothing was asked.
+        """
+        held = len(self.tokens)
+        if base > held:
+            raise ProtocolError(f"a verdict from position {held} or before", f"one from {base}")
+        if self.hashes.at(base) != prefix_hash:
+            raise ProtocolError(f"a verdict after tokens that hash to {self.hashes.at(base):016x}", f"{prefix_hash:016x}")
+        known = min(held - base, len(tokens))
+        if list(tokens[:known]) != self.tokens[base : base + known]:
+            raise ProtocolError("a verdict that repeats committed tokens unchanged", "other tokens")
+        new = tokens[known:]
+        if self.phase is not Phase.ANSWERING:
+            if new:
+                raise ProtocolError("verdicts for an answer under way", "one after its end")
+            return Progress((), 0, False, Finish.UNFINISHED)
+        for token in new:
+            if not 0 <= token < self.vocab_size:
+                raise ProtocolError(f"tokens 0 to {self.vocab_size - 1}", f"{token}")
+        accepted = self._follow(new)
+        self._append(new[:accepted], Provenance.DRAFT)
+        self._append(new[accepted:], Provenance.TARGET)
+        kept = self._node is not None
+        if finish is not Finish.UNFINISHED:
+            self.end()
+        elif not kept:
+            self._drop_draft()
+        return Progress(tuple(new), accepted, kept, finish)
+
+    # ------------------------------------------------------------ inside
+
+    def _follow(self, new: Sequence[int]) -> int:
+        """Walks the draft along newly committed tokens; how many of them it held."""
+        for index, token in enumerate(new):
+            child = self._tree.child_with(self._node, token) if self._node is not None else None
+            if child is None:
+                if self._node is not None and self.draft:
+                    self.epoch += 1
+                self._node = None
+                return index
+            self._node = child
+        return len(new)
+
+    def _drop_draft(self) -> None:
+        if self._node is not None and self.draft:
+            self.epoch += 1
+        self._tree, self._node = NO_DRAFT, None
+
+    def _append(self, tokens: Sequence[int], provenance: Provenance) -> None:
+        self.tokens.extend(tokens)
+        self.provenance.extend([provenance] * len(tokens))
+        self.hashes.extend(tokens)

@@ -1,0 +1,313 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Finish(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FINISH_UNSPECIFIED: _ClassVar[Finish]
+    FINISH_END_OF_TEXT: _ClassVar[Finish]
+    FINISH_MAX_TOKENS: _ClassVar[Finish]
+    FINISH_STOP: _ClassVar[Finish]
+    FINISH_CONTEXT: _ClassVar[Finish]
+    FINISH_CANCELLED: _ClassVar[Finish]
+    FINISH_DRAINING: _ClassVar[Finish]
+
+class Codec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CODEC_UNSPECIFIED: _ClassVar[Codec]
+    CODEC_BF16: _ClassVar[Codec]
+    CODEC_INT8: _ClassVar[Codec]
+    CODEC_INT4: _ClassVar[Codec]
+
+class Plane(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PLANE_MEMORY: _ClassVar[Plane]
+    PLANE_REUSED_STATE: _ClassVar[Plane]
+FINISH_UNSPECIFIED: Finish
+FINISH_END_OF_TEXT: Finish
+FINISH_MAX_TOKENS: Finish
+FINISH_STOP: Finish
+FINISH_CONTEXT: Finish
+FINISH_CANCELLED: Finish
+FINISH_DRAINING: Finish
+CODEC_UNSPECIFIED: Codec
+CODEC_BF16: Codec
+CODEC_INT8: Codec
+CODEC_INT4: Codec
+PLANE_MEMORY: Plane
+PLANE_REUSED_STATE: Plane
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeResponse(_message.Message):
+    __slots__ = ("protocol_version", "server_version", "identity", "limits", "dtype", "codecs", "reused_layers")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    CODECS_FIELD_NUMBER: _ClassVar[int]
+    REUSED_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    server_version: str
+    identity: Identity
+    limits: Limits
+    dtype: str
+    codecs: _containers.RepeatedScalarFieldContainer[Codec]
+    reused_layers: int
+    def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., dtype: _Optional[str] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., reused_layers: _Optional[int] = ...) -> None: ...
+
+class Identity(_message.Message):
+    __slots__ = ("target_id", "target_fingerprint", "tokenizer_hash", "drafter_fingerprint")
+    TARGET_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_HASH_FIELD_NUMBER: _ClassVar[int]
+    DRAFTER_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    target_id: str
+    target_fingerprint: bytes
+    tokenizer_hash: bytes
+    drafter_fingerprint: bytes
+    def __init__(self, target_id: _Optional[str] = ..., target_fingerprint: _Optional[bytes] = ..., tokenizer_hash: _Optional[bytes] = ..., drafter_fingerprint: _Optional[bytes] = ...) -> None: ...
+
+class Limits(_message.Message):
+    __slots__ = ("context_tokens", "draft_nodes", "frame_bytes", "sessions")
+    CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_NODES_FIELD_NUMBER: _ClassVar[int]
+    FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    context_tokens: int
+    draft_nodes: int
+    frame_bytes: int
+    sessions: int
+    def __init__(self, context_tokens: _Optional[int] = ..., draft_nodes: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., sessions: _Optional[int] = ...) -> None: ...
+
+class Sampling(_message.Message):
+    __slots__ = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop", "ignore_end_of_text")
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_END_OF_TEXT_FIELD_NUMBER: _ClassVar[int]
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    max_tokens: int
+    stop: _containers.RepeatedScalarFieldContainer[str]
+    ignore_end_of_text: bool
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., ignore_end_of_text: _Optional[bool] = ...) -> None: ...
+
+class GenerateRequest(_message.Message):
+    __slots__ = ("tokens", "sampling")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    sampling: Sampling
+    def __init__(self, tokens: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ...) -> None: ...
+
+class GenerateResponse(_message.Message):
+    __slots__ = ("tokens", "finish")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    finish: Finish
+    def __init__(self, tokens: _Optional[_Iterable[int]] = ..., finish: _Optional[_Union[Finish, str]] = ...) -> None: ...
+
+class ClientFrame(_message.Message):
+    __slots__ = ("open", "ask", "draft", "stop", "credit", "bye", "set_codec", "beat", "ack")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    ASK_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    BYE_FIELD_NUMBER: _ClassVar[int]
+    SET_CODEC_FIELD_NUMBER: _ClassVar[int]
+    BEAT_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    open: Open
+    ask: Ask
+    draft: Draft
+    stop: Stop
+    credit: Credit
+    bye: Bye
+    set_codec: SetCodec
+    beat: Beat
+    ack: Ack
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ..., set_codec: _Optional[_Union[SetCodec, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ...) -> None: ...
+
+class ServerFrame(_message.Message):
+    __slots__ = ("opened", "verdict", "memory", "go_away", "beat")
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    GO_AWAY_FIELD_NUMBER: _ClassVar[int]
+    BEAT_FIELD_NUMBER: _ClassVar[int]
+    opened: Opened
+    verdict: Verdict
+    memory: Memory
+    go_away: GoAway
+    beat: Beat
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., go_away: _Optional[_Union[GoAway, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ...) -> None: ...
+
+class Open(_message.Message):
+    __slots__ = ("protocol_version", "identity", "codecs", "resume_token", "tokens", "reused_state", "run_ahead", "memory_from", "ask", "client_version", "credit_bytes")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    CODECS_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REUSED_STATE_FIELD_NUMBER: _ClassVar[int]
+    RUN_AHEAD_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FROM_FIELD_NUMBER: _ClassVar[int]
+    ASK_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    identity: Identity
+    codecs: _containers.RepeatedScalarFieldContainer[Codec]
+    resume_token: bytes
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    reused_state: bool
+    run_ahead: bool
+    memory_from: int
+    ask: Ask
+    client_version: str
+    credit_bytes: int
+    def __init__(self, protocol_version: _Optional[int] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., resume_token: _Optional[bytes] = ..., tokens: _Optional[_Iterable[int]] = ..., reused_state: _Optional[bool] = ..., run_ahead: _Optional[bool] = ..., memory_from: _Optional[int] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., client_version: _Optional[str] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
+
+class Opened(_message.Message):
+    __slots__ = ("resume_token", "cached_tokens", "codec", "limits", "drafter_fingerprint")
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CODEC_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTER_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    resume_token: bytes
+    cached_tokens: int
+    codec: Codec
+    limits: Limits
+    drafter_fingerprint: bytes
+    def __init__(self, resume_token: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ..., codec: _Optional[_Union[Codec, str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., drafter_fingerprint: _Optional[bytes] = ...) -> None: ...
+
+class Ask(_message.Message):
+    __slots__ = ("base", "prefix_hash", "tokens", "sampling", "answer_start", "provisional")
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_HASH_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_START_FIELD_NUMBER: _ClassVar[int]
+    PROVISIONAL_FIELD_NUMBER: _ClassVar[int]
+    base: int
+    prefix_hash: int
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    sampling: Sampling
+    answer_start: int
+    provisional: Draft
+    def __init__(self, base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., answer_start: _Optional[int] = ..., provisional: _Optional[_Union[Draft, _Mapping]] = ...) -> None: ...
+
+class Draft(_message.Message):
+    __slots__ = ("epoch", "base", "prefix_hash", "first_node", "tokens", "parents", "committed")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_HASH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_NODE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    base: int
+    prefix_hash: int
+    first_node: int
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    parents: _containers.RepeatedScalarFieldContainer[int]
+    committed: int
+    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., first_node: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., committed: _Optional[int] = ...) -> None: ...
+
+class Ack(_message.Message):
+    __slots__ = ("committed",)
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    committed: int
+    def __init__(self, committed: _Optional[int] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("epoch", "base", "prefix_hash", "tokens", "accepted", "finish", "drafted", "stale_nodes", "step_ms")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_HASH_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_FIELD_NUMBER: _ClassVar[int]
+    STALE_NODES_FIELD_NUMBER: _ClassVar[int]
+    STEP_MS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    base: int
+    prefix_hash: int
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    accepted: int
+    finish: Finish
+    drafted: int
+    stale_nodes: int
+    step_ms: float
+    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., finish: _Optional[_Union[Finish, str]] = ..., drafted: _Optional[int] = ..., stale_nodes: _Optional[int] = ..., step_ms: _Optional[float] = ...) -> None: ...
+
+class Memory(_message.Message):
+    __slots__ = ("start", "count", "codec", "payload", "plane")
+    START_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    CODEC_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    PLANE_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    count: int
+    codec: Codec
+    payload: bytes
+    plane: Plane
+    def __init__(self, start: _Optional[int] = ..., count: _Optional[int] = ..., codec: _Optional[_Union[Codec, str]] = ..., payload: _Optional[bytes] = ..., plane: _Optional[_Union[Plane, str]] = ...) -> None: ...
+
+class Stop(_message.Message):
+    __slots__ = ("base",)
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    base: int
+    def __init__(self, base: _Optional[int] = ...) -> None: ...
+
+class Credit(_message.Message):
+    __slots__ = ("bytes",)
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    def __init__(self, bytes: _Optional[int] = ...) -> None: ...
+
+class SetCodec(_message.Message):
+    __slots__ = ("codec",)
+    CODEC_FIELD_NUMBER: _ClassVar[int]
+    codec: Codec
+    def __init__(self, codec: _Optional[_Union[Codec, str]] = ...) -> None: ...
+
+class Beat(_message.Message):
+    __slots__ = ("stamp", "reply")
+    STAMP_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    stamp: int
+    reply: bool
+    def __init__(self, stamp: _Optional[int] = ..., reply: _Optional[bool] = ...) -> None: ...
+
+class Bye(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GoAway(_message.Message):
+    __slots__ = ("resume_token", "reason")
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    resume_token: bytes
+    reason: str
+    def __init__(self, resume_token: _Optional[bytes] = ..., reason: _Optional[str] = ...) -> None: ...

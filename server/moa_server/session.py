@@ -1,0 +1,327 @@
+"""One conversation on the server, as a pure state machine: what is committed, what to feed the target next.
+
+State: committed tokens and their hashes, how many of them the KV cache holds, the running answer, the pending draft.
+Invariants: cached < len(tokens) while an answer runs (the newest token is not in the cache); a Work whose `version` is
+not the session's any more changes nothing. No I/O, no clock, no torch: the engine runs Work, the service moves frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from moa_server.pending import PendingDraft
+from moa_shared.answer import AnswerSettings, Finish, FinishRule
+from moa_shared.errors import ContextLengthError, ProtocolError
+from moa_shared.prefix_hash import PrefixHashes
+from moa_shared.tree import DraftTree, check_tokens, longest_path
+
+NO_DRAFT = DraftTree((), ())
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """What the server allows one session.
+
+    Args:
+        context_tokens: the most tokens of a conversation.
+        draft_nodes: the most nodes of one verification; 64 holds the paper's tree of 62.
+        vocab_size: of the target.
+        prefill_chunk: tokens of a prompt read in one forward; 256 keeps other sessions' wait near 0.3 s on one core.
+        run_ahead_tokens: how far the server goes beyond what a silent client has acknowledged.
+    """
+
+    context_tokens: int
+    vocab_size: int
+    draft_nodes: int = 64
+    prefill_chunk: int = 256
+    run_ahead_tokens: int = 64
+
+
+class Phase(Enum):
+    IDLE = auto()
+    ANSWERING = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a forward decided.
+
+    Args:
+        kept: nodes of the verified tree whose KV stays, from the root down.
+        taken: newly committed tokens: accepted drafts and the bonus token, as far as the answer goes.
+        accepted: how many of `taken` were drafted.
+        finish: whether and why the answer ends with them.
+    """
+
+    kept: tuple[int, ...]
+    taken: tuple[int, ...]
+    accepted: int
+    finish: Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One forward for one session.
+
+    Args:
+        version: of the session that it was made for.
+        cached: tokens that the KV cache must hold before it.
+        feed: committed tokens to feed as a chain.
+        tree: draft nodes that hang below the last of `feed`.
+        chooses: False for a chunk of a prompt, which chooses nothing.
+        answer: the answer's tokens so far.
+    """
+
+    version: int
+    cached: int
+    feed: tuple[int, ...]
+    tree: DraftTree
+    chooses: bool
+    settings: AnswerSettings
+    rule: FinishRule
+    answer: tuple[int, ...]
+
+    @property
+    def positions(self) -> list[int]:
+        """Positions of the tokens that the target chooses: after the last of `feed`, then after each node."""
+        root = self.cached + len(self.feed)
+        return [root] + [root + depth for depth in self.tree.depths]
+
+    def judge(self, chosen: Sequence[int]) -> Judgement:
+        """Walks the tree along the target's choices (after the last of `feed`, then after each node)."""
+        path, bonus = longest_path(self.tree, chosen[0], chosen[1:])
+        drafted = [self.tree.tokens[node] for node in path]
+        taken, finish = self.rule.cut(self.answer, [*drafted, bonus])
+        return Judgement(
+            kept=tuple(path[: len(taken) - 1]),
+            taken=tuple(taken),
+            accepted=min(len(taken), len(path)),
+            finish=finish,
+        )
+
+
+class Session:
+    """The server's cache of one conversation.
+
+    Args:
+        limits: what it may hold.
+        end_of_text: token ids that end an answer.
+        decode: text of some tokens, for stop strings.
+        run_ahead: whether to step when no draft has arrived.
+    """
+
+    def __init__(
+        self,
+        limits: SessionLimits,
+        *,
+        end_of_text: frozenset[int],
+        decode: Callable[[Sequence[int]], str],
+        run_ahead: bool,
+    ) -> None:
+        self.limits = limits
+        self.run_ahead = run_ahead
+        self.phase = Phase.IDLE
+        self.tokens: list[int] = []
+        self.hashes = PrefixHashes()
+        self.cached = 0
+        self.answer_start = 0
+        self.version = 0
+        self.pending = PendingDraft()
+        self.acknowledged = 0
+        self._end_of_text = end_of_text
+        self._decode = decode
+        self._settings = AnswerSettings()
+        self._first_step = False
+
+    # ------------------------------------------------------------ what the client says
+
+    def on_open(self, tokens: Sequence[int]) -> int:
+        """The conversation so far; returns how many of its tokens are cached and need not be read again.
+
+        Raises:
+            ContextLengthError, TokenRangeError: tokens that cannot be held.
+        """
+        self._check_new(tokens, held=0)
+        common = 0
+        for mine, theirs in zip(self.tokens, tokens, strict=False):
+            if mine != theirs:
+                break
+            common += 1
+        self._crop(common)
+        self._append(tokens[common:])
+        self.phase = Phase.IDLE
+        self.pending.clear()
+        self.acknowledged = len(self.tokens)
+        return min(self.cached, common)
+
+    def on_ask(
+        self, base: int, prefix_hash: int, tokens: Sequence[int], settings: AnswerSettings, answer_start: int
+    ) -> None:
+        """Appends a turn and begins (or goes on with) an answer. A repeated Ask changes nothing.
+
+        Raises:
+            ProtocolError: the Ask does not continue the conversation.
+            ContextLengthError, TokenRangeError: tokens that cannot be held.
+        """
+        if not 0 <= base <= len(self.tokens):
+            raise ProtocolError(f"an Ask with base 0 to {len(self.tokens)}", f"base {base}")
+        if self.hashes.at(base) != prefix_hash:
+            raise ProtocolError(
+                f"an Ask that continues this conversation ({base} tokens hash to {self.hashes.at(base):016x})",
+                f"{prefix_hash:016x}",
+                hint="The client must open a new stream with all its tokens.",
+            )
+        end = base + len(tokens)
+        if end == 0:
+            raise ProtocolError("an Ask with at least one token", "an empty conversation")
+        start = answer_start or end
+        if not 1 <= start <= end:
+            raise ProtocolError(f"an Ask with answer_start 1 to {end}", f"{start}")
+        repeated = (
+            self.phase is Phase.ANSWERING
+            and start == self.answer_start
+            and settings == self._settings
+            and self.tokens[base:end] == list(tokens)
+        )
+        if repeated:
+            return
+        self._check_new(tokens, held=base)
+        if self.tokens[base:end] != list(tokens):
+            self._crop(base)
+            self._append(tokens)
+        self._crop(end)
+        self.cached = min(self.cached, end - 1)
+        self.answer_start = start
+        self._settings = settings
+        self.pending.clear()
+        self.acknowledged = len(self.tokens)
+        self.phase = Phase.ANSWERING
+        self._first_step = True
+
+    def on_draft(
+        self,
+        *,
+        epoch: int,
+        base: int,
+        prefix_hash: int,
+        first_node: int,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        committed: int,
+    ) -> None:
+        """Takes in draft nodes; those that came too late are counted and dropped.
+
+        Raises:
+            TreeError, TokenRangeError: nodes that are no tree of this target's tokens.
+            ProtocolError: a client that claims tokens which were never committed.
+        """
+        check_tokens(tokens, self.limits.vocab_size)
+        if committed > len(self.tokens):
+            raise ProtocolError(f"a client that holds at most {len(self.tokens)} committed tokens", f"{committed}")
+        if self.phase is not Phase.ANSWERING:
+            self.pending.stale_nodes += len(tokens)
+            return
+        self.pending.add(
+            self.tokens,
+            self.hashes,
+            epoch=epoch,
+            base=base,
+            prefix_hash=prefix_hash,
+            first_node=first_node,
+            tokens=tokens,
+            parents=parents,
+        )
+        self.acknowledged = max(self.acknowledged, committed, min(base, len(self.tokens)))
+
+    def on_ack(self, committed: int) -> None:
+        """The client holds `committed` tokens.
+
+        Raises:
+            ProtocolError: more than were ever committed.
+        """
+        if committed > len(self.tokens):
+            raise ProtocolError(f"an Ack of at most {len(self.tokens)} tokens", f"{committed}")
+        self.acknowledged = max(self.acknowledged, committed)
+
+    def on_stop(self) -> bool:
+        """Ends the answer where it is; False if none was running."""
+        if self.phase is not Phase.ANSWERING:
+            return False
+        self._end()
+        return True
+
+    # ------------------------------------------------------------ what the target does
+
+    def next_work(self) -> Work | None:
+        """The next forward for this session, if its turn came now."""
+        if self.phase is not Phase.ANSWERING:
+            return None
+        feed = self.tokens[self.cached :]
+        if len(feed) > self.limits.prefill_chunk:
+            return self._work(feed[: self.limits.prefill_chunk], NO_DRAFT, chooses=False)
+        room = self.limits.context_tokens - len(self.tokens)
+        tree = self.pending.usable().prefix(max(0, min(self.limits.draft_nodes, room)))
+        ahead = len(self.tokens) - self.acknowledged
+        steps_alone = self._first_step or (
+            ahead < self.limits.run_ahead_tokens if self.run_ahead else self.pending.covers
+        )
+        if tree or steps_alone:
+            return self._work(feed, tree, chooses=True)
+        return None
+
+    def on_prefilled(self, work: Work) -> bool:
+        """A chunk of the prompt is in the cache; False if the session has moved on and the work is void."""
+        if work.version != self.version:
+            return False
+        self.cached = work.cached + len(work.feed)
+        return True
+
+    def on_judged(self, work: Work, judgement: Judgement) -> bool:
+        """A forward has chosen tokens: commits them; False if the session has moved on and the work is void."""
+        if work.version != self.version:
+            return False
+        self._append(judgement.taken)
+        self.cached = work.cached + len(work.feed) + len(judgement.kept)
+        self._first_step = False
+        self.pending.on_committed(self.tokens)
+        if judgement.finish is not Finish.UNFINISHED:
+            self._end()
+        return True
+
+    # ------------------------------------------------------------ inside
+
+    def _work(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool) -> Work:
+        answer = self.tokens[self.answer_start :]
+        rule = FinishRule(
+            self._settings,
+            self.answer_start,
+            self.limits.context_tokens,
+            self._end_of_text,
+            self._decode,
+        )
+        return Work(self.version, self.cached, tuple(feed), tree, chooses, self._settings, rule, tuple(answer))
+
+    def _end(self) -> None:
+        self.phase = Phase.IDLE
+        self.version += 1
+        self.pending.clear()
+
+    def _append(self, tokens: Sequence[int]) -> None:
+        self.tokens.extend(tokens)
+        self.hashes.extend(tokens)
+
+    def _crop(self, length: int) -> None:
+        del self.tokens[length:]
+        self.hashes.crop(length)
+        self.cached = min(self.cached, length)
+        self.version += 1
+
+    def _check_new(self, tokens: Sequence[int], held: int) -> None:
+        check_tokens(tokens, self.limits.vocab_size)
+        if held + len(tokens) >= self.limits.context_tokens:
+            raise ContextLengthError(
+                f"The conversation has {held + len(tokens)} tokens, "
+                f"the context holds {self.limits.context_tokens} with at least one for the answer."
+            )
