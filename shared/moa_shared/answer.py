@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from moa_shared.coupling import Sampling
 
-STOP_WINDOW_TOKENS = 64  # a stop string is looked for in the text of this many last tokens, at least one character each
+STOP_WINDOW_TOKENS = 256  # a stop string is looked for in the text of this many last tokens: 64 characters of 4 bytes
 
 
 class Finish(IntEnum):

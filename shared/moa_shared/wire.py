@@ -1,0 +1,110 @@
+"""Where protobuf meets the rest: the only conversions between frames and our own types.
+
+Errors cross the wire as a gRPC status with two trailing metadata entries, the catalogue's code and the hint.
+"""
+
+from __future__ import annotations
+
+import grpc
+from moa.v1 import moa_pb2 as pb
+
+from moa_shared.answer import AnswerSettings
+from moa_shared.coupling import Sampling
+from moa_shared.errors import ConfigError, InternalError, MismatchError, MoaError, UnavailableError, error_from_code
+
+PROTOCOL_VERSION = 1
+CODE_KEY = "moa-error-code"
+HINT_KEY = "moa-error-hint-bin"  # binary: a hint may hold any text
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 64  # of at most four tokens each (the bytes of UTF-8), so that the finish rule's window holds it
+
+
+def settings_to_proto(settings: AnswerSettings) -> pb.Sampling:
+    sampling = settings.sampling
+    return pb.Sampling(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=sampling.seed,
+        max_tokens=settings.max_tokens,
+        stop=settings.stop,
+        ignore_end_of_text=settings.ignore_end_of_text,
+    )
+
+
+def settings_from_proto(message: pb.Sampling) -> AnswerSettings:
+    """Raises ConfigError for values outside their range."""
+    if len(message.stop) > MAX_STOP_STRINGS:
+        raise ConfigError(f"{len(message.stop)} stop strings were given, at most {MAX_STOP_STRINGS} are allowed.")
+    for stop in message.stop:
+        if not 0 < len(stop) <= MAX_STOP_CHARACTERS:
+            raise ConfigError(
+                f"A stop string has {len(stop)} characters, expected 1 to {MAX_STOP_CHARACTERS}.",
+            )
+    return AnswerSettings(
+        Sampling(message.temperature, message.top_k, message.top_p or 1.0, message.seed),
+        message.max_tokens,
+        tuple(message.stop),
+        message.ignore_end_of_text,
+    )
+
+
+def check_protocol(server: int, client: int) -> None:
+    """Raises MismatchError where the ends speak different versions of the protocol."""
+    if server != client:
+        older = "client" if client < server else "server"
+        raise MismatchError("protocol version", str(server), str(client), hint=f"Update moa on the {older}.")
+
+
+def check_identity(server: pb.Identity, client: pb.Identity) -> None:
+    """Compares what both ends must hold in common. A client without a drafter that reads memory names none.
+
+    Raises:
+        MismatchError: which of target, tokenizer, drafter differs, expected and got.
+    """
+    if client.target_fingerprint and client.target_fingerprint != server.target_fingerprint:
+        raise MismatchError(
+            "target model",
+            f"{server.target_id} ({_short(server.target_fingerprint)})",
+            f"{client.target_id or 'no name'} ({_short(client.target_fingerprint)})",
+        )
+    if client.tokenizer_hash != server.tokenizer_hash:
+        raise MismatchError("tokenizer", _short(server.tokenizer_hash), _short(client.tokenizer_hash))
+    if client.drafter_fingerprint and client.drafter_fingerprint != server.drafter_fingerprint:
+        raise MismatchError(
+            "drafter",
+            _short(server.drafter_fingerprint),
+            _short(client.drafter_fingerprint),
+            hint="Give both ends the same --drafter, or start the client with --drafter none.",
+        )
+
+
+def _short(digest: bytes) -> str:
+    return digest.hex()[:12] if digest else "none"
+
+
+def error_status(error: MoaError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str | bytes], ...]]:
+    """Status, message and trailing metadata with which a call that met `error` ends."""
+    status = grpc.StatusCode[error.grpc_status]
+    return status, error.message, ((CODE_KEY, error.code), (HINT_KEY, error.hint.encode()))
+
+
+def error_from_rpc(error: grpc.RpcError) -> MoaError:
+    """The catalogue's error that a failed call stands for."""
+    metadata: dict[str, str | bytes] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
+    message = error.details() or "The call failed."
+    if CODE_KEY in metadata:
+        hint = metadata.get(HINT_KEY, b"")
+        return error_from_code(
+            str(metadata[CODE_KEY]), message, hint.decode(errors="replace") if isinstance(hint, bytes) else str(hint)
+        )
+    status = error.code()
+    if status is grpc.StatusCode.UNAVAILABLE:
+        return UnavailableError(f"The server cannot be reached ({message}).")
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return UnavailableError("The server did not answer in time.")
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        return UnavailableError("There is a server, but it does not speak moa's protocol.")
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return error_from_code("overloaded", message, "Send less at once, or raise the server's --frame-bytes.")
+    return InternalError(f"The call failed with {status.name}: {message}")
