@@ -1,0 +1,140 @@
+"""`ModelFiles`: a target on this disk, ready to be read, and the two hashes that both ends compare.
+
+The fingerprint covers the configuration that changes the mathematics and the bytes of the weights; the tokenizer's
+hash covers tokenizer.json. Invariant: equal fingerprints mean equal targets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from moa_shared.errors import ModelSourceError
+from moa_shared.models.digest import canonical_json, combine, remembered_hash
+from moa_shared.models.family import check_family
+from moa_shared.progress import Progress
+
+# Book-keeping that differs between versions of transformers and changes no number.
+_NOT_MATHEMATICS = frozenset(
+    {
+        "_name_or_path",
+        "_model_name_or_path",
+        "architectures",
+        "attention_dropout",
+        "auto_map",
+        "bos_token_id",
+        "dtype",
+        "eos_token_id",
+        "initializer_range",
+        "pad_token_id",
+        "pretraining_tp",
+        "torch_dtype",
+        "transformers_version",
+        "unk_token_id",
+        "use_cache",
+    }
+)
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt")
+_INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A target's files and identity.
+
+    Attributes:
+        target_id: its name for people ("SmolLM2-135M-Instruct").
+        folder: holds config.json and the tokenizer.
+        config: the content of config.json.
+        weights: the safetensors files.
+        fingerprint: sha256 (hex) over configuration and weights.
+        tokenizer_hash: sha256 (hex) over the tokenizer.
+    """
+
+    target_id: str
+    folder: Path
+    config: Mapping[str, Any]
+    weights: tuple[Path, ...]
+    fingerprint: str
+    tokenizer_hash: str
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder to load the tokenizer from."""
+        return self.folder
+
+
+def describe_folder(
+    folder: Path, target_id: str, root: Path, progress: Progress | None = None, *, verify: bool = False
+) -> ModelFiles:
+    """Look at a folder in the layout of `save_pretrained` and compute its identity.
+
+    Args:
+        root: the cache folder, where hashes are remembered.
+        verify: read every byte again even where its hash is remembered.
+
+    Raises:
+        ModelSourceError: no config.json, no safetensors, no tokenizer, or a family that is not served.
+    """
+    config = read_config(folder)
+    check_family(config, target_id)
+    weights = find_weights(folder)
+    mathematics = {key: value for key, value in config.items() if key not in _NOT_MATHEMATICS}
+    hashes = [remembered_hash(path, root, progress, again=verify) for path in weights]
+    fingerprint = combine([canonical_json(mathematics).decode(), *hashes])
+    return ModelFiles(target_id, folder, config, weights, fingerprint, hash_tokenizer(folder, root))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The content of `folder/config.json`."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelSourceError(
+            f"The folder {folder} holds no config.json.",
+            hint="Name a folder as written by save_pretrained: config.json, *.safetensors and tokenizer.json.",
+        )
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ModelSourceError(f"{path} is not valid JSON: {error}.", hint="Fetch the model again.") from error
+    if not isinstance(config, dict):
+        raise ModelSourceError(f"{path} is not a JSON object.", hint="Fetch the model again.")
+    return config
+
+
+def find_weights(folder: Path) -> tuple[Path, ...]:
+    """The safetensors files of a model folder, in the index's order where there is one."""
+    single = folder / "model.safetensors"
+    if single.is_file():
+        return (single,)
+    index = folder / _INDEX
+    if not index.is_file():
+        raise ModelSourceError(
+            f"The folder {folder} holds no model.safetensors and no {_INDEX}.",
+            hint="Weights in other formats are not read: save the model with safe_serialization.",
+        )
+    try:
+        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelSourceError(f"{index} cannot be read: {error}.", hint="Fetch the model again.") from error
+    paths = tuple(folder / name for name in names)
+    for path in paths:
+        if not path.is_file():
+            raise ModelSourceError(f"{index} names {path.name}, which is not there.", hint="Fetch the model again.")
+    return paths
+
+
+def hash_tokenizer(folder: Path, root: Path) -> str:
+    """sha256 (hex) over the files that map text to token ids (the chat template is the client's own affair)."""
+    found = [name for name in _TOKENIZER_FILES if (folder / name).is_file()]
+    if not found:
+        raise ModelSourceError(
+            f"The folder {folder} holds no tokenizer (tokenizer.json).",
+            hint="Save the tokenizer into the model's folder.",
+        )
+    if found[0] == "tokenizer.json":
+        return remembered_hash(folder / "tokenizer.json", root)
+    return combine(remembered_hash(folder / name, root) for name in found)

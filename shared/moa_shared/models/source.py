@@ -1,0 +1,76 @@
+"""From what a user names to files that can be read: 'default', a hub id, a folder, a GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from moa_shared.errors import ModelSourceError, NotFoundError
+from moa_shared.models.cache import cache_root
+from moa_shared.models.files import ModelFiles, describe_folder
+from moa_shared.models.gguf import convert_gguf
+from moa_shared.models.hub import HUB_ID, fetch_from_hub
+from moa_shared.models.manifest import MANIFEST, check_manifest
+from moa_shared.models.packaged import DEFAULT_MODEL, resolve_packaged
+from moa_shared.progress import Progress, SilentProgress
+
+DEFAULT = "default"
+
+
+def resolve(
+    spec: str = DEFAULT,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    verify: bool = False,
+) -> ModelFiles:
+    """Find, fetch and convert a target; afterwards it is on this disk and checked.
+
+    Args:
+        spec: "default", a hub id ("owner/name", optionally "@revision"), a folder, or a `.gguf` file.
+        cache_dir: where converted models live; None: `MOA_CACHE_DIR`, else the user's cache folder.
+        progress: where downloads and conversions are shown; None: nowhere.
+        verify: read every file again and compare with its recorded hash.
+
+    Raises:
+        NotFoundError: a path that is not there.
+        ModelSourceError: it cannot be fetched or read, or moa does not serve its family.
+        ChecksumError: a file is not what it should be.
+        DiskFullError: no room for the cache.
+    """
+    progress = progress or SilentProgress()
+    root = cache_root(cache_dir)
+    folder, target_id = _locate(spec, root, progress)
+    if (folder / MANIFEST).is_file():
+        target_id = check_manifest(folder, root, progress, verify=verify)
+    return describe_folder(folder, target_id, root, progress, verify=verify)
+
+
+def _locate(spec: str, root: Path, progress: Progress) -> tuple[Path, str]:
+    """The folder that holds the model, and its name."""
+    if spec == DEFAULT:
+        return resolve_packaged(DEFAULT_MODEL, root, progress), DEFAULT_MODEL.target_id
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        return _look_into(path.resolve(), root, progress)
+    if path.is_file() or spec.endswith(".gguf"):
+        if path.suffix != ".gguf":
+            raise ModelSourceError(f"{path} is a file but not a .gguf file.")
+        path = path.resolve()
+        return convert_gguf(path, root, progress, target_id=path.stem), path.stem
+    if HUB_ID.fullmatch(spec) and not spec.startswith((".", "/", "~")):
+        return fetch_from_hub(spec, progress), spec
+    raise NotFoundError(
+        f"There is no model {spec!r}: no such file or folder, and not a hub id.",
+        hint="Name a model with 'default', a hub id (owner/name), a local folder or a .gguf file.",
+    )
+
+
+def _look_into(folder: Path, root: Path, progress: Progress) -> tuple[Path, str]:
+    """A folder is used as it is; one that holds nothing but a single GGUF file stands for that file."""
+    ggufs = sorted(folder.glob("*.gguf"))
+    if ggufs and not (folder / "config.json").is_file():
+        if len(ggufs) > 1:
+            names = ", ".join(path.name for path in ggufs)
+            raise ModelSourceError(f"The folder {folder} holds several GGUF files: {names}.", hint="Name one of them.")
+        return convert_gguf(ggufs[0], root, progress, target_id=ggufs[0].stem), ggufs[0].stem
+    return folder, folder.name

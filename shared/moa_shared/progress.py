@@ -1,0 +1,153 @@
+"""Progress of what takes long: bars on a terminal, plain lines where there is none, nothing when silent.
+
+A `Progress` is made once at the edge (a command line) and handed down; library code only opens tasks on it.
+State: the terminal's live display while a task is open. Invariant: standard output is never written to, so that
+answers can be piped.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+
+
+class Task(Protocol):
+    """One running piece of work."""
+
+    def advance(self, amount: int) -> None:
+        """Count `amount` more units as done."""
+
+    def reach(self, done: int) -> None:
+        """Say that `done` units in all are done."""
+
+
+class Progress(Protocol):
+    """Where progress is shown."""
+
+    @contextmanager
+    def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
+        """Show `title` while the block runs; `total` units are expected (None: unknown)."""
+        yield _CountingTask()
+
+    def note(self, line: str) -> None:
+        """Say one thing worth knowing."""
+
+
+class _CountingTask:
+    """Counts what is done; the base of the plain task."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def advance(self, amount: int) -> None:
+        self.reach(self.done + amount)
+
+    def reach(self, done: int) -> None:
+        self.done = done
+
+
+class SilentProgress:
+    """Shows nothing; the default of library calls."""
+
+    @contextmanager
+    def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
+        yield _CountingTask()
+
+    def note(self, line: str) -> None:
+        pass
+
+
+class _PlainTask(_CountingTask):
+    """Prints a line at each quarter of the way: enough to see life in a log, too little to fill it."""
+
+    def __init__(self, title: str, total: int | None, stream: TextIO) -> None:
+        super().__init__()
+        self._title, self._total, self._stream = title, total, stream
+        self._quarters = 0
+
+    def reach(self, done: int) -> None:
+        super().reach(done)
+        if not self._total:
+            return
+        quarters = min(4 * done // self._total, 3)  # the last quarter is the closing line's to tell
+        if quarters > self._quarters:
+            self._quarters = quarters
+            print(f"{self._title}: {25 * quarters} %", file=self._stream, flush=True)
+
+
+class PlainProgress:
+    """Lines for logs and pipes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    @contextmanager
+    def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
+        size = f" ({format_bytes(total)})" if is_bytes and total else ""
+        self.note(f"{title}{size} ...")
+        start = time.monotonic()
+        yield _PlainTask(title, total, self._stream)
+        self.note(f"{title}: done in {time.monotonic() - start:.1f} s")
+
+    def note(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+
+class TerminalProgress:
+    """Bars by rich."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+
+        self._console = Console(file=stream)
+
+    @contextmanager
+    def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
+        from rich import progress as rich_progress
+
+        amount = rich_progress.DownloadColumn() if is_bytes else rich_progress.TaskProgressColumn()
+        title_column, bar_column = rich_progress.TextColumn("{task.description}"), rich_progress.BarColumn()
+        with rich_progress.Progress(
+            title_column, bar_column, amount, rich_progress.TimeElapsedColumn(), console=self._console
+        ) as bars:
+            bar = _BarTask(bars, title, total)
+            yield bar
+            bar.finish()
+
+    def note(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False)
+
+
+class _BarTask(_CountingTask):
+    def __init__(self, bars: Bars, title: str, total: int | None) -> None:
+        super().__init__()
+        self._bars, self._total = bars, total
+        self._id = bars.add_task(title, total=total)
+
+    def reach(self, done: int) -> None:
+        super().reach(done)
+        self._bars.update(self._id, completed=done)
+
+    def finish(self) -> None:
+        total = self._total or max(self.done, 1)
+        self._bars.update(self._id, total=total, completed=total)
+
+
+def make_progress(stream: TextIO | None = None) -> Progress:
+    """Bars where `stream` (default: standard error) is a terminal, plain lines elsewhere."""
+    stream = sys.stderr if stream is None else stream
+    return TerminalProgress(stream) if stream.isatty() else PlainProgress(stream)
+
+
+def format_bytes(count: int) -> str:
+    """`count` bytes for people: decimal units, as disks and downloads are sold."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
