@@ -44,6 +44,8 @@ def encode(rows: torch.Tensor, codec: Codec) -> bytes:
     """
     import torch
 
+    if rows.shape[0] == 0:
+        return b""
     if codec is Codec.BF16:
         return bytes(rows.to(torch.bfloat16).contiguous().view(torch.uint8).numpy().tobytes())
     levels = 127 if codec is Codec.INT8 else 7

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+from moa.v1 import moa_pb2 as pb
+from moa_shared.answer import AnswerSettings
+from moa_shared.coupling import Sampling
+from moa_shared.errors import ConfigError, MismatchError, OverloadedError, error_from_code
+from moa_shared.wire import check_identity, check_protocol, error_status, settings_from_proto, settings_to_proto
+
+SERVER = pb.Identity(
+    target_id="smollm2", target_fingerprint=b"t" * 32, tokenizer_hash=b"k" * 32, drafter_fingerprint=b"d" * 32
+)
+
+
+def test_settings_survive_the_wire() -> None:
+    settings = AnswerSettings(Sampling(0.7, 40, 0.9, 2**64 - 1), 12, ("a", "b"), True)
+    assert settings_from_proto(settings_to_proto(settings)) == settings
+    assert settings_from_proto(pb.Sampling()) == AnswerSettings()
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        (pb.Sampling(temperature=-1), "temperature is -1"),
+        (pb.Sampling(stop=[""]), "A stop string has 0 characters"),
+        (pb.Sampling(stop=["x" * 65]), "A stop string has 65 characters"),
+        (pb.Sampling(stop=["x"] * 17), "17 stop strings"),
+    ],
+)
+def test_bad_settings_are_refused(message: pb.Sampling, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        settings_from_proto(message)
+
+
+def test_equal_identities_pass_and_a_client_may_have_no_drafter() -> None:
+    check_identity(SERVER, SERVER)
+    client = pb.Identity()
+    client.CopyFrom(SERVER)
+    client.drafter_fingerprint = b""
+    check_identity(SERVER, client)
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("target_fingerprint", "The target model does not match: the server has smollm2 .747474.*, the client has"),
+        ("tokenizer_hash", "The tokenizer does not match: the server has 6b6b6b6b6b6b, the client has 787878787878"),
+        ("drafter_fingerprint", "The drafter does not match: the server has 646464646464, the client has 787878787878"),
+    ],
+)
+def test_a_refusal_says_which_expected_and_got(field: str, message: str) -> None:
+    client = pb.Identity()
+    client.CopyFrom(SERVER)
+    setattr(client, field, b"x" * 32)
+    with pytest.raises(MismatchError, match=message):
+        check_identity(SERVER, client)
+
+
+def test_versions_must_be_equal() -> None:
+    check_protocol(1, 1)
+    with pytest.raises(MismatchError, match=r"the server has 2, the client has 1\. Update moa on the client"):
+        check_protocol(2, 1)
+
+
+def test_errors_survive_the_wire() -> None:
+    status, message, metadata = error_status(OverloadedError("Full.", hint="Wait 3 s."))
+    entries = dict(metadata)
+    assert status.name == "RESOURCE_EXHAUSTED"
+    assert message == "Full."
+    assert entries == {"moa-error-code": "overloaded", "moa-error-hint-bin": b"Wait 3 s."}
+    assert isinstance(error_from_code("overloaded", message, "Wait 3 s."), OverloadedError)

@@ -1,0 +1,128 @@
+"""Golden bytes: what is on the wire today must be readable tomorrow.
+
+A failure here means that the contract changed: give the field a new number, or raise PROTOCOL_VERSION.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from google.protobuf.message import Message
+from moa.v1 import moa_pb2 as pb
+from moa_shared.answer import Finish
+from moa_shared.codec import Codec, encode
+
+IDENTITY = pb.Identity(
+    target_id="t", target_fingerprint=b"\x01\x02", tokenizer_hash=b"\x03", drafter_fingerprint=b"\x04"
+)
+SAMPLING = pb.Sampling(
+    temperature=0.5, top_k=40, top_p=0.25, seed=7, max_tokens=9, stop=["\n"], ignore_end_of_text=True
+)
+DRAFT = pb.Draft(
+    epoch=1, base=300, prefix_hash=0x0102030405060708, first_node=2, tokens=[5, 49151], parents=[-1, 0], committed=299
+)
+ASK = pb.Ask(base=1, prefix_hash=2, tokens=[3], sampling=SAMPLING, answer_start=2)
+ROWS = torch.tensor([[1.0, -2.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0]])
+
+FRAMES: dict[str, Message] = {
+    "open": pb.ClientFrame(
+        open=pb.Open(
+            protocol_version=1,
+            identity=IDENTITY,
+            codecs=[pb.CODEC_INT4],
+            resume_token=b"r",
+            tokens=[1, 128],
+            reused_state=True,
+            run_ahead=True,
+            memory_from=3,
+            ask=ASK,
+            client_version="0.1.0",
+            credit_bytes=65536,
+        )
+    ),
+    "ask": pb.ClientFrame(ask=ASK),
+    "draft": pb.ClientFrame(draft=DRAFT),
+    "chain": pb.ClientFrame(draft=pb.Draft(base=5, prefix_hash=1, tokens=[1, 2, 3])),
+    "stop": pb.ClientFrame(stop=pb.Stop(base=4)),
+    "credit": pb.ClientFrame(credit=pb.Credit(bytes=4096)),
+    "bye": pb.ClientFrame(bye=pb.Bye()),
+    "set_codec": pb.ClientFrame(set_codec=pb.SetCodec(codec=pb.CODEC_INT8)),
+    "beat": pb.ClientFrame(beat=pb.Beat(stamp=1, reply=True)),
+    "ack": pb.ClientFrame(ack=pb.Ack(committed=6)),
+    "opened": pb.ServerFrame(
+        opened=pb.Opened(
+            resume_token=b"r",
+            cached_tokens=2,
+            codec=pb.CODEC_BF16,
+            limits=pb.Limits(context_tokens=2048, draft_nodes=64, frame_bytes=1, sessions=8),
+            drafter_fingerprint=b"\x04",
+        )
+    ),
+    "verdict": pb.ServerFrame(
+        verdict=pb.Verdict(
+            epoch=1,
+            base=301,
+            prefix_hash=3,
+            tokens=[7, 8],
+            accepted=1,
+            finish=pb.FINISH_STOP,
+            drafted=5,
+            stale_nodes=2,
+            step_ms=1.5,
+        )
+    ),
+    "memory": pb.ServerFrame(
+        memory=pb.Memory(start=1, count=2, codec=pb.CODEC_INT4, payload=b"\x00\x01", plane=pb.PLANE_REUSED_STATE)
+    ),
+    "go_away": pb.ServerFrame(go_away=pb.GoAway(resume_token=b"r", reason="drain")),
+    "describe": pb.DescribeResponse(
+        protocol_version=1, identity=IDENTITY, dtype="bfloat16", codecs=[pb.CODEC_INT4], reused_layers=3
+    ),
+    "generate": pb.GenerateRequest(tokens=[1], sampling=SAMPLING),
+    "generated": pb.GenerateResponse(tokens=[1], finish=pb.FINISH_MAX_TOKENS),
+}
+GOLDEN = {
+    "open": "0a650801120d0a0174120201021a01032201041a01032201722a030180013001380140034a3608011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a380128025205302e312e3058808004",
+    "ask": "123608011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a38012802",
+    "draft": "1a1d080110ac0219080706050403020120022a0405ffff023202010038ab02",
+    "chain": "1a1010051901000000000000002a03010203",
+    "stop": "22020804",
+    "credit": "2a03088020",
+    "bye": "3200",
+    "set_codec": "3a020802",
+    "beat": "420408011001",
+    "ack": "4a020806",
+    "opened": "0a150a01721002180122090880101040180120082a0104",
+    "verdict": "121f080110ad021903000000000000002202070828013003380540024d0000c03f",
+    "memory": "1a0c080110021803220200012801",
+    "go_away": "220a0a01721205647261696e",
+    "describe": "08011a0d0a0174120201021a01032201042a0862666c6f617431363201033803",
+    "generate": "0a0101122409000000000000e03f102819000000000000d03f210700000000000000280932010a3801",
+    "generated": "0a01011002",
+}
+
+PAYLOADS = {
+    Codec.BF16: "803f00c0003f00000000000000000000",
+    Codec.INT8: "082440812000000000000000",
+    Codec.INT4: "92341c8a8888888888888888888888888888000088888888888888888888888888888888",
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_frames_are_the_bytes_they_were(name: str) -> None:
+    frame = FRAMES[name]
+    assert frame.SerializeToString(deterministic=True).hex() == GOLDEN[name]
+    assert type(frame).FromString(bytes.fromhex(GOLDEN[name])) == frame
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_memory_payloads_are_the_bytes_they_were(codec: Codec) -> None:
+    assert encode(ROWS, codec).hex() == PAYLOADS[codec]
+
+
+def test_enums_agree_with_ours() -> None:
+    assert {item.name: item.value for item in Codec} == {
+        name.removeprefix("CODEC_"): value for name, value in pb.Codec.items() if value
+    }
+    names = {name.removeprefix("FINISH_"): value for name, value in pb.Finish.items() if value}
+    assert {item.name: item.value for item in Finish if item} == names
