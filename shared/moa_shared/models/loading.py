@@ -19,6 +19,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging as transformers_logging
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.files import ModelFiles
@@ -68,6 +69,8 @@ def load_target_model(
     if getattr(config, "layer_types", None):
         config.layer_types = [config.layer_types[layer] for layer in kept]
     model_class = cast(type[PreTrainedModel], MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()  # the tensors are in memory: nothing is left to wait for
     try:
         model, report = model_class.from_pretrained(
             None,
@@ -81,6 +84,9 @@ def load_target_model(
         raise ModelSourceError(
             f"The weights of {files.target_id} do not fit its config.json ({error}).", hint="Fetch the model again."
         ) from error
+    finally:
+        if bars:
+            transformers_logging.enable_progress_bar()
     missing = sorted(report["missing_keys"])
     if missing:
         raise ModelSourceError(
