@@ -1,7 +1,7 @@
 """The memory codec: rows of activations as bytes, at three prices.
 
 bf16 (2 bytes a number), int8 (1 byte and one scale a row), int4 (half a byte and one scale for 32 numbers). Scales are
-float16. Pure functions; both ends must agree on the layout, which tests/wire pins down. Nothing is ever unpickled.
+bf16, whose range no activation leaves. Pure functions; both ends must agree on the layout, which tests/wire pins down. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def encode(rows: torch.Tensor, codec: Codec) -> bytes:
     count, width = values.shape
     group = width if codec is Codec.INT8 else GROUP
     padded = torch.nn.functional.pad(values, (0, -width % group)).reshape(count, -1, group)
-    scales = (padded.abs().amax(dim=-1, keepdim=True) / levels).clamp(max=65504.0).half()
+    scales = (padded.abs().amax(dim=-1, keepdim=True) / levels).to(torch.bfloat16)
     safe = torch.where(scales > 0, scales.float(), torch.ones(()))
     integers = (padded / safe).round().clamp(-levels, levels).to(torch.int8)
     if codec is Codec.INT8:
@@ -85,10 +85,10 @@ def decode(payload: bytes, codec: Codec, count: int, width: int) -> torch.Tensor
         return raw.view(torch.bfloat16).float()
     group = width if codec is Codec.INT8 else GROUP
     groups = -(-width // group)
-    scales = raw[:, : groups * SCALE_BYTES].contiguous().view(torch.float16).float()
+    scales = raw[:, : groups * SCALE_BYTES].reshape(-1).clone().view(torch.bfloat16).float().reshape(count, groups)
     body = raw[:, groups * SCALE_BYTES :]
     if codec is Codec.INT8:
-        integers = body.contiguous().view(torch.int8).float()
+        integers = body.view(torch.int8).float()
     else:
         nibbles = torch.stack([body & 15, body >> 4], dim=-1).reshape(count, -1)
         integers = nibbles.float() - 8.0
