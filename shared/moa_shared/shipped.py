@@ -1,0 +1,27 @@
+"""The drafters that come with the package: one folder each, found by the target that they were trained for."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+CONFIG_KEY = "moa_drafter_config"  # in the metadata of the safetensors file, written by moa_shared.drafter
+
+
+def shipped_drafter(target_fingerprint: str, folder: Path | None = None) -> Path | None:
+    """The checkpoint made for a target, or None where none comes with the package.
+
+    Args:
+        target_fingerprint: hexadecimal, of moa_shared.models.ModelFiles.
+        folder: that holds a folder for each drafter; the package's own where None.
+    """
+    from safetensors import safe_open
+
+    root = folder or Path(str(files("moa_shared") / "drafters"))
+    for path in sorted(root.glob("*/drafter.safetensors")):
+        with safe_open(path, framework="numpy") as checkpoint:
+            metadata = checkpoint.metadata() or {}
+        if json.loads(metadata.get(CONFIG_KEY, "{}")).get("target_fingerprint") == target_fingerprint:
+            return path
+    return None
