@@ -1,0 +1,73 @@
+"""20,000 tokens through both state machines follow the target's distribution, and a planted wrong rule does not."""
+
+from __future__ import annotations
+
+import pytest
+from moa_server.session import Work
+from moa_shared.answer import AnswerSettings
+from moa_shared.coupling import Sampling, process_logits
+from scipy import stats
+
+from tests.toy import PROMPT, MarkovModel, ToyServer, converse_in_rounds, transition_counts
+
+SAMPLES = 20_000
+TARGET = MarkovModel.random(1)
+DRAFTER = TARGET.blurred(2, 1.0)
+
+
+def chi_square_p(tokens: list[int], sampling: Sampling) -> float:
+    """One test over all transitions: the statistics of the rows add up, and so do their degrees of freedom."""
+    counts = transition_counts(tokens)
+    expected = process_logits(TARGET.table, sampling).exp().double().numpy()
+    expected = expected / expected.sum(axis=1, keepdims=True) * counts.sum(axis=1, keepdims=True)
+    likely = expected > 0
+    assert not counts[~likely].any()
+    statistic = ((counts - expected)[likely] ** 2 / expected[likely]).sum()
+    freedom = int((likely.sum(axis=1) - 1).sum())
+    return float(stats.chi2.sf(statistic, freedom))
+
+
+@pytest.mark.parametrize(("breadth", "depth"), [(1, 4), (2, 3)], ids=["chain", "tree"])
+@pytest.mark.parametrize("sampling", [Sampling(1.0, seed=11), Sampling(0.7, top_k=4, seed=12)], ids=["1.0", "0.7"])
+def test_verified_drafts_follow_the_target(sampling: Sampling, breadth: int, depth: int) -> None:
+    server = ToyServer(TARGET)
+    conversation = converse_in_rounds(
+        server, DRAFTER, AnswerSettings(sampling, max_tokens=SAMPLES), breadth=breadth, depth=depth
+    )
+    answer = list(conversation.answer)
+    assert len(answer) == SAMPLES
+    assert server.forwards < 0.8 * SAMPLES  # drafts were accepted, so that the rule was at work
+    assert chi_square_p(answer, sampling) > 0.001
+
+
+def test_a_wrong_rule_fails_the_same_test() -> None:
+    """Planted error: the first draft is accepted where the target gives it more than a third, whatever was drawn."""
+    sampling = Sampling(1.0, seed=11)
+    probabilities = TARGET.table.softmax(-1)
+
+    def lenient(work: Work) -> list[int]:
+        chosen = TARGET.choose(work)
+        if work.tree and probabilities[work.feed[-1], work.tree.tokens[0]] > 1 / 3:
+            chosen[0] = work.tree.tokens[0]
+        return chosen
+
+    conversation = converse_in_rounds(
+        ToyServer(TARGET, choose=lenient), DRAFTER, AnswerSettings(sampling, max_tokens=SAMPLES)
+    )
+    assert chi_square_p(list(conversation.answer), sampling) < 1e-6
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize(("breadth", "depth", "error"), [(1, 4, 0.5), (2, 3, 0.5), (3, 2, 9.0), (1, 1, 0.0)])
+def test_the_text_is_the_targets_own(temperature: float, breadth: int, depth: int, error: float) -> None:
+    for seed in range(10):
+        sampling = Sampling(temperature, seed=seed)
+        expected = TARGET.text(PROMPT, 60, sampling)
+        conversation = converse_in_rounds(
+            ToyServer(TARGET),
+            TARGET.blurred(seed, error),
+            AnswerSettings(sampling, max_tokens=60),
+            breadth=breadth,
+            depth=depth,
+        )
+        assert list(conversation.answer) == expected

@@ -1,0 +1,148 @@
+"""A toy target and a toy drafter over the two pure state machines: the whole protocol without models or a network.
+
+The target is a Markov chain: the logits after a token depend on that token alone. The drafter is the same chain with
+some error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from moa_client.conversation import AskMessage, Conversation, DraftMessage, Progress
+from moa_server.session import Session, SessionLimits, Work
+from moa_shared.answer import AnswerSettings, Finish
+from moa_shared.coupling import Sampling, draft_scores, select
+from moa_shared.tree import ROOT, DraftTree
+
+VOCAB = 6
+PROMPT = [0, 3, 1]
+
+
+def decode(tokens: Sequence[int]) -> str:
+    return "".join("abcdef"[token] for token in tokens)
+
+
+@dataclass
+class MarkovModel:
+    """Logits after each token, [vocab, vocab]."""
+
+    table: torch.Tensor
+
+    @classmethod
+    def random(cls, seed: int, scale: float = 1.5) -> MarkovModel:
+        generator = torch.Generator().manual_seed(seed)
+        return cls(torch.randn(VOCAB, VOCAB, generator=generator) * scale)
+
+    def blurred(self, seed: int, error: float) -> MarkovModel:
+        generator = torch.Generator().manual_seed(seed)
+        return MarkovModel(self.table + error * torch.randn(VOCAB, VOCAB, generator=generator))
+
+    def choose(self, work: Work) -> list[int]:
+        """The target's choices after the last fed token and after each node."""
+        last = [work.feed[-1], *work.tree.tokens]
+        return select(self.table[last], work.positions, work.settings.sampling)
+
+    def text(self, tokens: Sequence[int], count: int, sampling: Sampling) -> list[int]:
+        """What the target alone writes."""
+        written = list(tokens)
+        for _ in range(count):
+            written += select(self.table[written[-1:]], [len(written)], sampling)
+        return written[len(tokens) :]
+
+    def tree(self, token: int, position: int, sampling: Sampling, breadth: int, depth: int) -> DraftTree:
+        """The `breadth` best continuations of each node, down to `depth`; breadth 1 is a chain."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        frontier = [(ROOT, token)]
+        for level in range(depth):
+            scores = draft_scores(
+                self.table[[last for _, last in frontier]], [position + level] * len(frontier), sampling
+            )
+            best = scores.topk(breadth, dim=-1).indices.tolist()
+            frontier_next = []
+            for (node, _), children in zip(frontier, best, strict=True):
+                for child in children:
+                    frontier_next.append((len(tokens), child))
+                    tokens.append(child)
+                    parents.append(node)
+            frontier = frontier_next
+        return DraftTree(tuple(tokens), tuple(parents))
+
+
+@dataclass
+class ToyServer:
+    """A session and the engine's part of a step, done at once."""
+
+    model: MarkovModel
+    run_ahead: bool = False
+    choose: Callable[[Work], list[int]] | None = None
+    limits: SessionLimits = field(default_factory=lambda: SessionLimits(100_000, VOCAB, prefill_chunk=4))
+
+    def __post_init__(self) -> None:
+        self.session = Session(self.limits, end_of_text=frozenset({VOCAB}), decode=decode, run_ahead=self.run_ahead)
+        self.forwards = 0
+
+    def ask(self, message: AskMessage) -> None:
+        self.session.on_ask(message.base, message.prefix_hash, message.tokens, message.settings, message.answer_start)
+
+    def draft(self, message: DraftMessage) -> None:
+        self.session.on_draft(
+            epoch=message.epoch,
+            base=message.base,
+            prefix_hash=message.prefix_hash,
+            first_node=message.first_node,
+            tokens=message.tokens,
+            parents=message.parents,
+            committed=message.committed,
+        )
+
+    def step(self) -> Verdict | None:
+        """One forward, if the session's turn came; the verdict that it gives, if it chooses tokens."""
+        work = self.session.next_work()
+        if work is None:
+            return None
+        self.forwards += 1
+        if not work.chooses:
+            assert self.session.on_prefilled(work)
+            return self.step()
+        judgement = work.judge((self.choose or self.model.choose)(work))
+        base = len(self.session.tokens)
+        assert self.session.on_judged(work, judgement)
+        return Verdict(base, self.session.hashes.at(base), judgement.taken, judgement.finish)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    base: int
+    prefix_hash: int
+    tokens: tuple[int, ...]
+    finish: Finish
+
+    def tell(self, conversation: Conversation) -> Progress:
+        return conversation.on_verdict(self.base, self.prefix_hash, self.tokens, self.finish)
+
+
+def converse_in_rounds(
+    server: ToyServer, drafter: MarkovModel, settings: AnswerSettings, *, breadth: int = 1, depth: int = 3
+) -> Conversation:
+    """A whole answer in synchronous rounds."""
+    conversation = Conversation(VOCAB)
+    server.ask(conversation.ask(PROMPT, settings))
+    while True:
+        verdict = server.step()
+        assert verdict is not None
+        if verdict.tell(conversation).finish is not Finish.UNFINISHED:
+            return conversation
+        tokens = conversation.tokens
+        tree = drafter.tree(tokens[-1], len(tokens), settings.sampling, breadth, depth)
+        server.draft(conversation.propose(tree))
+
+
+def transition_counts(tokens: Sequence[int]) -> np.ndarray:
+    """[vocab, vocab] counts of which token followed which."""
+    counts = np.zeros((VOCAB, VOCAB))
+    np.add.at(counts, (np.array(tokens[:-1]), np.array(tokens[1:])), 1)
+    return counts
