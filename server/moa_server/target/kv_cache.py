@@ -137,7 +137,7 @@ class KVCache:
         if not 0 <= start <= stop <= self._length:
             raise InternalError(f"Rows {start}..{stop} were asked of a cache of {self._length} rows.")
         rows = self._buffer[:, :, start:stop].permute(2, 0, 1, 3, 4)  # [rows, layers, kv_heads, 2, head_dim]
-        return rows.reshape(stop - start, self._buffer.shape[0], -1)
+        return rows.flatten(2)
 
     def _forget_tail(self) -> None:
         self._tail_start, self._tail_depths, self._tail_is_chain = self._length, (), True

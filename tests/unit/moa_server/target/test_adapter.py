@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from moa_server.target import Target
+from moa_server.target.adapter import rows_index
+from moa_shared.errors import ContextLengthError, InternalError, ModelSourceError, TokenRangeError, TreeError
+from transformers import PreTrainedModel
+
+FAMILIES = ["llama", "qwen2", "qwen3"]
+PREFIX = [5, 17, 3, 88, 41, 41, 2]
+TREE = [-1, 0, 0, 1, 1, 2, 3, 5, 5, 0]  # root; several children; three levels; a late child of the root
+TREE_TOKENS = [11, 12, 13, 14, 15, 16, 17, 18, 19, 12]
+CLOSE = {"atol": 2e-5, "rtol": 1e-5}
+
+
+def bare(model: PreTrainedModel, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and last hidden state of transformers' own forward over the whole text."""
+    with torch.no_grad():
+        output = model(torch.tensor([tokens]), output_hidden_states=True, use_cache=False)
+    return output.logits[0], output.hidden_states[-1][0]
+
+
+def path_to(parents: list[int], node: int) -> list[int]:
+    path = []
+    while node >= 0:
+        path.append(node)
+        node = parents[node]
+    return path[::-1]
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_chain_equals_transformers_own_forward(make_model, family: str) -> None:
+    expected, hidden = bare(make_model(family), PREFIX + TREE_TOKENS)
+    target = Target(make_model(family))
+    cache = target.new_cache()
+    first = target.forward(cache, PREFIX)
+    second = target.forward(cache, TREE_TOKENS)
+    torch.testing.assert_close(torch.cat([first.logits, second.logits]), expected, **CLOSE)
+    torch.testing.assert_close(torch.cat([first.hidden, second.hidden]), hidden, **CLOSE)
+    assert cache.length == len(PREFIX) + len(TREE_TOKENS)
+
+
+@pytest.mark.parametrize("prefix", [PREFIX, []], ids=["behind a prefix", "from nothing"])
+def test_a_tree_equals_each_of_its_paths_alone(make_model, family: str, prefix: list[int]) -> None:
+    model = make_model(family)
+    target = Target(make_model(family))
+    cache = target.new_cache()
+    if prefix:
+        target.forward(cache, prefix)
+    output = target.forward(cache, TREE_TOKENS, TREE)
+    for node in range(len(TREE)):
+        path = path_to(TREE, node)
+        expected, hidden = bare(model, prefix + [TREE_TOKENS[step] for step in path])
+        torch.testing.assert_close(output.logits[node], expected[-1], **CLOSE)
+        torch.testing.assert_close(output.hidden[node], hidden[-1], **CLOSE)
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_tree_then_any_path_then_more_text(make_model, data: st.DataObject) -> None:
+    model, target = make_model(), Target(make_model())
+    text = data.draw(st.lists(st.integers(0, 96), min_size=1, max_size=8))
+    cache = target.new_cache()
+    target.forward(cache, text)
+    for _ in range(2):
+        count = data.draw(st.integers(1, 9))
+        parents = [data.draw(st.integers(-1, node - 1)) for node in range(count)]
+        tokens = data.draw(st.lists(st.integers(0, 96), min_size=count, max_size=count))
+        target.forward(cache, tokens, parents)
+        path = path_to(parents, data.draw(st.integers(-1, count - 1)))
+        cache.keep(path)
+        text = text + [tokens[node] for node in path]
+        assert cache.length == len(text)
+    after = target.forward(cache, [7, 8])
+    expected, _ = bare(model, [*text, 7, 8])
+    torch.testing.assert_close(after.logits, expected[-2:], **CLOSE)
+
+
+def test_the_state_entering_a_layer_is_transformers_hidden_state(make_model, family: str) -> None:
+    model = make_model(family)
+    with torch.no_grad():
+        states = model(torch.tensor([PREFIX + TREE_TOKENS]), output_hidden_states=True).hidden_states
+    target = Target(make_model(family))
+    for layer in range(target.layer_count):
+        cache = target.new_cache()
+        first = target.prefill(cache, PREFIX, want_state_layer=layer, chunk_tokens=3)
+        second = target.forward(cache, TREE_TOKENS, want_state_layer=layer)
+        assert first.state is not None
+        assert second.state is not None
+        torch.testing.assert_close(torch.cat([first.state, second.state]), states[layer][0], **CLOSE)
+    assert target.forward(target.new_cache(), PREFIX).state is None
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 100])
+def test_prefill_in_chunks_equals_one_forward(make_model, chunk: int) -> None:
+    expected, hidden = bare(make_model(), PREFIX)
+    target = Target(make_model())
+    cache = target.new_cache()
+    output = target.prefill(cache, PREFIX, chunk_tokens=chunk)
+    assert output.logits.shape == (1, target.vocab_size)
+    torch.testing.assert_close(output.logits, expected[-1:], **CLOSE)
+    torch.testing.assert_close(output.hidden, hidden[-1:], **CLOSE)
+    assert cache.length == len(PREFIX)
+
+
+def test_logits_only_of_the_rows_asked_for(make_model) -> None:
+    target = Target(make_model())
+    whole = target.forward(target.new_cache(), PREFIX)
+    some = target.forward(target.new_cache(), PREFIX, logits_for=[4, 1])
+    torch.testing.assert_close(some.logits, whole.logits[[4, 1]], **CLOSE)
+    torch.testing.assert_close(some.hidden, whole.hidden[[4, 1]], **CLOSE)
+    none = target.forward(target.new_cache(), PREFIX, logits_for=[])
+    assert none.logits.shape == (0, target.vocab_size)
+
+
+def test_bfloat16_stays_close_and_stays_bfloat16(make_model) -> None:
+    expected, _ = bare(make_model(), PREFIX)
+    target = Target(make_model(dtype=torch.bfloat16))
+    output = target.forward(target.new_cache(), PREFIX)
+    assert output.logits.dtype == torch.bfloat16
+    torch.testing.assert_close(output.logits.float(), expected, atol=0.15, rtol=0.05)
+
+
+def test_generate_still_works_on_a_model_whose_attention_is_ours(make_model) -> None:
+    prompt = torch.tensor([PREFIX])
+    expected = make_model().generate(prompt, max_new_tokens=12, do_sample=False)
+    target = Target(make_model())
+    assert target.model.generate(prompt, max_new_tokens=12, do_sample=False).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("token", [-1, 97, 10**9])
+def test_a_token_outside_the_vocabulary_is_refused_and_harms_nothing(make_model, token: int) -> None:
+    target = Target(make_model())
+    cache = target.new_cache()
+    target.forward(cache, PREFIX)
+    with pytest.raises(TokenRangeError, match=f"{token} is outside the vocabulary of 97"):
+        target.forward(cache, [1, token, 2])
+    expected, _ = bare(make_model(), [*PREFIX, 9])
+    torch.testing.assert_close(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
+
+
+def test_no_tokens_are_refused(make_model) -> None:
+    target = Target(make_model())
+    with pytest.raises(TokenRangeError, match="no tokens"):
+        target.forward(target.new_cache(), [])
+    with pytest.raises(TokenRangeError, match="no tokens"):
+        target.prefill(target.new_cache(), [])
+
+
+@pytest.mark.parametrize("parents", [[0, 0, 1], [-1, 1, 0], [-1, 2, 0], [-2, 0, 0]])
+def test_parents_must_stand_before_their_children(make_model, parents: list[int]) -> None:
+    target = Target(make_model())
+    cache = target.new_cache()
+    with pytest.raises(TreeError, match="The parent of node"):
+        target.forward(cache, [1, 2, 3], parents)
+    assert cache.length == 0
+
+
+def test_one_parent_a_token(make_model) -> None:
+    target = Target(make_model())
+    with pytest.raises(TreeError, match="3 tokens came with 2 parents"):
+        target.forward(target.new_cache(), [1, 2, 3], [-1, 0])
+
+
+def test_the_context_is_counted_by_position_not_by_node(make_model) -> None:
+    target = Target(make_model(), context_length=len(PREFIX) + 2)
+    cache = target.new_cache()
+    target.forward(cache, PREFIX)
+    target.forward(cache, [1, 2, 3, 4], [-1, 0, 0, -1])  # four nodes on two levels fit
+    cache.keep([0])
+    with pytest.raises(ContextLengthError, match="10 tokens do not fit into the context of 9"):
+        target.forward(cache, [1, 2])
+    assert cache.length == len(PREFIX) + 1
+
+
+def test_the_context_is_no_longer_than_the_model_was_trained_for(make_model) -> None:
+    assert Target(make_model(), context_length=10**6).context_length == 128
+    assert Target(make_model()).context_length == 128
+    target = Target(make_model())
+    cache = target.new_cache()
+    with pytest.raises(ContextLengthError, match="129 tokens"):
+        target.prefill(cache, [1] * 129)
+    assert cache.length == 0
+
+
+def test_a_layer_or_row_that_is_not_there_is_a_defect(make_model) -> None:
+    target = Target(make_model())
+    with pytest.raises(InternalError, match="Layer 3"):
+        target.forward(target.new_cache(), PREFIX, want_state_layer=3)
+    with pytest.raises(InternalError, match="Rows"):
+        rows_index([7], 7, target.device)
+
+
+def test_sliding_windows_are_refused(make_model) -> None:
+    model = make_model("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=1)
+    with pytest.raises(ModelSourceError, match="sliding-window"):
+        Target(model)
+
+
+def test_rotary_scaling_that_depends_on_the_length_is_refused(make_model) -> None:
+    model = make_model(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
+    with pytest.raises(ModelSourceError, match="'dynamic' rotary scaling"):
+        Target(model)
+
+
+def test_llama3_rotary_scaling_is_computed(make_model) -> None:
+    rope = {
+        "rope_type": "llama3",
+        "rope_theta": 10000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    }
+    expected, _ = bare(make_model(rope_parameters=rope), PREFIX)
+    plain, _ = bare(make_model(), PREFIX)
+    target = Target(make_model(rope_parameters=rope))
+    output = target.prefill(target.new_cache(), PREFIX, chunk_tokens=3)
+    torch.testing.assert_close(output.logits[0], expected[-1], **CLOSE)
+    assert not torch.allclose(plain, expected, atol=1e-3)
