@@ -94,7 +94,9 @@ def building(entry: Path, needed: int, purpose: str) -> Iterator[Path]:
         yield part
         if entry.exists():
             shutil.rmtree(entry)
-        part.chmod(0o755)  # mkdtemp makes it private; a cache may be shared between users
+        part.chmod(0o755)  # mkdtemp and safetensors make them private; a cache may be shared between users
+        for path in part.iterdir():
+            path.chmod(0o644)
         part.rename(entry)
     except Exception as error:
         if is_disk_full(error):

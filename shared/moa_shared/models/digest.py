@@ -48,13 +48,13 @@ def remembered_hash(path: Path, root: Path, progress: Progress | None = None, *,
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no file {path}.") from error
     identity = [str(path.absolute()), stat.st_size, stat.st_mtime_ns, stat.st_ino]
-    record = root / "hashes" / f"{hashlib.sha256(str(identity[0]).encode()).hexdigest()[:32]}.json"
+    key = hashlib.sha256(str(identity[0]).encode()).hexdigest()[:32]
     if not again:
-        known = _read_record(record)
+        known = recall(root, key)
         if known.get("identity") == identity and isinstance(known.get("sha256"), str):
             return str(known["sha256"])
     digest = hash_file(path, progress)
-    _write_record(record, {"identity": identity, "sha256": digest})
+    remember(root, key, {"identity": identity, "sha256": digest})
     return digest
 
 
@@ -68,15 +68,18 @@ def combine(parts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _read_record(record: Path) -> dict[str, Any]:
+def recall(root: Path, key: str) -> dict[str, Any]:
+    """The record of that name under `root`; empty where there is none, or a damaged one."""
     try:
-        known = json.loads(record.read_text("utf-8"))
-    except (OSError, ValueError):  # absent or damaged: then the file is read again
+        known = json.loads((root / "hashes" / f"{key}.json").read_text("utf-8"))
+    except (OSError, ValueError):  # then it is computed again
         return {}
     return known if isinstance(known, dict) else {}
 
 
-def _write_record(record: Path, content: dict[str, Any]) -> None:
+def remember(root: Path, key: str, content: dict[str, Any]) -> None:
+    """Write a record, whole or not at all."""
+    record = root / "hashes" / f"{key}.json"
     try:
         record.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=record.parent)
@@ -84,4 +87,4 @@ def _write_record(record: Path, content: dict[str, Any]) -> None:
             json.dump(content, file)
         os.replace(name, record)
     except OSError:
-        return  # a record only saves time: on a read-only or full disk the next start reads the file again
+        return  # a record only saves time: on a read-only or full disk the next start computes again

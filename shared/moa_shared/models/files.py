@@ -1,7 +1,7 @@
 """`ModelFiles`: a target on this disk, ready to be read, and the two hashes that both ends compare.
 
-The fingerprint covers the configuration that changes the mathematics and the bytes of the weights; the tokenizer's
-hash covers tokenizer.json. Invariant: equal fingerprints mean equal targets.
+The fingerprint covers what enters the mathematics: those keys of the configuration, and the bytes of the weights.
+Invariant: equal fingerprints mean equal targets.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from typing import Any
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.digest import canonical_json, combine, remembered_hash
 from moa_shared.models.family import check_family
+from moa_shared.models.tokenizer_hash import hash_tokenizer
 from moa_shared.progress import Progress
 
-# Book-keeping that differs between versions of transformers and changes no number.
-_NOT_MATHEMATICS = frozenset(
-    {
-        "_name_or_path",
-        "_model_name_or_path",
-        "architectures",
-        "attention_dropout",
-        "auto_map",
-        "bos_token_id",
-        "dtype",
-        "eos_token_id",
-        "initializer_range",
-        "pad_token_id",
-        "pretraining_tp",
-        "torch_dtype",
-        "transformers_version",
-        "unk_token_id",
-        "use_cache",
-    }
+# What enters the mathematics. Other keys come and go with transformers' versions and must not change the fingerprint.
+_MATHEMATICS = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "max_position_embeddings",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "attention_bias",
+    "mlp_bias",
+    "tie_word_embeddings",
 )
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt")
 _INDEX = "model.safetensors.index.json"
 
 
@@ -51,7 +51,7 @@ class ModelFiles:
         config: the content of config.json.
         weights: the safetensors files.
         fingerprint: sha256 (hex) over configuration and weights.
-        tokenizer_hash: sha256 (hex) over the tokenizer.
+        tokenizer_hash: sha256 (hex) over what maps text to token ids.
     """
 
     target_id: str
@@ -82,7 +82,7 @@ def describe_folder(
     config = read_config(folder)
     check_family(config, target_id)
     weights = find_weights(folder)
-    mathematics = {key: value for key, value in config.items() if key not in _NOT_MATHEMATICS}
+    mathematics = {key: config[key] for key in _MATHEMATICS if config.get(key) is not None}
     hashes = [remembered_hash(path, root, progress, again=verify) for path in weights]
     fingerprint = combine([canonical_json(mathematics).decode(), *hashes])
     return ModelFiles(target_id, folder, config, weights, fingerprint, hash_tokenizer(folder, root))
@@ -117,24 +117,10 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
             hint="Weights in other formats are not read: save the model with safe_serialization.",
         )
     try:
-        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+        names = sorted({str(name) for name in json.loads(index.read_text("utf-8"))["weight_map"].values()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelSourceError(f"{index} cannot be read: {error}.", hint="Fetch the model again.") from error
-    paths = tuple(folder / name for name in names)
-    for path in paths:
-        if not path.is_file():
-            raise ModelSourceError(f"{index} names {path.name}, which is not there.", hint="Fetch the model again.")
-    return paths
-
-
-def hash_tokenizer(folder: Path, root: Path) -> str:
-    """sha256 (hex) over the files that map text to token ids (the chat template is the client's own affair)."""
-    found = [name for name in _TOKENIZER_FILES if (folder / name).is_file()]
-    if not found:
-        raise ModelSourceError(
-            f"The folder {folder} holds no tokenizer (tokenizer.json).",
-            hint="Save the tokenizer into the model's folder.",
-        )
-    if found[0] == "tokenizer.json":
-        return remembered_hash(folder / "tokenizer.json", root)
-    return combine(remembered_hash(folder / name, root) for name in found)
+    for name in names:
+        if name != Path(name).name or not (folder / name).is_file():
+            raise ModelSourceError(f"{index} names {name}, which is not there.", hint="Fetch the model again.")
+    return tuple(folder / name for name in names)

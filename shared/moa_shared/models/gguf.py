@@ -12,7 +12,7 @@ import contextlib
 import io
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from moa_shared.models.manifest import FORMAT, MANIFEST, check_manifest, write_m
 from moa_shared.progress import Progress
 
 if TYPE_CHECKING:
+    import torch
     from gguf import GGUFReader
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -170,7 +171,7 @@ def _clean_config(model: PreTrainedModel) -> dict[str, Any]:
     return clean
 
 
-def _state_to_store(model: PreTrainedModel) -> Mapping[str, Any]:
+def _state_to_store(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """The tensors by name; a tied head is the embeddings and is stored once."""
     tied = bool(model.config.tie_word_embeddings)
     state = model.state_dict()
@@ -199,7 +200,7 @@ def _fix_tokenizer(tokenizer: PreTrainedTokenizerBase, header: GgufHeader, progr
 
 
 @contextlib.contextmanager
-def _quiet_reader() -> Any:
+def _quiet_reader() -> Iterator[None]:
     """Keep the reader's own bars and remarks off the terminal: our progress says what happens."""
     logger = logging.getLogger("transformers")
     level = logger.level

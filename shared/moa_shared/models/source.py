@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from moa_shared.errors import ModelSourceError, NotFoundError
-from moa_shared.models.cache import cache_root
+from moa_shared.models.cache import cache_root, disk_full, is_disk_full
 from moa_shared.models.files import ModelFiles, describe_folder
 from moa_shared.models.gguf import convert_gguf
 from moa_shared.models.hub import HUB_ID, fetch_from_hub
@@ -39,10 +39,15 @@ def resolve(
     """
     progress = progress or SilentProgress()
     root = cache_root(cache_dir)
-    folder, target_id = _locate(spec, root, progress)
-    if (folder / MANIFEST).is_file():
-        target_id = check_manifest(folder, root, progress, verify=verify)
-    return describe_folder(folder, target_id, root, progress, verify=verify)
+    try:
+        folder, target_id = _locate(spec, root, progress)
+        if (folder / MANIFEST).is_file():
+            target_id = check_manifest(folder, root, progress, verify=verify)
+        return describe_folder(folder, target_id, root, progress, verify=verify)
+    except OSError as error:
+        if is_disk_full(error):
+            raise disk_full(root, None, "the model") from error
+        raise ModelSourceError(f"{error.filename or spec} cannot be read: {error.strerror or error}.") from error
 
 
 def _locate(spec: str, root: Path, progress: Progress) -> tuple[Path, str]:
