@@ -55,7 +55,7 @@ def _locate(spec: str, root: Path, progress: Progress) -> tuple[Path, str]:
     if spec == DEFAULT:
         return resolve_packaged(DEFAULT_MODEL, root, progress), DEFAULT_MODEL.target_id
     path = Path(spec).expanduser()
-    if path.is_dir():
+    if spec.strip() and path.is_dir():  # Path("") would be the current folder
         return _look_into(path.resolve(), root, progress)
     if path.is_file() or spec.endswith(".gguf"):
         if path.suffix != ".gguf":

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+HIDDEN, LAYERS, HEADS, KV_HEADS, MLP = 32, 2, 4, 2, 64
+SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+MERGES = ["Ċ Ċ", "h i"]
+TOKENS = SPECIALS + list(bytes_to_unicode().values()) + ["ĊĊ", "hi"]
+GgufWriter = Callable[..., Path]
+
+
+@pytest.fixture
+def write_gguf(tmp_path: Path) -> GgufWriter:
+    """Write a tiny GGUF model: a whole one, or one with a chosen fault."""
+
+    def write(
+        name: str = "tiny.gguf",
+        *,
+        architecture: str = "llama",
+        pre: str = "smollm",
+        rope_scaling: str | None = None,
+        rope_factors: bool = False,
+        poison: float | None = None,
+        seed: int = 0,
+    ) -> Path:
+        random = np.random.default_rng(seed)
+        path = tmp_path / name
+        writer = gguf.GGUFWriter(path, architecture)
+        writer.add_name("tiny")
+        writer.add_context_length(64)
+        writer.add_embedding_length(HIDDEN)
+        writer.add_block_count(LAYERS)
+        writer.add_feed_forward_length(MLP)
+        writer.add_head_count(HEADS)
+        writer.add_head_count_kv(KV_HEADS)
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_rope_freq_base(10000.0)
+        writer.add_rope_dimension_count(HIDDEN // HEADS)
+        writer.add_vocab_size(len(TOKENS))
+        if rope_scaling is not None:
+            writer.add_string(f"{architecture}.rope.scaling.type", rope_scaling)
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(pre)
+        writer.add_token_list(TOKENS)
+        writer.add_token_types([3] * len(SPECIALS) + [1] * (len(TOKENS) - len(SPECIALS)))
+        writer.add_token_merges(MERGES)
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+        writer.add_unk_token_id(0)
+        writer.add_pad_token_id(2)
+        writer.add_chat_template("{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}")
+
+        def add(tensor: str, *shape: int) -> None:
+            values = random.standard_normal(shape).astype(np.float32) / shape[-1] ** 0.5
+            if poison is not None and tensor == "blk.1.ffn_up.weight":
+                values[0, 0] = poison
+            if len(shape) == 2 and poison is None:
+                q8 = gguf.GGMLQuantizationType.Q8_0
+                writer.add_tensor(tensor, gguf.quants.quantize(values, q8), raw_dtype=q8)
+            else:
+                writer.add_tensor(tensor, values + (len(shape) == 1))
+
+        kv_width = HIDDEN // HEADS * KV_HEADS
+        add("token_embd.weight", len(TOKENS), HIDDEN)
+        add("output_norm.weight", HIDDEN)
+        if rope_factors:
+            add("rope_freqs.weight", HIDDEN // HEADS // 2)
+        for layer in range(LAYERS):
+            prefix = f"blk.{layer}."
+            add(prefix + "attn_norm.weight", HIDDEN)
+            add(prefix + "ffn_norm.weight", HIDDEN)
+            add(prefix + "attn_q.weight", HIDDEN, HIDDEN)
+            add(prefix + "attn_k.weight", kv_width, HIDDEN)
+            add(prefix + "attn_v.weight", kv_width, HIDDEN)
+            add(prefix + "attn_output.weight", HIDDEN, HIDDEN)
+            add(prefix + "ffn_gate.weight", MLP, HIDDEN)
+            add(prefix + "ffn_up.weight", MLP, HIDDEN)
+            add(prefix + "ffn_down.weight", HIDDEN, MLP)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    return write
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path) -> Path:
+    """A tiny Llama in the layout of save_pretrained, with a tokenizer."""
+    folder = tmp_path / "tiny-llama"
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(TOKENS),
+        hidden_size=HIDDEN,
+        intermediate_size=MLP,
+        num_hidden_layers=3,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        max_position_embeddings=64,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [
+            {
+                "id": i,
+                "content": t,
+                "special": True,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+            }
+            for i, t in enumerate(SPECIALS)
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "model": {"type": "BPE", "vocab": {t: i for i, t in enumerate(TOKENS)}, "merges": [m.split() for m in MERGES]},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
+    fast = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), eos_token="<|im_end|>")
+    fast.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    return folder
