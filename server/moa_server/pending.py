@@ -1,7 +1,8 @@
 """The draft that waits for the target: streamed nodes of one tree, held against what has been committed meanwhile.
 
-Pure. State: the newest epoch, the tree below `base`, and the node that the committed tokens have reached in it.
-Invariant: the tree hangs below a prefix whose hash was checked, and `node` is where the committed tokens lead.
+Pure. State: the newest (epoch, base), the nodes below it, and the node that the committed tokens have reached.
+Invariants: the tree hangs below a prefix whose hash was checked; `reached` committed tokens lead to `node`. A node that
+arrives after its token was committed is followed all the same, so what comes below it counts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from moa_shared.errors import ProtocolError, TreeError
 from moa_shared.prefix_hash import PrefixHashes
 from moa_shared.tree import ROOT, DraftTree
 
+MOST_NODES = 65_536  # of one draft: a long answer's worth of trees; bounds what a hostile client makes us hold (10 MB)
+
 
 class PendingDraft:
     """Draft nodes that have arrived and are not verified yet."""
@@ -19,9 +22,20 @@ class PendingDraft:
     def __init__(self) -> None:
         self.epoch = 0
         self.stale_nodes = 0  # since the last call of take_stale()
-        self._base = 0
-        self._tree = DraftTree((), ())
-        self._node: int | None = None  # None: no tree, or the committed tokens left it
+        self.clear()
+
+    def clear(self) -> None:
+        """Drops the draft (a new turn, a cancelled answer); the epoch stays."""
+        self._begin(0)
+
+    def _begin(self, base: int) -> None:
+        self._base = base  # 0: no draft
+        self._tokens: list[int] = []
+        self._parents: list[int] = []
+        self._depths: list[int] = []
+        self._children: dict[tuple[int, int], int] = {}  # (parent, token): first such child
+        self._node = ROOT
+        self._reached = base
 
     def add(
         self,
@@ -37,76 +51,86 @@ class PendingDraft:
     ) -> bool:
         """Takes in a Draft frame; True if it named a state that holds (even if nothing of it is new).
 
-        A frame of an older epoch, for a base beyond what is committed, with another prefix, or that leaves a gap in
-        the numbering is stale: its nodes are counted and dropped. A repeated frame changes nothing.
+        A frame of an older epoch or base, for a base beyond what is committed, with another prefix, or that leaves a
+        gap in the numbering is stale: its nodes are counted and dropped. A repeated frame changes nothing.
 
         Raises:
             TreeError: parents that do not stand before their children.
             ProtocolError: parents that are neither absent nor one for each token.
         """
-        if parents and len(parents) != len(tokens):
-            raise ProtocolError("one parent for each token of a draft, or none", f"{len(parents)} for {len(tokens)}")
-        numbered = list(parents) or [first_node + index - 1 for index in range(len(tokens))]
-        for index, parent in enumerate(numbered):
-            if not ROOT <= parent < first_node + index:
-                raise TreeError(
-                    f"Node {first_node + index} of a draft tree has parent {parent}, "
-                    f"expected -1 to {first_node + index - 1}."
-                )
-        if epoch < self.epoch or base > len(committed) or base < 1 or hashes.at(base) != prefix_hash:
+        numbered = _number_parents(first_node, tokens, parents)
+        holds = (epoch, base) >= (self.epoch, self._base) and 1 <= base <= len(committed)
+        if not holds or hashes.at(base) != prefix_hash:
             self.stale_nodes += len(tokens)
             return False
-        known = len(self._tree) if (epoch, base) == (self.epoch, self._base) and self._node is not None else 0
-        if first_node > known:
+        known = len(self._tokens) if (epoch, base) == (self.epoch, self._base) else 0
+        if first_node > known or first_node + len(tokens) > MOST_NODES:
             self.stale_nodes += len(tokens)
             return False
-        if known == 0:
-            self._start(epoch, base)
-        new = max(0, first_node + len(tokens) - known)
-        if new:
-            skipped = len(tokens) - new
-            self._tree = DraftTree(
-                self._tree.tokens + tuple(tokens[skipped:]), self._tree.parents + tuple(numbered[skipped:])
-            )
-        self._follow(committed)
-        if new and self._node is None:
-            self.stale_nodes += new
+        if (epoch, base) != (self.epoch, self._base):
+            self.epoch = epoch
+            self._begin(base)
+        new = range(known - first_node, len(tokens))
+        for index in new:
+            self._append(tokens[index], numbered[index])
+        self.on_committed(committed)
+        late = len(committed) - base  # nodes of this depth and less stand where tokens are committed already
+        self.stale_nodes += sum(
+            not self.covers(committed) or self._depths[first_node + index] <= late for index in new
+        )
         return True
 
-    def _start(self, epoch: int, base: int) -> None:
-        self.epoch = epoch
-        self._base = base
-        self._tree = DraftTree((), ())
-        self._node = ROOT
-
-    def _follow(self, committed: Sequence[int]) -> None:
-        """Walks from the root along the committed tokens; leaves the tree where no child holds the next one."""
-        node: int | None = ROOT
-        for token in committed[self._base :]:
-            node = self._tree.child_with(node, token) if node is not None else None
-            if node is None:
-                break
-        self._node = node
+    def _append(self, token: int, parent: int) -> None:
+        node = len(self._tokens)
+        self._tokens.append(token)
+        self._parents.append(parent)
+        self._depths.append(1 if parent == ROOT else self._depths[parent] + 1)
+        self._children.setdefault((parent, token), node)
 
     def on_committed(self, committed: Sequence[int]) -> None:
-        """The committed tokens have grown."""
-        if self._node is not None:
-            self._follow(committed)
+        """The committed tokens have grown: goes down the tree along them as far as it goes."""
+        while self._base and self._reached < len(committed):
+            child = self._children.get((self._node, committed[self._reached]))
+            if child is None:
+                return
+            self._node = child
+            self._reached += 1
 
-    def clear(self) -> None:
-        """Drops the draft (a new turn, a cancelled answer)."""
-        self._tree = DraftTree((), ())
-        self._node = None
-
-    @property
-    def covers(self) -> bool:
+    def covers(self, committed: Sequence[int]) -> bool:
         """Whether a draft, even an empty one, names the newest committed token."""
-        return self._node is not None
+        return self._base > 0 and self._reached == len(committed)
 
-    def usable(self) -> DraftTree:
-        """The nodes below the newest committed token."""
-        return self._tree.subtree(self._node) if self._node is not None else DraftTree((), ())
+    def usable(self, committed: Sequence[int], most: int = MOST_NODES) -> DraftTree:
+        """The first `most` nodes below the newest committed token."""
+        if not self.covers(committed):
+            return DraftTree((), ())
+        renumbered = {self._node: ROOT}
+        tokens: list[int] = []
+        parents: list[int] = []
+        for node in range(self._node + 1, len(self._tokens)):
+            if len(tokens) >= most:
+                break
+            parent = renumbered.get(self._parents[node])
+            if parent is not None:
+                renumbered[node] = len(tokens)
+                tokens.append(self._tokens[node])
+                parents.append(parent)
+        return DraftTree(tuple(tokens), tuple(parents))
 
     def take_stale(self) -> int:
+        """Nodes that came too late since the last call."""
         stale, self.stale_nodes = self.stale_nodes, 0
         return stale
+
+
+def _number_parents(first_node: int, tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
+    if parents and len(parents) != len(tokens):
+        raise ProtocolError("one parent for each token of a draft, or none", f"{len(parents)} for {len(tokens)}")
+    numbered = list(parents) or [first_node + index - 1 for index in range(len(tokens))]
+    for index, parent in enumerate(numbered):
+        if not ROOT <= parent < first_node + index:
+            raise TreeError(
+                f"Node {first_node + index} of a draft tree has parent {parent}, "
+                f"expected -1 to {first_node + index - 1}."
+            )
+    return numbered

@@ -2,7 +2,7 @@
 
 State: committed tokens and their hashes, how many of them the KV cache holds, the running answer, the pending draft.
 Invariants: cached < len(tokens) while an answer runs (the newest token is not in the cache); a Work whose `version` is
-not the session's any more changes nothing. No I/O, no clock, no torch: the engine runs Work, the service moves frames.
+not the session's any more changes nothing. No I/O, no clock, no torch: the engine runs Work, the stream moves frames.
 """
 
 from __future__ import annotations
@@ -42,6 +42,25 @@ class SessionLimits:
 class Phase(Enum):
     IDLE = auto()
     ANSWERING = auto()
+
+
+# Ends that the target or the limits decided: asked again, the answer would end there again.
+ENDED_BY_RULE = (Finish.END_OF_TEXT, Finish.MAX_TOKENS, Finish.STOP, Finish.CONTEXT)
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Tokens of an answer that were chosen before the client asked to go on with it.
+
+    Args:
+        base: position of the first of them.
+        tokens: none: there is no backlog.
+        finish: whether and why the answer has ended with them.
+    """
+
+    base: int
+    tokens: tuple[int, ...] = ()
+    finish: Finish = Finish.UNFINISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,32 +153,37 @@ class Session:
         self._decode = decode
         self._settings = AnswerSettings()
         self._first_step = False
+        self._finish = Finish.UNFINISHED
+        self._resumable = False  # the answer is as the target left it, and a client has just come back
 
     # ------------------------------------------------------------ what the client says
 
     def on_open(self, tokens: Sequence[int]) -> int:
         """The conversation so far; returns how many of its tokens are cached and need not be read again.
 
+        What the target chose beyond the client's tokens is kept until the next Ask, which may go on with that answer.
+
         Raises:
             ContextLengthError, TokenRangeError: tokens that cannot be held.
         """
-        self._check_new(tokens, held=0)
-        common = 0
-        for mine, theirs in zip(self.tokens, tokens, strict=False):
-            if mine != theirs:
-                break
-            common += 1
-        self._crop(common)
-        self._append(tokens[common:])
+        self._check_new(tokens, held=0, spare=0)
+        running = self.phase is Phase.ANSWERING or self._finish in ENDED_BY_RULE
+        self._resumable = running and self._replace(0, tokens)
+        if not self._resumable:
+            self._crop(len(tokens))
+        self.version += 1  # a forward under way answers to the stream that broke
         self.phase = Phase.IDLE
-        self.pending.clear()
-        self.acknowledged = len(self.tokens)
-        return min(self.cached, common)
+        self.pending = PendingDraft()  # a new stream counts its epochs anew
+        self.acknowledged = len(tokens)
+        return min(self.cached, len(tokens))
 
     def on_ask(
         self, base: int, prefix_hash: int, tokens: Sequence[int], settings: AnswerSettings, answer_start: int
-    ) -> None:
+    ) -> Backlog:
         """Appends a turn and begins (or goes on with) an answer. A repeated Ask changes nothing.
+
+        Returns:
+            What was chosen of this answer beyond the client's tokens already, to be sent at once.
 
         Raises:
             ProtocolError: the Ask does not continue the conversation.
@@ -179,26 +203,44 @@ class Session:
         start = answer_start or end
         if not 1 <= start <= end:
             raise ProtocolError(f"an Ask with answer_start 1 to {end}", f"{start}")
-        repeated = (
-            self.phase is Phase.ANSWERING
-            and start == self.answer_start
-            and settings == self._settings
-            and self.tokens[base:end] == list(tokens)
-        )
-        if repeated:
-            return
-        self._check_new(tokens, held=base)
-        if self.tokens[base:end] != list(tokens):
-            self._crop(base)
-            self._append(tokens)
+        same = start == self.answer_start and settings == self._settings and self.tokens[base:end] == list(tokens)
+        if same and (self._resumable or self.phase is Phase.ANSWERING):
+            return self._resume(end)
+        self._check_new(tokens, held=base, spare=1)
+        self._replace(base, tokens)
         self._crop(end)
         self.cached = min(self.cached, end - 1)
         self.answer_start = start
         self._settings = settings
+        self._finish = Finish.UNFINISHED
+        self._begin(end)
+        return Backlog(end)
+
+    def _resume(self, end: int) -> Backlog:
+        backlog = Backlog(end, tuple(self.tokens[end:]), self._finish)
+        if self.phase is Phase.IDLE and self._finish is Finish.UNFINISHED:
+            self._begin(end)
+            self._first_step = not backlog.tokens
+        return backlog
+
+    def _begin(self, end: int) -> None:
         self.pending.clear()
-        self.acknowledged = len(self.tokens)
+        self.acknowledged = end
         self.phase = Phase.ANSWERING
         self._first_step = True
+        self._resumable = False
+
+    def _replace(self, base: int, tokens: Sequence[int]) -> bool:
+        """Puts `tokens` at position `base`; what they repeat stays. False if what stood behind them had to go."""
+        common = 0
+        for mine, theirs in zip(self.tokens[base : base + len(tokens)], tokens, strict=False):
+            if mine != theirs:
+                break
+            common += 1
+        if common < len(tokens):
+            self._crop(base + common)
+            self._append(tokens[common:])
+        return common == len(tokens)
 
     def on_draft(
         self,
@@ -249,8 +291,14 @@ class Session:
         """Ends the answer where it is; False if none was running."""
         if self.phase is not Phase.ANSWERING:
             return False
-        self._end()
+        self._end(Finish.CANCELLED)
         return True
+
+    def forget_cache(self, length: int) -> None:
+        """What the cache holds from position `length` on cannot be used: it must be read again."""
+        if length < self.cached:
+            self.cached = length
+            self.version += 1
 
     # ------------------------------------------------------------ what the target does
 
@@ -262,10 +310,10 @@ class Session:
         if len(feed) > self.limits.prefill_chunk:
             return self._work(feed[: self.limits.prefill_chunk], NO_DRAFT, chooses=False)
         room = self.limits.context_tokens - len(self.tokens)
-        tree = self.pending.usable().prefix(max(0, min(self.limits.draft_nodes, room)))
+        tree = self.pending.usable(self.tokens, max(0, min(self.limits.draft_nodes, room)))
         ahead = len(self.tokens) - self.acknowledged
         steps_alone = self._first_step or (
-            ahead < self.limits.run_ahead_tokens if self.run_ahead else self.pending.covers
+            ahead < self.limits.run_ahead_tokens if self.run_ahead else self.pending.covers(self.tokens)
         )
         if tree or steps_alone:
             return self._work(feed, tree, chooses=True)
@@ -287,7 +335,7 @@ class Session:
         self._first_step = False
         self.pending.on_committed(self.tokens)
         if judgement.finish is not Finish.UNFINISHED:
-            self._end()
+            self._end(judgement.finish)
         return True
 
     # ------------------------------------------------------------ inside
@@ -303,8 +351,9 @@ class Session:
         )
         return Work(self.version, self.cached, tuple(feed), tree, chooses, self._settings, rule, tuple(answer))
 
-    def _end(self) -> None:
+    def _end(self, finish: Finish) -> None:
         self.phase = Phase.IDLE
+        self._finish = finish
         self.version += 1
         self.pending.clear()
 
@@ -318,9 +367,9 @@ class Session:
         self.cached = min(self.cached, length)
         self.version += 1
 
-    def _check_new(self, tokens: Sequence[int], held: int) -> None:
+    def _check_new(self, tokens: Sequence[int], held: int, spare: int) -> None:
         check_tokens(tokens, self.limits.vocab_size)
-        if held + len(tokens) >= self.limits.context_tokens:
+        if held + len(tokens) + spare > self.limits.context_tokens:
             raise ContextLengthError(
                 f"The conversation has {held + len(tokens)} tokens, "
                 f"the context holds {self.limits.context_tokens} with at least one for the answer."
