@@ -1,0 +1,104 @@
+"""A TCP proxy that counts what passes: bytes at the socket, each way, whatever the program on either side says.
+
+It counts TCP payload: HTTP/2 framing and headers are in, IP and TCP headers (52 bytes a packet) are not. State: the two
+counts and the open connections. It runs on an event loop of its own in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from moa_shared.errors import InternalError
+
+_BUFFER_BYTES = 1 << 16
+_START_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Bytes that have passed."""
+
+    up: int
+    down: int
+
+    def __sub__(self, earlier: Bytes) -> Bytes:
+        return Bytes(self.up - earlier.up, self.down - earlier.down)
+
+
+class ByteCounter:
+    """Made by `counting`."""
+
+    def __init__(self, upstream: str) -> None:
+        host, _, port = upstream.rpartition(":")
+        self._upstream = (host, int(port))
+        self._up = 0
+        self._down = 0
+        self.address = ""
+
+    def read(self) -> Bytes:
+        """What has passed so far; may be called from any thread."""
+        return Bytes(self._up, self._down)
+
+    async def serve(self, ready: threading.Event, stopped: asyncio.Event) -> None:
+        """Accept connections until `stopped`."""
+        server = await asyncio.start_server(self._on_connection, "127.0.0.1", 0, limit=_BUFFER_BYTES)
+        async with server:
+            self.address = "127.0.0.1:{}".format(server.sockets[0].getsockname()[1])
+            ready.set()
+            await stopped.wait()
+
+    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._upstream, limit=_BUFFER_BYTES)
+        except OSError:
+            writer.close()
+            return
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pass(reader, far_writer, up=True))
+                group.create_task(self._pass(far_reader, writer, up=False))
+        for end in (writer, far_writer):
+            end.close()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, up: bool) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(_BUFFER_BYTES):
+                if up:
+                    self._up += len(data)
+                else:
+                    self._down += len(data)
+                writer.write(data)
+                await writer.drain()
+        with contextlib.suppress(OSError, RuntimeError):
+            writer.write_eof()
+
+
+@contextlib.contextmanager
+def counting(upstream: str) -> Iterator[ByteCounter]:
+    """A counter in front of `upstream` ("host:port"); connect to its `address` instead."""
+    counter = ByteCounter(upstream)
+    loop = asyncio.new_event_loop()
+    stopped = asyncio.Event()
+    ready = threading.Event()
+
+    def run() -> None:
+        with contextlib.closing(loop):
+            loop.run_until_complete(counter.serve(ready, stopped))
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+
+    thread = threading.Thread(target=run, name="byte-counter", daemon=True)
+    thread.start()
+    try:
+        if not ready.wait(_START_TIMEOUT_S):
+            raise InternalError("The byte counter did not start within 10 s.")
+        yield counter
+    finally:
+        loop.call_soon_threadsafe(stopped.set)
+        thread.join(_START_TIMEOUT_S)

@@ -1,0 +1,59 @@
+"""What a figure depends on: machine, versions, commit. Written beside every result, so that figures can be compared."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("torch", "transformers", "grpcio", "numpy")
+
+
+def gather_facts(root: Path | None) -> dict[str, Any]:
+    """Facts about this machine and, where `root` is a checkout, about its commit."""
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": cpu_model(Path("/proc/cpuinfo")),
+        "cores": os.cpu_count(),
+        "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2),  # before the run: not near 0 means that others were at work
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "threads_each": 1,
+        "commit": commit_of(root),
+    }
+
+
+def cpu_model(cpuinfo: Path) -> str:
+    """The processor's name, from /proc where there is one."""
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def commit_of(root: Path | None) -> str | None:
+    """Short commit of the checkout, with "+" where files that it tracks have been changed; None without git."""
+    if root is None:
+        return None
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+            cwd=root, capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return described.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

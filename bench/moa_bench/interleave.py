@@ -1,0 +1,45 @@
+"""Time several things in turn, so that each round holds one measurement of each and disturbances hit all alike."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping
+
+
+def time_interleaved(
+    cases: Mapping[str, Callable[[], None]],
+    repeats: int,
+    *,
+    reset: Callable[[], None] = lambda: None,
+    warm_up: int = 2,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """Milliseconds of each case, [repeats] each; entry i of all of them was measured in round i.
+
+    The order turns by one from round to round, so that no case always follows the same other one. The collector of
+    garbage rests meanwhile.
+
+    Args:
+        reset: run before each measurement, not timed.
+        warm_up: rounds thrown away (first-call set-up of kernels, cold caches).
+    """
+    names = list(cases)
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        for turn in range(-warm_up, repeats):
+            for place in range(len(names)):
+                name = names[(place + turn) % len(names)]
+                reset()
+                start = clock()
+                cases[name]()
+                elapsed_ms = (clock() - start) * 1e3
+                if turn >= 0:
+                    taken[name].append(elapsed_ms)
+    finally:
+        if was_enabled:
+            gc.enable()
+    return taken

@@ -1,0 +1,70 @@
+"""Results as JSON for programs and as Markdown tables for people, the latter between markers of a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from moa_shared.errors import ConfigError, DataError, NotFoundError
+
+
+def checkout_root() -> Path | None:
+    """The checkout that this package was installed from (editable), where results and docs live; None elsewhere."""
+    root = Path(__file__).resolve().parents[2]
+    return root if (root / "pyproject.toml").is_file() and (root / "docs").is_dir() else None
+
+
+def to_json(result: object) -> str:
+    """`result` (dataclasses, mappings, lists) as indented JSON with a final newline."""
+    return json.dumps(result, indent=1, default=_plain) + "\n"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a result, making its folder.
+
+    Raises:
+        ConfigError: it cannot be written there.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}.", hint="Name another file with --json."
+        ) from error
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table; the first column to the left, the others to the right."""
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines) + "\n"
+
+
+def replace_section(page: Path, name: str, text: str) -> None:
+    """Put `text` between the lines `<!-- name -->` and `<!-- /name -->` of a page.
+
+    Raises:
+        NotFoundError: no such page.
+        DataError: the page lacks the two markers, in this order.
+    """
+    try:
+        old = page.read_text("utf-8")
+    except FileNotFoundError:
+        raise NotFoundError(f"The page {page} does not exist.") from None
+    opening, closing = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    before, found_opening, rest = old.partition(opening)
+    _, found_closing, after = rest.partition(closing)
+    if not found_opening or not found_closing:
+        raise DataError(f"{page} lacks the lines {opening.strip()} and {closing}.", hint="Put both back.")
+    write_text(page, before + opening + text.rstrip("\n") + "\n" + closing + after)
+
+
+def _plain(value: object) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")

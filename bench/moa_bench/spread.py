@@ -1,0 +1,50 @@
+"""What repeated measurements say: a median with its quartiles, and ratios of interleaved pairs.
+
+Pure. A ratio is always taken pair by pair, within one run: on a shared machine the two halves of a pair meet the same
+disturbances, two medians of two runs do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from moa_shared.errors import InternalError
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median and quartiles of `count` measurements, in the unit of these."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of at least one value.
+
+        Raises:
+            InternalError: there is none.
+        """
+        if not values:
+            raise InternalError("A spread was asked of no measurements.")
+        low, median, high = (float(value) for value in np.percentile(values, (25, 50, 75)))
+        return cls(round(median, 4), round(low, 4), round(high, 4), len(values))
+
+    def text(self, digits: int = 1) -> str:
+        """`median (low to high)`."""
+        return f"{self.median:.{digits}f} ({self.low:.{digits}f} to {self.high:.{digits}f})"
+
+
+def paired_ratio(values: Sequence[float], bases: Sequence[float]) -> Spread:
+    """Spread of values[i] / bases[i].
+
+    Raises:
+        InternalError: not as many of the one as of the other.
+    """
+    if len(values) != len(bases):
+        raise InternalError(f"{len(values)} measurements cannot be paired with {len(bases)}.")
+    return Spread.of([value / base for value, base in zip(values, bases, strict=True)])
