@@ -131,6 +131,7 @@ class Target:
             As `forward`; all tokens are checked before the first chunk runs.
         """
         self._check(cache.length, tokens, None)
+        cache.reserve(cache.length + len(tokens))
         states = []
         output = None
         for start in range(0, len(tokens), chunk_tokens):

@@ -159,6 +159,15 @@ def test_rows_of_a_forward_that_failed_are_written_over() -> None:
     assert torch.equal(cache.lsa_input(0, 3), expected_input([0, 1, 2]))
 
 
+def test_a_long_buffer_grows_by_steps() -> None:
+    cache = new_cache(capacity=3000)
+    row_bytes = cache.nbytes // 3000
+    cache.reserve(3001)
+    assert cache.nbytes == (3000 + 1024) * row_bytes
+    cache.reserve(9000)
+    assert cache.nbytes == 9000 * row_bytes
+
+
 def test_the_buffer_grows_by_doubling() -> None:
     cache = new_cache(capacity=4)
     row_bytes = LAYERS * KV_HEADS * 2 * HEAD_DIM * 4

@@ -4,7 +4,6 @@ import errno
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx2
 import huggingface_hub
 import pytest
 from huggingface_hub.errors import (
@@ -17,12 +16,17 @@ from moa_shared.errors import DiskFullError, ModelSourceError
 from moa_shared.models.hub import HUB_ID, fetch_from_hub
 from moa_shared.progress import SilentProgress
 
+try:
+    import httpx2 as http_client
+except ImportError:  # the hub's client before its version 2
+    import httpx as http_client
+
 SILENT = SilentProgress()
 Snapshot = Callable[..., str]
 
 
-def answer(status: int) -> httpx2.Response:
-    return httpx2.Response(status, request=httpx2.Request("GET", "http://hub.invalid"))
+def answer(status: int) -> http_client.Response:
+    return http_client.Response(status, request=http_client.Request("GET", "http://hub.invalid"))
 
 
 @pytest.mark.parametrize(
@@ -32,7 +36,7 @@ def answer(status: int) -> httpx2.Response:
         (GatedRepoError("403", response=answer(403)), ModelSourceError, "accepted its terms.*HF_TOKEN"),
         (RevisionNotFoundError("404", response=answer(404)), ModelSourceError, "some/model has no revision 'v2'"),
         (LocalEntryNotFoundError("Name or service not known\nmore"), ModelSourceError, "not known. Check the network"),
-        (httpx2.ConnectError("refused"), ModelSourceError, "could not be reached for it: refused"),
+        (http_client.ConnectError("refused"), ModelSourceError, "could not be reached for it: refused"),
         (OSError(errno.ENOSPC, "No space left on device"), DiskFullError, "ran full"),
     ],
 )
