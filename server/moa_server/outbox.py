@@ -36,7 +36,7 @@ class MemoryOutbox:
         self._ready = min(self._ready, length)
 
     def take(self, most_rows: int) -> tuple[int, int] | None:
-        """(start, count) of the newest rows not yet sent, at most `most_rows`, which now count as sent; None if all are."""
+        """(start, count) of the newest rows not yet sent, at most `most_rows`, sent from now on; None if all are."""
         if not self._intervals or most_rows < 1:
             return None
         first, last = self._intervals.pop()

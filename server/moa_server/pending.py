@@ -75,9 +75,7 @@ class PendingDraft:
             self._append(tokens[index], numbered[index])
         self.on_committed(committed)
         late = len(committed) - base  # nodes of this depth and less stand where tokens are committed already
-        self.stale_nodes += sum(
-            not self.covers(committed) or self._depths[first_node + index] <= late for index in new
-        )
+        self.stale_nodes += sum(not self.covers(committed) or self._depths[first_node + index] <= late for index in new)
         return True
 
     def _append(self, token: int, parent: int) -> None:

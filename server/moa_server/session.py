@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from moa_server.pending import PendingDraft
 from moa_shared.answer import AnswerSettings, Finish, FinishRule
 from moa_shared.errors import ContextLengthError, ProtocolError
 from moa_shared.prefix_hash import PrefixHashes
 from moa_shared.tree import DraftTree, check_tokens, longest_path
+
+from moa_server.pending import PendingDraft
 
 NO_DRAFT = DraftTree((), ())
 

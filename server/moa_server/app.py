@@ -1,0 +1,142 @@
+"""The server process: gRPC server, health, signals, from the loaded target to a clean end.
+
+State: one event loop, the host. Invariant: whatever ends the process, every open answer was told first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc.aio
+import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as aio_health
+from moa_shared.errors import ConfigError
+
+from moa_server.host import Host
+from moa_server.service import SERVICE, MoaService
+
+log = structlog.get_logger()
+
+SWITCH_SECONDS = 0.0005  # of threads: the loop answers beside a busy inference thread (measured: ARCHITECTURE.md)
+SWEEP_SECONDS = 1.0  # how late a detached session may be dropped
+
+
+def channel_options(frame_bytes: int) -> list[tuple[str, int]]:
+    """Options of the gRPC server; where they come from: ARCHITECTURE.md, 'gRPC facts'."""
+    return [
+        ("grpc.max_receive_message_length", 2 * frame_bytes),  # above frame_bytes we refuse in words ourselves
+        ("grpc.max_send_message_length", 2 * frame_bytes),
+        ("grpc.http2.write_buffer_size", 16384),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.ping_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a lottery
+    ]
+
+
+class RunningServer:
+    """A server that listens. Make it with `start`."""
+
+    def __init__(self, host: Host, server: grpc.aio.Server, status: aio_health.HealthServicer, port: int) -> None:
+        self.host = host
+        self.port = port
+        self._server = server
+        self._status = status
+        self._sweeper = asyncio.create_task(_sweep(host))
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Health to NOT_SERVING, a last word to every answer, then the end within the grace."""
+        await self._status.enter_graceful_shutdown()
+        self.host.drain()
+        await self._server.stop(grace_seconds)
+        self._sweeper.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._sweeper
+        await self.host.engine.stop()
+
+
+async def start(host: Host) -> RunningServer:
+    """Starts engine and gRPC server.
+
+    Raises:
+        ConfigError: the address cannot be listened on.
+    """
+    settings = host.settings
+    server = grpc.aio.server(options=channel_options(settings.frame_bytes))
+    server.add_generic_rpc_handlers((MoaService(host).handler(),))
+    status = aio_health.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(status, server)
+    address = f"[{settings.host}]" if ":" in settings.host else settings.host
+    try:
+        port = server.add_insecure_port(f"{address}:{settings.port}")
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        raise ConfigError(
+            f"Cannot listen on {address}:{settings.port}: it is in use, or no address of this machine.",
+            hint="Choose another --host or --port (0: any free port).",
+        )
+    host.engine.start()
+    await server.start()
+    for name in ("", SERVICE):
+        await status.set(name, health_pb2.HealthCheckResponse.SERVING)
+    return RunningServer(host, server, status, port)
+
+
+async def _sweep(host: Host) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_SECONDS)
+        dropped = host.registry.expire()
+        if dropped:
+            log.info("detached sessions dropped", count=dropped)
+
+
+async def serve(host: Host, announce: Callable[[str], None]) -> None:
+    """Serves until SIGTERM or SIGINT; a second signal does not wait for the grace."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    loop = asyncio.get_running_loop()
+    signals: asyncio.Queue[str] = asyncio.Queue(maxsize=8)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _offer, signals, signal.Signals(number).name)
+    running = await start(host)
+    where = f"{host.settings.host}:{running.port}"
+    log.info("serving", target=host.served.identity.target_id, address=where)
+    announce(where)
+    if host.settings.ready_file is not None:
+        _write_ready(host.settings.ready_file, where)
+    name = await signals.get()
+    log.info("draining", signal=name, sessions=len(host.registry))
+    await _first_of(running.stop(host.settings.grace_seconds), signals.get())
+    log.info("stopped")
+
+
+def _offer(signals: asyncio.Queue[str], name: str) -> None:
+    with contextlib.suppress(asyncio.QueueFull):
+        signals.put_nowait(name)
+
+
+async def _first_of(*works: Awaitable[object]) -> None:
+    tasks = [asyncio.ensure_future(work) for work in works]
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    for task in done:
+        task.result()
+
+
+def _write_ready(path: Path, where: str) -> None:
+    try:
+        path.write_text(where + "\n", "utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"The ready file {path} cannot be written: {error.strerror}.", hint="Check --ready-file."
+        ) from None

@@ -1,0 +1,99 @@
+"""`moa-server`: the command line. Imports torch only when there is something to serve, so that --help is quick.
+
+Its options are the fields of `ServerSettings`, one each; the settings check the values.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from moa_shared.config import load_settings
+from moa_shared.errors import MoaError
+
+from moa_server.settings import SECTION, ServerSettings
+
+OPTIONS = {  # field: (what stands for its value, what it does)
+    "host": ("ADDRESS", "Address to listen on. The stream is not encrypted."),
+    "port": ("PORT", "Port to listen on; 0 takes any free one."),
+    "dtype": ("bf16|float32", "Of the target's weights and activations."),
+    "threads": ("N", "Of torch; 0 takes torch's own choice."),
+    "context_length": ("TOKENS", "Of one conversation; 0: what the target was trained for."),
+    "max_sessions": ("N", "Sessions held, detached ones included."),
+    "frame_bytes": ("BYTES", "The longest message taken in."),
+    "draft_nodes": ("N", "The most draft nodes of one verification."),
+    "prefill_chunk": ("TOKENS", "Tokens of a prompt read in one step."),
+    "run_ahead_tokens": ("N", "How far to step beyond what a client has acknowledged."),
+    "credit_bytes": ("BYTES", "Memory in flight, unless a client names its own credit."),
+    "drafter": ("default|none|PATH", "The drafter whose memory rows are served."),
+    "detached_seconds": ("S", "How long a session waits for its client to come back."),
+    "open_seconds": ("S", "How long a new stream may take to open."),
+    "write_seconds": ("S", "A client that takes nothing in for so long is detached."),
+    "grace_seconds": ("S", "From SIGTERM to the end, at most."),
+    "log_format": ("auto|json|plain", "Of the log on standard error; auto is plain on a terminal."),
+    "log_level": ("debug|info|warning|error", "Events below it are dropped."),
+    "cache_dir": ("FOLDER", "Where converted models live; else MOA_CACHE_DIR."),
+    "ready_file": ("FILE", "Written with HOST:PORT once the server is ready."),
+}
+
+
+def _settings_options(command: Callable[..., None]) -> Callable[..., None]:
+    for name, (metavar, text) in reversed(OPTIONS.items()):
+        default = ServerSettings.model_fields[name].default
+        value = f"{default:g}" if isinstance(default, float) else default
+        shown = "" if default is None else f"  [default: {value}]"
+        command = click.option(f"--{name.replace('_', '-')}", metavar=metavar, help=text + shown)(command)
+    return command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="moa")
+def cli() -> None:
+    """The server of split inference: runs the target, verifies what clients draft."""
+
+
+@cli.command()
+@click.argument("model", required=False)
+@_settings_options
+@click.option("--config", "config_file", metavar="FILE", type=click.Path(path_type=Path), help="TOML file, see above.")
+def serve(config_file: Path | None, **flags: Any) -> None:
+    """Serve MODEL: 'default', a hub id, a local folder or a .gguf file.
+
+    Each option can also be set as MOA_SERVER_<OPTION> in the environment, or in the [server] table of the TOML file
+    that --config or MOA_CONFIG names; flags come first, then the environment, then the file. SIGTERM and Ctrl-C end
+    running answers cleanly.
+    """
+    run(load_settings(ServerSettings, SECTION, flags, config_file))
+
+
+def run(settings: ServerSettings) -> None:
+    """Loads what the settings name and serves it until a signal."""
+    import asyncio
+
+    from moa_shared.progress import make_progress
+
+    from moa_server.logs import configure_logs
+
+    configure_logs(settings.log_format, settings.log_level)
+    from moa_server.app import serve as serve_host
+    from moa_server.loading import load_host
+
+    host = load_host(settings, make_progress())
+    target = host.served.identity.target_id
+    asyncio.run(serve_host(host, lambda where: print(f"serving {target} on {where}", flush=True)))
+
+
+def main() -> None:
+    """Entry point: an error of the catalogue becomes one line on standard error and its exit code."""
+    try:
+        cli()
+    except MoaError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

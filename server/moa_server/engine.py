@@ -1,0 +1,181 @@
+"""The engine: lets sessions step in turn. Its loop half owns all sessions, its thread half runs torch.
+
+State: the queue of sessions whose turn may have come. Invariants: one forward at a time, and the next one is chosen
+when the one before has given its verdict, so that drafts which arrived meanwhile count; a session waits at most for one
+step of each other session. An error in a step ends that session alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+from moa_shared.codec import Codec
+from moa_shared.errors import InternalError, MoaError
+
+from moa_server.feed import Chunk, Plane
+from moa_server.inference import InferenceThread
+from moa_server.session import Judgement, Work
+from moa_server.slot import Slot, Verdict
+from moa_server.stepper import CodedRows, Stepper
+
+log = structlog.get_logger()
+
+
+class Engine:
+    """Steps sessions.
+
+    Args:
+        stepper: runs on the inference thread.
+        on_lost: told of a session that an error ended.
+        before: called once on the inference thread.
+    """
+
+    def __init__(
+        self, stepper: Stepper, on_lost: Callable[[Slot], None], before: Callable[[], None] = lambda: None
+    ) -> None:
+        self.stepper = stepper
+        self._on_lost = on_lost
+        self._thread = InferenceThread(before)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready: deque[Slot] = deque()
+        self._busy = False
+
+    def start(self) -> None:
+        """Starts the inference thread; call it on the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Waits for the forward that runs and drops the rest."""
+        self._ready.clear()
+        await asyncio.to_thread(self._thread.stop)
+
+    # ------------------------------------------------------------ on the event loop
+
+    def wake(self, slot: Slot) -> None:
+        """Something has changed for this session: it steps when its turn comes, if there is something to do."""
+        if slot.closed or slot.queued or slot.stepping:
+            return
+        slot.queued = True
+        self._ready.append(slot)
+        self._dispatch()
+
+    def code(self, slot: Slot, chunk: Chunk) -> asyncio.Future[CodedRows]:
+        """Rows of a chunk as bytes, made between forwards."""
+        future: asyncio.Future[CodedRows] = asyncio.get_running_loop().create_future()
+        holdings = slot.holdings
+
+        def job() -> None:
+            try:
+                coded = self.stepper.code(holdings, chunk)
+            except Exception as error:  # noqa: BLE001 (whatever torch raises ends this session alone)
+                self._post(_fail, future, error)
+            else:
+                self._post(_give, future, coded)
+
+        self._thread.submit(job, urgent=True)
+        return future
+
+    def _dispatch(self) -> None:
+        while self._ready and not self._busy:
+            slot = self._ready.popleft()
+            slot.queued = False
+            work = None if slot.closed else slot.session.next_work()
+            if work is not None:
+                slot.stepping = self._busy = True
+                feed = slot.feed
+                coding = (feed.codec, feed.most_rows(Plane.MEMORY)) if feed is not None else None
+                self._thread.submit(partial(self._run, slot, work, coding))
+
+    def _on_chosen(self, slot: Slot, work: Work, judgement: Judgement | None, step_ms: float) -> None:
+        self._busy = slot.stepping = False
+        slot.steps += 1
+        session = slot.session
+        if judgement is None:
+            session.on_prefilled(work)
+        else:
+            base = len(session.tokens)
+            if session.on_judged(work, judgement) and slot.listener is not None:
+                slot.listener.on_verdict(
+                    Verdict(
+                        session.pending.epoch,
+                        base,
+                        session.hashes.at(base),
+                        judgement.taken,
+                        judgement.finish,
+                        judgement.accepted,
+                        len(work.tree),
+                        session.pending.take_stale(),
+                        step_ms,
+                    )
+                )
+        self.wake(slot)
+        self._dispatch()
+
+    def _on_remembered(self, slot: Slot, stop: int, newest: CodedRows | None) -> None:
+        if slot.feed is None or slot.listener is None:
+            return
+        ready = min(stop, slot.session.cached)  # a void forward's rows are not the session's
+        slot.feed.rows_ready(ready)
+        if newest is not None and newest.chunk.start + newest.chunk.count > ready:
+            newest = None
+        slot.listener.on_rows(newest)
+
+    def _on_failed(self, slot: Slot, error: Exception, *, stepped: bool) -> None:
+        if stepped:
+            self._busy = slot.stepping = False
+        if not slot.closed:
+            slot.closed = True
+            log.error("session failed", session=slot.token.hex()[:8], exc_info=error)
+            reported = error if isinstance(error, MoaError) else InternalError(_public(error))
+            if slot.listener is not None:
+                slot.listener.on_failure(reported)
+            self._on_lost(slot)
+        self._dispatch()
+
+    # ------------------------------------------------------------ on the inference thread
+
+    def _run(self, slot: Slot, work: Work, coding: tuple[Codec, int] | None) -> None:
+        began = time.perf_counter()
+        try:
+            judgement = self.stepper.choose(slot.holdings, work)
+        except Exception as error:  # noqa: BLE001 (whatever torch raises ends this session alone)
+            self._post(self._on_failed, slot, error, stepped=True)
+            return
+        self._post(self._on_chosen, slot, work, judgement, 1000.0 * (time.perf_counter() - began))
+        try:
+            stop = self.stepper.remember(slot.holdings)
+            newest = None
+            if coding is not None and judgement is not None:
+                newest = self.stepper.code_newest(slot.holdings, work.cached, *coding)
+        except Exception as error:  # noqa: BLE001 (as above)
+            self._post(self._on_failed, slot, error, stepped=False)
+            return
+        if coding is not None:
+            self._post(self._on_remembered, slot, stop, newest)
+
+    def _post(self, callback: Callable[..., None], *args: object, **named: object) -> None:
+        if self._loop is None:
+            raise InternalError("The engine ran a job before it was started.")
+        self._loop.call_soon_threadsafe(partial(callback, *args, **named))
+
+
+def _public(error: Exception) -> str:
+    return f"The server failed in this session ({type(error).__name__})."
+
+
+def _give(future: asyncio.Future[CodedRows], coded: CodedRows) -> None:
+    if not future.done():
+        future.set_result(coded)
+
+
+def _fail(future: asyncio.Future[CodedRows], error: Exception) -> None:
+    if not future.done():
+        reported = error if isinstance(error, MoaError) else InternalError(_public(error))
+        reported.__cause__ = error
+        future.set_exception(reported)

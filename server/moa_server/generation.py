@@ -1,0 +1,101 @@
+"""One Generate call: the target alone, through the same session and engine as split inference, without a drafter.
+
+State: its own slot, freed when the call ends. Invariant: the engine runs ahead of what the client has taken in by at
+most the run-ahead limit, so a client that does not read costs nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.answer import Finish
+from moa_shared.errors import MoaError, UnavailableError
+from moa_shared.wire import settings_from_proto
+
+from moa_server.host import Host
+from moa_server.slot import Verdict
+from moa_server.stepper import CodedRows
+
+
+class Generation:
+    """The server's end of a Generate call.
+
+    Args:
+        host: what is served.
+        write: hands one message to gRPC.
+    """
+
+    def __init__(self, host: Host, write: Callable[[pb.GenerateResponse], Awaitable[None]]) -> None:
+        self._host = host
+        self._write = write
+        self._verdicts: deque[Verdict] = deque()
+        self._poke = asyncio.Event()
+        self._failure: MoaError | None = None
+        self._draining = False
+
+    async def run(self, request: pb.GenerateRequest) -> None:
+        """Generates until the answer ends.
+
+        Raises:
+            MoaError: a request that cannot be served, or a failure of the step.
+        """
+        host = self._host
+        host.check_open()
+        settings = settings_from_proto(request.sampling)
+        slot = host.registry.admit()
+        slot.listener = self
+        session = slot.session
+        session.run_ahead = True
+        host.calls.add(self)
+        try:
+            session.on_ask(0, session.hashes.at(0), request.tokens, settings, 0)
+            finish = Finish.UNFINISHED
+            while finish is Finish.UNFINISHED:
+                host.engine.wake(slot)
+                verdict = await self._next()
+                await self._write_in_time(verdict)
+                finish = verdict.finish
+                session.on_ack(verdict.base + len(verdict.tokens))
+        finally:
+            host.calls.discard(self)
+            host.registry.close(slot)
+
+    async def _next(self) -> Verdict:
+        while not self._verdicts:
+            if self._failure is not None:
+                raise self._failure
+            if self._draining:
+                return Verdict(0, 0, 0, (), Finish.DRAINING)
+            self._poke.clear()
+            await self._poke.wait()
+        return self._verdicts.popleft()
+
+    async def _write_in_time(self, verdict: Verdict) -> None:
+        try:
+            async with asyncio.timeout(self._host.settings.write_seconds):
+                await self._write(pb.GenerateResponse(tokens=verdict.tokens, finish=pb.Finish.Name(verdict.finish)))
+        except TimeoutError:
+            raise UnavailableError("The client has taken nothing in for too long.", hint="Ask again.") from None
+
+    # ------------------------------------------------------------ what the engine and the host say
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        self._verdicts.append(verdict)
+        self._poke.set()
+
+    def on_rows(self, newest: CodedRows | None) -> None:
+        """Memory is not wanted here."""
+
+    def on_failure(self, error: MoaError) -> None:
+        self._failure = error
+        self._poke.set()
+
+    def on_taken_over(self) -> None:
+        """Nobody knows this session's token."""
+
+    def drain(self) -> None:
+        self._draining = True
+        self._poke.set()

@@ -1,0 +1,110 @@
+"""The host: what is served, the limits, the engine and all sessions; every call of the service works on it.
+
+State: the open calls, and whether the server is draining. Invariant: a draining host takes in nothing new.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import UnavailableError
+
+from moa_server.engine import Engine
+from moa_server.registry import SessionRegistry
+from moa_server.session import Session, SessionLimits
+from moa_server.settings import ServerSettings
+from moa_server.slot import Slot
+from moa_server.stepper import Stepper
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The target as the service needs to know it.
+
+    Args:
+        identity: what clients must hold in common with it.
+        context_tokens: the most tokens of a conversation.
+        end_of_text: token ids that end an answer.
+        decode: text of some tokens.
+        reused_layers: N of the drafter whose rows are served.
+    """
+
+    identity: pb.Identity
+    dtype: str
+    vocab_size: int
+    context_tokens: int
+    end_of_text: frozenset[int]
+    decode: Callable[[Sequence[int]], str]
+    reused_layers: int
+
+
+class Call(Protocol):
+    """An open call that must be told when the server goes away."""
+
+    def drain(self) -> None:
+        """Ends the answer under way, and then the call."""
+
+
+class Host:
+    """Everything behind the service.
+
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        served: Served,
+        stepper: Stepper,
+        settings: ServerSettings,
+        *,
+        before: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.served = served
+        self.settings = settings
+        self.registry = SessionRegistry(
+            settings.max_sessions, settings.detached_seconds, self._make_slot, secrets.token_bytes, clock
+        )
+        self.engine = Engine(stepper, self.registry.close, before)
+        self.calls: set[Call] = set()
+        self.draining = False
+        self._stepper = stepper
+        self._limits = SessionLimits(
+            served.context_tokens,
+            served.vocab_size,
+            settings.draft_nodes,
+            settings.prefill_chunk,
+            settings.run_ahead_tokens,
+        )
+
+    @property
+    def limits(self) -> pb.Limits:
+        settings = self.settings
+        return pb.Limits(
+            context_tokens=self.served.context_tokens,
+            draft_nodes=settings.draft_nodes,
+            frame_bytes=settings.frame_bytes,
+            sessions=settings.max_sessions,
+        )
+
+    def check_open(self) -> None:
+        """Raises UnavailableError where the server is going away."""
+        if self.draining:
+            raise UnavailableError("The server is shutting down.", hint="Connect to another one, or try again later.")
+
+    def drain(self) -> None:
+        """Takes in nothing new and ends every answer."""
+        self.draining = True
+        for call in tuple(self.calls):
+            call.drain()
+
+    def _make_slot(self, token: bytes) -> Slot:
+        served = self.served
+        session = Session(self._limits, end_of_text=served.end_of_text, decode=served.decode, run_ahead=False)
+        return Slot(token, session, self._stepper.new_holdings())

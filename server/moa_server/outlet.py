@@ -1,0 +1,150 @@
+"""What a stream has to write: verdicts and other small frames first, memory behind them as the credit allows.
+
+State: queued frames, the chunk being coded or waiting to be written. Invariants: memory never goes before a queued
+verdict; one chunk at most is coded ahead; of beats only the newest is kept, so that nothing queued grows with what
+a client sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import MoaError, UnavailableError
+
+from moa_server.feed import Chunk, MemoryFeed
+from moa_server.frames import memory_frame
+from moa_server.stepper import CodedRows
+
+
+class Outlet:
+    """Writes the frames of one stream.
+
+    Args:
+        write: hands one frame to gRPC.
+        code: makes the bytes of a chunk of memory.
+        write_seconds: how long a client may take nothing in.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[pb.ServerFrame], Awaitable[None]],
+        code: Callable[[Chunk], asyncio.Future[CodedRows]],
+        write_seconds: float,
+    ) -> None:
+        self._write = write
+        self._code = code
+        self._write_seconds = write_seconds
+        self._feed: MemoryFeed | None = None
+        self._urgent: deque[pb.ServerFrame] = deque()
+        self._beat: pb.ServerFrame | None = None
+        self._newest: CodedRows | None = None
+        self._coding: tuple[Chunk, asyncio.Future[CodedRows]] | None = None
+        self._poke = asyncio.Event()
+        self._closing = False
+        self._failure: MoaError | None = None
+
+    # ------------------------------------------------------------ what there is to write
+
+    def put(self, frame: pb.ServerFrame) -> None:
+        """Queues a small frame, which overtakes memory."""
+        self._urgent.append(frame)
+        self._poke.set()
+
+    def put_beat(self, stamp: int) -> None:
+        """Answers a beat; one that was not yet written is replaced."""
+        self._beat = pb.ServerFrame(beat=pb.Beat(stamp=stamp, reply=True))
+        self._poke.set()
+
+    def follow(self, feed: MemoryFeed) -> None:
+        """Writes the memory that `feed` gives from now on."""
+        self._feed = feed
+        self._poke.set()
+
+    def poke(self, newest: CodedRows | None = None) -> None:
+        """The feed has more to give; `newest` are rows that are coded already."""
+        self._newest = newest or self._newest
+        self._poke.set()
+
+    def void(self, length: int) -> None:
+        """Memory rows from position `length` on are void: takes back what is not written."""
+        self._newest = None
+        if self._coding is not None and self._feed is not None:
+            chunk, future = self._coding
+            if chunk.start + chunk.count > length:
+                future.cancel()
+                self._feed.on_credit(chunk.nbytes)
+                self._coding = None
+
+    def close(self) -> None:
+        """Ends `run` when the small frames are written."""
+        self._closing = True
+        self._poke.set()
+
+    def fail(self, error: MoaError) -> None:
+        """Ends `run` with an error."""
+        self._failure = error
+        self._poke.set()
+
+    # ------------------------------------------------------------ writing
+
+    async def run(self) -> None:
+        """Writes until closed.
+
+        Raises:
+            UnavailableError: the client takes nothing in.
+            MoaError: what `fail` was given, or what made coding fail.
+        """
+        try:
+            while True:
+                await self._poke.wait()
+                self._poke.clear()
+                while (frame := self._next()) is not None:
+                    await self._write_in_time(frame)
+                if self._failure is not None:
+                    raise self._failure
+                if self._closing:
+                    return
+        finally:
+            if self._coding is not None:
+                self._coding[1].cancel()
+
+    async def _write_in_time(self, frame: pb.ServerFrame) -> None:
+        try:
+            async with asyncio.timeout(self._write_seconds):
+                await self._write(frame)
+        except TimeoutError:
+            raise UnavailableError(
+                f"The client has taken nothing in for {self._write_seconds:g} s.", hint="Open a new stream to resume."
+            ) from None
+
+    def _next(self) -> pb.ServerFrame | None:
+        if self._urgent:
+            return self._urgent.popleft()
+        if self._beat is not None:
+            frame, self._beat = self._beat, None
+            return frame
+        if self._closing or self._failure is not None:
+            return None
+        return self._next_memory()
+
+    def _next_memory(self) -> pb.ServerFrame | None:
+        if self._feed is None:
+            return None
+        if self._coding is None:
+            chunk = self._feed.take()
+            if chunk is None:
+                return None
+            if self._newest is not None and self._newest.chunk == chunk:
+                newest, self._newest = self._newest, None
+                return memory_frame(newest)
+            future = self._code(chunk)
+            future.add_done_callback(lambda _: self._poke.set())
+            self._coding = (chunk, future)
+        future = self._coding[1]
+        if not future.done():
+            return None
+        self._coding = None
+        return memory_frame(future.result())

@@ -1,0 +1,99 @@
+"""The gRPC service: Describe, Generate, Converse. Turns calls into objects of ours and errors into statuses.
+
+Requests of Generate and Converse arrive as bytes and are parsed by us, so that what is malformed is refused in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import grpc
+import structlog
+from moa.v1 import moa_pb2 as pb
+from moa_shared.codec import Codec
+from moa_shared.errors import InternalError, MoaError, OverloadedError
+from moa_shared.wire import PROTOCOL_VERSION, error_status
+
+from moa_server.frames import parse
+from moa_server.generation import Generation
+from moa_server.host import Host
+from moa_server.stream import ConverseStream
+
+log = structlog.get_logger()
+
+SERVICE = "moa.v1.Moa"
+RETRY_AFTER_KEY = "moa-retry-after-ms"
+RETRY_AFTER_MS = 2000  # an answer of 50 tokens on one core
+
+
+class MoaService:
+    """The calls of moa.v1.Moa."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
+        """What a grpc.aio server registers."""
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "Describe": grpc.unary_unary_rpc_method_handler(
+                    self.describe, pb.DescribeRequest.FromString, pb.DescribeResponse.SerializeToString
+                ),
+                "Generate": grpc.unary_stream_rpc_method_handler(
+                    self.generate, None, pb.GenerateResponse.SerializeToString
+                ),
+                "Converse": grpc.stream_stream_rpc_method_handler(
+                    self.converse, None, pb.ServerFrame.SerializeToString
+                ),
+            },
+        )
+
+    async def describe(self, _: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.DescribeResponse:
+        host = self._host
+        reads_memory = host.engine.stepper.source is not None
+        return pb.DescribeResponse(
+            protocol_version=PROTOCOL_VERSION,
+            server_version=_version(),
+            identity=host.served.identity,
+            limits=host.limits,
+            dtype=host.served.dtype,
+            codecs=[pb.Codec.Name(codec) for codec in Codec] if reads_memory else [],
+            reused_layers=host.served.reused_layers,
+        )
+
+    async def generate(self, data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        async def run() -> None:
+            request = parse(pb.GenerateRequest, data, self._host.settings.frame_bytes)
+            await Generation(self._host, context.write).run(request)
+
+        await _answer("Generate", run(), context)
+
+    async def converse(self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        await _answer("Converse", ConverseStream(self._host, context.write).run(frames), context)
+
+
+async def _answer(call: str, work: Awaitable[None], context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """Runs a call; ends it with the status of the error that it meets."""
+    try:
+        await work
+        return
+    except MoaError as error:
+        refusal = error
+        log.warning("call refused", call=call, code=error.code, reason=error.message, peer=context.peer())
+    except Exception as error:
+        refusal = InternalError(f"The server failed in this call ({type(error).__name__}).")
+        log.exception("call failed", call=call, peer=context.peer())
+    status, message, trailing = error_status(refusal)
+    if isinstance(refusal, OverloadedError):
+        trailing = (*trailing, (RETRY_AFTER_KEY, str(RETRY_AFTER_MS)))
+    await context.abort(status, message, trailing)
+
+
+def _version() -> str:
+    try:
+        return version("moa")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "0"

@@ -1,0 +1,40 @@
+"""Settings of `moa-server serve`: one model, validated once; the command line, environment and file all fill it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from moa_shared.config import SettingsBase
+from pydantic import Field
+
+SECTION = "server"
+
+
+class ServerSettings(SettingsBase):
+    """What a server serves, where, and how much of it.
+
+    Each field is a flag of `moa-server serve`, a variable MOA_SERVER_<FIELD> and a key of [server] in the TOML file.
+    """
+
+    model: str = "default"
+    host: str = "127.0.0.1"  # loopback: the stream is not encrypted, so exposing it is the operator's decision
+    port: int = Field(50051, ge=0, le=65535)  # gRPC's customary port; 0: any free one
+    dtype: Literal["bf16", "float32"] = "bf16"  # half the memory traffic, which bounds a step
+    threads: int = Field(0, ge=0, le=1024)  # 0: as many as torch takes
+    context_length: int = Field(0, ge=0)  # 0: what the target was trained for
+    max_sessions: int = Field(16, ge=1, le=100_000)  # a full context of the default target is 190 MB of KV
+    frame_bytes: int = Field(1 << 20, ge=4096, le=1 << 28)  # an Open with 250,000 tokens
+    draft_nodes: int = Field(64, ge=1, le=4096)  # holds the paper's tree of 62
+    prefill_chunk: int = Field(256, ge=1, le=65536)  # keeps other sessions' wait near 0.3 s on one core
+    run_ahead_tokens: int = Field(64, ge=1)  # unacknowledged tokens; see ARCHITECTURE.md
+    credit_bytes: int = Field(256 * 1024, ge=4096)  # of memory in flight: 0.1 s of a 20 Mbit/s link
+    drafter: str = "default"
+    detached_seconds: float = Field(120.0, ge=0)  # a lift, a tunnel, a change of network
+    open_seconds: float = Field(10.0, gt=0)  # from a stream's begin to its Open
+    write_seconds: float = Field(30.0, gt=0)  # a client that takes in nothing for so long is detached
+    grace_seconds: float = Field(5.0, ge=0)  # from SIGTERM to the end; verdicts are sent within one step
+    log_format: Literal["auto", "json", "plain"] = "auto"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    cache_dir: Path | None = None
+    ready_file: Path | None = None

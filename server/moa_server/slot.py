@@ -1,0 +1,75 @@
+"""A slot: one session with all that this server keeps for it, and whoever listens to it at the moment.
+
+Owned by the event loop, except `holdings`, which the inference thread owns. Invariant: a closed slot is never stepped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from moa_shared.answer import Finish
+from moa_shared.errors import MoaError
+
+from moa_server.feed import MemoryFeed
+from moa_server.session import Session
+from moa_server.stepper import CodedRows, Holdings
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a step committed.
+
+    Args:
+        base: position of the first of `tokens`.
+        accepted: how many of them were drafted; `drafted`: nodes verified; `stale`: nodes that came too late.
+        step_ms: how long the forward took, selection included.
+    """
+
+    epoch: int
+    base: int
+    prefix_hash: int
+    tokens: tuple[int, ...]
+    finish: Finish
+    accepted: int = 0
+    drafted: int = 0
+    stale: int = 0
+    step_ms: float = 0.0
+
+
+class Listener(Protocol):
+    """The stream that a slot's session is attached to. Called on the event loop; must not wait."""
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """Tokens were committed, or the answer ended."""
+
+    def on_rows(self, newest: CodedRows | None) -> None:
+        """Memory rows are ready; `newest`, if given, are coded already."""
+
+    def on_failure(self, error: MoaError) -> None:
+        """The session is lost."""
+
+    def on_taken_over(self) -> None:
+        """Another stream has attached itself to the session."""
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """A session on this server.
+
+    Args:
+        token: by which a client finds it again.
+        feed: the memory that the attached stream owes its client; None: it wants none.
+        listener: the attached stream; None: detached.
+        queued: waits for its turn; `stepping`: a forward for it is queued or runs.
+    """
+
+    token: bytes
+    session: Session
+    holdings: Holdings
+    feed: MemoryFeed | None = None
+    listener: Listener | None = None
+    queued: bool = False
+    stepping: bool = False
+    closed: bool = False
+    steps: int = field(default=0)

@@ -1,0 +1,143 @@
+"""One step of one session in torch: forward, selection, verification, memory rows. Runs on the inference thread alone.
+
+State: none of its own; each session's `Holdings` (KV cache and rows) are touched by the inference thread only.
+Invariant: after `choose` the cache holds exactly the fed tokens and the accepted path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from moa_shared.codec import Codec, encode
+from moa_shared.coupling import select
+
+from moa_server.feed import Chunk, Plane
+from moa_server.rows import RowStore
+from moa_server.session import Judgement, Work
+from moa_server.target import KVCache, Target
+
+ENCODE_ROWS = 256  # rows encoded at once: bounds the encoder's working memory, amortises its calls
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySource:
+    """What turns the target's activations into the rows that a drafter reads.
+
+    Args:
+        encode: [tokens, layers, 2 * kv_heads * head_dim] of the cache to [tokens, width] memory rows.
+        width: numbers of a memory row on the wire.
+        state_layer: decoder layer whose input is the reused state; None: the drafter reuses no layers.
+    """
+
+    encode: Callable[[torch.Tensor], torch.Tensor]
+    width: int
+    state_layer: int | None
+
+
+@dataclass(slots=True)
+class Holdings:
+    """What the inference thread keeps for one session.
+
+    Args:
+        planes: rows of the planes that the session's client wants.
+    """
+
+    cache: KVCache
+    planes: dict[Plane, RowStore]
+
+
+@dataclass(frozen=True, slots=True)
+class CodedRows:
+    """Rows ready for the wire."""
+
+    chunk: Chunk
+    payload: bytes
+
+
+class Stepper:
+    """Runs the target for sessions.
+
+    Args:
+        target: the verifier.
+        source: makes memory rows; None: no drafter that reads memory is served.
+    """
+
+    def __init__(self, target: Target, source: MemorySource | None) -> None:
+        self.target = target
+        self.source = source
+
+    def widths(self, *, reused_state: bool) -> dict[Plane, int]:
+        """Row widths of the planes that a client can have."""
+        if self.source is None:
+            return {}
+        widths = {Plane.MEMORY: self.source.width}
+        if reused_state and self.source.state_layer is not None:
+            widths[Plane.REUSED_STATE] = self.target.hidden_size
+        return widths
+
+    def new_holdings(self) -> Holdings:
+        return Holdings(self.target.new_cache(), {})
+
+    def choose(self, holdings: Holdings, work: Work) -> Judgement | None:
+        """The forward and what the target chose in it; None for a chunk of a prompt, which chooses nothing."""
+        cache = holdings.cache
+        cache.crop(work.cached)
+        for store in holdings.planes.values():
+            store.crop(work.cached)
+        states = holdings.planes.get(Plane.REUSED_STATE)
+        fed = len(work.feed)
+        output = self.target.forward(
+            cache,
+            [*work.feed, *work.tree.tokens],
+            _parents(work),
+            slice(fed - 1, None) if work.chooses else slice(0, 0),
+            self.source.state_layer if states is not None and self.source is not None else None,
+        )
+        judgement = None
+        kept: Sequence[int] = ()
+        if work.chooses:
+            judgement = work.judge(select(output.logits, work.positions, work.settings.sampling))
+            kept = [fed + node for node in judgement.kept]
+            cache.keep([*range(fed), *kept])
+        if states is not None and output.state is not None:
+            states.write(work.cached, output.state[[*range(fed), *kept]])
+        return judgement
+
+    def remember(self, holdings: Holdings) -> int:
+        """Encodes the memory rows that the cache holds and the store lacks; returns how many positions have rows."""
+        memory = holdings.planes.get(Plane.MEMORY)
+        if memory is None or self.source is None:
+            return 0
+        stop = holdings.cache.length
+        with torch.inference_mode():
+            for start in range(memory.length, stop, ENCODE_ROWS):
+                rows = self.source.encode(holdings.cache.lsa_input(start, min(stop, start + ENCODE_ROWS)))
+                memory.write(start, rows)
+        return stop
+
+    def code(self, holdings: Holdings, chunk: Chunk) -> CodedRows:
+        """Rows of a chunk as bytes."""
+        store = holdings.planes[chunk.plane]
+        if chunk.start + chunk.count > store.length:
+            self.remember(holdings)
+        return CodedRows(chunk, encode(store.read(chunk.start, chunk.start + chunk.count), chunk.codec))
+
+    def code_newest(self, holdings: Holdings, start: int, codec: Codec, most_rows: int) -> CodedRows | None:
+        """The memory rows from `start` on, in the chunk that a stream without backlog will ask for next."""
+        memory = holdings.planes[Plane.MEMORY]
+        first = max(start, memory.length - most_rows)
+        count = memory.length - first
+        if count < 1:
+            return None
+        payload = encode(memory.read(first, memory.length), codec)
+        return CodedRows(Chunk(Plane.MEMORY, first, count, codec, len(payload)), payload)
+
+
+def _parents(work: Work) -> list[int] | None:
+    """Parents of the fed tokens (a chain) and of the nodes below the last of them; None for a chain in all."""
+    if work.tree.is_chain:
+        return None
+    fed = len(work.feed)
+    return [*range(-1, fed - 1), *(fed + parent for parent in work.tree.parents)]
