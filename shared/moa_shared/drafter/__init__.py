@@ -1,0 +1,19 @@
+"""The drafter network in two halves: the memory encoder (server) and the draft decoder (client)."""
+
+from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from moa_shared.drafter.config import DrafterConfig
+from moa_shared.drafter.decoder import DraftDecoder
+from moa_shared.drafter.encoder import MemoryEncoder
+from moa_shared.drafter.initialise import fresh_tensors
+from moa_shared.drafter.state import DraftState
+
+__all__ = [
+    "Checkpoint",
+    "DraftDecoder",
+    "DraftState",
+    "DrafterConfig",
+    "MemoryEncoder",
+    "fresh_tensors",
+    "load_checkpoint",
+    "save_checkpoint",
+]

@@ -1,0 +1,163 @@
+"""Drafter checkpoints: the authors' 29 tensors in one safetensors file, our configuration as JSON in its metadata.
+
+Beyond the 29 a file may hold `output_norm.weight` and `draft_ids`. Nothing is ever unpickled; every shape is checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from moa_shared.drafter.config import DrafterConfig
+from moa_shared.drafter.decoder import DraftDecoder
+from moa_shared.drafter.encoder import MemoryEncoder
+from moa_shared.errors import CheckpointError, DiskFullError, NotFoundError
+from moa_shared.shipped import CONFIG_KEY
+
+LAYERS = ("self_attention", "cross_attention", "layer_self_attention")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A drafter's trained tensors.
+
+    Args:
+        config: its shapes.
+        tensors: by the authors' names.
+        fingerprint: hexadecimal sha256 of the file; of the tensors where there is no file.
+    """
+
+    config: DrafterConfig
+    tensors: Mapping[str, torch.Tensor]
+    fingerprint: str
+
+    def encoder(self, dtype: torch.dtype) -> MemoryEncoder:
+        """The server's half."""
+        encoder = MemoryEncoder(self.config)
+        names = {f"{name}": name for name in self.tensors if name.startswith(("layer_self_attention.", "Ekv2E."))}
+        names["memory_norm.weight"] = "cross_attention.input_layernorm.weight"
+        names["memory_keys.weight"] = "cross_attention.self_attn.k_proj.weight"
+        names["memory_values.weight"] = "cross_attention.self_attn.v_proj.weight"
+        encoder.load_state_dict({ours: self.tensors[theirs] for ours, theirs in names.items()})
+        return encoder.to(dtype).eval().requires_grad_(False)
+
+    def decoder(
+        self,
+        dtype: torch.dtype,
+        embeddings: torch.Tensor,
+        head: torch.Tensor,
+        reused: list[nn.Module] | None = None,
+        final_norm: nn.Module | None = None,
+    ) -> DraftDecoder:
+        """The client's half, over the target's frozen parts (in `dtype`)."""
+        decoder = DraftDecoder(self.config, embeddings, head, reused, final_norm, self.tensors.get("draft_ids"))
+        owned = {
+            name: tensor
+            for name, tensor in self.tensors.items()
+            if name.startswith(("self_attention.", "cross_attention.", "output_norm."))
+        }
+        decoder.load_state_dict(owned, strict=False)
+        return decoder.to(dtype).eval().requires_grad_(False)
+
+
+def expected_shapes(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors that a checkpoint of this configuration holds."""
+    hidden, width = config.hidden_size, config.kv_width
+    query = config.target_heads * config.target_head_dim
+    sizes = {
+        "self_attention": (hidden, query, config.sa_kv_heads * config.target_head_dim, config.sa_mlp),
+        "cross_attention": (hidden, query, config.ca_kv_heads * config.target_head_dim, config.ca_mlp),
+        "layer_self_attention": (width, width, config.lsa_kv_heads * (width // config.lsa_heads), config.lsa_mlp),
+    }
+    shapes: dict[str, tuple[int, ...]] = {"Ekv2E.weight": (hidden, width), "Ekv2E.bias": (hidden,)}
+    for name, (model, queries, keys, inner) in sizes.items():
+        shapes |= {
+            f"{name}.self_attn.q_proj.weight": (queries, model),
+            f"{name}.self_attn.k_proj.weight": (keys, model),
+            f"{name}.self_attn.v_proj.weight": (keys, model),
+            f"{name}.self_attn.o_proj.weight": (model, queries),
+            f"{name}.mlp.gate_proj.weight": (inner, model),
+            f"{name}.mlp.up_proj.weight": (inner, model),
+            f"{name}.mlp.down_proj.weight": (model, inner),
+            f"{name}.input_layernorm.weight": (model,),
+            f"{name}.post_attention_layernorm.weight": (model,),
+        }
+    if config.output_norm:
+        shapes["output_norm.weight"] = (hidden,)
+    if config.draft_vocab:
+        shapes["draft_ids"] = (config.draft_vocab,)
+    return shapes
+
+
+def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoint:
+    """Reads a checkpoint.
+
+    Args:
+        config: for a file without our metadata (the authors' own).
+
+    Raises:
+        NotFoundError: no such file.
+        CheckpointError: corrupt, truncated, or not the tensors that its configuration asks for.
+    """
+    if not path.is_file():
+        raise NotFoundError(f"There is no drafter checkpoint {path}.", hint="Check the path given with --drafter.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"The drafter checkpoint {path} is corrupt or truncated ({error}).") from None
+    if config is None:
+        if CONFIG_KEY not in metadata:
+            raise CheckpointError(
+                f"The drafter checkpoint {path} does not say its configuration.",
+                hint="Load it with a configuration and save it again.",
+            )
+        config = DrafterConfig.from_json(metadata[CONFIG_KEY])
+    _check(path, config, tensors)
+    return Checkpoint(config, tensors, hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def save_checkpoint(path: Path, config: DrafterConfig, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Writes a checkpoint whole or not at all (to a file beside it, then renamed).
+
+    Raises:
+        CheckpointError: not the tensors that `config` asks for.
+        DiskFullError: no room.
+    """
+    _check(path, config, tensors)
+    beside = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(
+            {name: tensor.contiguous() for name, tensor in tensors.items()}, beside, {CONFIG_KEY: config.to_json()}
+        )
+        beside.replace(path)
+    except (OSError, SafetensorError) as error:
+        beside.unlink(missing_ok=True)
+        raise DiskFullError(f"The checkpoint {path} cannot be written ({error}).") from None
+
+
+def _check(path: Path, config: DrafterConfig, tensors: Mapping[str, torch.Tensor]) -> None:
+    shapes = expected_shapes(config)
+    for name, shape in shapes.items():
+        if name not in tensors:
+            raise CheckpointError(f"The drafter checkpoint {path} lacks the tensor {name}.")
+        if tuple(tensors[name].shape) != shape:
+            raise CheckpointError(
+                f"In the drafter checkpoint {path} {name} has shape {tuple(tensors[name].shape)}, expected {shape}."
+            )
+    extra = sorted(set(tensors) - set(shapes))
+    if extra:
+        raise CheckpointError(f"The drafter checkpoint {path} holds an unknown tensor {extra[0]}.")
+    if config.draft_vocab:
+        ids = tensors["draft_ids"]
+        if ids.dtype != torch.int32 or int(ids.min()) < 0 or int(ids.max()) >= config.vocab_size:
+            raise CheckpointError(f"The drafter checkpoint {path} has draft ids outside the vocabulary.")

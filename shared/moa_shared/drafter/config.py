@@ -1,0 +1,87 @@
+"""Shapes and options of one drafter. Pure data: JSON in the checkpoint's metadata, checked where it is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from moa_shared.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterConfig:
+    """A Mixture of Attentions drafter (arXiv 2410.03804) for one target.
+
+    Args:
+        vocab_size, hidden_size, target_layers, target_heads, target_kv_heads, target_head_dim: of the target.
+        sa_*, ca_*: key/value heads and MLP width of self- and cross-attention; their query heads and head dimension are
+            the target's.
+        lsa_heads, lsa_kv_heads, lsa_mlp: of layer self-attention, whose width is the target's KV width; its head
+            dimension is that width // lsa_heads.
+        rms_norm_eps, rope_parameters: the target's (transformers' `rope_parameters`), for all three attentions, so that
+            rope scaling is the same everywhere.
+        reused_layers: N, the target's last layers that the drafter runs too.
+        draft_vocab: how many tokens the drafter can propose; 0: all of the target's.
+        output_norm: the drafter owns a norm before the head (N = 0; the authors apply the head bare).
+        max_block: the longest run of tokens beyond its memory that it was trained for.
+        target_fingerprint: hexadecimal sha256 of the target; empty where unknown.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    target_layers: int
+    target_heads: int
+    target_kv_heads: int
+    target_head_dim: int
+    sa_kv_heads: int
+    sa_mlp: int
+    ca_kv_heads: int
+    ca_mlp: int
+    lsa_heads: int
+    lsa_kv_heads: int
+    lsa_mlp: int
+    rms_norm_eps: float = 1e-5
+    rope_parameters: dict[str, Any] = field(default_factory=lambda: {"rope_type": "default", "rope_theta": 10000.0})
+    reused_layers: int = 0
+    draft_vocab: int = 0
+    output_norm: bool = False
+    max_block: int = 15
+    target_fingerprint: str = ""
+
+    def __post_init__(self) -> None:
+        checks = {
+            "lsa_heads must divide the KV width": self.kv_width % self.lsa_heads == 0,
+            "the LSA head dimension must be even (rotary)": (self.kv_width // max(1, self.lsa_heads)) % 2 == 0,
+            "lsa_kv_heads must divide lsa_heads": self.lsa_heads % self.lsa_kv_heads == 0,
+            "sa_kv_heads must divide the target's heads": self.target_heads % self.sa_kv_heads == 0,
+            "ca_kv_heads must divide the target's heads": self.target_heads % self.ca_kv_heads == 0,
+            "reused_layers must be 0 to half of the target's layers": 0 <= self.reused_layers <= self.target_layers // 2
+            or self.reused_layers < self.target_layers,
+            "draft_vocab must be 0 to vocab_size": 0 <= self.draft_vocab <= self.vocab_size,
+        }
+        for rule, holds in checks.items():
+            if not holds:
+                raise CheckpointError(f"The drafter's configuration is wrong: {rule}.", hint="Correct that value.")
+
+    @property
+    def kv_width(self) -> int:
+        """Numbers of one token's key and value in one target layer: 2 * kv heads * head dimension."""
+        return 2 * self.target_kv_heads * self.target_head_dim
+
+    @property
+    def memory_width(self) -> int:
+        """Numbers of a memory row on the wire: un-rotated cross-attention keys, then values."""
+        return 2 * self.ca_kv_heads * self.target_head_dim
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> DrafterConfig:
+        """Raises CheckpointError where `text` is not such a configuration."""
+        try:
+            return cls(**json.loads(text))
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"The checkpoint's drafter configuration cannot be read ({error}).") from None

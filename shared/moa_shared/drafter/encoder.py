@@ -1,0 +1,56 @@
+"""The server's half: from the target's keys and values of a token to one memory row.
+
+Layer self-attention over the target's layers, mean, `Ekv2E`, then the cross-attention's own norm and key/value
+projections (arXiv 2410.03804, section 4). State: weights only.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from moa_shared.drafter.config import DrafterConfig
+from moa_shared.drafter.layers import DecoderLayer, RMSNorm, Rotary, attend, rotate
+
+
+class MemoryEncoder(nn.Module):
+    """Encodes newly verified tokens."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.kv_width
+        head_dim = width // config.lsa_heads
+        self.layer_self_attention = DecoderLayer(
+            width, config.lsa_heads, config.lsa_kv_heads, head_dim, config.lsa_mlp, config.rms_norm_eps
+        )
+        self.Ekv2E = nn.Linear(width, config.hidden_size)
+        self.memory_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        inner = config.ca_kv_heads * config.target_head_dim
+        self.memory_keys = nn.Linear(config.hidden_size, inner, bias=False)
+        self.memory_values = nn.Linear(config.hidden_size, inner, bias=False)
+        self._rotary = Rotary(head_dim, config.rope_parameters)
+
+    def over_layers(self, kv: torch.Tensor) -> torch.Tensor:
+        """Layer self-attention; [..., layers, KV width] in and out. Positions are the layers' numbers."""
+        layer = self.layer_self_attention
+        attention = layer.self_attn
+        normed = layer.input_layernorm(kv)
+        cos, sin = self._rotary(torch.arange(kv.shape[-2], device=kv.device), kv.dtype)
+        queries = rotate(attention.queries(normed), cos, sin)
+        keys = rotate(attention.keys(normed), cos, sin)
+        return layer.finish(kv, attend(queries, keys, attention.values(normed), None))
+
+    def forward(self, kv: torch.Tensor) -> torch.Tensor:
+        """Memory rows [..., hidden size] of keys and values [..., layers, KV width] (interleaved by KV head)."""
+        out: torch.Tensor = self.Ekv2E(self.over_layers(kv).mean(dim=-2))
+        return out
+
+    def project(self, memory: torch.Tensor) -> torch.Tensor:
+        """What goes on the wire: [..., memory width], un-rotated keys then values."""
+        normed = self.memory_norm(memory)
+        return torch.cat((self.memory_keys(normed), self.memory_values(normed)), dim=-1)
+
+    def encode(self, kv: torch.Tensor) -> torch.Tensor:
+        """`project` of `forward`."""
+        return self.project(self.forward(kv))

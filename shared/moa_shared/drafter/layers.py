@@ -1,0 +1,128 @@
+"""A stock decoder layer in pieces: RMS norm, rotary positions, grouped-query attention, SwiGLU.
+
+No state beyond weights. Module and weight names are those of the authors' checkpoint. Attention is a function of
+queries, keys, values and a mask, so that each user decides what is cached.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm, computed in float32 as the target's."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * wide.to(x.dtype)
+
+
+class Rotary:
+    """Cosines and sines of rotary positions, from transformers' `rope_parameters` (scaling included)."""
+
+    def __init__(self, head_dim: int, parameters: dict[str, Any], max_positions: int = 8192) -> None:
+        from transformers import LlamaConfig
+        from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+        config = LlamaConfig(
+            hidden_size=head_dim,
+            num_attention_heads=1,
+            head_dim=head_dim,
+            max_position_embeddings=max_positions,
+            rope_parameters=dict(parameters),
+        )
+        self._embedding = LlamaRotaryEmbedding(config)
+        self._probe = torch.zeros(1)
+
+    def __call__(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """[..., head_dim] cosine and sine of each position."""
+        flat = positions.reshape(1, -1)
+        cos, sin = self._embedding(self._probe.to(dtype), flat)
+        shape = (*positions.shape, cos.shape[-1])
+        return cos.reshape(shape), sin.reshape(shape)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotates [..., heads, positions, head_dim] by [..., positions, head_dim]."""
+    half = x.shape[-1] // 2
+    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return x * cos + turned * sin
+
+
+def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Grouped-query attention.
+
+    Args:
+        queries: [..., heads, rows, head_dim]; keys, values: [..., kv_heads, columns, head_dim].
+        mask: bool, [..., rows, columns], True where a row sees a column; None: all.
+
+    Returns:
+        [..., rows, heads * head_dim].
+    """
+    out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=True)
+    return out.transpose(-3, -2).flatten(-2)
+
+
+class Attention(nn.Module):
+    """The four projections; head split as [..., heads, rows, head_dim]."""
+
+    def __init__(self, width: int, heads: int, kv_heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.q_proj = nn.Linear(width, heads * head_dim, bias=False)
+        self.k_proj = nn.Linear(width, kv_heads * head_dim, bias=False)
+        self.v_proj = nn.Linear(width, kv_heads * head_dim, bias=False)
+        self.o_proj = nn.Linear(heads * head_dim, width, bias=False)
+        self.head_dim = head_dim
+
+    def queries(self, x: torch.Tensor) -> torch.Tensor:
+        return self.split(self.q_proj(x))
+
+    def keys(self, x: torch.Tensor) -> torch.Tensor:
+        return self.split(self.k_proj(x))
+
+    def values(self, x: torch.Tensor) -> torch.Tensor:
+        return self.split(self.v_proj(x))
+
+    def split(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(*x.shape[:-1], -1, self.head_dim).transpose(-3, -2)
+
+
+class MLP(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(width, inner, bias=False)
+        self.up_proj = nn.Linear(width, inner, bias=False)
+        self.down_proj = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class DecoderLayer(nn.Module):
+    """Norm, attention, residual, norm, MLP, residual."""
+
+    def __init__(self, width: int, heads: int, kv_heads: int, head_dim: int, inner: int, eps: float) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(width, eps)
+        self.self_attn = Attention(width, heads, kv_heads, head_dim)
+        self.post_attention_layernorm = RMSNorm(width, eps)
+        self.mlp = MLP(width, inner)
+
+    def finish(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """What comes after attention: output projection and MLP, each with its residual."""
+        x = residual + self.self_attn.o_proj(attended)
+        out: torch.Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out

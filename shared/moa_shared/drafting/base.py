@@ -1,0 +1,31 @@
+"""What the drafting algorithms ask of a drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+
+class Drafter(Protocol):
+    """A model that guesses what the target will say next.
+
+    `token_ids` maps its columns to the target's tokens (None: the same).
+    """
+
+    @property
+    def token_ids(self) -> torch.Tensor | None: ...
+
+    @property
+    def next_position(self) -> int:
+        """Position of the first token to guess: the number of committed tokens."""
+        ...
+
+    def begin(self) -> torch.Tensor:
+        """Drops any draft under way; logits [1, columns] of the token after the newest committed one."""
+        ...
+
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
+        """Adds nodes (parents: numbers in order of addition, -1 the root); logits [nodes, columns] after each."""
+        ...

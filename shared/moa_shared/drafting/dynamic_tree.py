@@ -1,0 +1,57 @@
+"""The paper's dynamic tree: the best frontier nodes are expanded level by level, the best of all candidates are sent.
+
+EAGLE-2 (arXiv 2406.16858), section 4; used unchanged by Mixture of Attentions (arXiv 2410.03804).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moa_shared.coupling import Sampling, draft_scores
+from moa_shared.drafting.base import Drafter
+from moa_shared.drafting.pool import CandidatePool
+from moa_shared.tree import ROOT, DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class TreeShape:
+    """How large a tree is.
+
+    Args:
+        depth: levels of the tree (the authors' depth parameter is one more).
+        breadth: candidates of each expanded node, and nodes expanded a level.
+        nodes: sent to the target.
+    """
+
+    depth: int = 6
+    breadth: int = 8
+    nodes: int = 62
+
+
+def draft_tree(drafter: Drafter, shape: TreeShape, sampling: Sampling) -> tuple[DraftTree, CandidatePool, list[int]]:
+    """A tree below the newest committed token, its candidate pool, and each node's index there."""
+    pool = CandidatePool()
+    added: dict[int, int] = {ROOT: ROOT}  # pool index to the drafter's node number
+    frontier = [ROOT]
+    logits = drafter.begin()
+    for level in range(shape.depth):
+        positions = [drafter.next_position + level] * len(frontier)
+        scores, columns = draft_scores(logits, positions, sampling, drafter.token_ids).topk(
+            min(shape.breadth, logits.shape[-1]), dim=-1
+        )
+        tokens = columns if drafter.token_ids is None else drafter.token_ids[columns]
+        new: list[int] = []
+        for parent, row_tokens, row_scores in zip(frontier, tokens.tolist(), scores.tolist(), strict=True):
+            new += pool.add(parent, row_tokens, row_scores)
+        if level + 1 == shape.depth:
+            break
+        frontier = [index for index in pool.best(new, shape.breadth) if pool.scores[index] > float("-inf")]
+        if not frontier:
+            break
+        logits = drafter.expand(
+            [pool.tokens[index] for index in frontier], [added[pool.parents[index]] for index in frontier]
+        )
+        for index in frontier:
+            added[index] = len(added) - 1
+    tree, chosen = pool.tree(shape.nodes)
+    return tree, pool, chosen

@@ -1,0 +1,46 @@
+"""The candidates of one dynamic tree, and which of them are sent.
+
+Pure. A candidate's score is the sum of log-scores along its path, in float64, so that ties are those of equal inputs.
+Invariant: a candidate stands behind its parent in the pool; among equal scores the earlier one wins, so that no child
+is ever chosen without its parent (its score is at most the parent's).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from moa_shared.tree import ROOT, DraftTree
+
+
+@dataclass(slots=True)
+class CandidatePool:
+    """Grows level by level."""
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)  # pool indices
+    scores: list[float] = field(default_factory=list)
+
+    def add(self, parent: int, tokens: Sequence[int], log_scores: Sequence[float]) -> range:
+        """Adds the children of one candidate (-1: the root); their pool indices."""
+        base = 0.0 if parent == ROOT else self.scores[parent]
+        first = len(self.tokens)
+        for token, log_score in zip(tokens, log_scores, strict=True):
+            self.tokens.append(token)
+            self.parents.append(parent)
+            self.scores.append(base + min(0.0, log_score))
+        return range(first, len(self.tokens))
+
+    def best(self, candidates: Sequence[int], count: int) -> list[int]:
+        """The `count` best of some candidates, best first."""
+        return sorted(candidates, key=lambda index: (-self.scores[index], index))[:count]
+
+    def tree(self, nodes: int) -> tuple[DraftTree, list[int]]:
+        """The tree of the `nodes` best candidates, in pool order, and their pool indices."""
+        chosen = sorted(self.best(range(len(self.tokens)), nodes))
+        number = {index: node for node, index in enumerate(chosen)}
+        number[ROOT] = ROOT
+        tree = DraftTree(
+            tuple(self.tokens[index] for index in chosen), tuple(number[self.parents[index]] for index in chosen)
+        )
+        return tree, chosen
