@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc.aio
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as aio_health
+from grpc_health.v1.health import aio as aio_health  # type: ignore[attr-defined]  # the stubs do not know it
 from moa_shared.errors import ConfigError
 
 from moa_server.host import Host

@@ -1,0 +1,243 @@
+"""A tiny random target behind a real server on loopback, and the bare peer that talks to it frame by frame."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc.aio
+import torch
+from moa.v1 import moa_pb2 as pb
+from moa.v1 import moa_pb2_grpc
+from moa_server.app import RunningServer, start
+from moa_server.host import Host, Served
+from moa_server.settings import ServerSettings
+from moa_server.stepper import MemorySource, Stepper
+from moa_server.target import Target
+from moa_shared.answer import AnswerSettings, Finish, FinishRule
+from moa_shared.coupling import select
+from moa_shared.prefix_hash import PrefixHashes
+from moa_shared.wire import PROTOCOL_VERSION, settings_to_proto
+from transformers import LlamaConfig, LlamaForCausalLM
+
+VOCAB = 97
+LAYERS = 3
+ROW_WIDTH = 64  # of the toy memory encoder
+STATE_LAYER = 2  # the toy drafter reuses one layer
+END_OF_TEXT = 96
+CONTEXT = 200
+IDENTITY = pb.Identity(
+    target_id="tiny", target_fingerprint=b"t" * 32, tokenizer_hash=b"k" * 32, drafter_fingerprint=b"d" * 32
+)
+PATIENCE = 20.0  # seconds that a test waits for a frame: far beyond a step, so that only a hang ends there
+
+
+def tiny_target() -> Target:
+    torch.manual_seed(3)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCAB,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=CONTEXT,
+        )
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" not in name:
+                parameter.normal_(0.0, parameter.shape[-1] ** -0.5)
+    return Target(model.eval())
+
+
+def toy_source(target: Target) -> MemorySource:
+    """Memory rows that depend on every number of a token's keys and values."""
+    width = 2 * target.kv_heads * target.head_dim * LAYERS
+    weight = torch.randn(width, ROW_WIDTH, generator=torch.Generator().manual_seed(5)) / width**0.5
+    return MemorySource(lambda kv: kv.flatten(1).float() @ weight, ROW_WIDTH, STATE_LAYER)
+
+
+def decode(tokens: Sequence[int]) -> str:
+    return "".join(chr(97 + token % 26) for token in tokens)
+
+
+def make_host(target: Target, *, stepper: Stepper | None = None, **settings: Any) -> Host:
+    served = Served(
+        identity=IDENTITY,
+        dtype="float32",
+        vocab_size=VOCAB,
+        context_tokens=CONTEXT,
+        end_of_text=frozenset({END_OF_TEXT}),
+        decode=decode,
+        reused_layers=LAYERS - STATE_LAYER,
+    )
+    return Host(
+        served,
+        stepper or Stepper(target, toy_source(target)),
+        ServerSettings(port=0, **settings),
+        before=lambda: torch.set_num_threads(1),
+    )
+
+
+@asynccontextmanager
+async def serving(host: Host, grace_seconds: float = 0.0) -> AsyncIterator[RunningServer]:
+    running = await start(host)
+    try:
+        yield running
+    finally:
+        await running.stop(grace_seconds)
+
+
+def plain_text(target: Target, prompt: Sequence[int], settings: AnswerSettings) -> tuple[list[int], Finish]:
+    """The answer of the target alone, one forward a token."""
+    rule = FinishRule(settings, len(prompt), CONTEXT, frozenset({END_OF_TEXT}), decode)
+    cache = target.new_cache()
+    answer: list[int] = []
+    feed = list(prompt)
+    while True:
+        logits = target.forward(cache, feed, None, slice(len(feed) - 1, None)).logits
+        feed, finish = rule.cut(answer, select(logits, [len(prompt) + len(answer)], settings.sampling))
+        answer += feed
+        if finish is not Finish.UNFINISHED:
+            return answer, finish
+
+
+class Peer:
+    """A client that says exactly what a test wants it to say, and holds what the server answered."""
+
+    def __init__(self, channel: grpc.aio.Channel, **channel_call: Any) -> None:
+        self.call = channel.stream_stream("/moa.v1.Moa/Converse")(**channel_call)
+        self.tokens: list[int] = []
+        self.hashes = PrefixHashes()
+        self.epoch = 0
+        self.verdicts: list[pb.Verdict] = []
+        self.memory: list[pb.Memory] = []
+        self.opened: pb.Opened | None = None
+        self.go_away: pb.GoAway | None = None
+
+    # ------------------------------------------------------------ sending
+
+    async def send(self, **frame: Any) -> None:
+        await self.call.write(pb.ClientFrame(**frame).SerializeToString())
+
+    async def send_bytes(self, data: bytes) -> None:
+        await self.call.write(data)
+
+    def append(self, tokens: Sequence[int]) -> None:
+        self.tokens.extend(tokens)
+        self.hashes.extend(tokens)
+
+    async def open(self, *, tokens: Sequence[int] = (), memory: bool = True, **fields: Any) -> pb.Opened:
+        """Opens and waits for the answer."""
+        self.append(tokens)
+        message = pb.Open(
+            protocol_version=PROTOCOL_VERSION,
+            identity=IDENTITY,
+            codecs=[pb.CODEC_BF16, pb.CODEC_INT8, pb.CODEC_INT4] if memory else [],
+            tokens=tokens,
+        )
+        message.MergeFrom(pb.Open(**fields))
+        await self.send(open=message)
+        while self.opened is None:
+            await self.receive()
+        return self.opened
+
+    def ask_message(self, tokens: Sequence[int], settings: AnswerSettings, answer_start: int = 0) -> pb.Ask:
+        base = len(self.tokens)
+        self.append(tokens)
+        return pb.Ask(
+            base=base,
+            prefix_hash=self.hashes.at(base),
+            tokens=tokens,
+            sampling=settings_to_proto(settings),
+            answer_start=answer_start or len(self.tokens),
+        )
+
+    async def ask(self, tokens: Sequence[int], settings: AnswerSettings, answer_start: int = 0) -> None:
+        await self.send(ask=self.ask_message(tokens, settings, answer_start))
+
+    async def draft(self, tokens: Sequence[int], parents: Sequence[int] = (), **changes: Any) -> None:
+        """Sends a draft below the newest committed token."""
+        fields = {
+            "epoch": self.epoch,
+            "base": len(self.tokens),
+            "prefix_hash": self.hashes.at(len(self.tokens)),
+            "tokens": tokens,
+            "parents": parents,
+            "committed": len(self.tokens),
+        }
+        await self.send(draft=pb.Draft(**{**fields, **changes}))
+
+    async def bye(self) -> None:
+        """Ends the stream as a client should, and waits for its end."""
+        await self.send(bye=pb.Bye())
+        await self.done()
+
+    async def done(self) -> None:
+        while await self.receive() is not None:
+            pass
+
+    # ------------------------------------------------------------ receiving
+
+    async def receive(self) -> pb.ServerFrame | None:
+        """The next frame, taken in; None at the end of the stream. Raises what the server refused with."""
+        async with asyncio.timeout(PATIENCE):
+            data = await self.call.read()
+        if data is grpc.aio.EOF:
+            return None
+        frame = pb.ServerFrame.FromString(data)
+        kind = frame.WhichOneof("frame")
+        if kind == "opened":
+            self.opened = frame.opened
+        elif kind == "memory":
+            self.memory.append(frame.memory)
+        elif kind == "go_away":
+            self.go_away = frame.go_away
+        elif kind == "verdict":
+            self._take(frame.verdict)
+        return frame
+
+    def _take(self, verdict: pb.Verdict) -> None:
+        assert verdict.base <= len(self.tokens)
+        assert verdict.prefix_hash == self.hashes.at(verdict.base)
+        known = len(self.tokens) - verdict.base
+        assert self.tokens[verdict.base :] == list(verdict.tokens[:known])
+        self.append(verdict.tokens[known:])
+        self.verdicts.append(verdict)
+
+    async def verdict(self) -> pb.Verdict:
+        """The next verdict; memory that comes before it is taken in."""
+        seen = len(self.verdicts)
+        while len(self.verdicts) == seen:
+            assert await self.receive() is not None, "the stream ended before the verdict"
+        return self.verdicts[-1]
+
+    async def rows(self, stop: int, plane: int = pb.PLANE_MEMORY) -> dict[int, pb.Memory]:
+        """Waits until every position before `stop` has its row; which frame held each."""
+        while True:
+            held = {
+                position: frame
+                for frame in self.memory
+                if frame.plane == plane
+                for position in range(frame.start, frame.start + frame.count)
+            }
+            if all(position in held for position in range(stop)):
+                return held
+            assert await self.receive() is not None, "the stream ended before the memory"
+
+
+async def generate(
+    channel: grpc.aio.Channel, prompt: Sequence[int], settings: AnswerSettings
+) -> tuple[list[int], Finish]:
+    """A Generate call."""
+    stub = moa_pb2_grpc.MoaStub(channel)
+    tokens: list[int] = []
+    finish = Finish.UNFINISHED
+    async for response in stub.Generate(pb.GenerateRequest(tokens=prompt, sampling=settings_to_proto(settings))):
+        tokens += response.tokens
+        finish = Finish(response.finish)
+    return tokens, finish

@@ -1,0 +1,96 @@
+"""Generate: the plain API, over a real server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc.aio
+import pytest
+import torch
+from moa.v1 import moa_pb2 as pb
+from moa.v1 import moa_pb2_grpc
+from moa_server.app import RunningServer
+from moa_server.target import Target
+from moa_shared.answer import AnswerSettings, Finish
+from moa_shared.coupling import Sampling
+from moa_shared.errors import ContextLengthError, TokenRangeError
+from moa_shared.wire import PROTOCOL_VERSION, error_from_rpc
+
+from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, decode, generate, make_host, plain_text, serving
+
+PROMPT = [5, 17, 33, 2, 64]
+
+
+async def test_describe_says_what_is_served(channel: grpc.aio.Channel) -> None:
+    said = await moa_pb2_grpc.MoaStub(channel).Describe(pb.DescribeRequest())
+    assert said.protocol_version == PROTOCOL_VERSION
+    assert said.identity == IDENTITY
+    assert said.limits.context_tokens == CONTEXT
+    assert list(said.codecs) == [pb.CODEC_BF16, pb.CODEC_INT8, pb.CODEC_INT4]
+    assert said.reused_layers == 1
+
+
+async def test_greedy_text_is_that_of_transformers(channel: grpc.aio.Channel, target: Target) -> None:
+    tokens, finish = await generate(channel, PROMPT, AnswerSettings(max_tokens=30, ignore_end_of_text=True))
+    expected = target.model.generate(
+        torch.tensor([PROMPT]), attention_mask=torch.ones(1, len(PROMPT)), max_new_tokens=30, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+    assert tokens == expected[0, len(PROMPT) :].tolist()
+    assert finish is Finish.MAX_TOKENS
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_sampled_text_depends_on_the_seed_alone(channel: grpc.aio.Channel, target: Target, seed: int) -> None:
+    settings = AnswerSettings(Sampling(temperature=1.0, top_k=40, seed=seed), max_tokens=25)
+    first, second = await asyncio.gather(generate(channel, PROMPT, settings), generate(channel, PROMPT, settings))
+    assert first == second == plain_text(target, PROMPT, settings)
+
+
+async def test_an_answer_ends_at_a_stop_string(channel: grpc.aio.Channel, target: Target) -> None:
+    free, _ = plain_text(target, PROMPT, AnswerSettings(max_tokens=20))
+    stop = decode(free[4:7])
+    tokens, finish = await generate(channel, PROMPT, AnswerSettings(max_tokens=20, stop=(stop,)))
+    assert finish is Finish.STOP
+    assert decode(tokens).endswith(stop)
+    assert tokens == free[: len(tokens)]
+
+
+async def test_an_answer_ends_where_the_context_is_full(channel: grpc.aio.Channel) -> None:
+    tokens, finish = await generate(channel, PROMPT, AnswerSettings(ignore_end_of_text=True))
+    assert finish is Finish.CONTEXT
+    assert len(PROMPT) + len(tokens) == CONTEXT
+
+
+async def test_a_prompt_is_read_in_chunks(target: Target) -> None:
+    prompt = [(7 * index) % VOCAB for index in range(50)]
+    settings = AnswerSettings(max_tokens=10, ignore_end_of_text=True)
+    async with (
+        serving(make_host(target, prefill_chunk=8)) as running,
+        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
+    ):
+        assert await generate(channel, prompt, settings) == plain_text(target, prompt, settings)
+
+
+async def test_a_prompt_longer_than_the_context_is_refused(channel: grpc.aio.Channel) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await generate(channel, [1] * CONTEXT, AnswerSettings())
+    assert caught.value.code() is grpc.StatusCode.OUT_OF_RANGE
+    error = error_from_rpc(caught.value)
+    assert isinstance(error, ContextLengthError)
+    assert "Shorten the prompt" in error.hint
+
+
+async def test_a_token_outside_the_vocabulary_is_refused(channel: grpc.aio.Channel) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await generate(channel, [1, VOCAB], AnswerSettings())
+    assert isinstance(error_from_rpc(caught.value), TokenRangeError)
+
+
+async def test_a_call_that_ends_early_frees_its_session(server: RunningServer, channel: grpc.aio.Channel) -> None:
+    call = moa_pb2_grpc.MoaStub(channel).Generate(pb.GenerateRequest(tokens=PROMPT))
+    await call.read()
+    assert len(server.host.registry) == 1
+    call.cancel()
+    async with asyncio.timeout(10):
+        while len(server.host.registry):
+            await asyncio.sleep(0.001)
