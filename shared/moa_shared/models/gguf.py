@@ -43,6 +43,7 @@ class GgufHeader:
     architecture: str
     name: str
     pre_tokenizer: str | None
+    head_dim: int | None
     parameters: int
 
 
@@ -104,6 +105,8 @@ def read_header(path: Path) -> GgufHeader:
         name = _field(reader, "general.name")
         pre_tokenizer = _field(reader, "tokenizer.ggml.pre")
         scaling = _field(reader, f"{architecture}.rope.scaling.type")
+        head_dim = _number(reader, f"{architecture}.attention.key_length")
+        rotated = _number(reader, f"{architecture}.rope.dimension_count")
     except Exception as error:  # the reader raises whatever numpy or struct raise on nonsense
         raise ModelSourceError(f"The GGUF file {path} cannot be read ({error}).", hint=_DAMAGED) from error
     if architecture not in FAMILIES:
@@ -111,16 +114,16 @@ def read_header(path: Path) -> GgufHeader:
             f"{path} is of the model family {architecture!r}, which moa does not serve.",
             hint=f"Choose a model of one of the families {', '.join(FAMILIES)}.",
         )
-    if "rope_freqs.weight" in tensors or scaling not in (None, "none"):
+    partial = head_dim is not None and rotated is not None and rotated != head_dim
+    if "rope_freqs.weight" in tensors or scaling not in (None, "none") or partial:
         raise ModelSourceError(
-            f"{path} scales its rotary positions, which transformers' GGUF reader drops.",
+            f"{path} scales its rotary positions, or rotates part of a head, which transformers' GGUF reader drops.",
             hint="Use the same model as a folder of safetensors or a hub id.",
         )
     if not tensors:
         raise ModelSourceError(f"{path} holds no tensors.", hint="Name a GGUF file of a whole model.")
-    return GgufHeader(
-        architecture, str(name or path.stem), str(pre_tokenizer) if pre_tokenizer else None, sum(tensors.values())
-    )
+    dialect = str(pre_tokenizer) if pre_tokenizer else None
+    return GgufHeader(architecture, str(name or path.stem), dialect, head_dim, sum(tensors.values()))
 
 
 def _field(reader: GGUFReader, key: str) -> object | None:
@@ -128,26 +131,36 @@ def _field(reader: GGUFReader, key: str) -> object | None:
     return None if field is None else field.contents()
 
 
+def _number(reader: GGUFReader, key: str) -> int | None:
+    value = _field(reader, key)
+    return None if value is None else int(str(value))
+
+
 def _convert(path: Path, header: GgufHeader, part: Path, progress: Progress) -> None:
     """Read everything with transformers and write it to `part` in the layout of `save_pretrained`."""
     import torch
     from safetensors.torch import save_file
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     try:
         with progress.task(f"Converting {path.name} (once)", 3) as task, _quiet_reader():
             tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
             _fix_tokenizer(tokenizer, header, progress)
             task.advance(1)
-            model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+            config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+            if header.head_dim is not None:
+                config.head_dim = header.head_dim  # the reader takes the family's usual one
+            model = AutoModelForCausalLM.from_pretrained(
+                path.parent, gguf_file=path.name, config=config, dtype=torch.float32
+            )
             task.advance(1)
-            config = _clean_config(model)
-            check_family(config, path.name)
+            clean = _clean_config(model)
+            check_family(clean, path.name)
             state = _state_to_store(model)
             for name, tensor in state.items():
                 if not bool(torch.isfinite(tensor).all()):
                     raise ModelSourceError(f"The tensor {name} of {path} holds no finite numbers.", hint=_DAMAGED)
-            (part / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
+            (part / "config.json").write_text(json.dumps(clean, indent=2, sort_keys=True) + "\n", "utf-8")
             save_file(state, part / "model.safetensors", metadata={"format": "pt"})
             tokenizer.save_pretrained(part)
             task.advance(1)

@@ -30,6 +30,8 @@ def write_gguf(tmp_path: Path) -> GgufWriter:
         rope_scaling: str | None = None,
         rope_factors: bool = False,
         poison: float | None = None,
+        untied: bool = False,
+        rotated: int = HIDDEN // HEADS,
         seed: int = 0,
     ) -> Path:
         random = np.random.default_rng(seed)
@@ -44,7 +46,9 @@ def write_gguf(tmp_path: Path) -> GgufWriter:
         writer.add_head_count_kv(KV_HEADS)
         writer.add_layer_norm_rms_eps(1e-5)
         writer.add_rope_freq_base(10000.0)
-        writer.add_rope_dimension_count(HIDDEN // HEADS)
+        writer.add_rope_dimension_count(rotated)
+        writer.add_key_length(HIDDEN // HEADS)
+        writer.add_value_length(HIDDEN // HEADS)
         writer.add_vocab_size(len(TOKENS))
         if rope_scaling is not None:
             writer.add_string(f"{architecture}.rope.scaling.type", rope_scaling)
@@ -72,6 +76,8 @@ def write_gguf(tmp_path: Path) -> GgufWriter:
         kv_width = HIDDEN // HEADS * KV_HEADS
         add("token_embd.weight", len(TOKENS), HIDDEN)
         add("output_norm.weight", HIDDEN)
+        if untied:
+            add("output.weight", len(TOKENS), HIDDEN)
         if rope_factors:
             add("rope_freqs.weight", HIDDEN // HEADS // 2)
         for layer in range(LAYERS):
@@ -82,6 +88,13 @@ def write_gguf(tmp_path: Path) -> GgufWriter:
             add(prefix + "attn_k.weight", kv_width, HIDDEN)
             add(prefix + "attn_v.weight", kv_width, HIDDEN)
             add(prefix + "attn_output.weight", HIDDEN, HIDDEN)
+            if architecture == "qwen2":
+                add(prefix + "attn_q.bias", HIDDEN)
+                add(prefix + "attn_k.bias", kv_width)
+                add(prefix + "attn_v.bias", kv_width)
+            if architecture == "qwen3":
+                add(prefix + "attn_q_norm.weight", HIDDEN // HEADS)
+                add(prefix + "attn_k_norm.weight", HIDDEN // HEADS)
             add(prefix + "ffn_gate.weight", MLP, HIDDEN)
             add(prefix + "ffn_up.weight", MLP, HIDDEN)
             add(prefix + "ffn_down.weight", HIDDEN, MLP)

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError, NotFoundError
-from moa_shared.models import gguf
+from moa_shared.models import gguf, load_target_model, resolve
 from moa_shared.models.gguf import convert_gguf, read_header
 from moa_shared.progress import SilentProgress
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 
 class Notes(SilentProgress):
@@ -22,18 +22,41 @@ class Notes(SilentProgress):
         self.lines.append(line)
 
 
+def read_by_transformers(path: Path) -> PreTrainedModel:
+    config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    config.head_dim = 8  # of the file; transformers' reader gives Qwen3 its usual 128
+    return AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, config=config, dtype=torch.float32)
+
+
 def convert(path: Path, cache: Path) -> Path:
     return convert_gguf(path, cache, SilentProgress(), target_id="tiny")
 
 
-def test_the_weights_are_the_readers_to_the_last_bit(write_gguf, cache: Path) -> None:
-    path = write_gguf()
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("untied", [False, True])
+def test_the_weights_are_the_readers_to_the_last_bit(write_gguf, cache: Path, family: str, untied: bool) -> None:
+    path = write_gguf(architecture=family, untied=untied)
     folder = convert(path, cache)
-    expected = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).state_dict()
+    expected = read_by_transformers(path).state_dict()
     stored = load_file(folder / "model.safetensors")
-    assert set(expected) - set(stored) == {"lm_head.weight"}  # tied: stored once
+    assert set(expected) - set(stored) == (set() if untied else {"lm_head.weight"})  # tied: stored once
+    assert any("q_proj.bias" in name for name in stored) == (family == "qwen2")
+    assert any("q_norm" in name for name in stored) == (family == "qwen3")
     for name, tensor in stored.items():
         assert torch.equal(tensor, expected[name]), name
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_each_family_loads_from_its_folder(write_gguf, cache: Path, family: str) -> None:
+    path = write_gguf(architecture=family)
+    files = resolve(str(path), cache)
+    assert files.config["model_type"] == family
+    tokens = torch.tensor([[1, 70, 71, 9]])
+    expected = read_by_transformers(path)
+    with torch.no_grad():
+        logits = load_target_model(files)(tokens).logits
+        torch.testing.assert_close(logits, expected(tokens).logits, atol=1e-6, rtol=0.0)
+    assert logits.std() > 0.1
 
 
 def test_the_folder_is_a_model_of_its_own(write_gguf, cache: Path) -> None:
@@ -122,7 +145,7 @@ def test_another_family(write_gguf) -> None:
         read_header(write_gguf(architecture="gpt2"))
 
 
-@pytest.mark.parametrize("fault", [{"rope_scaling": "yarn"}, {"rope_factors": True}])
+@pytest.mark.parametrize("fault", [{"rope_scaling": "yarn"}, {"rope_factors": True}, {"rotated": 4}])
 def test_rotary_scaling_that_the_reader_drops(write_gguf, fault: dict[str, object]) -> None:
     with pytest.raises(ModelSourceError, match=r"scales its rotary positions.*safetensors"):
         read_header(write_gguf(**fault))
