@@ -1,0 +1,82 @@
+"""The authors' vectors (../shared/parity, see its README) as fixtures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from moa_server.target import Target
+from moa_shared.drafter import Checkpoint, DraftDecoder, DrafterConfig, load_checkpoint
+from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Everything of configuration `a`."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    train: dict[str, np.ndarray]
+    infer: dict[str, np.ndarray]
+    weights: dict[str, torch.Tensor]
+
+    def config(self, reused_layers: int) -> DrafterConfig:
+        llama, moa = self.manifest["llama_config"], self.manifest["moa_config"]
+        return DrafterConfig(
+            vocab_size=llama["vocab_size"],
+            hidden_size=llama["hidden_size"],
+            target_layers=llama["num_hidden_layers"],
+            target_heads=llama["num_attention_heads"],
+            target_kv_heads=llama["num_key_value_heads"],
+            target_head_dim=self.manifest["head_dim"],
+            sa_kv_heads=moa["self_attention_num_key_value_heads"],
+            sa_mlp=moa["self_attention_intermediate_size"],
+            ca_kv_heads=moa["cross_attention_num_key_value_heads"],
+            ca_mlp=moa["cross_attention_intermediate_size"],
+            lsa_heads=llama["num_attention_heads"],
+            lsa_kv_heads=moa["layer_self_attention_num_key_value_heads"],
+            lsa_mlp=moa["layer_self_attention_intermediate_size"],
+            rms_norm_eps=llama["rms_norm_eps"],
+            rope_parameters={"rope_type": "default", "rope_theta": llama["rope_theta"]},
+            reused_layers=reused_layers,
+        )
+
+    def checkpoint(self, reused_layers: int) -> Checkpoint:
+        return load_checkpoint(self.folder / f"a_moa_n{reused_layers}.safetensors", self.config(reused_layers))
+
+    def model(self) -> LlamaForCausalLM:
+        values = {key: value for key, value in self.manifest["llama_config"].items() if key != "torch_dtype"}
+        model = LlamaForCausalLM(LlamaConfig(**values)).eval()
+        model.load_state_dict(self.weights)
+        return model
+
+    def target(self) -> Target:
+        return Target(self.model())
+
+    def decoder(self, reused_layers: int) -> DraftDecoder:
+        model = self.model()
+        return self.checkpoint(reused_layers).decoder(
+            torch.float32,
+            self.weights["model.embed_tokens.weight"],
+            self.weights["lm_head.weight"],
+            list(model.model.layers[len(model.model.layers) - reused_layers :]),
+            model.model.norm,
+        )
+
+
+@pytest.fixture(scope="session")
+def reference(shared_dir: Path) -> Reference:
+    folder = shared_dir / "parity"
+    return Reference(
+        folder,
+        json.loads((folder / "manifest.json").read_text())["configs"]["a"],
+        dict(np.load(folder / "a_train.npz")),
+        dict(np.load(folder / "a_infer.npz")),
+        load_file(folder / "a_target.safetensors"),
+    )

@@ -1,0 +1,209 @@
+"""Whole decoding runs: the same drafts, trees, tokens and number of target calls as the authors' code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from moa_shared.coupling import Sampling
+from moa_shared.drafter import DraftState, MemoryEncoder
+from moa_shared.drafting import draft_chain, draft_tree
+from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.tree import DraftTree, longest_path
+
+from tests.parity.conftest import Reference
+
+GREEDY = Sampling()
+PAPER_TREE = TreeShape(depth=6, breadth=8, nodes=62)
+
+
+class Decoding:
+    """A conversation with the drafter beside the target: prefill, then `cycle` after `cycle`."""
+
+    def __init__(self, reference: Reference, reused_layers: int) -> None:
+        self.target = reference.target()
+        self.cache = self.target.new_cache()
+        self.encoder: MemoryEncoder = reference.checkpoint(reused_layers).encoder(torch.float32)
+        self.state = DraftState(reference.decoder(reused_layers))
+        self.state_layer = self.target.layer_count - reused_layers if reused_layers else None
+        self.tokens: list[int] = reference.infer["prompt_ids"].tolist()
+        self.chosen: list[int] = []
+        output = self.target.prefill(self.cache, self.tokens, self.state_layer)
+        self.calls = 1
+        self._remember(0, output.state)
+        self._commit([int(output.logits[-1].argmax())], len(self.tokens))
+
+    def _commit(self, new: list[int], old: int) -> None:
+        self.state.extend(self.tokens[:old] if not self.state.tokens else [])
+        self.state.extend(new)
+        self.tokens += new
+
+    def _remember(self, start: int, state: torch.Tensor | None) -> None:
+        self.state.append_memory(start, self.encoder.encode(self.cache.lsa_input(start, self.cache.length)))
+        if state is not None:
+            self.state.append_reused_state(start, state)
+
+    def cycle(self, draft: Callable[[DraftState], DraftTree]) -> tuple[DraftTree, int]:
+        """One round; the tree and how many of its nodes were accepted."""
+        root = len(self.tokens) - 1
+        tree = draft(self.state)
+        parents = [-1, *(parent + 1 for parent in tree.parents)]
+        output = self.target.forward(
+            self.cache, [self.tokens[-1], *tree.tokens], parents, want_state_layer=self.state_layer
+        )
+        self.calls += 1
+        self.chosen = output.logits.argmax(-1).tolist()
+        path, bonus = longest_path(tree, self.chosen[0], self.chosen[1:])
+        rows = [0, *(node + 1 for node in path)]
+        self.cache.keep(rows)
+        self._remember(root, output.state[rows] if output.state is not None else None)
+        self._commit([*(tree.tokens[node] for node in path), bonus], len(self.tokens))
+        return tree, len(path)
+
+
+def run(reference: Reference, mode: str, draft: Callable[[DraftState], DraftTree]) -> Decoding:
+    """All cycles that the authors recorded, each compared."""
+    record = reference.manifest["inference"][f"moa.{mode}"]
+    decoding = Decoding(reference, 0)
+    for cycle, emitted in enumerate(record["emitted_per_cycle"]):
+        newest = decoding.tokens[-1]
+        assert decoding.state.memory_rows == record["cycles"][cycle]["memory_len"]
+        tree, accepted = decoding.cycle(draft)
+        assert [newest, *tree.tokens] == reference.infer[f"moa.{mode}.cycle{cycle}.verify_ids"].tolist()
+        assert decoding.chosen == reference.infer[f"moa.{mode}.cycle{cycle}.target_argmax"].tolist()
+        if cycle + 1 < len(record["emitted_per_cycle"]):  # the last one is clipped by the length limit
+            assert accepted + 1 == emitted
+    expected = reference.infer[f"moa.{mode}.ids"].tolist()
+    assert decoding.tokens[: len(expected)] == expected == reference.infer["vanilla_ids"].tolist()
+    assert decoding.calls == record["target_calls"]
+    return decoding
+
+
+def test_chains(reference: Reference) -> None:
+    run(reference, "chain", lambda state: draft_chain(state, 6, GREEDY))
+
+
+def test_trees(reference: Reference) -> None:
+    cycles = iter(range(100))
+
+    def draft(state: DraftState) -> DraftTree:
+        cycle = next(cycles)
+        tree, pool, chosen = draft_tree(state, PAPER_TREE, GREEDY)
+        name = f"moa.tree.cycle{cycle}."
+        assert [-1, *tree.parents] == [parent - 1 if parent > 0 else -1 for parent in _parents(reference, name)]
+        assert chosen == reference.infer[f"{name}pool_index"].tolist()
+        np.testing.assert_allclose(
+            [pool.scores[index] for index in chosen], reference.infer[f"{name}scores"], rtol=0, atol=1e-4
+        )
+        return tree
+
+    run(reference, "tree", draft)
+
+
+def _parents(reference: Reference, name: str) -> list[int]:
+    rows: list[int] = reference.infer[f"{name}parents"].tolist()
+    return rows
+
+
+def test_the_first_trees_masks(reference: Reference) -> None:
+    decoding = Decoding(reference, 0)
+    tree, _, _ = draft_tree(decoding.state, PAPER_TREE, GREEDY)
+    theirs = reference.infer["moa.tree.cycle0.ancestor_mask"].astype(bool)
+    assert np.array_equal(tree.ancestor_matrix(), theirs[1:, 1:])
+    assert theirs[:, 0].all()
+
+
+@pytest.mark.parametrize("mode", ["chain", "tree"])
+def test_draft_logits(reference: Reference, mode: str) -> None:
+    """The logits of every draft step that was recorded."""
+    compared = 0
+    logits_of: list[torch.Tensor] = []
+
+    class Recording(DraftState):
+        def begin(self) -> torch.Tensor:
+            logits_of.append(super().begin())
+            return logits_of[-1]
+
+        def expand(self, *args: Any) -> torch.Tensor:
+            logits_of.append(super().expand(*args))
+            return logits_of[-1]
+
+    decoding = Decoding(reference, 0)
+    decoding.state.__class__ = Recording
+    for cycle in range(3):
+        logits_of.clear()
+        decoding.cycle(
+            lambda state: draft_chain(state, 6, GREEDY) if mode == "chain" else draft_tree(state, PAPER_TREE, GREEDY)[0]
+        )
+        for step, ours in enumerate(logits_of):
+            theirs = reference.infer.get(f"moa.{mode}.cycle{cycle}.draft_step{step}.logits")
+            if theirs is not None:
+                torch.testing.assert_close(ours, torch.tensor(theirs), rtol=0, atol=1e-4)
+                compared += 1
+    assert compared >= 6
+
+
+@pytest.mark.parametrize("reused_layers", [0, 1, 3])
+def test_chains_with_reused_layers(reference: Reference, reused_layers: int) -> None:
+    name = f"chain_via_training_forward.n{reused_layers}"
+    record = reference.manifest["inference"][name]
+    theirs = torch.tensor(reference.infer[f"{name}.draft_logits"])
+    decoding = Decoding(reference, reused_layers)
+    for number, cycle in enumerate(record["cycles"]):
+        assert len(decoding.tokens) - 1 == cycle["root_position"]
+        if number < 2:
+            logits = [decoding.state.begin()]
+            for step, token in enumerate(cycle["chain_draft_ids"][:-1]):
+                logits.append(decoding.state.expand([token], [step - 1]))
+            torch.testing.assert_close(torch.cat(logits), theirs[6 * number : 6 * number + 6], rtol=0, atol=1e-4)
+        tree, accepted = decoding.cycle(lambda state: draft_chain(state, 6, GREEDY))
+        assert list(tree.tokens) == cycle["chain_draft_ids"]
+        assert accepted == cycle["accepted"]
+    assert decoding.calls == record["target_calls"]
+    expected = reference.infer["vanilla_ids"].tolist()
+    assert decoding.tokens[: len(expected)] == expected
+
+
+def test_an_answer_ends_within_an_accepted_run(reference: Reference) -> None:
+    """The authors' end-of-text case, through the server's own rule for where an answer ends."""
+    from moa_server.session import Session, SessionLimits
+    from moa_shared.answer import AnswerSettings, Finish
+
+    end = reference.manifest["inference"]["eos_case"]["eos_token_id"]
+    prompt = reference.infer["prompt_ids"].tolist()
+    session = Session(SessionLimits(512, 512), end_of_text=frozenset({end}), decode=lambda _: "", run_ahead=False)
+    session.on_ask(0, 0, prompt, AnswerSettings(), 0)
+    target = reference.target()
+    cache = target.new_cache()
+    finish = Finish.UNFINISHED
+    vanilla = reference.infer["vanilla_ids"].tolist()
+    while finish is Finish.UNFINISHED:
+        work = session.next_work()
+        assert work is not None
+        cache.crop(work.cached)
+        fed = len(work.feed)
+        parents = [*range(-1, fed - 1), *(fed + parent for parent in work.tree.parents)]
+        output = target.forward(cache, [*work.feed, *work.tree.tokens], parents)
+        judgement = work.judge(output.logits[fed - 1 :].argmax(-1).tolist())
+        cache.keep([*range(fed), *(fed + node for node in judgement.kept)])
+        assert session.on_judged(work, judgement)
+        finish = judgement.finish
+        base = len(session.tokens)
+        drafted = vanilla[base : base + 6]
+        if finish is Finish.UNFINISHED:
+            session.on_draft(
+                epoch=0,
+                base=base,
+                prefix_hash=session.hashes.at(base),
+                first_node=0,
+                tokens=drafted,
+                parents=(),
+                committed=base,
+            )
+    assert finish is Finish.END_OF_TEXT
+    theirs = reference.infer["eos_case.ids"].tolist()
+    assert session.tokens == theirs[: len(session.tokens)]
+    assert session.tokens[-1] == end
