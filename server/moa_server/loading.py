@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
+import structlog
 import torch
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import ConfigError
+from moa_shared.drafter import Checkpoint, load_checkpoint
+from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, load_target_model, load_tokenizer, resolve
 from moa_shared.progress import Progress
+from moa_shared.shipped import shipped_drafter
 
 from moa_server.host import Host, Served
 from moa_server.settings import ServerSettings
-from moa_server.stepper import Stepper
+from moa_server.stepper import MemorySource, Stepper
 from moa_server.target import Target
+
+log = structlog.get_logger()
 
 DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32}
 
@@ -38,6 +44,7 @@ def load_host(settings: ServerSettings, progress: Progress) -> Host:
             hint="Lower --context-length, or leave it out.",
         )
     tokenizer = load_tokenizer(files)
+    drafter = find_drafter(settings.drafter, files, target)
 
     def decode(tokens: Sequence[int]) -> str:
         return str(tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
@@ -47,20 +54,65 @@ def load_host(settings: ServerSettings, progress: Progress) -> Host:
             target_id=files.target_id,
             target_fingerprint=bytes.fromhex(files.fingerprint),
             tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
+            drafter_fingerprint=bytes.fromhex(drafter.fingerprint) if drafter else b"",
         ),
         dtype=settings.dtype,
         vocab_size=target.vocab_size,
         context_tokens=target.context_length,
         end_of_text=end_of_text(files, tokenizer.eos_token_id),
         decode=decode,
-        reused_layers=0,
+        reused_layers=drafter.config.reused_layers if drafter else 0,
     )
 
     def before() -> None:  # OpenMP counts threads for each calling thread
         if settings.threads:
             torch.set_num_threads(settings.threads)
 
-    return Host(served, Stepper(target, None), settings, before=before)
+    source = memory_source(drafter, target) if drafter else None
+    return Host(served, Stepper(target, source), settings, before=before)
+
+
+def find_drafter(spec: str, files: ModelFiles, target: Target) -> Checkpoint | None:
+    """The drafter whose memory rows are served.
+
+    Args:
+        spec: "none"; "default": the one that comes with the package for this target, if any; or a path.
+
+    Raises:
+        NotFoundError, CheckpointError: a path that is not there, or no drafter for this target.
+    """
+    if spec == "none":
+        return None
+    path = shipped_drafter(files.fingerprint) if spec == "default" else Path(spec)
+    if path is None:
+        log.warning("no drafter is shipped for this target: clients get no memory", target=files.target_id)
+        return None
+    checkpoint = load_checkpoint(path)
+    config = checkpoint.config
+    shapes: dict[str, tuple[object, object]] = {
+        "vocabulary": (config.vocab_size, target.vocab_size),
+        "hidden size": (config.hidden_size, target.hidden_size),
+        "number of layers": (config.target_layers, target.layer_count),
+        "KV width": (config.kv_width, 2 * target.kv_heads * target.head_dim),
+    }
+    if config.target_fingerprint:  # the authors' checkpoints do not say whose they are: their shapes must fit
+        shapes["fingerprint"] = (config.target_fingerprint, files.fingerprint)
+    for what, (theirs, ours) in shapes.items():
+        if theirs != ours:
+            raise CheckpointError(
+                f"The drafter {path} is for another target: its {what} is {theirs}, {files.target_id} has {ours}.",
+                hint="Give another --drafter, or --drafter none.",
+            )
+    log.info("drafter loaded", path=str(path), fingerprint=checkpoint.fingerprint[:12])
+    return checkpoint
+
+
+def memory_source(drafter: Checkpoint, target: Target) -> MemorySource:
+    """The drafter's memory encoder, in the target's precision."""
+    encoder = drafter.encoder(target.dtype).to(target.device)
+    config = drafter.config
+    state_layer = target.layer_count - config.reused_layers if config.reused_layers else None
+    return MemorySource(encoder.encode, config.memory_width, state_layer)
 
 
 def end_of_text(files: ModelFiles, tokenizer_eos: int | None) -> frozenset[int]:
