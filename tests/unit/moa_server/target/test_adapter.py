@@ -169,6 +169,23 @@ def test_a_token_outside_the_vocabulary_is_refused_and_harms_nothing(make_model,
     torch.testing.assert_close(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
 
 
+def test_a_forward_that_fails_half_way_harms_nothing(make_model, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target(make_model())
+    cache = target.new_cache()
+    target.forward(cache, PREFIX)
+
+    def out_of_memory(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target.model.model.layers[1].mlp, "forward", out_of_memory)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            target.forward(cache, TREE_TOKENS, TREE)
+    assert cache.length == len(PREFIX)
+    expected, _ = bare(make_model(), [*PREFIX, 9])
+    torch.testing.assert_close(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
+
+
 def test_no_tokens_are_refused(make_model) -> None:
     target = Target(make_model())
     with pytest.raises(TokenRangeError, match="no tokens"):
