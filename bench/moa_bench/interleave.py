@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 
 
 def time_interleaved(
-    cases: Mapping[str, Callable[[], None]],
+    cases: Mapping[str, Callable[[], object]],
     repeats: int,
     *,
-    reset: Callable[[], None] = lambda: None,
+    reset: Callable[[], object] = lambda: None,
     warm_up: int = 2,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:

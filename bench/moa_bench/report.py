@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from moa_shared.errors import ConfigError, DataError, NotFoundError
 
 
@@ -60,6 +61,38 @@ def replace_section(page: Path, name: str, text: str) -> None:
     if not found_opening or not found_closing:
         raise DataError(f"{page} lacks the lines {opening.strip()} and {closing}.", hint="Put both back.")
     write_text(page, before + opening + text.rstrip("\n") + "\n" + closing + after)
+
+
+def facts_line(result: Mapping[str, Any]) -> str:
+    """One paragraph that says what the figures depend on."""
+    machine = result["machine"]
+    packages = ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
+    pinned = "server and client pinned to a core each" if result["pinned"] else "not pinned"
+    return (
+        f"Measured {machine['time'][:10]} on {machine['cpu']} ({machine['cores']} cores), one thread each, {pinned}; "
+        f"{result['target']}; {packages}; commit {machine['commit'] or 'unknown'}.\n"
+    )
+
+
+def publish(suite: str, result: object, tables: str, *, quick: bool, json_file: Path | None) -> None:
+    """Put results where they belong: `json_file` if given ("-": standard output), else the checkout, unless quick.
+
+    Raises:
+        MoaError: a file cannot be written.
+    """
+    if json_file is not None:
+        if str(json_file) == "-":
+            click.echo(to_json(result), nl=False)
+        else:
+            write_text(json_file, to_json(result))
+            click.echo(tables)
+        return
+    click.echo(tables)
+    root = checkout_root()
+    if quick or root is None:
+        return
+    write_text(root / "bench" / "results" / f"{suite}.json", to_json(result))
+    replace_section(root / "docs" / "bench.md", suite, tables)
 
 
 def _plain(value: object) -> Any:

@@ -1,0 +1,91 @@
+"""The drafter to measure with: the shipped one, or an untrained one of its size where none is shipped.
+
+What a step costs does not depend on training; what is accepted does, so results always say which of the two it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from moa_shared.shipped import shipped_drafter
+
+if TYPE_CHECKING:
+    import torch
+    from moa_shared.drafter import Checkpoint, DraftDecoder
+    from moa_shared.models import ModelFiles
+
+SHIPPED = "shipped"
+UNTRAINED = "untrained"
+UNTRAINED_VOCAB = 16_384  # covers 97 % of the default target's greedy tokens; the full head is half of a draft step
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredDrafter:
+    """A drafter's tensors and where they come from (SHIPPED or UNTRAINED)."""
+
+    checkpoint: Checkpoint
+    origin: str
+
+    @property
+    def description(self) -> str:
+        """For tables: "shipped, N = 0, 16384 draft tokens"."""
+        config = self.checkpoint.config
+        return f"{self.origin}, N = {config.reused_layers}, {config.draft_vocab or config.vocab_size} draft tokens"
+
+
+def find_drafter(files: ModelFiles) -> MeasuredDrafter:
+    """The drafter that comes with the package for this target, else an untrained one."""
+    from moa_shared.drafter import load_checkpoint
+
+    path = shipped_drafter(files.fingerprint)
+    if path is not None:
+        return MeasuredDrafter(load_checkpoint(path), SHIPPED)
+    return untrained_drafter(files, 0)
+
+
+def untrained_drafter(files: ModelFiles, reused_layers: int) -> MeasuredDrafter:
+    """Random tensors: MLPs below twice the hidden size, as in the paper's drafters, which keeps the file under 20 MB."""
+    from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors
+    from moa_shared.models import load_config
+
+    target: Any = load_config(files)
+    heads, kv_heads = target.num_attention_heads, target.num_key_value_heads
+    head_dim = getattr(target, "head_dim", None) or target.hidden_size // heads
+    mlp = 64 * round(1.75 * target.hidden_size / 64)
+    config = DrafterConfig(
+        vocab_size=target.vocab_size,
+        hidden_size=target.hidden_size,
+        target_layers=target.num_hidden_layers,
+        target_heads=heads,
+        target_kv_heads=kv_heads,
+        target_head_dim=head_dim,
+        sa_kv_heads=kv_heads,
+        sa_mlp=mlp,
+        ca_kv_heads=kv_heads,
+        ca_mlp=mlp,
+        lsa_heads=2 * kv_heads,  # of the target's head dimension: the target's own head count need not divide the width
+        lsa_kv_heads=kv_heads,
+        lsa_mlp=4 * kv_heads * head_dim,
+        rms_norm_eps=target.rms_norm_eps,
+        rope_parameters=target.rope_parameters,
+        reused_layers=reused_layers,
+        draft_vocab=min(UNTRAINED_VOCAB, target.vocab_size),
+        target_fingerprint=files.fingerprint,
+    )
+    return MeasuredDrafter(Checkpoint(config, fresh_tensors(config, seed=0), ""), UNTRAINED)
+
+
+def load_decoder(files: ModelFiles, drafter: MeasuredDrafter, dtype: torch.dtype) -> DraftDecoder:
+    """The client's half over the target's frozen parts."""
+    from moa_shared.models import load_part, load_target_model
+    from moa_shared.models.loading import EMBEDDINGS, HEAD
+
+    checkpoint = drafter.checkpoint
+    parts = load_part(files, [EMBEDDINGS, HEAD], dtype)
+    reused, final_norm = [], None
+    if count := checkpoint.config.reused_layers:
+        layers = checkpoint.config.target_layers
+        tail: Any = load_target_model(files, dtype, range(layers - count, layers))
+        reused, final_norm = list(tail.model.layers), tail.model.norm
+    return checkpoint.decoder(dtype, parts[EMBEDDINGS], parts[HEAD], reused, final_norm)

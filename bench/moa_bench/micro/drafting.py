@@ -1,0 +1,83 @@
+"""What drafting costs on the device: one step of the draft decoder, and whole chains and trees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moa_bench.interleave import time_interleaved
+from moa_bench.spread import Spread
+
+if TYPE_CHECKING:
+    from moa_shared.drafter import DraftDecoder, DraftState
+
+CHAIN = 5
+NEW_TOKENS = 2  # committed since the last draft: an accepted one and the bonus token
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCost:
+    """One piece of drafting."""
+
+    what: str
+    ms: Spread
+
+
+def measure_drafting(decoder: DraftDecoder, prefix: int, repeats: int) -> list[DraftCost]:
+    """Behind `prefix` tokens with all their memory rows, greedy.
+
+    The first step of a draft also reads the tokens committed since the last one; it is timed for two of them.
+    """
+    from moa_shared.coupling import Sampling
+    from moa_shared.drafting import draft_chain, draft_tree
+    from moa_shared.drafting.dynamic_tree import TreeShape
+
+    state = _filled_state(decoder, prefix)
+    greedy = Sampling()
+    small, paper = TreeShape(depth=4, breadth=4, nodes=24), TreeShape()
+    level = paper.breadth
+    whole: dict[str, Callable[[], object]] = {
+        f"first step, {NEW_TOKENS} new tokens": state.begin,
+        f"chain of {CHAIN}": lambda: draft_chain(state, CHAIN, greedy),
+        f"tree of {small.nodes} nodes, depth {small.depth}": lambda: draft_tree(state, small, greedy),
+        f"tree of {paper.nodes} nodes, depth {paper.depth}": lambda: draft_tree(state, paper, greedy),
+    }
+    further: dict[str, Callable[[], object]] = {
+        "one more token of a chain": lambda: state.expand([1], [-1]),
+        f"one level of {level} nodes": lambda: state.expand([1] * level, [-1] * level),
+    }
+
+    def commit() -> None:
+        state.crop(prefix - NEW_TOKENS)
+        state.extend([2] * NEW_TOKENS)
+        _remember(state, prefix - NEW_TOKENS, prefix - 1)
+
+    def commit_and_begin() -> None:
+        commit()
+        state.begin()
+
+    taken = time_interleaved(whole, repeats, reset=commit)
+    taken |= time_interleaved(further, repeats, reset=commit_and_begin)
+    return [DraftCost(name, Spread.of(taken[name])) for name in [*whole, *further]]
+
+
+def _filled_state(decoder: DraftDecoder, prefix: int) -> DraftState:
+    from moa_shared.drafter import DraftState
+
+    state = DraftState(decoder)
+    state.extend([(7 * place + 11) % decoder.config.vocab_size for place in range(prefix)])
+    _remember(state, 0, prefix - 1)
+    state.begin()
+    return state
+
+
+def _remember(state: DraftState, start: int, stop: int) -> None:
+    """Memory rows (and states for reused layers) of these positions; their content does not change what they cost."""
+    import torch
+
+    config = state.decoder.config
+    generator = torch.Generator().manual_seed(start)
+    state.append_memory(start, torch.randn(stop - start, config.memory_width, generator=generator))
+    if config.reused_layers:
+        state.append_reused_state(start, torch.randn(stop - start, config.hidden_size, generator=generator))

@@ -1,0 +1,136 @@
+"""The suite: runs the measurements one after another and reports them as JSON and as tables."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moa_shared.progress import Progress, make_progress
+
+from moa_bench.cores import on_cores, split_cores
+from moa_bench.drafters import MeasuredDrafter, find_drafter, load_decoder
+from moa_bench.facts import gather_facts
+from moa_bench.micro import tables
+from moa_bench.prompts import QUESTIONS, chat_tokens, question_of
+from moa_bench.report import checkout_root, publish
+
+if TYPE_CHECKING:
+    import torch
+    from moa_server.target import Target
+    from moa_shared.models import ModelFiles
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much to measure.
+
+    Args:
+        prefix_tokens: behind which forwards and drafts run: a question and half of its answer.
+        repeats: of each forward; 20 pairs give ratios to about 1 % on a quiet machine.
+        flip_prompts, flip_tokens: text on which flips are counted.
+        prompt_tokens: lengths of the prompts whose first token is timed.
+        answer_tokens: of each answer that is timed or counted.
+        answers: of each kind.
+        starts: of each program.
+        equal_prompts: whose float32 texts are compared.
+    """
+
+    prefix_tokens: int = 256
+    repeats: int = 20
+    flip_prompts: int = 5
+    flip_tokens: int = 128
+    prompt_tokens: tuple[int, ...] = (50, 500)
+    answer_tokens: int = 64
+    answers: int = 5
+    starts: int = 3
+    equal_prompts: int = 4
+
+
+QUICK = Effort(64, 2, 1, 16, (50,), 8, 1, 1, 1)
+
+
+@dataclass(slots=True)
+class Bench:
+    """What the measurements share."""
+
+    effort: Effort
+    files: ModelFiles
+    tokenizer: PreTrainedTokenizerBase
+    drafter: MeasuredDrafter
+    progress: Progress
+    result: dict[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def section(self, title: str) -> Iterator[None]:
+        """One measurement, shown while it runs, its seconds noted."""
+        began = time.monotonic()
+        with self.progress.task(title):
+            yield
+        self.result.setdefault("seconds", {})[title] = round(time.monotonic() - began, 1)
+
+    def prompt(self, question: str) -> list[int]:
+        return chat_tokens(self.tokenizer, question)
+
+
+def run_micro(*, model: str, quick: bool, json_file: Path | None, pin: bool) -> None:
+    """Measure and report.
+
+    Raises:
+        MoaError: the model cannot be had, or a server or client fails.
+    """
+    facts = gather_facts(checkout_root())
+    import torch
+    from moa_shared.models import load_tokenizer, resolve
+
+    torch.set_num_threads(1)
+    progress = make_progress()
+    files = resolve(model, progress=progress)
+    bench = Bench(QUICK if quick else Effort(), files, load_tokenizer(files), find_drafter(files), progress)
+    bench.result |= {
+        "suite": "micro",
+        "quick": quick,
+        "pinned": pin,
+        "machine": facts,
+        "target": files.target_id,
+        "drafter": bench.drafter.description,
+    }
+    server_cores, own_cores = split_cores(pin)
+    with on_cores(own_cores):
+        _measure_forwards(bench, torch.bfloat16)
+        _measure_drafting(bench, torch.bfloat16)
+    publish("micro", bench.result, tables.render(bench.result), quick=quick, json_file=json_file)
+
+
+def _measure_forwards(bench: Bench, dtype: torch.dtype) -> None:
+    """Verification against the bare forward, and flips."""
+    from moa_server.target import Target
+    from moa_shared.models import load_target_model
+
+    from moa_bench.micro.rounding import count_flips
+    from moa_bench.micro.verification import measure_verification
+
+    effort = bench.effort
+    with bench.section("Loading the target twice"):
+        target = Target(load_target_model(bench.files, dtype))
+        bare = load_target_model(bench.files, dtype)
+        encoder = bench.drafter.checkpoint.encoder(dtype)
+    prefix = bench.prompt(question_of(bench.tokenizer, effort.prefix_tokens))
+    with bench.section("Verification"):
+        bench.result["prefix_tokens"] = len(prefix)
+        bench.result["verification"] = measure_verification(target, bare, prefix, encoder.encode, effort.repeats)
+    with bench.section("Flipped choices"):
+        prompts = [bench.prompt(question) for question in QUESTIONS[: effort.flip_prompts]]
+        bench.result["flips"] = count_flips(target, prompts, effort.flip_tokens)
+
+
+def _measure_drafting(bench: Bench, dtype: torch.dtype) -> None:
+    from moa_bench.micro.drafting import measure_drafting
+
+    with bench.section("Drafting"):
+        decoder = load_decoder(bench.files, bench.drafter, dtype)
+        bench.result["drafting"] = measure_drafting(decoder, bench.effort.prefix_tokens, 5 * bench.effort.repeats)

@@ -1,0 +1,60 @@
+"""The suite's results as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from moa_bench.report import facts_line, table
+
+MS = "ms: median (quartiles)"
+
+
+def render(result: Mapping[str, Any]) -> str:
+    """All tables of the measurements that the result holds."""
+    sections: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "verification": _verification,
+        "drafting": _drafting,
+        "flips": _flips,
+    }
+    parts = [facts_line(result)]
+    parts += [show(result) for key, show in sections.items() if key in result]
+    return "\n".join(parts)
+
+
+def _verification(result: Mapping[str, Any]) -> str:
+    rows = [
+        [
+            cost.shape,
+            cost.tokens,
+            cost.bare_ms.text(),
+            cost.forward_ms.text(),
+            cost.encoded_rows,
+            cost.ours_ms.text(),
+            cost.forward_ratio.text(2),
+            cost.ratio.text(2),
+        ]
+        for cost in result["verification"]
+    ]
+    head = [
+        "fed at once", "tokens", "bare forward, ms", "ours without memory, ms", "rows encoded", "ours, ms",
+        "ratio without memory", "ratio",
+    ]  # fmt: skip
+    return f"### Verification over transformers' bare forward\n\nBehind {result['prefix_tokens']} tokens, bf16. " + (
+        "Ratios are of interleaved pairs.\n\n" + table(head, rows)
+    )
+
+
+def _drafting(result: Mapping[str, Any]) -> str:
+    rows = [[cost.what, cost.ms.text(2)] for cost in result["drafting"]]
+    return f"### Drafting\n\nThe drafter: {result['drafter']}; bf16.\n\n" + table(["piece", MS], rows)
+
+
+def _flips(result: Mapping[str, Any]) -> str:
+    rows = [
+        [f"{flips.shape} of {flips.tokens}", flips.positions, flips.flipped, f"{100 * flips.share:.2f} %", flips.near_ties]
+        for flips in result["flips"]
+    ]
+    head = ["fed at once", "positions", "flipped", "share", "of them near ties"]
+    note = "Teacher-forced on the text of single steps, bf16. A near tie: the two best logits within one step of bf16.\n\n"
+    return "### Choices that rounding flips\n\n" + note + table(head, rows)
