@@ -46,6 +46,11 @@ class SessionRegistry:
         return len(self._slots)
 
     @property
+    def slots(self) -> tuple[Slot, ...]:
+        """All sessions, oldest first."""
+        return tuple(self._slots.values())
+
+    @property
     def detached(self) -> int:
         """How many sessions wait for their client."""
         return len(self._detached)

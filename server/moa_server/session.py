@@ -169,7 +169,8 @@ class Session:
         """
         self._check_new(tokens, held=0, spare=0)
         running = self.phase is Phase.ANSWERING or self._finish in ENDED_BY_RULE
-        self._resumable = running and self._replace(0, tokens)
+        continues = self._replace(0, tokens)
+        self._resumable = running and continues
         if not self._resumable:
             self._crop(len(tokens))
         self.version += 1  # a forward under way answers to the stream that broke

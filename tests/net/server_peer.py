@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -78,7 +78,7 @@ def make_host(target: Target, *, stepper: Stepper | None = None, **settings: Any
     return Host(
         served,
         stepper or Stepper(target, toy_source(target)),
-        ServerSettings(port=0, **settings),
+        ServerSettings(**{"port": 0, **settings}),
         before=lambda: torch.set_num_threads(1),
     )
 
@@ -241,3 +241,10 @@ async def generate(
         tokens += response.tokens
         finish = Finish(response.finish)
     return tokens, finish
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Lets the server's own tasks run until something holds that no frame tells."""
+    async with asyncio.timeout(PATIENCE):
+        while not holds():  # noqa: ASYNC110 (the server has no event for tests to wait on)
+            await asyncio.sleep(0.001)

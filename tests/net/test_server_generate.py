@@ -16,7 +16,7 @@ from moa_shared.coupling import Sampling
 from moa_shared.errors import ContextLengthError, TokenRangeError
 from moa_shared.wire import PROTOCOL_VERSION, error_from_rpc
 
-from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, decode, generate, make_host, plain_text, serving
+from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, decode, generate, make_host, plain_text, serving, until
 
 PROMPT = [5, 17, 33, 2, 64]
 
@@ -33,7 +33,12 @@ async def test_describe_says_what_is_served(channel: grpc.aio.Channel) -> None:
 async def test_greedy_text_is_that_of_transformers(channel: grpc.aio.Channel, target: Target) -> None:
     tokens, finish = await generate(channel, PROMPT, AnswerSettings(max_tokens=30, ignore_end_of_text=True))
     expected = target.model.generate(
-        torch.tensor([PROMPT]), attention_mask=torch.ones(1, len(PROMPT)), max_new_tokens=30, do_sample=False, eos_token_id=None, pad_token_id=0
+        torch.tensor([PROMPT]),
+        attention_mask=torch.ones(1, len(PROMPT)),
+        max_new_tokens=30,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
     )
     assert tokens == expected[0, len(PROMPT) :].tolist()
     assert finish is Finish.MAX_TOKENS
@@ -91,6 +96,4 @@ async def test_a_call_that_ends_early_frees_its_session(server: RunningServer, c
     await call.read()
     assert len(server.host.registry) == 1
     call.cancel()
-    async with asyncio.timeout(10):
-        while len(server.host.registry):
-            await asyncio.sleep(0.001)
+    await until(lambda: len(server.host.registry) == 0)

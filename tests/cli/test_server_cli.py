@@ -1,0 +1,228 @@
+"""`moa-server` as a user meets it: help, refusals with their exit codes, a served model from start to SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+import structlog
+import torch
+from click.testing import CliRunner
+from moa.v1 import moa_pb2 as pb
+from moa.v1 import moa_pb2_grpc
+from moa_server.cli import OPTIONS, cli, main
+from moa_server.settings import ServerSettings
+from moa_shared.drafter import DrafterConfig, fresh_tensors, load_checkpoint, save_checkpoint
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("proto", "shared", "server")]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(ROOTS), "OMP_NUM_THREADS": "1"}
+SIZES = {"vocab_size": 97, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model with a tokenizer, as save_pretrained writes it."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    torch.manual_seed(1)
+    config = LlamaConfig(**SIZES, intermediate_size=48, num_hidden_layers=2, max_position_embeddings=64, eos_token_id=2)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    words = {f"w{index}": index for index in range(97)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="w2").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A cache of its own, and no log left that writes to this test's standard error."""
+    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+    yield
+    structlog.reset_defaults()
+
+
+def drafter_config(**changes: object) -> DrafterConfig:
+    shapes = {
+        "vocab_size": 97,
+        "hidden_size": 32,
+        "target_layers": 2,
+        "target_heads": 4,
+        "target_kv_heads": 2,
+        "target_head_dim": 8,
+        "sa_kv_heads": 2,
+        "sa_mlp": 16,
+        "ca_kv_heads": 2,
+        "ca_mlp": 16,
+        "lsa_heads": 4,
+        "lsa_kv_heads": 2,
+        "lsa_mlp": 16,
+    }
+    return DrafterConfig(**{**shapes, **changes})  # type: ignore[arg-type]
+
+
+def fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
+    """Exit code and standard error of a command that must not serve."""
+    monkeypatch.setattr(sys, "argv", ["moa-server", *map(str, arguments)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert isinstance(caught.value.code, int)
+    return caught.value.code, capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- help
+
+
+def test_help_names_every_setting() -> None:
+    text = CliRunner().invoke(cli, ["serve", "--help"]).output
+    assert set(OPTIONS) | {"model"} == set(ServerSettings.model_fields)
+    for name in OPTIONS:
+        assert f"--{name.replace('_', '-')} " in text
+    assert "[default: 50051]" in re.sub(r"\s+", " ", text)
+
+
+def test_help_needs_neither_torch_nor_grpc() -> None:
+    code = "import sys, moa_server.cli; sys.exit(bool({'torch', 'grpc', 'transformers'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, timeout=60).returncode == 0
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--port", "99999"], "--port is '99999': input should be less than or equal to 65535."),
+        (["--threads", "many"], "--threads is 'many'"),
+        (["--dtype", "fp8"], "--dtype is 'fp8': input should be 'bf16' or 'float32'."),
+        (["--max-sessions", "0"], "--max-sessions is '0'"),
+        (["--detached-seconds", "-1"], "--detached-seconds is '-1'"),
+        (["--log-format", "xml"], "--log-format is 'xml'"),
+        (["--colour", "red"], "No such option"),
+    ],
+)
+def test_option_values_that_are_not_allowed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    code, err = fails(monkeypatch, capsys, "serve", *arguments)
+    assert code == 2
+    assert words in err
+
+
+def test_flags_go_before_the_environment_and_that_before_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "moa.toml"
+    file.write_text("[server]\nport = 1001\nthreads = 1\nmax_sessions = 4\n")
+    monkeypatch.setenv("MOA_SERVER_PORT", "1002")
+    monkeypatch.setenv("MOA_SERVER_THREADS", "2")
+    seen: list[ServerSettings] = []
+    monkeypatch.setattr("moa_server.cli.run", seen.append)
+    result = CliRunner().invoke(cli, ["serve", "some/model", "--port", "1003", "--config", str(file)])
+    assert result.exit_code == 0
+    (settings,) = seen
+    assert (settings.model, settings.port, settings.threads, settings.max_sessions) == ("some/model", 1003, 2, 4)
+
+
+def test_unknown_settings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "moa.toml"
+    file.write_text("[server]\ncolour = 'red'\n")
+    code, err = fails(monkeypatch, capsys, "serve", "--config", file)
+    assert code == 2
+    assert "colour in [server]" in err
+    assert "Known settings: " in err
+    code, err = fails(monkeypatch, capsys, "serve", "--config", tmp_path / "none.toml")
+    assert code == 66
+    assert "does not exist" in err
+    monkeypatch.setenv("MOA_SERVER_COLOUR", "red")
+    code, err = fails(monkeypatch, capsys, "serve")
+    assert code == 2
+    assert "MOA_SERVER_COLOUR is not a setting." in err
+
+
+def test_a_model_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    code, err = fails(monkeypatch, capsys, "serve", "./nowhere/model.gguf")
+    assert code == 66
+    assert err.startswith("Error: ")
+    assert "nowhere" in err
+
+
+def test_a_context_that_the_target_does_not_hold(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model_folder: Path
+) -> None:
+    code, err = fails(monkeypatch, capsys, "serve", model_folder, "--context-length", 65)
+    assert code == 2
+    assert "The context length is 65, tiny holds 64 tokens." in err
+
+
+def test_drafters_that_cannot_be_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model_folder: Path, tmp_path: Path
+) -> None:
+    code, err = fails(monkeypatch, capsys, "serve", model_folder, "--drafter", tmp_path / "none.safetensors")
+    assert code == 66
+    assert "There is no drafter checkpoint" in err
+
+    path = tmp_path / "drafter.safetensors"
+    config = drafter_config(target_fingerprint="ab" * 32)
+    save_checkpoint(path, config, fresh_tensors(config, seed=1))
+    code, err = fails(monkeypatch, capsys, "serve", model_folder, "--drafter", path)
+    assert code == 65
+    assert "is for another target: its fingerprint is abab" in err
+
+    config = drafter_config(target_layers=3)
+    save_checkpoint(path, config, fresh_tensors(config, seed=1))
+    code, err = fails(monkeypatch, capsys, "serve", model_folder, "--drafter", path)
+    assert code == 65
+    assert "its number of layers is 3, tiny has 2" in err
+
+    path.write_bytes(path.read_bytes()[:-100])
+    code, err = fails(monkeypatch, capsys, "serve", model_folder, "--drafter", path)
+    assert code == 65
+    assert "corrupt or truncated" in err
+
+
+# ---------------------------------------------------------------- a server from start to end
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_serves_and_ends_cleanly(model_folder: Path, tmp_path: Path, number: signal.Signals) -> None:
+    drafter, ready = tmp_path / "drafter.safetensors", tmp_path / "ready"
+    config = drafter_config(reused_layers=1)
+    save_checkpoint(drafter, config, fresh_tensors(config, seed=1))
+    command = [sys.executable, "-m", "moa_server.cli", "serve", str(model_folder), "--port", "0", "--threads", "1"]
+    options = ["--drafter", str(drafter), "--ready-file", str(ready), "--log-format", "json", "--dtype", "float32"]
+    with subprocess.Popen(
+        [*command, *options], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.fullmatch(r"serving tiny on (127\.0\.0\.1:\d+)\n", line)
+            assert found, line
+            with grpc.insecure_channel(found[1]) as channel:
+                stub = moa_pb2_grpc.MoaStub(channel)
+                said = stub.Describe(pb.DescribeRequest())
+                assert said.identity.drafter_fingerprint.hex() == load_checkpoint(drafter).fingerprint
+                assert said.reused_layers == 1
+                request = pb.GenerateRequest(tokens=[1, 5, 9], sampling=pb.Sampling(max_tokens=4))
+                assert sum(len(response.tokens) for response in stub.Generate(request)) in range(1, 5)
+                assert ready.read_text() == f"{found[1]}\n"
+                running = stub.Generate(pb.GenerateRequest(tokens=[1], sampling=pb.Sampling(ignore_end_of_text=True)))
+                next(running)
+                process.send_signal(number)
+                assert [response.finish for response in running][-1] in (pb.FINISH_DRAINING, pb.FINISH_CONTEXT)
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 0, err
+    assert out == ""
+    assert f'"signal": "{number.name}"' in err
+    assert '"event": "stopped"' in err

@@ -1,0 +1,197 @@
+"""What clients must not send: each is refused in words, ends that stream alone, and harms nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc.aio
+import pytest
+from moa.v1 import moa_pb2 as pb
+from moa_server.app import RunningServer
+from moa_server.target import Target
+from moa_shared.answer import AnswerSettings
+from moa_shared.errors import (
+    ConfigError,
+    ContextLengthError,
+    MismatchError,
+    MoaError,
+    ProtocolError,
+    TokenRangeError,
+    TreeError,
+)
+from moa_shared.wire import error_from_rpc
+
+from tests.net.server_peer import CONTEXT, VOCAB, Peer, generate, make_host, plain_text, serving
+
+PROMPT = [5, 17, 33, 2, 64]
+GREEDY = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
+
+
+@pytest.fixture
+async def bystander(server: RunningServer, channel: grpc.aio.Channel, target: Target) -> AsyncIterator[Peer]:
+    """Another client in the middle of an answer, which must come out right whatever happens beside it."""
+    peer = Peer(channel)
+    await peer.open()
+    await peer.ask(PROMPT, GREEDY)
+    await peer.verdict()
+    yield peer
+    while peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
+        await peer.draft([])
+        await peer.verdict()
+    assert peer.tokens[len(PROMPT) :] == plain_text(target, PROMPT, GREEDY)[0]
+    assert len(server.host.registry) == 1  # the refused stream left nothing behind
+
+
+async def refused(peer: Peer) -> tuple[MoaError, grpc.StatusCode]:
+    """The error that the stream ends with."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await peer.done()
+    return error_from_rpc(caught.value), caught.value.code()
+
+
+Send = Callable[[Peer], Awaitable[None]]
+
+BEFORE_OPEN: dict[str, tuple[Send, str]] = {
+    "bytes that are no frame": (lambda peer: peer.send_bytes(b"\xff\xff\xff"), "a ClientFrame"),
+    "an empty frame": (lambda peer: peer.send_bytes(b""), "an empty or unknown one"),
+    "a frame of a later version": (lambda peer: peer.send_bytes(b"\xfa\x01\x00"), "an empty or unknown one"),
+    "an ask": (lambda peer: peer.ask(PROMPT, GREEDY), "Expected Open as the first frame, got ask"),
+    "a draft": (lambda peer: peer.send(draft=pb.Draft(base=1, tokens=[1])), "got draft"),
+    "a bye": (lambda peer: peer.send(bye=pb.Bye()), "got bye"),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE_OPEN)
+async def test_before_open(bystander: Peer, channel: grpc.aio.Channel, name: str) -> None:
+    send, words = BEFORE_OPEN[name]
+    peer = Peer(channel)
+    await send(peer)
+    error, status = await refused(peer)
+    assert isinstance(error, ProtocolError)
+    assert status is grpc.StatusCode.INVALID_ARGUMENT
+    assert words in error.message
+    assert error.hint
+
+
+BAD_OPENS: dict[str, tuple[dict[str, Any], type[MoaError], str]] = {
+    "another protocol": ({"protocol_version": 99}, MismatchError, "protocol version does not match"),
+    "another target": ({"identity": pb.Identity(target_fingerprint=b"x" * 32)}, MismatchError, "target model"),
+    "another tokenizer": ({"identity": pb.Identity(tokenizer_hash=b"x" * 32)}, MismatchError, "tokenizer"),
+    "another drafter": ({"identity": pb.Identity(drafter_fingerprint=b"x" * 32)}, MismatchError, "drafter"),
+    "unknown codecs": ({"memory": False, "codecs": [0]}, MismatchError, "memory codec"),
+    "a token out of range": ({"tokens": [1, VOCAB]}, TokenRangeError, f"Token 1 is {VOCAB}"),
+    "too many tokens": ({"tokens": [1] * (CONTEXT + 1)}, ContextLengthError, f"the context holds {CONTEXT}"),
+    "memory from beyond": ({"tokens": [1], "memory_from": 2}, ProtocolError, "memory_from up to 1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_OPENS)
+async def test_open(bystander: Peer, channel: grpc.aio.Channel, name: str) -> None:
+    fields, kind, words = BAD_OPENS[name]
+    peer = Peer(channel)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await peer.open(**fields)
+    error = error_from_rpc(caught.value)
+    assert type(error) is kind
+    assert words in error.message
+    assert error.hint
+
+
+def ask(**changes: Any) -> Send:
+    async def send(peer: Peer) -> None:
+        message = peer.ask_message([1, 2], GREEDY)
+        message.MergeFrom(pb.Ask(**changes))
+        await peer.send(ask=message)
+
+    return send
+
+
+async def ask_for_the_whole_context(peer: Peer) -> None:
+    await peer.ask([1] * (CONTEXT - len(peer.tokens)), GREEDY)
+
+
+IN_AN_ANSWER: dict[str, tuple[Send, type[MoaError], str]] = {
+    "a second open": (lambda peer: peer.send(open=pb.Open()), ProtocolError, "one Open a stream"),
+    "an ask beyond the end": (ask(base=50), ProtocolError, "got base 50"),
+    "an ask after other tokens": (ask(prefix_hash=1), ProtocolError, "continues this conversation"),
+    "an ask whose answer starts later": (ask(answer_start=90), ProtocolError, "answer_start 1 to"),
+    "an ask with a token out of range": (ask(tokens=[VOCAB]), TokenRangeError, f"is {VOCAB}"),
+    "an ask for the whole context": (ask_for_the_whole_context, ContextLengthError, "the context holds"),
+    "an ask with a temperature below 0": (ask(sampling=pb.Sampling(temperature=-1)), ConfigError, "temperature"),
+    "a draft token out of range": (lambda peer: peer.draft([1, VOCAB]), TokenRangeError, "Token 1"),
+    "a parent after its child": (lambda peer: peer.draft([1, 2], [1, -1]), TreeError, "Node 0"),
+    "a parent before the root": (lambda peer: peer.draft([1], [-2]), TreeError, "has parent -2"),
+    "fewer parents than tokens": (lambda peer: peer.draft([1, 2], [-1]), ProtocolError, "1 for 2"),
+    "a draft for tokens never committed": (lambda peer: peer.draft([1], committed=90), ProtocolError, "at most"),
+    "an ack of tokens never committed": (lambda peer: peer.send(ack=pb.Ack(committed=90)), ProtocolError, "an Ack"),
+    "a codec not offered": (lambda peer: peer.send(set_codec=pb.SetCodec(codec=0)), ProtocolError, "codec 0"),
+    "bytes that are no frame": (lambda peer: peer.send_bytes(b"\x0a\xff"), ProtocolError, "a ClientFrame"),
+}
+
+
+@pytest.mark.parametrize("name", IN_AN_ANSWER)
+async def test_in_an_answer(bystander: Peer, channel: grpc.aio.Channel, name: str) -> None:
+    send, kind, words = IN_AN_ANSWER[name]
+    peer = Peer(channel)
+    await peer.open()
+    await peer.ask(PROMPT, GREEDY)
+    await peer.verdict()
+    await send(peer)
+    error, _ = await refused(peer)
+    assert type(error) is kind
+    assert words in error.message
+    assert error.hint
+
+
+@pytest.mark.parametrize("length", [5000, 20_000])  # above our limit, and above gRPC's own
+async def test_a_frame_that_is_too_long(target: Target, length: int) -> None:
+    async with (
+        serving(make_host(target, frame_bytes=4096)) as running,
+        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
+    ):
+        peer, beside = Peer(channel), Peer(channel)
+        await peer.open()
+        await beside.open()
+        await peer.send(ask=pb.Ask(sampling=pb.Sampling(stop=["x" * length])))
+        error, _ = await refused(peer)
+        assert "Send less at once" in error.hint
+        await beside.ask(PROMPT, GREEDY)
+        await beside.verdict()
+
+
+async def test_a_stream_that_never_opens(target: Target) -> None:
+    async with (
+        serving(make_host(target, open_seconds=0.05)) as running,
+        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
+    ):
+        error, _ = await refused(Peer(channel))
+        assert "an Open within 0.05 s" in error.message
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        {"epoch": 0, "base": 90, "committed": 0},  # beyond what is committed
+        {"prefix_hash": 1},  # another conversation
+        {"first_node": 5, "parents": []},  # after nodes that never came
+        {"base": 0, "committed": 0},
+    ],
+)
+async def test_stale_drafts_are_counted_and_dropped(channel: grpc.aio.Channel, draft: dict[str, Any]) -> None:
+    peer = Peer(channel)
+    await peer.open()
+    await peer.ask(PROMPT, GREEDY)
+    await peer.verdict()
+    await peer.draft([1, 2, 3], **draft)
+    await peer.draft([])
+    verdict = await peer.verdict()
+    assert (verdict.stale_nodes, verdict.drafted, len(verdict.tokens)) == (3, 0, 1)
+
+
+async def test_generate_of_bytes_that_are_no_request(channel: grpc.aio.Channel, target: Target) -> None:
+    call = channel.unary_stream("/moa.v1.Moa/Generate")(b"\xff\xff")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call.read()
+    assert "a GenerateRequest" in error_from_rpc(caught.value).message
+    assert await generate(channel, PROMPT, GREEDY) == plain_text(target, PROMPT, GREEDY)

@@ -1,0 +1,355 @@
+"""Converse over a real server: rounds of drafts, streamed drafts, memory, resume."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import grpc.aio
+import pytest
+import torch
+from moa.v1 import moa_pb2 as pb
+from moa_server.app import RunningServer
+from moa_server.target import Target
+from moa_shared.answer import AnswerSettings, Finish
+from moa_shared.codec import Codec, decode
+from moa_shared.coupling import Sampling
+from moa_shared.prefix_hash import PrefixHashes
+
+from tests.net.server_peer import (
+    CONTEXT,
+    IDENTITY,
+    ROW_WIDTH,
+    STATE_LAYER,
+    VOCAB,
+    Peer,
+    make_host,
+    plain_text,
+    serving,
+    toy_source,
+    until,
+)
+
+PROMPT = [5, 17, 33, 2, 64]
+GREEDY = AnswerSettings(max_tokens=24, ignore_end_of_text=True)
+SAMPLED = AnswerSettings(Sampling(temperature=0.9, top_p=0.95, seed=11), max_tokens=24, ignore_end_of_text=True)
+
+
+async def answer_in_rounds(peer: Peer, known: Sequence[int], rng: random.Random, *, trees: bool) -> Finish:
+    """Drafts what the answer will be, with errors, until it ends."""
+    verdict = await peer.verdict()
+    prompt = verdict.base
+    while verdict.finish == pb.FINISH_UNSPECIFIED:
+        done = len(peer.tokens) - prompt
+        guess = [token if rng.random() < 0.7 else rng.randrange(VOCAB) for token in known[done : done + 4]]
+        if trees and guess:  # a wrong first child beside the right one, and a wrong leaf below that
+            wrong = (guess[0] + 1) % VOCAB
+            await peer.draft([wrong, *guess, wrong], [-1, -1, *range(1, len(guess)), 0])
+        else:
+            await peer.draft(guess)
+        verdict = await peer.verdict()
+    return Finish(verdict.finish)
+
+
+@pytest.mark.parametrize("settings", [GREEDY, SAMPLED])
+@pytest.mark.parametrize("trees", [False, True])
+async def test_rounds_of_drafts_give_the_target_s_text(
+    channel: grpc.aio.Channel, target: Target, settings: AnswerSettings, trees: bool
+) -> None:
+    expected, finish = plain_text(target, PROMPT, settings)
+    peer = Peer(channel)
+    await peer.open()
+    await peer.ask(PROMPT, settings)
+    assert await answer_in_rounds(peer, expected, random.Random(1), trees=trees) is finish
+    assert peer.tokens[len(PROMPT) :] == expected
+    assert len(peer.verdicts) < len(expected)  # drafts were accepted
+    assert sum(verdict.accepted for verdict in peer.verdicts) > 0
+    await peer.bye()
+
+
+async def test_without_drafts_a_synchronous_server_waits(channel: grpc.aio.Channel) -> None:
+    peer = Peer(channel)
+    await peer.open()
+    await peer.ask(PROMPT, GREEDY)
+    first = await peer.verdict()
+    assert len(first.tokens) == 1
+    await peer.send(beat=pb.Beat(stamp=7))
+    frame = await peer.receive()
+    while frame is not None and frame.WhichOneof("frame") == "memory":
+        frame = await peer.receive()
+    assert frame is not None
+    assert frame.WhichOneof("frame") == "beat"
+    assert (frame.beat.stamp, frame.beat.reply) == (7, True)
+    assert len(peer.verdicts) == 1
+    await peer.draft([])  # nothing to guess: a plain step
+    assert len((await peer.verdict()).tokens) == 1
+
+
+async def test_a_server_that_runs_ahead_stops_at_its_bound(target: Target) -> None:
+    settings = AnswerSettings(max_tokens=40, ignore_end_of_text=True)
+    async with (
+        serving(make_host(target, run_ahead_tokens=8)) as running,
+        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
+    ):
+        peer = Peer(channel)
+        await peer.open(run_ahead=True)
+        await peer.ask(PROMPT, settings)
+        for _ in range(8):
+            await peer.verdict()
+        (slot,) = running.host.registry.slots
+        assert slot.session.next_work() is None
+        while peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
+            await peer.send(ack=pb.Ack(committed=len(peer.tokens)))
+            await peer.verdict()
+        assert peer.tokens[len(PROMPT) :] == plain_text(target, PROMPT, settings)[0]
+
+
+async def test_streamed_drafts_that_come_late_change_nothing(channel: grpc.aio.Channel, target: Target) -> None:
+    expected, _ = plain_text(target, PROMPT, SAMPLED)
+    peer = Peer(channel)
+    await peer.open(run_ahead=True)
+    await peer.ask(PROMPT, SAMPLED)
+    base, prefix = len(peer.tokens), peer.hashes.at(len(peer.tokens))
+    for node, token in enumerate(expected[:-1]):  # one node at a time, while the server steps on
+        await peer.draft([token], base=base, prefix_hash=prefix, first_node=node, committed=0)
+        await peer.draft([token], base=base, prefix_hash=prefix, first_node=node, committed=0)
+    while not peer.verdicts or peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
+        await peer.verdict()
+    assert peer.tokens[len(PROMPT) :] == expected
+
+
+async def test_several_turns_reuse_what_is_cached(channel: grpc.aio.Channel, target: Target) -> None:
+    peer = Peer(channel)
+    await peer.open()
+    await peer.ask(PROMPT, GREEDY)
+    await answer_in_rounds(peer, plain_text(target, PROMPT, GREEDY)[0], random.Random(2), trees=False)
+    start = len(peer.tokens)
+    await peer.ask([9, 8, 7], SAMPLED)
+    expected, _ = plain_text(target, peer.tokens, SAMPLED)
+    await answer_in_rounds(peer, expected, random.Random(3), trees=True)
+    assert peer.tokens[start + 3 :] == expected
+
+
+# ---------------------------------------------------------------- memory
+
+
+def expected_rows(target: Target, tokens: Sequence[int]) -> torch.Tensor:
+    cache = target.new_cache()
+    target.forward(cache, tokens)
+    return toy_source(target).encode(cache.lsa_input(0, len(tokens)))
+
+
+def row_of(frame: pb.Memory, position: int, width: int = ROW_WIDTH) -> torch.Tensor:
+    return decode(frame.payload, Codec(frame.codec), frame.count, width)[position - frame.start]
+
+
+@pytest.mark.parametrize(("codec", "error"), [(pb.CODEC_BF16, 0.01), (pb.CODEC_INT8, 0.03), (pb.CODEC_INT4, 0.3)])
+async def test_memory_rows_are_those_of_the_verified_tokens(
+    channel: grpc.aio.Channel, target: Target, codec: pb.Codec, error: float
+) -> None:
+    peer = Peer(channel)
+    opened = await peer.open(memory=False, codecs=[codec])
+    assert opened.codec == codec
+    await peer.ask(PROMPT, GREEDY)
+    await answer_in_rounds(peer, plain_text(target, PROMPT, GREEDY)[0], random.Random(4), trees=True)
+    stop = len(peer.tokens) - 1  # the newest token is not in the cache
+    held = await peer.rows(stop)
+    expected = expected_rows(target, peer.tokens)
+    for position in range(stop):
+        assert held[position].codec == codec
+        assert (row_of(held[position], position) - expected[position]).abs().max() < error
+    assert sum(frame.count for frame in peer.memory) == stop  # each row once
+
+
+async def test_the_state_for_reused_layers_is_a_plane_of_its_own(channel: grpc.aio.Channel, target: Target) -> None:
+    peer = Peer(channel)
+    await peer.open(reused_state=True)
+    await peer.ask(PROMPT, GREEDY)
+    await answer_in_rounds(peer, plain_text(target, PROMPT, GREEDY)[0], random.Random(5), trees=True)
+    stop = len(peer.tokens) - 1
+    held = await peer.rows(stop, pb.PLANE_REUSED_STATE)
+    await peer.rows(stop)
+    state = target.forward(target.new_cache(), peer.tokens, want_state_layer=STATE_LAYER).state
+    assert state is not None
+    for position in range(stop):
+        assert (row_of(held[position], position, target.hidden_size) - state[position]).abs().max() < 0.05
+
+
+async def test_prompt_rows_come_newest_first_within_the_credit(channel: grpc.aio.Channel) -> None:
+    prompt = [(7 * index) % VOCAB for index in range(60)]
+    row = 2 * ROW_WIDTH
+    peer = Peer(channel)
+    await peer.open(credit_bytes=10 * row)
+    await peer.ask(prompt, GREEDY)
+    await peer.verdict()
+    while sum(len(frame.payload) for frame in peer.memory) < 10 * row:
+        await peer.receive()
+    assert (peer.memory[0].start, peer.memory[0].count) == (50, 10)
+    await peer.send(beat=pb.Beat(stamp=1))  # the answer shows that nothing else was on its way
+    await peer.receive()
+    assert len(peer.memory) == 1
+    await peer.send(credit=pb.Credit(bytes=10 * row))
+    await peer.receive()
+    assert (peer.memory[1].start, peer.memory[1].count) == (40, 10)
+
+
+async def test_verdicts_overtake_memory_that_has_no_credit(channel: grpc.aio.Channel, target: Target) -> None:
+    peer = Peer(channel)
+    await peer.open(credit_bytes=1)
+    await peer.ask(PROMPT, GREEDY)
+    finish = await answer_in_rounds(peer, plain_text(target, PROMPT, GREEDY)[0], random.Random(6), trees=False)
+    assert finish is Finish.MAX_TOKENS
+    assert sum(frame.count for frame in peer.memory) == 1  # a credit below one row lets one row through
+
+
+async def test_the_codec_changes_while_running(channel: grpc.aio.Channel) -> None:
+    peer = Peer(channel)
+    await peer.open()
+    await peer.ask(PROMPT, GREEDY)
+    await peer.rows(len(PROMPT))
+    await peer.send(set_codec=pb.SetCodec(codec=pb.CODEC_INT4))
+    await peer.draft([])
+    await peer.verdict()
+    await peer.rows(len(PROMPT) + 1)
+    assert [frame.codec for frame in peer.memory] == [pb.CODEC_BF16, pb.CODEC_INT4]
+
+
+async def test_a_client_without_drafter_gets_no_memory(channel: grpc.aio.Channel, target: Target) -> None:
+    identity = pb.Identity(target_fingerprint=IDENTITY.target_fingerprint, tokenizer_hash=IDENTITY.tokenizer_hash)
+    peer = Peer(channel)
+    opened = await peer.open(memory=False, identity=identity)
+    assert opened.codec == pb.CODEC_UNSPECIFIED
+    await peer.ask(PROMPT, GREEDY)
+    await answer_in_rounds(peer, plain_text(target, PROMPT, GREEDY)[0], random.Random(7), trees=False)
+    await peer.bye()
+    assert peer.memory == []
+
+
+# ---------------------------------------------------------------- stop, bye, resume
+
+
+async def test_stop_ends_the_answer_and_the_next_turn_goes_on(channel: grpc.aio.Channel, target: Target) -> None:
+    peer = Peer(channel)
+    await peer.open()
+    await peer.ask(PROMPT, GREEDY)
+    await peer.verdict()
+    await peer.send(stop=pb.Stop(base=len(peer.tokens)))
+    ended = await peer.verdict()
+    assert (ended.finish, list(ended.tokens)) == (pb.FINISH_CANCELLED, [])
+    await peer.send(stop=pb.Stop(base=len(peer.tokens)))  # a second one finds nothing to stop
+    start = len(peer.tokens)
+    await peer.ask([1, 2], GREEDY)
+    expected, _ = plain_text(target, peer.tokens, GREEDY)
+    await answer_in_rounds(peer, expected, random.Random(8), trees=False)
+    assert peer.tokens[start + 2 :] == expected
+
+
+async def test_bye_frees_the_session_and_a_broken_stream_keeps_it(
+    server: RunningServer, channel: grpc.aio.Channel
+) -> None:
+    first, second = Peer(channel), Peer(channel)
+    await first.open()
+    await second.open()
+    await first.bye()
+    assert len(server.host.registry) == 1
+    second.call.cancel()
+    await until(lambda: server.host.registry.detached == 1)
+
+
+@pytest.mark.parametrize("run_ahead", [False, True])
+async def test_a_resume_goes_on_without_reading_again(
+    server: RunningServer, channel: grpc.aio.Channel, target: Target, run_ahead: bool
+) -> None:
+    expected, finish = plain_text(target, PROMPT, SAMPLED)
+    peer = Peer(channel)
+    opened = await peer.open(run_ahead=run_ahead)
+    await peer.ask(PROMPT, SAMPLED)
+    await peer.verdict()
+    peer.call.cancel()
+    await until(lambda: server.host.registry.detached == 1)
+    held = list(peer.tokens)
+    again = Peer(channel)
+    again.append(held)
+    ask = again.ask_message([], SAMPLED, answer_start=len(PROMPT))
+    again.tokens, again.hashes = [], PrefixHashes()
+    resumed = await again.open(
+        tokens=held, resume_token=opened.resume_token, run_ahead=run_ahead, ask=ask, memory_from=len(PROMPT) - 2
+    )
+    assert resumed.resume_token == opened.resume_token
+    assert resumed.cached_tokens >= len(PROMPT)
+    while not again.verdicts or again.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
+        await again.verdict()
+        if not run_ahead:
+            await again.draft([])
+    assert again.tokens[len(PROMPT) :] == expected
+    assert Finish(again.verdicts[-1].finish) is finish
+    memory = expected_rows(target, again.tokens)
+    while max((frame.start + frame.count for frame in again.memory), default=0) < len(again.tokens) - 1:
+        await again.receive()
+    assert min(frame.start for frame in again.memory) == len(PROMPT) - 2
+    for frame in again.memory:
+        assert (row_of(frame, frame.start) - memory[frame.start]).abs().max() < 0.01
+
+
+async def test_an_unknown_resume_token_opens_a_new_session(channel: grpc.aio.Channel, target: Target) -> None:
+    expected, _ = plain_text(target, PROMPT, GREEDY)
+    held = PROMPT + expected[:6]
+    peer = Peer(channel)
+    opened = await peer.open(tokens=held, resume_token=b"of another server")
+    assert opened.cached_tokens == 0
+    assert opened.resume_token != b"of another server"
+    await peer.ask([], GREEDY, answer_start=len(PROMPT))
+    await answer_in_rounds(peer, expected[6:], random.Random(9), trees=False)
+    assert peer.tokens[len(PROMPT) :] == expected
+
+
+async def test_what_was_written_offline_is_verified_as_one_long_draft(
+    channel: grpc.aio.Channel, target: Target
+) -> None:
+    expected, _ = plain_text(target, PROMPT, GREEDY)
+    wrong = [*expected[:15], (expected[15] + 1) % VOCAB, 3, 3]
+    peer = Peer(channel)
+    peer.append(PROMPT)
+    provisional = pb.Draft(epoch=1, base=len(PROMPT), prefix_hash=peer.hashes.at(len(PROMPT)), tokens=wrong)
+    ask = peer.ask_message([], GREEDY, answer_start=len(PROMPT))
+    ask.provisional.CopyFrom(provisional)
+    peer.tokens, peer.hashes = [], PrefixHashes()
+    await peer.open(tokens=PROMPT, ask=ask)
+    verdict = await peer.verdict()
+    assert list(verdict.tokens) == expected[:16]
+    assert verdict.accepted == 15
+
+
+async def test_a_session_is_taken_over_from_a_stream_that_hangs(channel: grpc.aio.Channel) -> None:
+    peer, again = Peer(channel), Peer(channel)
+    opened = await peer.open()
+    await again.open(resume_token=opened.resume_token)
+    await peer.done()
+    assert peer.go_away is not None
+    assert "another stream" in peer.go_away.reason
+    await again.ask(PROMPT, GREEDY)
+    await again.verdict()
+
+
+async def test_clients_take_turns(server: RunningServer, channel: grpc.aio.Channel, target: Target) -> None:
+    prompts = [[index, *PROMPT] for index in range(5)]
+    peers = [Peer(channel) for _ in prompts]
+
+    async def converse(peer: Peer, prompt: list[int]) -> None:
+        await peer.open(run_ahead=True)
+        await peer.ask(prompt, GREEDY)
+        while not peer.verdicts or peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
+            await peer.verdict()
+
+    async with asyncio.TaskGroup() as group:
+        for peer, prompt in zip(peers, prompts, strict=True):
+            group.create_task(converse(peer, prompt))
+    for peer, prompt in zip(peers, prompts, strict=True):
+        assert peer.tokens[len(prompt) :] == plain_text(target, prompt, GREEDY)[0]
+
+
+async def test_a_full_conversation_can_be_opened_again(channel: grpc.aio.Channel) -> None:
+    peer = Peer(channel)
+    opened = await peer.open(tokens=[1] * CONTEXT)
+    assert opened.resume_token
