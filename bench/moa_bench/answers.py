@@ -1,4 +1,4 @@
-"""One answer as a measurement sees it: the tokens, and when each of them was there. Plain streaming gives the base line."""
+"""One answer as a measurement sees it: its tokens and when each was there. Plain streaming gives the base line."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PlainClient:
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(address)
-        self._stub = moa_pb2_grpc.MoaStub(self._channel)
+        self._stub = moa_pb2_grpc.MoaStub(self._channel)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """Close the connection."""

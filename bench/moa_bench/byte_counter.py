@@ -37,6 +37,7 @@ class ByteCounter:
         self._upstream = (host, int(port))
         self._up = 0
         self._down = 0
+        self._connections: set[asyncio.Task[None]] = set()
         self.address = ""
 
     def read(self) -> Bytes:
@@ -45,11 +46,19 @@ class ByteCounter:
 
     async def serve(self, ready: threading.Event, stopped: asyncio.Event) -> None:
         """Accept connections until `stopped`."""
-        server = await asyncio.start_server(self._on_connection, "127.0.0.1", 0, limit=_BUFFER_BYTES)
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_BUFFER_BYTES)
         async with server:
-            self.address = "127.0.0.1:{}".format(server.sockets[0].getsockname()[1])
+            self.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
             ready.set()
             await stopped.wait()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._on_connection(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
 
     async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -57,12 +66,13 @@ class ByteCounter:
         except OSError:
             writer.close()
             return
-        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+        try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._pass(reader, far_writer, up=True))
                 group.create_task(self._pass(far_reader, writer, up=False))
-        for end in (writer, far_writer):
-            end.close()
+        finally:
+            for end in (writer, far_writer):
+                end.close()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, up: bool) -> None:
         with contextlib.suppress(ConnectionError):
@@ -88,10 +98,6 @@ def counting(upstream: str) -> Iterator[ByteCounter]:
     def run() -> None:
         with contextlib.closing(loop):
             loop.run_until_complete(counter.serve(ready, stopped))
-            left = asyncio.all_tasks(loop)
-            for task in left:
-                task.cancel()
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
     thread = threading.Thread(target=run, name="byte-counter", daemon=True)
     thread.start()

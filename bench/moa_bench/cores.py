@@ -22,7 +22,8 @@ def split_cores(pin: bool) -> tuple[set[int] | None, set[int] | None]:
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < 2:
         raise ConfigError(
-            f"Pinning needs two cores, this process may use {len(allowed)}.", hint="Leave out --pin or allow more cores."
+            f"Pinning needs two cores, this process may use {len(allowed)}.",
+            hint="Leave out --pin or allow more cores.",
         )
     return {allowed[0]}, {allowed[1]}
 

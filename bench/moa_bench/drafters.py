@@ -45,7 +45,7 @@ def find_drafter(files: ModelFiles) -> MeasuredDrafter:
 
 
 def untrained_drafter(files: ModelFiles, reused_layers: int) -> MeasuredDrafter:
-    """Random tensors: MLPs below twice the hidden size, as in the paper's drafters, which keeps the file under 20 MB."""
+    """Random tensors: MLPs below twice the hidden size, as in the paper, which keeps the file under 20 MB."""
     from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors
     from moa_shared.models import load_config
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ from moa_bench.report import checkout_root, publish
 
 if TYPE_CHECKING:
     import torch
-    from moa_server.target import Target
     from moa_shared.models import ModelFiles
     from transformers import PreTrainedTokenizerBase
 

@@ -52,9 +52,17 @@ def _drafting(result: Mapping[str, Any]) -> str:
 
 def _flips(result: Mapping[str, Any]) -> str:
     rows = [
-        [f"{flips.shape} of {flips.tokens}", flips.positions, flips.flipped, f"{100 * flips.share:.2f} %", flips.near_ties]
+        [
+            f"{flips.shape} of {flips.tokens}",
+            flips.positions,
+            flips.flipped,
+            f"{100 * flips.share:.2f} %",
+            flips.near_ties,
+        ]
         for flips in result["flips"]
     ]
     head = ["fed at once", "positions", "flipped", "share", "of them near ties"]
-    note = "Teacher-forced on the text of single steps, bf16. A near tie: the two best logits within one step of bf16.\n\n"
+    note = (
+        "Teacher-forced on the text of single steps, bf16. A near tie: the two best logits within one step of bf16.\n\n"
+    )
     return "### Choices that rounding flips\n\n" + note + table(head, rows)

@@ -64,8 +64,8 @@ def measure_verification(
 ) -> list[VerificationCost]:
     """Chains and trees of each of `counts` tokens behind `prefix`.
 
-    Of a chain or tree as many tokens are accepted as the paper's tree is deep (all of a shorter one), and as many memory
-    rows encoded, the newest token's among them: the most work that an ordinary step brings.
+    As many drafts are accepted as the paper's tree is deep (all of a shorter one), and their memory rows encoded with
+    that of the newest token: the most work that an ordinary step brings.
     """
     costs = []
     for count in counts:

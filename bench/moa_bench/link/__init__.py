@@ -1,0 +1,1 @@
+"""`moa-bench network` and `moa-bench cut`: the protocol over emulated links."""

@@ -1,0 +1,150 @@
+"""The oracle drafter: replays a text that the target is known to write, with errors at a chosen rate.
+
+It measures the protocol apart from any drafter's quality. It stands where `DraftState` stands: it takes in committed
+tokens and memory rows (which it only counts) and gives logits. State: the conversation's tokens and the nodes of the
+draft under way. Invariant: what it proposes at a position depends on the text, the seed and that position alone.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moa_shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+_SURE = 30.0  # logit of what it proposes, beside zeros: a log-probability of 0 in float32
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What an oracle knows.
+
+    Args:
+        tokens: of the whole conversation, prompt included, as the target writes it.
+        acceptance: probability that the proposal at a position is right.
+        seed: decides where it is wrong.
+
+    Raises:
+        ConfigError: a probability outside 0 to 1.
+    """
+
+    tokens: tuple[int, ...]
+    acceptance: float
+    seed: int
+    vocab_size: int
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.acceptance <= 1.0:
+            raise ConfigError(f"The oracle's acceptance is {self.acceptance}, expected 0 to 1.")
+
+    def right_at(self, position: int) -> bool:
+        """Whether the proposal for this position is the target's token."""
+        return random.Random(f"{self.seed}:{position}").random() < self.acceptance
+
+    def proposal(self, position: int, *, on_text: bool) -> int:
+        """The token proposed at a position; beyond the text, or off it, a wrong one."""
+        if position >= len(self.tokens):
+            return 0
+        token = self.tokens[position]
+        return token if on_text and self.right_at(position) else (token + 1) % self.vocab_size
+
+
+class OracleDrafter:
+    """Drafts from a script.
+
+    Args:
+        script: what it knows.
+        step_ms: how long one step takes; a device's own computation, so it sleeps for the rest of that time.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        step_ms: float = 0.0,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.script = script
+        self.tokens: list[int] = []
+        self.memory_rows = 0
+        self.steps = 0
+        self._step_s = step_ms / 1e3
+        self._clock = clock
+        self._sleep = sleep
+        self._agreed = 0  # committed tokens that are the script's
+        self._nodes: list[tuple[int, bool]] = []  # depth of each draft node, and whether its path is the script's
+
+    # ------------------------------------------------------------ what the server said
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Appends committed tokens."""
+        for token in tokens:
+            place = len(self.tokens)
+            if self._agreed == place < len(self.script.tokens) and self.script.tokens[place] == token:
+                self._agreed += 1
+            self.tokens.append(token)
+
+    def crop(self, length: int) -> None:
+        """Forgets everything from position `length` on."""
+        del self.tokens[length:]
+        self._agreed = min(self._agreed, length)
+        self._nodes.clear()
+
+    def append_memory(self, start: int, rows: torch.Tensor) -> None:
+        """Counts memory rows."""
+        self.memory_rows += int(rows.shape[0])
+
+    def append_reused_state(self, start: int, rows: torch.Tensor) -> None:
+        """Has no use for it."""
+
+    # ------------------------------------------------------------ drafting
+
+    @property
+    def token_ids(self) -> None:
+        """Columns of its logits are the target's tokens."""
+        return
+
+    @property
+    def next_position(self) -> int:
+        """Position of the first token to guess."""
+        return len(self.tokens)
+
+    @property
+    def has_left_the_script(self) -> bool:
+        """Whether the target wrote something else than the script says."""
+        return self._agreed < len(self.tokens)
+
+    def begin(self) -> torch.Tensor:
+        """Logits [1, vocab] of the token after the newest committed one."""
+        self._nodes.clear()
+        return self._step([(0, not self.has_left_the_script)])
+
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
+        """Logits [nodes, vocab] after each new node."""
+        new = []
+        for token, parent in zip(tokens, parents, strict=True):
+            depth, on_text = self._nodes[parent] if parent >= 0 else (0, not self.has_left_the_script)
+            position = self.next_position + depth
+            right = on_text and position < len(self.script.tokens) and self.script.tokens[position] == token
+            new.append((depth + 1, right))
+            self._nodes.append(new[-1])
+        return self._step(new)
+
+    def _step(self, rows: Sequence[tuple[int, bool]]) -> torch.Tensor:
+        import torch
+
+        ready = self._clock() + self._step_s
+        self.steps += 1
+        logits = torch.zeros(len(rows), self.script.vocab_size)
+        for row, (depth, on_text) in enumerate(rows):
+            logits[row, self.script.proposal(self.next_position + depth, on_text=on_text)] = _SURE
+        if (left := ready - self._clock()) > 0:
+            self._sleep(left)
+        return logits
