@@ -1,0 +1,46 @@
+"""What the conductor asks of a backend, whichever it is."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from netsim.core.link import Direction, LinkModel
+
+
+class Backend(Protocol):
+    """A link that carries traffic."""
+
+    name: str
+    links: dict[Direction, LinkModel]
+
+    def endpoint(self) -> str:
+        """What the far end of the link is reached by: HOST:PORT."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What the summary says about this backend in particular."""
+        ...
+
+    def connections(self) -> int:
+        """Connections that are open."""
+        ...
+
+    def on_cut(self, direction: Direction, t: float) -> None:
+        """A direction was cut without warning: what is under way is lost."""
+        ...
+
+    def reset(self) -> int:
+        """Ends every connection with a reset; returns how many there were."""
+        ...
+
+    def fin(self) -> int:
+        """Ends every connection in the orderly way, as a middle box would; returns how many there were."""
+        ...
+
+    def refuse(self, refusing: bool) -> None:
+        """New connections are refused from now on, or again accepted."""
+        ...
+
+    def close(self) -> None:
+        """Ends what is open and frees what was made; may be called twice."""
+        ...

@@ -1,0 +1,1 @@
+"""The stream backend: needs no privileges, sees bytes instead of packets, and so is approximate."""

@@ -1,0 +1,95 @@
+"""Our trace format: CSV with a header, `t_s` first, then any of down_mbps, up_mbps, rtt_ms, loss, event; blanks inherit.
+
+Columns of other names are refused, so that a misspelt one is not ignored. Errors name line and column, both from 1.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable
+
+from netsim.errors import EventError, TraceError
+from netsim.core.timeline import parse_event
+from netsim.trace.trace import Row, Trace, from_zero
+
+COLUMNS = ("t_s", "down_mbps", "up_mbps", "rtt_ms", "loss", "event")
+_RANGES: dict[str, tuple[float, float]] = {"loss": (0.0, 1.0)}
+
+
+def parse_csv(text: str, source: str, ignored: tuple[str, ...] = ()) -> Trace:
+    """Reads our CSV; raises TraceError. Columns named in `ignored` are passed over."""
+    lines = list(csv.reader(io.StringIO(text)))
+    if not lines or "t_s" not in (header := [name.strip() for name in lines[0]]):
+        raise TraceError(
+            f"{source}, line 1: the header has no column t_s.", hint=f"The columns are {','.join(COLUMNS)}; t_s is required."
+        )
+    for column, name in enumerate(header, 1):
+        if name not in COLUMNS and name not in ignored:
+            raise TraceError(
+                f"{source}, line 1, column {column}: there is no column {name!r}.",
+                hint=f"The columns are {', '.join(COLUMNS)}; `netsim convert --ignore {name}` drops it.",
+            )
+        if header.index(name) != column - 1:
+            raise TraceError(f"{source}, line 1, column {column}: {name!r} is there twice.")
+    rows = [_row(cells, header, source, number) for number, cells in enumerate(lines[1:], 2) if any(cells)]
+    return build(rows, source)
+
+
+def build(rows: list[tuple[int, Row]], source: str) -> Trace:
+    """A trace of (line number, row); raises TraceError if it is empty or time goes back."""
+    if not rows:
+        raise TraceError(f"{source} has no rows.")
+    for (_, before), (line, row) in zip(rows, rows[1:], strict=False):
+        if row.t_s <= before.t_s:
+            raise TraceError(
+                f"{source}, line {line}, column 1: time {row.t_s:g} does not come after {before.t_s:g}.",
+                hint="Rows must be in order of time, no two alike.",
+            )
+    return from_zero([row for _, row in rows])
+
+
+def number(text: str, source: str, line: int, column: int, high: float = math.inf, low: float = 0.0) -> float:
+    """A finite number within the limits; raises TraceError with its place."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise TraceError(f"{source}, line {line}, column {column}: {text!r} is no number.") from None
+    if not low <= value <= high or not math.isfinite(value):
+        limits = f"between {low:g} and {high:g}" if math.isfinite(high) else f"of at least {low:g}"
+        raise TraceError(f"{source}, line {line}, column {column}: {text} is not {limits}.")
+    return value
+
+
+def _row(cells: list[str], header: list[str], source: str, line: int) -> tuple[int, Row]:
+    if len(cells) != len(header):
+        raise TraceError(
+            f"{source}, line {line}, column {min(len(cells), len(header)) + 1}: "
+            f"{len(cells)} cells where the header has {len(header)}."
+        )
+    values: dict[str, float] = {}
+    event = ""
+    for column, (name, cell) in enumerate(zip(header, (cell.strip() for cell in cells), strict=True), 1):
+        if name == "event" and cell:
+            event = cell
+            try:
+                parse_event(0.0, cell)
+            except EventError as error:
+                raise TraceError(f"{source}, line {line}, column {column}: {error.message}", hint=error.hint) from error
+        elif name in COLUMNS and cell:
+            values[name] = number(cell, source, line, column, *_RANGES.get(name, (0.0, math.inf))[::-1])
+        elif name == "t_s":
+            raise TraceError(f"{source}, line {line}, column {column}: t_s is blank.")
+    return line, Row(event=event, **values)
+
+
+def format_csv(trace: Trace) -> str:
+    """Writes our CSV, only the columns that the trace uses."""
+    used = [name for name in COLUMNS if name == "t_s" or any(getattr(row, name) not in (None, "") for row in trace.rows)]
+    show: Callable[[object], str] = lambda value: f"{value:.6g}" if isinstance(value, float) else str(value or "")  # noqa: E731
+    lines = [",".join(used)]
+    for row in trace.rows:
+        # Ten digits of time: a day in microseconds.
+        lines.append(",".join([f"{row.t_s:.10g}", *(show(getattr(row, name)) for name in used[1:])]))
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,65 @@
+"""Reads and writes trace files in any of the four formats; the format is told from the content unless it is given."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+from netsim.errors import TraceError
+from netsim.trace.csv_format import format_csv, parse_csv
+from netsim.trace.mahimahi import format_mahimahi, parse_mahimahi
+from netsim.trace.netem_trace import format_netem_trace, parse_netem_trace
+from netsim.trace.pensieve import format_pensieve, parse_pensieve
+from netsim.trace.trace import Trace
+
+
+class Format(StrEnum):
+    """What a trace is written in."""
+
+    CSV = "csv"
+    MAHIMAHI = "mahimahi"
+    PENSIEVE = "pensieve"
+    NETEM_TRACE = "netem-trace"
+
+
+def detect(text: str) -> Format:
+    """Format by the first line: JSON, a header, two numbers or one."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    if first.lstrip().startswith(("{", "[")):
+        return Format.NETEM_TRACE
+    if "," in first or any(character.isalpha() for character in first):
+        return Format.CSV
+    return Format.PENSIEVE if len(first.split()) > 1 else Format.MAHIMAHI
+
+
+def read_trace(path: Path, form: Format | None = None, ignored: tuple[str, ...] = ()) -> Trace:
+    """Raises TraceError."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise TraceError(f"Trace {path} cannot be read: {reason}.") from error
+    if not text.strip():
+        raise TraceError(f"{path} is empty.")
+    match form or detect(text):
+        case Format.CSV:
+            return parse_csv(text, str(path), ignored)
+        case Format.MAHIMAHI:
+            return parse_mahimahi(text, str(path))
+        case Format.PENSIEVE:
+            return parse_pensieve(text, str(path))
+        case Format.NETEM_TRACE:
+            return parse_netem_trace(text, str(path))
+
+
+def format_trace(trace: Trace, form: Format, column: str = "down_mbps") -> str:
+    """The trace as text; formats other than our CSV carry only the rate in `column`. Raises TraceError."""
+    match form:
+        case Format.CSV:
+            return format_csv(trace)
+        case Format.MAHIMAHI:
+            return format_mahimahi(trace, column)
+        case Format.PENSIEVE:
+            return format_pensieve(trace, column)
+        case Format.NETEM_TRACE:
+            return format_netem_trace(trace, column)

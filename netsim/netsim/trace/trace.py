@@ -1,0 +1,64 @@
+"""A trace in memory: rows of time, rates, round trip, loss and event; what a row leaves out, the profile says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from netsim.core.conditions import Conditions
+from netsim.core.delay import DelaySpec
+from netsim.core.link import Direction
+from netsim.core.loss import Bernoulli
+from netsim.core.timeline import Event, parse_event
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Conditions from `t_s` until the next row. None inherits from the profile."""
+
+    t_s: float
+    down_mbps: float | None = None
+    up_mbps: float | None = None
+    rtt_ms: float | None = None
+    loss: float | None = None
+    event: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Rows in order of time, at least one; the first is at 0. The last row lasts as long as the one before it."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def duration_s(self) -> float:
+        """Length of the trace, the last row's share included."""
+        last = self.rows[-1].t_s
+        return last + (last - self.rows[-2].t_s if len(self.rows) > 1 else 1.0)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Events that rows carry."""
+        return tuple(parse_event(row.t_s, row.event) for row in self.rows if row.event)
+
+    def points(self, direction: Direction, base: Conditions) -> list[tuple[float, Conditions]]:
+        """Break points of one direction's schedule, blanks filled from `base`."""
+        return [(row.t_s, _conditions(row, direction, base)) for row in self.rows]
+
+
+def _conditions(row: Row, direction: Direction, base: Conditions) -> Conditions:
+    mbps = row.up_mbps if direction is Direction.UP else row.down_mbps
+    if mbps is not None:
+        base = replace(base, rate_bps=mbps * 1e6)
+    if row.rtt_ms is not None:
+        # A recorded round trip has its variation in its rows: half of it each way, and no draw on top.
+        base = replace(base, delay=DelaySpec(mean_ms=row.rtt_ms, scale=0.5))
+    if row.loss is not None:
+        base = replace(base, loss=Bernoulli(row.loss))
+    return base
+
+
+def from_zero(rows: Sequence[Row]) -> Trace:
+    """A trace whose first row is moved to time 0 (recordings begin at any time)."""
+    start = rows[0].t_s
+    return Trace(tuple(replace(row, t_s=round(row.t_s - start, 6)) for row in rows))
