@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moa_client.conversation import AskMessage, Conversation, DraftMessage
-from moa_server.session import Backlog, Phase, Session, SessionLimits, Work
+from moa_server.session import Backlog, Judgement, Phase, Session, SessionLimits, Work
 from moa_shared.answer import AnswerSettings, Finish, FinishRule
 from moa_shared.errors import ContextLengthError, ProtocolError, TokenRangeError
 from moa_shared.prefix_hash import PrefixHashes
@@ -48,6 +48,9 @@ def plain_answer(prompt: Sequence[int], settings: AnswerSettings) -> tuple[list[
             return answer, finish
 
 
+SentVerdict = tuple[int, Sequence[int], Finish]
+
+
 class Harness:
     """A session with the engine's part done at once, and a model of the KV cache that checks what is claimed of it."""
 
@@ -78,19 +81,33 @@ class Harness:
         assert len(self.kv) + max(work.tree.depths, default=0) <= CONTEXT
         return chosen_by(work, self.kv)
 
-    def step(self) -> tuple[int, Sequence[int], Finish] | None:
-        """One step to its verdict (base, tokens, finish); None if the session waits."""
-        while (work := self.session.next_work()) is not None:
-            chosen = self.forward(work)
-            if not work.chooses:
-                assert self.session.on_prefilled(work)
-                continue
-            judgement = work.judge(chosen)
-            self.kv += [work.tree.tokens[node] for node in judgement.kept]
-            base = len(self.session.tokens)
-            assert self.session.on_judged(work, judgement)
+    def begin(self) -> tuple[Work, Judgement | None] | None:
+        """Runs the forward whose turn came; the session hears of it in `finish`."""
+        work = self.session.next_work()
+        if work is None:
+            return None
+        chosen = self.forward(work)
+        if not work.chooses:
+            return work, None
+        judgement = work.judge(chosen)
+        self.kv += [work.tree.tokens[node] for node in judgement.kept]
+        return work, judgement
+
+    def finish(self, work: Work, judgement: Judgement | None) -> SentVerdict | None:
+        """Tells the session of a forward; the verdict (base, tokens, finish) that it gives, if any."""
+        base = len(self.session.tokens)
+        if judgement is None:
+            self.session.on_prefilled(work)
+            return None
+        return (base, judgement.taken, judgement.finish) if self.session.on_judged(work, judgement) else None
+
+    def step(self) -> SentVerdict | None:
+        """Forwards up to the next verdict; None if the session waits."""
+        while (begun := self.begin()) is not None:
+            verdict = self.finish(*begun)
             self.check()
-            return base, judgement.taken, judgement.finish
+            if verdict is not None:
+                return verdict
         return None
 
     def check(self) -> None:
@@ -302,7 +319,7 @@ class Link:
     """Frames on their way from client to server, and verdicts on their way back, both late by a random time."""
 
     def __init__(self) -> None:
-        self.up: deque[AskMessage | DraftMessage | int] = deque()
+        self.up: deque[AskMessage | DraftMessage] = deque()
         self.down: deque[tuple[int, int, Sequence[int], Finish]] = deque()
 
 
@@ -314,12 +331,11 @@ def run_schedule(rng: random.Random, how: AnswerSettings, *, run_ahead: bool, ri
     prompt = [rng.randrange(4) for _ in range(rng.randrange(1, 9))]
     link.up.append(conversation.ask(prompt, how))
     finish = Finish.UNFINISHED
-    silence = 0
+    flying = None  # the forward that runs
     for _ in range(5000):
         if finish is not Finish.UNFINISHED:
             return conversation
         event = rng.random()
-        silence += 1
         if event < 0.35 and link.up:
             frame = link.up.popleft()
             for _ in range(1 if rng.random() < 0.8 else 2):
@@ -327,10 +343,13 @@ def run_schedule(rng: random.Random, how: AnswerSettings, *, run_ahead: bool, ri
         elif event < 0.6 and link.down:
             base, prefix_hash, tokens, end = link.down[0] if rng.random() < 0.2 else link.down.popleft()
             finish = conversation.on_verdict(base, prefix_hash, tokens, end).finish
-            silence = 0
         elif event < 0.85:
-            send_verdict(harness, link, harness.step())
-        elif event < 0.97 or not silence:
+            if flying is None:
+                flying = harness.begin()
+            else:
+                send_verdict(harness, link, harness.finish(*flying))
+                flying = None
+        elif event < 0.97:
             link.up.append(
                 conversation.extend([rng.randrange(VOCAB)])
                 if rng.random() < 0.3
@@ -339,7 +358,7 @@ def run_schedule(rng: random.Random, how: AnswerSettings, *, run_ahead: bool, ri
         else:
             link = Link()  # the stream breaks: what was on its way is lost
             if rng.random() < 0.3:
-                harness = Harness(run_ahead=run_ahead)  # another server
+                harness, flying = Harness(run_ahead=run_ahead), None  # another server
             harness.session.on_open(conversation.tokens)
             if rng.random() < 0.8:
                 link.up.append(conversation.resume())
@@ -349,16 +368,16 @@ def run_schedule(rng: random.Random, how: AnswerSettings, *, run_ahead: bool, ri
     raise AssertionError("the answer did not end")
 
 
-def deliver_up(harness: Harness, link: Link, frame: AskMessage | DraftMessage | int) -> None:
+def deliver_up(harness: Harness, link: Link, frame: AskMessage | DraftMessage) -> None:
     if isinstance(frame, AskMessage):
         backlog = harness.ask(frame)
         if backlog.tokens:
             send_verdict(harness, link, (backlog.base, backlog.tokens, backlog.finish))
-    elif isinstance(frame, DraftMessage):
+    else:
         harness.draft(frame)
 
 
-def send_verdict(harness: Harness, link: Link, verdict: tuple[int, Sequence[int], Finish] | None) -> None:
+def send_verdict(harness: Harness, link: Link, verdict: SentVerdict | None) -> None:
     if verdict is not None:
         base, tokens, finish = verdict
         link.down.append((base, harness.session.hashes.at(base), tokens, finish))
