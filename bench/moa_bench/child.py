@@ -1,4 +1,4 @@
-"""A moa-server of the bench's own: a process with one thread, on loopback, ended when the block ends."""
+"""Programs of ours as child processes: started, waited for until they can be called, ended when the block ends."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _LOG_TAIL_BYTES = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class ServerProcess:
-    """A running server.
+class Child:
+    """A running program.
 
     Args:
-        address: "host:port".
+        address: "host:port" where it can be called.
         start_ms: from the start of the process until it could be called.
     """
 
@@ -42,54 +42,58 @@ class ServerProcess:
 
 
 @contextmanager
-def running_server(
-    model: str = "default",
+def running(
+    module: str,
+    arguments: Sequence[str],
     *,
-    dtype: str = "bf16",
-    flags: Sequence[str] = (),
     cores: set[int] | None = None,
-    port: int = 0,
-) -> Iterator[ServerProcess]:
-    """Start a server with one thread and wait until it is ready.
+    ready_flag: str = "--ready-file",
+) -> Iterator[Child]:
+    """Start `python -m module arguments` and wait until it has written its address into its ready file.
 
     Args:
-        flags: more of `moa-server serve`.
         cores: the ones that it may use; None: any.
+        ready_flag: the option that names the ready file.
 
     Raises:
         UnavailableError: it ended or did not get ready; the end of its log is in the message.
     """
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, (Path(folder) / "log").open("w+b") as log:
         ready = Path(folder) / "ready"
-        command = [
-            sys.executable, "-m", "moa_server.cli", "serve", model, "--port", str(port), "--threads", "1",
-            "--dtype", dtype, "--ready-file", str(ready), "--log-level", "warning", *flags,
-        ]  # fmt: skip
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
         began = time.perf_counter()
         with on_cores(cores):
-            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments, ready_flag, str(ready)],
+                stdout=log,
+                stderr=log,
+                env=child_environment(),
+            )
         try:
-            address = _await_ready(process, ready, began, log.name)
-            yield ServerProcess(address, (time.perf_counter() - began) * 1e3, process)
+            address = _await_ready(module, process, ready, began, Path(log.name))
+            yield Child(address, (time.perf_counter() - began) * 1e3, process)
         finally:
             _end(process)
 
 
-def _await_ready(process: subprocess.Popen[bytes], ready: Path, began: float, log: str) -> str:
+def child_environment() -> dict[str, str]:
+    """Ours, with one thread and with the packages that this process sees, installed or not."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+
+
+def _await_ready(module: str, process: subprocess.Popen[bytes], ready: Path, began: float, log: Path) -> str:
     while time.perf_counter() - began < START_TIMEOUT_S:
         if ready.is_file() and (address := ready.read_text("utf-8").strip()):
             return address
         if process.poll() is not None:
             raise UnavailableError(
-                f"moa-server ended with status {process.returncode}: {_tail(log)}", hint="Start it by hand to see why."
+                f"{module} ended with status {process.returncode}: {_tail(log)}", hint="Start it by hand to see why."
             )
         time.sleep(_POLL_S)
-    raise UnavailableError(f"moa-server was not ready after {START_TIMEOUT_S:.0f} s: {_tail(log)}")
+    raise UnavailableError(f"{module} was not ready after {START_TIMEOUT_S:.0f} s: {_tail(log)}")
 
 
-def _tail(log: str) -> str:
-    return Path(log).read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
+def _tail(log: Path) -> str:
+    return log.read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
