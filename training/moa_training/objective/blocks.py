@@ -1,0 +1,66 @@
+"""Bounded blocks and the masks that follow from them (arXiv 2410.03804, training; REFERENCE of the published code).
+
+A block starts where the drafter last had memory: position i sees the memory rows up to its block's start s(i). Outside
+answers s(i) = i. Pure functions of lengths and draws; who draws is told by the caller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Where blocks start, and what may be seen.
+
+    Args:
+        start: [batch, length], s(i).
+        self_visible: [batch, length, length] bool, self-attention.
+        memory_visible: [batch, length, length] bool, cross-attention over memory rows.
+    """
+
+    start: torch.Tensor
+    self_visible: torch.Tensor
+    memory_visible: torch.Tensor
+
+    @property
+    def is_start(self) -> torch.Tensor:
+        """[batch, length] bool: positions at which the drafter has the token's own memory (it never drafts there)."""
+        return self.start == torch.arange(self.start.shape[1], device=self.start.device)
+
+
+def block_starts(inside: torch.Tensor, every: torch.Tensor | None) -> torch.Tensor:
+    """s(i): the latest block start at or before i.
+
+    Args:
+        inside: [batch, length] bool, tokens of answers; everywhere else each position starts a block.
+        every: [batch] block length of each row: inside answers, index % every == 0 starts a block; None: an answer is
+            one block.
+    """
+    positions = torch.arange(inside.shape[1], device=inside.device)
+    starts = ~inside
+    if every is not None:
+        starts = starts | (positions[None] % every[:, None] == 0)
+    return torch.where(starts, positions, 0).cummax(dim=1).values
+
+
+def build_blocks(inside: torch.Tensor, every: torch.Tensor | None, staircase: torch.Tensor) -> Blocks:
+    """Masks of a batch.
+
+    Args:
+        inside, every: as of `block_starts`.
+        staircase: [batch] bool: rows whose self-attention sees only its own block behind the start, and itself.
+    """
+    start = block_starts(inside, every)
+    positions = torch.arange(inside.shape[1], device=inside.device)
+    row, column = positions[None, :, None], positions[None, None, :]
+    causal = column <= row
+    own = (column > start[:, :, None]) | (column == row)
+    return Blocks(start, causal & (own | ~staircase[:, None, None]), column <= start[:, :, None])
+
+
+def staircase_probability(step: int, total: int) -> float:
+    """Share of rows that use the staircase: from 1 at the start falling linearly to 0 at half time."""
+    return max(0.0, 1.0 - 2.0 * step / max(1, total))

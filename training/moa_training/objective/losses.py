@@ -1,0 +1,75 @@
+"""The losses (arXiv 2410.03804, training): cross-entropy with the target's distribution, smooth-L1 to its features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from moa_training.objective.network import Activations, Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class LossWeights:
+    """How the losses add up.
+
+    Args:
+        cross_entropy: of the teacher's distribution. The authors take 0.1; 1.0 learned faster on small budgets.
+        feature: of the smooth-L1 terms; with N > 0 half of it goes to the state that enters the reused layers.
+        count_starts: the authors' mean over the state's error also counts block starts, where the true state stands
+            and the error is zero; by default they are left out.
+    """
+
+    cross_entropy: float = 1.0
+    feature: float = 1.0
+    count_starts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Scalars; `agreement` is the share of weighted positions whose argmax is the teacher's."""
+
+    total: torch.Tensor
+    cross_entropy: torch.Tensor
+    feature: torch.Tensor
+    state: torch.Tensor | None
+    agreement: torch.Tensor
+
+
+def compute_losses(
+    prediction: Prediction,
+    target: Activations,
+    head: torch.Tensor,
+    weight: torch.Tensor,
+    weights: LossWeights,
+    is_start: torch.Tensor,
+) -> Losses:
+    """Losses over the positions that count; the head is applied to those alone.
+
+    Args:
+        head: [draft vocab, hidden], frozen; the teacher's distribution is over the same tokens.
+        weight: [batch, length] of each position.
+        is_start: [batch, length] bool, block starts: no prediction of the state is made there.
+    """
+    counted = weight > 0
+    w = weight[counted]
+    w = w / w.sum().clamp(min=1e-9)
+    feature, truth = prediction.feature[counted], target.last_hidden[counted]
+    with torch.no_grad():
+        teacher = (truth @ head.t()).float()
+        probabilities = teacher.softmax(-1)
+    logits = (feature @ head.t()).float()
+    log_q = F.log_softmax(logits, dim=-1)
+    cross_entropy = -(w * (probabilities * log_q).sum(-1)).sum()
+    feature_loss = (w * F.smooth_l1_loss(feature.float(), truth.float(), reduction="none").mean(-1)).sum()
+    agreement = (w * (logits.argmax(-1) == teacher.argmax(-1))).sum()
+    if prediction.state is None or target.state is None:
+        total = weights.cross_entropy * cross_entropy + weights.feature * feature_loss
+        return Losses(total, cross_entropy, feature_loss, None, agreement)
+    predicted = torch.where(is_start, 0.0, weight)
+    error = F.smooth_l1_loss(prediction.state.float(), target.state.float(), reduction="none").mean(-1)
+    total_weight = (weight if weights.count_starts else predicted).sum()
+    state_loss = (predicted * error).sum() / total_weight.clamp(min=1e-9)
+    total = weights.cross_entropy * cross_entropy + weights.feature * 0.5 * (feature_loss + state_loss)
+    return Losses(total, cross_entropy, feature_loss, state_loss, agreement)

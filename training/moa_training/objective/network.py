@@ -1,0 +1,193 @@
+"""A drafter as it is trained: one module whose tensors are the checkpoint's, applied to whole rows.
+
+Self-attention over frozen embeddings, cross-attention over memory rows up to the block start, the reused target layers.
+State: the trained tensors, under the checkpoint's names; the target's parts are arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from moa_shared.drafter import DrafterConfig
+from moa_shared.drafter.layers import DecoderLayer, RMSNorm, Rotary, attend, rotate
+from moa_shared.errors import InternalError
+from torch import nn
+
+from moa_training.objective.blocks import Blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """What the frozen target computed for a batch.
+
+    Args:
+        embeddings: [batch, length, hidden] of the tokens.
+        kv: [batch, length, layers, KV width], keys rotated, interleaved by KV head.
+        last_hidden: [batch, length, hidden] after the final norm.
+        state: [batch, length, hidden] that enters the first reused layer; None for N = 0.
+        positions: [batch, length] absolute.
+    """
+
+    embeddings: torch.Tensor
+    kv: torch.Tensor
+    last_hidden: torch.Tensor
+    state: torch.Tensor | None
+    positions: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the drafter makes of it, [batch, length, hidden] each.
+
+    Args:
+        feature: what the head takes.
+        state: predicted input of the first reused layer (None for N = 0).
+    """
+
+    feature: torch.Tensor
+    state: torch.Tensor | None
+    memory: torch.Tensor
+    self_out: torch.Tensor
+
+
+class TrainingDrafter(nn.Module):
+    """The training form.
+
+    Args:
+        config: of the drafter.
+        reused, final_norm: the target's last N layers and its final norm, frozen.
+        inject_true_state: the authors' form for N > 0: the true state replaces the prediction at block starts and the
+            reused layers run causally over both. Otherwise exactly what inference computes: the target's own keys
+            and values up to the block start, predicted ones behind it.
+    """
+
+    def __init__(
+        self,
+        config: DrafterConfig,
+        reused: list[nn.Module] | None = None,
+        final_norm: nn.Module | None = None,
+        *,
+        inject_true_state: bool = False,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        heads, head_dim, eps = config.target_heads, config.target_head_dim, config.rms_norm_eps
+        hidden, width = config.hidden_size, config.kv_width
+        self.self_attention = DecoderLayer(hidden, heads, config.sa_kv_heads, head_dim, config.sa_mlp, eps)
+        self.cross_attention = DecoderLayer(hidden, heads, config.ca_kv_heads, head_dim, config.ca_mlp, eps)
+        self.layer_self_attention = DecoderLayer(
+            width, config.lsa_heads, config.lsa_kv_heads, width // config.lsa_heads, config.lsa_mlp, eps
+        )
+        self.Ekv2E = nn.Linear(width, hidden)
+        self.output_norm = RMSNorm(hidden, eps) if config.output_norm else None
+        self._rotary = Rotary(head_dim, config.rope_parameters)
+        self._layer_rotary = Rotary(width // config.lsa_heads, config.rope_parameters)
+        self._frozen: tuple[list[Any], Any] = (list(reused or []), final_norm)  # not ours to train or to save
+        self._inject = inject_true_state
+
+    def memory(self, kv: torch.Tensor) -> torch.Tensor:
+        """Memory rows [batch, length, hidden]."""
+        layer = self.layer_self_attention
+        normed = layer.input_layernorm(kv)
+        cos, sin = self._layer_rotary(torch.arange(kv.shape[-2], device=kv.device), kv.dtype)
+        queries = rotate(layer.self_attn.queries(normed), cos, sin)
+        keys = rotate(layer.self_attn.keys(normed), cos, sin)
+        attended = _attend_over_layers(queries, keys, layer.self_attn.values(normed))
+        out: torch.Tensor = self.Ekv2E(layer.finish(kv, attended).mean(dim=-2))
+        return out
+
+    def forward(self, target: Activations, blocks: Blocks) -> Prediction:
+        """Predictions at every position of every row."""
+        memory = self.memory(target.kv)
+        cos, sin = self._rotary(target.positions, target.embeddings.dtype)
+        cos, sin = cos[:, None], sin[:, None]
+        self_out = self._attend(self.self_attention, target.embeddings, None, blocks.self_visible, cos, sin)
+        crossed = self._attend(self.cross_attention, self_out, memory, blocks.memory_visible, cos, sin)
+        if not self.config.reused_layers:
+            feature = crossed if self.output_norm is None else self.output_norm(crossed)
+            return Prediction(feature, None, memory, self_out)
+        run = self._run_injected if self._inject else self._run_exact
+        feature = self._frozen[1](run(crossed, target, blocks, cos, sin))
+        return Prediction(feature, crossed, memory, self_out)
+
+    @staticmethod
+    def _attend(
+        layer: DecoderLayer,
+        x: torch.Tensor,
+        source: torch.Tensor | None,
+        visible: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+    ) -> torch.Tensor:
+        normed = layer.input_layernorm(x)
+        seen = normed if source is None else layer.input_layernorm(source)
+        attention = layer.self_attn
+        queries = rotate(attention.queries(normed), cos, sin)
+        keys = rotate(attention.keys(seen), cos, sin)
+        return layer.finish(x, attend(queries, keys, attention.values(seen), visible[:, None]))
+
+    def _run_injected(
+        self, x: torch.Tensor, target: Activations, blocks: Blocks, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor:
+        if target.state is None:
+            raise InternalError("A drafter that reuses layers was trained without the state that enters them.")
+        x = torch.where(blocks.is_start[..., None], target.state, x)
+        length = x.shape[1]
+        causal = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
+        for layer in self._frozen[0]:
+            queries, keys, values = _project(layer, x, self.config.target_head_dim, cos, sin)
+            x = _finish(layer, x, attend(queries, keys, values, causal))
+        return x
+
+    def _run_exact(
+        self, x: torch.Tensor, target: Activations, blocks: Blocks, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor:
+        length = x.shape[1]
+        positions = torch.arange(length, device=x.device)
+        behind = (positions[None, None] > blocks.start[..., None]) & (positions[None, None] <= positions[None, :, None])
+        visible = torch.cat((blocks.memory_visible, behind), dim=-1)[:, None]
+        layers = target.kv.shape[2]
+        first = layers - len(self._frozen[0])
+        for index, layer in enumerate(self._frozen[0]):
+            queries, keys, values = _project(layer, x, self.config.target_head_dim, cos, sin)
+            own = target.kv[:, :, first + index]
+            true = own.view(*own.shape[:2], self.config.target_kv_heads, 2, -1)
+            true = true.permute(3, 0, 2, 1, 4).to(keys.dtype)  # [2, batch, kv heads, length, head_dim]
+            attended = attend(queries, torch.cat((true[0], keys), 2), torch.cat((true[1], values), 2), visible)
+            x = _finish(layer, x, attended)
+        return x
+
+
+def _attend_over_layers(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Attention over a few dozen layers, batched over thousands of tokens: plain products beat a fused kernel there.
+
+    Args:
+        queries: [..., heads, layers, head_dim]; keys, values: [..., kv_heads, layers, head_dim].
+    """
+    groups = queries.shape[-3] // keys.shape[-3]
+    batch, layers = queries.shape[:-3], queries.shape[-2]
+    grouped = queries.reshape(*batch, -1, groups * layers, queries.shape[-1])
+    scores = grouped @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5
+    attended = scores.softmax(dim=-1).to(values.dtype) @ values
+    out: torch.Tensor = attended.reshape(*queries.shape).transpose(-3, -2).flatten(-2)
+    return out
+
+
+def _project(
+    layer: Any, x: torch.Tensor, head_dim: int, cos: torch.Tensor, sin: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    attention, normed = layer.self_attn, layer.input_layernorm(x)
+    shape = (*x.shape[:2], -1, head_dim)
+    queries, keys = attention.q_proj(normed).view(shape), attention.k_proj(normed).view(shape)
+    if hasattr(attention, "q_norm"):
+        queries, keys = attention.q_norm(queries), attention.k_norm(keys)
+    values = attention.v_proj(normed).view(shape).transpose(1, 2)
+    return rotate(queries.transpose(1, 2), cos, sin), rotate(keys.transpose(1, 2), cos, sin), values
+
+
+def _finish(layer: Any, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+    x = x + layer.self_attn.o_proj(attended)
+    out: torch.Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
+    return out
