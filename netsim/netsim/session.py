@@ -5,8 +5,10 @@ Invariant: however the run ends (signal, end of the command, error), the backend
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -77,6 +79,7 @@ class Session:
             if self._options.seconds is not None:
                 self.loop.call_at(started + self._options.seconds, self.loop.stop)
             self._announce()
+            gc.freeze()  # what exists now stays: the collector need not walk it while packets are due
             self.loop.run()
             if child is not None:
                 self.loop.read(pidfd, None)
@@ -122,9 +125,7 @@ def start_command(command: Sequence[str], link: str, prefix: Sequence[str]) -> s
     """Starts the command with the link's address in place of `{link}` and in NETSIM_LINK; raises CommandError."""
     words = [word.replace(PLACEHOLDER, link) for word in command]
     if prefix:
-        # A launcher in a namespace would report a missing program in its own words: look before.
-        import shutil
-
+        # The launcher into a namespace would report a missing program in its own words: look before.
         if shutil.which(words[0]) is None:
             raise CommandError(f"The command {words[0]!r} does not start: there is no such program.")
     try:

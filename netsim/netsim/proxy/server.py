@@ -28,14 +28,16 @@ class ProxyBackend:
 
     name = "proxy"
 
-    def __init__(self, loop: Loop, scenario: Scenario, recorder: Recorder, at: Address, upstream: Address) -> None:
+    def __init__(
+        self, loop: Loop, scenario: Scenario, recorder: Recorder, at: Address | socket.socket, upstream: Address
+    ) -> None:
         self.loop = loop
         self.recorder = recorder
         self.links: dict[Direction, LinkModel] = scenario.models(recorder.packet)
         self.upstream_family, self.upstream = resolve(upstream, "upstream")
         self._connections: set[Connection] = set()
         self._accepted = 0
-        self._socket = listen(at)
+        self._socket = at if isinstance(at, socket.socket) else listen(at)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
         self.address = Address(*self._socket.getsockname()[:2])
         self._closed_for: set[str] = set()

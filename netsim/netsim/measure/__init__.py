@@ -1,0 +1,1 @@
+"""Measuring a real link: a far end that echoes, sinks and sends, and the near end that makes a profile or trace of it."""
