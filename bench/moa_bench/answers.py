@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import grpc
 from moa.v1 import moa_pb2 as pb
@@ -50,6 +52,23 @@ class TimedAnswer:
         return (len(self.tokens) - 1) / (self.arrivals_s[-1] - self.arrivals_s[0])
 
 
+class AnswerClient(Protocol):
+    """A way to get an answer, as a user would."""
+
+    def ask(self, prompt: Sequence[int], settings: AnswerSettings, watch: Callable[[int], object] = ...) -> TimedAnswer:
+        """The whole answer to a new conversation's first turn.
+
+        Args:
+            watch: told after each arrival how many tokens there are.
+
+        Raises:
+            MoaError: as server and link bring it.
+        """
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
 class PlainClient:
     """Calls `Generate`: what a user without any drafter would see.
 
@@ -62,15 +81,11 @@ class PlainClient:
         self._stub = moa_pb2_grpc.MoaStub(self._channel)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Close the connection."""
         self._channel.close()
 
-    def ask(self, prompt: Sequence[int], settings: AnswerSettings) -> TimedAnswer:
-        """The whole answer.
-
-        Raises:
-            MoaError: as the server reports it.
-        """
+    def ask(
+        self, prompt: Sequence[int], settings: AnswerSettings, watch: Callable[[int], object] = lambda count: None
+    ) -> TimedAnswer:
         request = pb.GenerateRequest(tokens=prompt, sampling=settings_to_proto(settings))
         tokens: list[int] = []
         arrivals: list[float] = []
@@ -80,9 +95,21 @@ class PlainClient:
                 now = time.perf_counter() - began
                 tokens.extend(response.tokens)
                 arrivals.extend([now] * len(response.tokens))
+                watch(len(tokens))
         except grpc.RpcError as error:
             refusal: MoaError = error_from_rpc(error)
             raise refusal from error
         if not tokens:
             raise DataError("The server gave an empty answer.", hint="Ask another question.")
         return TimedAnswer(tuple(tokens), tuple(arrivals))
+
+
+@contextmanager
+def closing_all(makers: Mapping[str, Callable[[], AnswerClient]]) -> Iterator[dict[str, AnswerClient]]:
+    """All of these clients, connected; closed when the block ends."""
+    with ExitStack() as stack:
+        clients = {}
+        for way, make in makers.items():
+            clients[way] = make()
+            stack.callback(clients[way].close)
+        yield clients

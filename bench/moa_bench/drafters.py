@@ -6,6 +6,7 @@ What a step costs does not depend on training; what is accepted does, so results
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moa_shared.shipped import shipped_drafter
@@ -89,3 +90,15 @@ def load_decoder(files: ModelFiles, drafter: MeasuredDrafter, dtype: torch.dtype
         tail: Any = load_target_model(files, dtype, range(layers - count, layers))
         reused, final_norm = list(tail.model.layers), tail.model.norm
     return checkpoint.decoder(dtype, parts[EMBEDDINGS], parts[HEAD], reused, final_norm)
+
+
+def drafter_file(drafter: MeasuredDrafter, files: ModelFiles, folder: Path) -> Path:
+    """The drafter as a file that a server can load: the shipped one's own, or one written into `folder`."""
+    from moa_shared.drafter import save_checkpoint
+
+    path = shipped_drafter(files.fingerprint)
+    if drafter.origin == SHIPPED and path is not None:
+        return path
+    written = folder / "untrained.safetensors"
+    save_checkpoint(written, drafter.checkpoint.config, drafter.checkpoint.tensors)
+    return written

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from moa_shared.progress import Progress, make_progress
 
+from moa_bench.answers import AnswerClient, PlainClient, closing_all
+from moa_bench.byte_counter import counting
 from moa_bench.cores import on_cores, split_cores
-from moa_bench.drafters import MeasuredDrafter, find_drafter, load_decoder
+from moa_bench.drafters import MeasuredDrafter, drafter_file, find_drafter, load_decoder
 from moa_bench.facts import gather_facts
 from moa_bench.micro import tables
+from moa_bench.micro.equality import compare_texts
+from moa_bench.micro.serving import Traffic, measure_first_tokens, measure_traffic
+from moa_bench.micro.starting import measure_starts
 from moa_bench.prompts import QUESTIONS, chat_tokens, question_of
 from moa_bench.report import checkout_root, publish
+from moa_bench.servers import running_server
 
 if TYPE_CHECKING:
     import torch
@@ -72,6 +79,10 @@ class Bench:
             yield
         self.result.setdefault("seconds", {})[title] = round(time.monotonic() - began, 1)
 
+    def ways(self, address: str) -> dict[str, Callable[[], AnswerClient]]:
+        """The clients to compare, plain streaming first."""
+        return {"plain streaming": lambda: PlainClient(address)}
+
     def prompt(self, question: str) -> list[int]:
         return chat_tokens(self.tokenizer, question)
 
@@ -99,9 +110,16 @@ def run_micro(*, model: str, quick: bool, json_file: Path | None, pin: bool) -> 
         "drafter": bench.drafter.description,
     }
     server_cores, own_cores = split_cores(pin)
-    with on_cores(own_cores):
+    with on_cores(own_cores), tempfile.TemporaryDirectory(prefix="moa-bench-") as folder:
+        drafter = str(drafter_file(bench.drafter, bench.files, Path(folder)))
         _measure_forwards(bench, torch.bfloat16)
         _measure_drafting(bench, torch.bfloat16)
+        with bench.section("Start-up"):
+            bench.result["starts"] = measure_starts(model, bench.effort.starts, server_cores)
+        with running_server(model, drafter=drafter, cores=server_cores) as server:
+            _measure_serving(bench, server.address)
+        with running_server(model, dtype="float32", drafter=drafter, cores=server_cores) as server:
+            _compare_texts(bench, server.address)
     publish("micro", bench.result, tables.render(bench.result), quick=quick, json_file=json_file)
 
 
@@ -133,3 +151,34 @@ def _measure_drafting(bench: Bench, dtype: torch.dtype) -> None:
     with bench.section("Drafting"):
         decoder = load_decoder(bench.files, bench.drafter, dtype)
         bench.result["drafting"] = measure_drafting(decoder, bench.effort.prefix_tokens, 5 * bench.effort.repeats)
+
+
+def _measure_serving(bench: Bench, address: str) -> None:
+    effort = bench.effort
+    prompts = [bench.prompt(question_of(bench.tokenizer, length)) for length in effort.prompt_tokens]
+    with bench.section("First token"), closing_all(bench.ways(address)) as clients:
+        bench.result["first_tokens"] = measure_first_tokens(clients, prompts, effort.answers)
+    with bench.section("Bytes"):
+        bench.result["traffic"] = [
+            _measure_traffic(bench, address, way, prompt) for prompt in prompts for way in bench.ways(address)
+        ]
+
+
+def _measure_traffic(bench: Bench, address: str, way: str, prompt: Sequence[int]) -> Traffic:
+    """On a connection of its own."""
+    with counting(address) as counter:
+        client = bench.ways(counter.address)[way]()
+        try:
+            return measure_traffic(way, client, counter, prompt, bench.effort.answer_tokens)
+        finally:
+            client.close()
+
+
+def _compare_texts(bench: Bench, address: str) -> None:
+    import torch
+    from moa_shared.models import load_target_model
+
+    with bench.section("Texts in float32"), closing_all(bench.ways(address)) as clients:
+        reference = load_target_model(bench.files, torch.float32)
+        prompts = [bench.prompt(question) for question in QUESTIONS[: bench.effort.equal_prompts]]
+        bench.result["equality"] = compare_texts(reference, clients, prompts, bench.effort.answer_tokens)

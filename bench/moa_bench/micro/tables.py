@@ -15,7 +15,11 @@ def render(result: Mapping[str, Any]) -> str:
     sections: dict[str, Callable[[Mapping[str, Any]], str]] = {
         "verification": _verification,
         "drafting": _drafting,
+        "first_tokens": _first_tokens,
+        "traffic": _traffic,
+        "starts": _starts,
         "flips": _flips,
+        "equality": _equality,
     }
     parts = [facts_line(result)]
     parts += [show(result) for key, show in sections.items() if key in result]
@@ -66,3 +70,35 @@ def _flips(result: Mapping[str, Any]) -> str:
         "Teacher-forced on the text of single steps, bf16. A near tie: the two best logits within one step of bf16.\n\n"
     )
     return "### Choices that rounding flips\n\n" + note + table(head, rows)
+
+
+def _first_tokens(result: Mapping[str, Any]) -> str:
+    rows = [[cost.way, cost.prompt_tokens, cost.ms.text(0), cost.ratio.text(2)] for cost in result["first_tokens"]]
+    return "### Time to the first token\n\nOver loopback, from the question on an open connection.\n\n" + table(
+        ["way", "prompt tokens", MS, "ratio to plain streaming"], rows
+    )
+
+
+def _traffic(result: Mapping[str, Any]) -> str:
+    rows = [
+        [way.way, way.prompt_tokens, way.answer_tokens, way.up_a_token, way.down_a_token, way.whole.up, way.whole.down]
+        for way in result["traffic"]
+    ]
+    head = ["way", "prompt tokens", "answer tokens", "up a token", "down a token", "up in all", "down in all"]
+    return (
+        "### Bytes at the socket\n\nA token: after the first ones of the answer. "
+        "In all: connection, prompt and its memory included.\n\n" + table(head, rows)
+    )
+
+
+def _starts(result: Mapping[str, Any]) -> str:
+    rows = [[cost.program, cost.until, cost.ms.text(0)] for cost in result["starts"]]
+    return "### Start-up\n\nWith the model converted and in the disk's cache.\n\n" + table(
+        ["program", "until", MS], rows
+    )
+
+
+def _equality(result: Mapping[str, Any]) -> str:
+    rows = [[found.way, found.texts, found.tokens, found.equal] for found in result["equality"]]
+    head = ["way", "texts", "tokens at most", "equal"]
+    return "### Texts in float32\n\nHeld against transformers' own greedy `generate`.\n\n" + table(head, rows)

@@ -1,0 +1,165 @@
+"""The experiment behind `moa-bench network`: ways to answer, over links, at acceptances, against plain streaming.
+
+Everything runs in one server; for each link and prompt plain streaming is measured before and after the other ways, and
+each ratio is to the mean of those two, so that slow changes of the machine cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from moa_shared.answer import AnswerSettings
+from moa_shared.errors import MoaError
+
+from moa_bench.answers import AnswerClient, PlainClient, TimedAnswer
+from moa_bench.link.emulated import Link, RunningLink, linked
+from moa_bench.link.oracle import Script
+from moa_bench.spread import Spread
+
+# Texts whose every token the default target chooses by a wide margin (4 bf16 steps or more, but for the first two):
+# verification then never flips one, and the oracle's script stays true to the end.
+SURE_QUESTIONS = tuple(
+    f"Write the numbers from {first} to {last}, separated by commas."
+    for first, last in ((11, 90), (20, 80), (101, 160), (201, 260), (1, 60))
+)
+ACCEPTANCES = (0.0, 0.35, 0.65, 0.8, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to answer with a drafter.
+
+    Args:
+        connect: makes a client of an address, whose drafter plays the script.
+    """
+
+    name: str
+    connect: Callable[[str, Script], AnswerClient]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One way over one link at one acceptance.
+
+    Args:
+        ratio: of tokens a second over the whole answer, to plain streaming on the same prompt.
+        first_ratio: of the time to the first token.
+        other_texts: answers that are not plain streaming's, token for token.
+    """
+
+    link: str
+    acceptance: float
+    way: str
+    ratio: Spread
+    first_ratio: Spread
+    tokens_per_s: Spread
+    plain_tokens_per_s: Spread
+    other_texts: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    answer: TimedAnswer
+    plain: tuple[TimedAnswer, TimedAnswer]
+
+    @property
+    def plain_tokens_per_s(self) -> float:
+        return sum(answer.tokens_per_s for answer in self.plain) / 2
+
+    @property
+    def plain_first_ms(self) -> float:
+        return sum(answer.first_ms for answer in self.plain) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run.
+
+    Args:
+        prompts: token ids.
+        seed: of links and oracles.
+    """
+
+    links: Sequence[Link]
+    ways: Sequence[Way]
+    acceptances: Sequence[float]
+    prompts: Sequence[Sequence[int]]
+    answer_tokens: int
+    vocab_size: int
+    seed: int = 0
+
+    @property
+    def answers(self) -> int:
+        """Answers in all, for a progress bar."""
+        per_prompt = 2 + len(self.acceptances) * len(self.ways)
+        return len(self.links) * len(self.prompts) * per_prompt
+
+
+def run_plan(
+    plan: Plan, server: str, cores: set[int] | None, advance: Callable[[int], object] = lambda count: None
+) -> list[Cell]:
+    """Run the whole plan against one server.
+
+    Args:
+        server: its "host:port".
+        cores: of the emulated links.
+        advance: told of answers that are done.
+
+    Raises:
+        MoaError: a link, the server or a client fails.
+    """
+    cells = []
+    for link in plan.links:
+        with linked(link, server, seed=plan.seed, cores=cores) as running:
+            cells += _run_link(plan, link, running, advance)
+    return cells
+
+
+def _run_link(plan: Plan, link: Link, running: RunningLink, advance: Callable[[int], object]) -> list[Cell]:
+    settings = AnswerSettings(max_tokens=plan.answer_tokens, ignore_end_of_text=True)
+    pairs: dict[tuple[float, str], list[_Pair]] = {}
+    plain = PlainClient(running.address)
+    try:
+        plain.ask(plan.prompts[0], AnswerSettings(max_tokens=2))  # opens the connection
+        for number, prompt in enumerate(plan.prompts):
+            before = plain.ask(prompt, settings)
+            advance(1)
+            answers = {}
+            for acceptance in plan.acceptances:
+                script = Script((*prompt, *before.tokens), acceptance, plan.seed + number, plan.vocab_size)
+                for way in plan.ways:
+                    answers[acceptance, way.name] = _ask(way, running.address, script, prompt, settings)
+                    advance(1)
+            after = plain.ask(prompt, settings)
+            advance(1)
+            for key, answer in answers.items():
+                pairs.setdefault(key, []).append(_Pair(answer, (before, after)))
+    finally:
+        plain.close()
+    return [_cell(link.name, acceptance, way, found) for (acceptance, way), found in pairs.items()]
+
+
+def _ask(way: Way, address: str, script: Script, prompt: Sequence[int], settings: AnswerSettings) -> TimedAnswer:
+    """One answer over a connection that is open already, as that of plain streaming is."""
+    client = way.connect(address, script)
+    try:
+        return client.ask(prompt, settings)
+    except MoaError as error:
+        error.add_note(f"{way.name}, acceptance {script.acceptance}")
+        raise
+    finally:
+        client.close()
+
+
+def _cell(link: str, acceptance: float, way: str, pairs: Sequence[_Pair]) -> Cell:
+    return Cell(
+        link,
+        acceptance,
+        way,
+        ratio=Spread.of([pair.answer.tokens_per_s / pair.plain_tokens_per_s for pair in pairs]),
+        first_ratio=Spread.of([pair.answer.first_ms / pair.plain_first_ms for pair in pairs]),
+        tokens_per_s=Spread.of([pair.answer.tokens_per_s for pair in pairs]),
+        plain_tokens_per_s=Spread.of([pair.plain_tokens_per_s for pair in pairs]),
+        other_texts=sum(pair.answer.tokens != pair.plain[0].tokens for pair in pairs),
+    )
