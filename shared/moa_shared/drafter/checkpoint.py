@@ -19,6 +19,7 @@ from moa_shared.drafter.config import DrafterConfig
 from moa_shared.drafter.decoder import DraftDecoder
 from moa_shared.drafter.encoder import MemoryEncoder
 from moa_shared.errors import CheckpointError, DiskFullError, NotFoundError
+from moa_shared.models.packed_linear import pack_linears
 from moa_shared.shipped import CONFIG_KEY
 
 LAYERS = ("self_attention", "cross_attention", "layer_self_attention")
@@ -46,7 +47,9 @@ class Checkpoint:
         names["memory_keys.weight"] = "cross_attention.self_attn.k_proj.weight"
         names["memory_values.weight"] = "cross_attention.self_attn.v_proj.weight"
         encoder.load_state_dict({ours: self.tensors[theirs] for ours, theirs in names.items()})
-        return encoder.to(dtype).eval().requires_grad_(False)
+        encoder = encoder.to(dtype).eval().requires_grad_(False)
+        pack_linears(encoder)
+        return encoder
 
     def decoder(
         self,
@@ -56,7 +59,7 @@ class Checkpoint:
         reused: list[nn.Module] | None = None,
         final_norm: nn.Module | None = None,
     ) -> DraftDecoder:
-        """The client's half, over the target's frozen parts (in `dtype`)."""
+        """The client's half, over the target's frozen parts (in `dtype`), which it takes over."""
         decoder = DraftDecoder(self.config, embeddings, head, reused, final_norm, self.tensors.get("draft_ids"))
         owned = {
             name: tensor
@@ -64,7 +67,9 @@ class Checkpoint:
             if name.startswith(("self_attention.", "cross_attention.", "output_norm."))
         }
         decoder.load_state_dict(owned, strict=False)
-        return decoder.to(dtype).eval().requires_grad_(False)
+        decoder = decoder.to(dtype).eval().requires_grad_(False)
+        pack_linears(decoder)
+        return decoder
 
 
 def expected_shapes(config: DrafterConfig) -> dict[str, tuple[int, ...]]:

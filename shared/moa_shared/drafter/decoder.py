@@ -47,7 +47,7 @@ class DraftDecoder(nn.Module):
         self.rotary = Rotary(head_dim, config.rope_parameters)
         self.draft_ids = draft_ids
         self.embeddings = embeddings
-        self.head = head if draft_ids is None else head[draft_ids].contiguous()
+        self.head = _linear(head if draft_ids is None else head[draft_ids])
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """[rows] token ids to [rows, hidden size]."""
@@ -55,7 +55,8 @@ class DraftDecoder(nn.Module):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, hidden size] (post-norm feature) to [rows, draft vocab]."""
-        return hidden @ self.head.t()
+        out: torch.Tensor = self.head(hidden)
+        return out
 
     def self_keys_values(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> KeyValues:
         layer = self.self_attention
@@ -90,3 +91,10 @@ class DraftDecoder(nn.Module):
             return x
         out: torch.Tensor = self.output_norm(x)
         return out
+
+
+def _linear(weight: torch.Tensor) -> nn.Linear:
+    """A frozen linear layer over a weight, without a copy where it is contiguous."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    linear.weight = nn.Parameter(weight.detach().contiguous(), requires_grad=False)
+    return linear
