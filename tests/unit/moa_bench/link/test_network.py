@@ -1,0 +1,37 @@
+"""The arithmetic of the network experiment, with answers that the test makes up."""
+
+from __future__ import annotations
+
+from moa_bench.answers import TimedAnswer
+from moa_bench.link.emulated import LINKS
+from moa_bench.link.network import Cell, Plan, Way, _cell, _Pair
+
+
+def answer(seconds: float, tokens: tuple[int, ...] = (1, 2, 3, 4)) -> TimedAnswer:
+    return TimedAnswer(tokens, tuple(seconds * (place + 1) / len(tokens) for place in range(len(tokens))))
+
+
+def test_a_ratio_is_to_the_plain_answers_around_it() -> None:
+    pairs = [
+        _Pair(answer(1.0), (answer(2.0), answer(2.0))),  # a quiet machine
+        _Pair(answer(4.0), (answer(6.0), answer(12.0))),  # one that gets slower
+    ]
+    cell = _cell("4G", 0.8, "rounds of 4", pairs)
+    assert cell.ratio.count == 2
+    assert (cell.ratio.low, cell.ratio.high) == (2.0, 2.0)
+    assert cell.other_texts == 0
+
+
+def test_another_text_is_counted() -> None:
+    pairs = [
+        _Pair(answer(1.0, (1, 2, 9, 9)), (answer(1.0), answer(1.0))),
+        _Pair(answer(1.0), (answer(1.0), answer(1.0))),
+    ]
+    cell: Cell = _cell("4G", 0.8, "rounds of 4", pairs)
+    assert cell.other_texts == 1
+
+
+def test_a_plan_knows_how_many_answers_it_takes() -> None:
+    ways = [Way("a", lambda address, script: None), Way("b", lambda address, script: None)]  # type: ignore[arg-type,return-value]
+    plan = Plan(LINKS[:2], ways, (0.0, 0.5, 0.9), [[1], [2]], 8, 50)
+    assert plan.answers == 2 * 2 * (2 + 3 * 2)
