@@ -75,21 +75,24 @@ async def start(host: Host) -> RunningServer:
     server.add_generic_rpc_handlers((MoaService(host).handler(),))
     status = aio_health.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
-    address = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = host_port(settings.host, settings.port)
     try:
-        port = server.add_insecure_port(f"{address}:{settings.port}")
+        port = server.add_insecure_port(address)
     except RuntimeError:
-        port = 0
-    if port == 0:
         raise ConfigError(
-            f"Cannot listen on {address}:{settings.port}: it is in use, or no address of this machine.",
+            f"Cannot listen on {address}: it is in use, or no address of this machine.",
             hint="Choose another --host or --port (0: any free port).",
-        )
+        ) from None
     host.engine.start()
     await server.start()
     for name in ("", SERVICE):
         await status.set(name, health_pb2.HealthCheckResponse.SERVING)
     return RunningServer(host, server, status, port)
+
+
+def host_port(host: str, port: int) -> str:
+    """HOST:PORT, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _sweep(host: Host) -> None:
@@ -108,7 +111,7 @@ async def serve(host: Host, announce: Callable[[str], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _offer, signals, signal.Signals(number).name)
     running = await start(host)
-    where = f"{host.settings.host}:{running.port}"
+    where = host_port(host.settings.host, running.port)
     log.info("serving", target=host.served.identity.target_id, address=where)
     announce(where)
     if host.settings.ready_file is not None:

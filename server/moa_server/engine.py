@@ -85,37 +85,53 @@ class Engine:
         while self._ready and not self._busy:
             slot = self._ready.popleft()
             slot.queued = False
-            work = None if slot.closed else slot.session.next_work()
+            work = self._next_work(slot)
             if work is not None:
                 slot.stepping = self._busy = True
                 feed = slot.feed
                 coding = (feed.codec, feed.most_rows(Plane.MEMORY)) if feed is not None else None
                 self._thread.submit(partial(self._run, slot, work, coding))
 
+    def _next_work(self, slot: Slot) -> Work | None:
+        if slot.closed:
+            return None
+        try:
+            return slot.session.next_work()
+        except Exception as error:  # noqa: BLE001 (a defect in one session must not stop the others)
+            self._lose(slot, error)
+            return None
+
     def _on_chosen(self, slot: Slot, work: Work, judgement: Judgement | None, step_ms: float) -> None:
         self._busy = slot.stepping = False
         slot.steps += 1
-        session = slot.session
-        if judgement is None:
-            session.on_prefilled(work)
-        else:
-            base = len(session.tokens)
-            if session.on_judged(work, judgement) and slot.listener is not None:
-                slot.listener.on_verdict(
-                    Verdict(
-                        session.pending.epoch,
-                        base,
-                        session.hashes.at(base),
-                        judgement.taken,
-                        judgement.finish,
-                        judgement.accepted,
-                        len(work.tree),
-                        session.pending.take_stale(),
-                        step_ms,
-                    )
-                )
+        try:
+            if judgement is None:
+                slot.session.on_prefilled(work)
+            else:
+                self._commit(slot, work, judgement, step_ms)
+        except Exception as error:  # noqa: BLE001 (as above)
+            self._lose(slot, error)
         self.wake(slot)
         self._dispatch()
+
+    def _commit(self, slot: Slot, work: Work, judgement: Judgement, step_ms: float) -> None:
+        session = slot.session
+        base = len(session.tokens)
+        if not session.on_judged(work, judgement) or slot.listener is None:
+            return
+        slot.listener.on_verdict(
+            Verdict(
+                session.pending.epoch,
+                base,
+                session.hashes.at(base),
+                judgement.taken,
+                judgement.finish,
+                judgement.accepted,
+                len(work.tree),
+                session.pending.take_stale(),
+                step_ms,
+            )
+        )
 
     def _on_remembered(self, slot: Slot, stop: int, newest: CodedRows | None) -> None:
         if slot.feed is None or slot.listener is None:
@@ -129,14 +145,17 @@ class Engine:
     def _on_failed(self, slot: Slot, error: Exception, *, stepped: bool) -> None:
         if stepped:
             self._busy = slot.stepping = False
-        if not slot.closed:
-            slot.closed = True
-            log.error("session failed", session=slot.token.hex()[:8], exc_info=error)
-            reported = error if isinstance(error, MoaError) else InternalError(_public(error))
-            if slot.listener is not None:
-                slot.listener.on_failure(reported)
-            self._on_lost(slot)
+        self._lose(slot, error)
         self._dispatch()
+
+    def _lose(self, slot: Slot, error: Exception) -> None:
+        if slot.closed:
+            return
+        slot.closed = True
+        log.error("session failed", session=slot.token.hex()[:8], exc_info=error)
+        if slot.listener is not None:
+            slot.listener.on_failure(_reported(error))
+        self._on_lost(slot)
 
     # ------------------------------------------------------------ on the inference thread
 
@@ -165,8 +184,13 @@ class Engine:
         self._loop.call_soon_threadsafe(partial(callback, *args, **named))
 
 
-def _public(error: Exception) -> str:
-    return f"The server failed in this session ({type(error).__name__})."
+def _reported(error: Exception) -> MoaError:
+    """What the client is told; details stay in the log."""
+    if isinstance(error, MoaError):
+        return error
+    told = InternalError(f"The server failed in this session ({type(error).__name__}).")
+    told.__cause__ = error
+    return told
 
 
 def _give(future: asyncio.Future[CodedRows], coded: CodedRows) -> None:
@@ -176,6 +200,4 @@ def _give(future: asyncio.Future[CodedRows], coded: CodedRows) -> None:
 
 def _fail(future: asyncio.Future[CodedRows], error: Exception) -> None:
     if not future.done():
-        reported = error if isinstance(error, MoaError) else InternalError(_public(error))
-        reported.__cause__ = error
-        future.set_exception(reported)
+        future.set_exception(_reported(error))

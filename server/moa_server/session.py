@@ -159,10 +159,12 @@ class Session:
 
     # ------------------------------------------------------------ what the client says
 
-    def on_open(self, tokens: Sequence[int]) -> int:
+    def on_open(self, tokens: Sequence[int], *, asks: bool = False) -> int:
         """The conversation so far; returns how many of its tokens are cached and need not be read again.
 
-        What the target chose beyond the client's tokens is kept until the next Ask, which may go on with that answer.
+        Args:
+            asks: an Ask comes with it, which may go on with the answer under way: what the target chose of that beyond
+                the client's tokens is kept.
 
         Raises:
             ContextLengthError, TokenRangeError: tokens that cannot be held.
@@ -170,7 +172,7 @@ class Session:
         self._check_new(tokens, held=0, spare=0)
         running = self.phase is Phase.ANSWERING or self._finish in ENDED_BY_RULE
         continues = self._replace(0, tokens)
-        self._resumable = running and continues
+        self._resumable = asks and running and continues
         if not self._resumable:
             self._crop(len(tokens))
         self.version += 1  # a forward under way answers to the stream that broke

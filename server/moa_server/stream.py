@@ -57,19 +57,21 @@ class ConverseStream:
         Raises:
             MoaError: why it was ended; the session is freed if the client was at fault.
         """
+        refusal: MoaError | None = None
         self._host.calls.add(self)
         try:
             async with asyncio.TaskGroup() as group:
                 self._reader = group.create_task(self._read(frames))
                 group.create_task(self._write())
         except* MoaError as errors:
-            error = _first(errors)
-            if not isinstance(error, UnavailableError):
+            refusal = _first(errors)
+            if not isinstance(refusal, UnavailableError):
                 self._free()
-            raise error from None
         finally:
             self._host.calls.discard(self)
             self._leave()
+        if refusal is not None:
+            raise refusal
 
     async def _read(self, frames: AsyncIterator[bytes]) -> None:
         try:
@@ -123,7 +125,7 @@ class ConverseStream:
         session = slot.session
         session.run_ahead = message.run_ahead
         self._widen(slot, message.reused_state)
-        cached = session.on_open(message.tokens)
+        cached = session.on_open(message.tokens, asks=message.HasField("ask"))
         if message.memory_from > len(message.tokens):
             raise ProtocolError(f"memory_from up to {len(message.tokens)}", f"{message.memory_from}")
         slot.listener = self
@@ -148,7 +150,7 @@ class ConverseStream:
         if message.HasField("ask"):
             self._on_ask(slot, message.ask)
         elif slot.feed is not None:
-            slot.feed.rows_ready(min(session.cached, len(message.tokens)))
+            slot.feed.rows_ready(session.cached)
 
     def _choose_codec(self, offered: Sequence[int]) -> Codec | None:
         known = {int(codec): codec for codec in Codec}
@@ -293,10 +295,7 @@ class ConverseStream:
         return {"session": slot.token.hex()[:8], "tokens": len(slot.session.tokens), "steps": slot.steps}
 
 
-def _first(errors: BaseExceptionGroup[MoaError]) -> MoaError:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if not isinstance(error, MoaError):
-        raise error
-    return error
+def _first(errors: ExceptionGroup[MoaError]) -> MoaError:
+    """The first error of a group; reader and writer may fail together, and one status can be told."""
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, ExceptionGroup) else error

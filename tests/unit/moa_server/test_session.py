@@ -205,7 +205,7 @@ def test_a_resume_of_an_answer_that_ended_meanwhile_gets_all_of_it() -> None:
     harness = asked(prompt, AnswerSettings(max_tokens=4), run_ahead=True)
     while harness.step() is not None:
         pass
-    assert harness.session.on_open(prompt) == 2
+    assert harness.session.on_open(prompt, asks=True) == 2
     backlog = harness.ask(AskMessage(2, PrefixHashes(prompt).at(2), (), AnswerSettings(max_tokens=4), 2))
     assert backlog == Backlog(2, tuple(expected), finish)
     assert harness.step() is None
@@ -215,7 +215,7 @@ def test_a_resume_with_other_settings_begins_anew() -> None:
     prompt = [3, 1]
     harness = asked(prompt, AnswerSettings(max_tokens=4), run_ahead=True)
     harness.step()
-    harness.session.on_open(prompt)
+    harness.session.on_open(prompt, asks=True)
     backlog = harness.ask(AskMessage(2, PrefixHashes(prompt).at(2), (), AnswerSettings(max_tokens=5), 2))
     assert backlog.tokens == ()
     assert harness.session.tokens == prompt
@@ -225,7 +225,7 @@ def test_a_cancelled_answer_is_not_resumed_as_it_ended() -> None:
     harness = asked([3, 1], run_ahead=True)
     harness.step()
     harness.session.on_stop()
-    harness.session.on_open([3, 1])
+    harness.session.on_open([3, 1], asks=True)
     assert harness.ask(AskMessage(2, PrefixHashes([3, 1]).at(2), (), PLAIN, 2)).tokens == ()
     assert harness.step() is not None
 
@@ -359,8 +359,9 @@ def run_schedule(rng: random.Random, how: AnswerSettings, *, run_ahead: bool, ri
             link = Link()  # the stream breaks: what was on its way is lost
             if rng.random() < 0.3:
                 harness, flying = Harness(run_ahead=run_ahead), None  # another server
-            harness.session.on_open(conversation.tokens)
-            if rng.random() < 0.8:
+            asks = rng.random() < 0.5
+            harness.session.on_open(conversation.tokens, asks=asks)
+            if not asks:
                 link.up.append(conversation.resume())
             else:
                 deliver_up(harness, link, conversation.resume())

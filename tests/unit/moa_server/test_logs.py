@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from moa_server.logs import configure_logs
+
+
+@pytest.fixture(autouse=True)
+def _reset() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("log_format", "stream", "is_json"),
+    [
+        ("auto", io.StringIO, True),
+        ("auto", Terminal, False),
+        ("plain", io.StringIO, False),
+        ("json", Terminal, True),
+    ],
+)
+def test_format(log_format: str, stream: type[io.StringIO], is_json: bool) -> None:
+    out = stream()
+    configure_logs(log_format, "info", out)  # type: ignore[arg-type]
+    structlog.get_logger().info("serving", port=5)
+    text = out.getvalue()
+    assert "serving" in text
+    if is_json:
+        assert {"event": "serving", "port": 5, "level": "info"}.items() <= json.loads(text).items()
+    else:
+        assert not text.startswith("{")
+
+
+def test_events_below_the_level_are_dropped() -> None:
+    out = io.StringIO()
+    configure_logs("json", "warning", out)
+    log = structlog.get_logger()
+    log.info("quiet")
+    log.warning("loud")
+    assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["loud"]
+
+
+def test_an_exception_is_one_line_of_json() -> None:
+    out = io.StringIO()
+    configure_logs("json", "info", out)
+    structlog.get_logger().error("session failed", exc_info=ValueError("out of memory"))
+    (line,) = out.getvalue().splitlines()
+    assert json.loads(line)["exception"][0]["exc_value"] == "out of memory"
