@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+from moa_shared.errors import ModelSourceError
+from moa_shared.models import ModelFiles, load_tokenizer
+from moa_shared.template import ChatTemplate
+
+
+def test_turns_append_what_the_whole_conversation_would_render(default_model_files: ModelFiles) -> None:
+    tokenizer = load_tokenizer(default_model_files)
+    template = ChatTemplate(tokenizer, "Be brief.")
+    first = template.first_turn("Hi")
+    answer = tokenizer("Hello there!", add_special_tokens=False)["input_ids"]
+    for ended in (True, False):  # by itself, or cut by the user
+        committed = [*first, *answer, *([tokenizer.eos_token_id] if ended else [])]
+        whole = committed + template.next_turn("And now?", committed)
+        messages = [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Hello there!"},
+            {"role": "user", "content": "And now?"},
+        ]
+        assert tokenizer.decode(whole) == tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False
+        )
+
+
+def test_without_a_system_prompt_the_template_has_its_own(default_model_files: ModelFiles) -> None:
+    tokenizer = load_tokenizer(default_model_files)
+    assert "SmolLM" in tokenizer.decode(ChatTemplate(tokenizer).first_turn("Hi"))
+
+
+def test_a_tokenizer_without_a_template_is_refused() -> None:
+    with pytest.raises(ModelSourceError, match="no chat template"):
+        ChatTemplate(object())

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_shared.text import TextStream
+
+
+def decode(tokens: Sequence[int]) -> str:
+    """Tokens are bytes."""
+    return bytes(tokens).decode("utf-8", errors="replace")
+
+
+def cut(text: str, stop: Sequence[str]) -> str:
+    places = [at for string in stop if (at := text.find(string)) >= 0]
+    return text[: min(places)] if places else text
+
+
+@given(
+    st.text(alphabet="abé€😀", max_size=30),
+    st.lists(st.sampled_from(["ab", "ba€", "😀", "aab"]), max_size=3),
+    st.data(),
+)
+def test_pieces_make_the_text_cut_at_the_first_stop_string(text: str, stop: list[str], data: st.DataObject) -> None:
+    tokens = list(text.encode())
+    stream = TextStream(decode, stop)
+    given_out = ""
+    while tokens:
+        size = data.draw(st.integers(1, len(tokens)))
+        given_out += stream.push(tokens[:size])
+        tokens = tokens[size:]
+        assert cut(text, stop).startswith(given_out)
+        assert "\ufffd" not in given_out
+    assert given_out + stream.finish() == cut(text, stop)
+
+
+def test_nothing_is_held_back_without_need() -> None:
+    stream = TextStream(decode, ["END"])
+    assert stream.push(b"hello E") == "hello "
+    assert stream.push(b"x") == "Ex"
+    assert stream.push(b"EN") == ""
+    assert stream.push(b"D more") == ""
+    assert stream.finish() == ""
+
+
+def test_bytes_that_never_become_a_character_are_shown_at_the_end() -> None:
+    stream = TextStream(decode)
+    assert stream.push([0xE2, 0x82]) == ""
+    assert stream.finish() == "\ufffd"
