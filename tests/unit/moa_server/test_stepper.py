@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from moa_server.feed import Chunk, Plane
+from moa_server.rows import RowStore
+from moa_server.session import NO_DRAFT, Work
+from moa_server.stepper import ENCODE_ROWS, Holdings, MemorySource, Stepper
+from moa_server.target import Target
+from moa_shared.answer import AnswerSettings, FinishRule
+from moa_shared.codec import Codec, decode
+from moa_shared.coupling import Sampling, select
+from moa_shared.tree import DraftTree
+from transformers import LlamaConfig, LlamaForCausalLM
+
+VOCAB = 61
+PROMPT = [3, 14, 15, 9, 26]
+WIDTH = 8
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCAB,
+            hidden_size=16,
+            intermediate_size=24,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=600,
+        )
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" not in name:
+                parameter.normal_(0.0, parameter.shape[-1] ** -0.5)
+    return Target(model.eval())
+
+
+@pytest.fixture
+def stepper(target: Target) -> Stepper:
+    return Stepper(target, MemorySource(lambda kv: kv.flatten(1)[:, ::4], WIDTH, 1))
+
+
+def holdings(stepper: Stepper) -> Holdings:
+    held = stepper.new_holdings()
+    held.planes = {plane: RowStore(width) for plane, width in stepper.widths(reused_state=True).items()}
+    return held
+
+
+def work(
+    cached: int,
+    feed: Sequence[int],
+    tree: DraftTree = NO_DRAFT,
+    *,
+    chooses: bool = True,
+    sampling: Sampling = Sampling(),  # noqa: B008 (frozen)
+) -> Work:
+    settings = AnswerSettings(sampling)
+    rule = FinishRule(settings, cached + len(feed), 600, frozenset(), str)
+    return Work(0, cached, tuple(feed), tree, chooses, settings, rule, ())
+
+
+def plain(target: Target, count: int, sampling: Sampling) -> list[int]:
+    tokens = list(PROMPT)
+    for _ in range(count):
+        logits = target.forward(target.new_cache(), tokens).logits[-1:]
+        tokens += select(logits, [len(tokens)], sampling)
+    return tokens[len(PROMPT) :]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=4)])
+def test_a_tree_is_verified_below_the_last_token_fed(target: Target, stepper: Stepper, sampling: Sampling) -> None:
+    a, b, c, d = plain(target, 4, sampling)
+    wrong = (a + 1) % VOCAB
+    tree = DraftTree((wrong, a, b, wrong, c), (-1, -1, 1, 1, 2))
+    held = holdings(stepper)
+    judgement = stepper.choose(held, work(0, PROMPT, tree, sampling=sampling))
+    assert judgement is not None
+    assert judgement.taken == (a, b, c, d)
+    assert judgement.kept == (1, 2, 4)
+    assert held.cache.length == len(PROMPT) + 3
+    following = stepper.choose(held, work(len(PROMPT) + 3, [d], sampling=sampling))
+    assert following is not None
+    assert following.taken == tuple(plain(target, 5, sampling)[4:])
+
+
+def test_a_chunk_of_a_prompt_chooses_nothing(stepper: Stepper) -> None:
+    held = holdings(stepper)
+    assert stepper.choose(held, work(0, PROMPT[:3], chooses=False)) is None
+    assert held.cache.length == 3
+
+
+def test_work_that_goes_back_crops_cache_and_rows(target: Target, stepper: Stepper) -> None:
+    held = holdings(stepper)
+    stepper.choose(held, work(0, [*PROMPT, 1, 2, 3]))
+    stepper.remember(held)
+    stepper.choose(held, work(2, PROMPT[2:]))
+    assert stepper.remember(held) == len(PROMPT)
+    fresh = holdings(stepper)
+    stepper.choose(fresh, work(0, PROMPT))
+    stepper.remember(fresh)
+    for plane in Plane:
+        rows = held.planes[plane].read(0, len(PROMPT)).float()
+        assert torch.allclose(rows, fresh.planes[plane].read(0, len(PROMPT)).float(), atol=0.02)
+
+
+def test_the_reused_state_is_kept_along_the_path(target: Target, stepper: Stepper) -> None:
+    a, b, _ = plain(target, 3, Sampling())
+    held = holdings(stepper)
+    stepper.choose(held, work(0, PROMPT, DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1))))
+    expected = target.forward(target.new_cache(), [*PROMPT, a, b], want_state_layer=1).state
+    assert expected is not None
+    states = held.planes[Plane.REUSED_STATE]
+    assert torch.allclose(states.read(0, states.length).float(), expected, atol=0.03)
+
+
+def test_rows_that_were_never_encoded_are_caught_up(stepper: Stepper) -> None:
+    """A session whose client first wanted no memory, and then resumed with a drafter."""
+    held = holdings(stepper)
+    tokens = [index % VOCAB for index in range(ENCODE_ROWS + 10)]
+    stepper.choose(held, work(0, tokens))
+    chunk = Chunk(Plane.MEMORY, ENCODE_ROWS - 2, 4, Codec.BF16, 4 * 2 * WIDTH)
+    coded = stepper.code(held, chunk)
+    assert len(coded.payload) == chunk.nbytes
+    expected = held.cache.lsa_input(0, len(tokens)).flatten(1)[ENCODE_ROWS - 2 : ENCODE_ROWS + 2, ::4]
+    assert torch.allclose(decode(coded.payload, Codec.BF16, 4, WIDTH), expected, atol=0.02)
+
+
+def test_the_newest_rows_are_coded_in_one_chunk(stepper: Stepper) -> None:
+    held = holdings(stepper)
+    stepper.choose(held, work(0, PROMPT))
+    stepper.remember(held)
+    coded = stepper.code_newest(held, 0, Codec.INT8, most_rows=3)
+    assert coded is not None
+    assert (coded.chunk.start, coded.chunk.count) == (2, 3)
+    assert len(coded.payload) == coded.chunk.nbytes
+    assert stepper.code_newest(held, len(PROMPT), Codec.INT8, most_rows=3) is None
+
+
+def test_without_a_drafter_there_is_no_memory(target: Target) -> None:
+    stepper = Stepper(target, None)
+    assert stepper.widths(reused_state=True) == {}
+    held = stepper.new_holdings()
+    assert stepper.choose(held, work(0, PROMPT)) is not None
+    assert stepper.remember(held) == 0
