@@ -155,6 +155,7 @@ class Conductor:
             "backend": self._backend.name,
             "profile": self._scenario.profile.name,
             "connections": self._backend.connections(),
+            **self._backend.facts(),
             "directions": {
                 str(direction): {**describe(link.schedule.at(t)), "cut": link.schedule.cut_at(t)}
                 for direction, link in links.items()

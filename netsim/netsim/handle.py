@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,13 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from netsim import control
-from netsim.address import Address, parse_address
-from netsim.errors import NetsimError
+from netsim.address import Address
 from netsim.output.recorder import EVENTS, SUMMARY
-
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 15.0
-_POLL_S = 0.01
+from netsim.process import LinkProcess
 
 
 class LinkHandle:
@@ -42,6 +35,11 @@ class LinkHandle:
 
     async def _send(self, **request: Any) -> dict[str, Any]:
         return await asyncio.to_thread(control.send, self._control, request)
+
+    async def command_prefix(self) -> list[str]:
+        """What to put before a command to run it at the client's end of a tun link; empty for a proxy."""
+        namespaces = (await self.status()).get("namespaces")
+        return ["ip", "netns", "exec", namespaces["client"]] if namespaces else []
 
     async def cut(self, direction: str = "both", seconds: float | None = None) -> None:
         """Loses everything, until healed or for a time."""
@@ -105,48 +103,14 @@ async def open_link(
     to a folder that goes with the block's end. Raises NetsimError with what netsim said if the link does not open.
     """
     with tempfile.TemporaryDirectory(prefix="netsim-") as scratch:
-        folder = Path(scratch)
-        ready, control_path = folder / "ready", folder / "control.sock"
-        kept = out or folder / "out"
-        words = [sys.executable, "-m", "netsim.cli", "run" if trace is None else "replay"]
-        words += ["--profile", profile, "--seed", str(seed), "--backend", backend, "--upstream", upstream]
-        words += ["--out", str(kept), "--control", str(control_path), "--ready-file", str(ready)]
+        kept = out or Path(scratch) / "out"
+        words = ["--profile", profile, "--seed", str(seed), "--backend", backend, "--upstream", upstream]
         words += [word for event in events for word in ("--event", event)]
         words += (["--loop"] if loop_trace else []) + ([str(trace)] if trace is not None else [])
-        process = await asyncio.create_subprocess_exec(
-            *words, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, env=_environment()
-        )
-        said = asyncio.create_task(_read_all(process))
+        process = LinkProcess("run" if trace is None else "replay", words, kept, Path(scratch))
         try:
-            await _await_ready(process, ready, said)
-            yield LinkHandle(parse_address(ready.read_text().strip(), "link"), control_path, kept)
+            await asyncio.to_thread(process.await_ready)
+            yield LinkHandle(process.address(), process.control_path, kept)
         finally:
-            if process.returncode is None:
-                process.send_signal(signal.SIGTERM)
-            try:
-                await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
-            await said
-
-
-async def _read_all(process: asyncio.subprocess.Process) -> str:
-    return (await process.stderr.read()).decode() if process.stderr is not None else ""
-
-
-async def _await_ready(process: asyncio.subprocess.Process, ready: Path, said: asyncio.Task[str]) -> None:
-    deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
-    while not ready.exists():
-        if process.returncode is not None:
-            raise NetsimError(f"The link did not open: {(await said).strip()}")
-        if asyncio.get_running_loop().time() > deadline:
-            raise NetsimError(f"The link did not open within {START_TIMEOUT_S:.0f} s.")
-        await asyncio.sleep(_POLL_S)
-
-
-def _environment() -> dict[str, str]:
-    """Ours, with the folder that netsim was imported from, for a checkout that is not installed."""
-    root = str(Path(__file__).resolve().parents[1])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+            # Not to_thread: the process must be gone also when the block was cancelled.
+            process.stop()

@@ -47,13 +47,15 @@ def play(
 ) -> None:  # fmt: skip
     """Runs, then ends the process with the command's status."""
     behind = parse_address(upstream, "--upstream") if upstream is not None else None
-    if (behind is None) == (serve is None):
+    if (behind is not None and serve is not None) or (behind is None and serve is None and port is None):
         raise AddressError(
-            "Say which server is behind the link.", hint="Either --upstream :50051, or --serve 'COMMAND' --port 50051."
+            "Say which server is behind the link.",
+            hint="--upstream :50051 if it runs already, --serve 'COMMAND' --port 50051 to start it at the far end of a "
+            "tun link, or --port alone if it will be started in the server's namespace by hand.",
         )
     if backend == "proxy":
         if behind is None:
-            raise AddressError("--serve needs the tun backend.", hint="Start the server and name it with --upstream.")
+            raise AddressError("The proxy backend needs --upstream.", hint="Start the server and name it with --upstream.")
         at = Address("127.0.0.1", port or 0)
         session = Session(scenario, lambda loop, recorder: ProxyBackend(loop, scenario, recorder, at, behind), options)
         if not words:

@@ -1,0 +1,83 @@
+"""What a check is, and how often it is tried.
+
+Checks in virtual time are tried once: their verdict is the same everywhere. Checks in real time are tried up to three
+times and pass with the first success; the number of attempts is shown. If all attempts fail while an idle process next to
+them was late too, the verdict is `busy`: the machine could not be measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from netsim.validate.machine import MachineProbe
+
+ATTEMPTS = 3
+
+
+class Verdict(StrEnum):
+    """What a check came to."""
+
+    PASS = "pass"
+    FAIL = "FAIL"
+    BUSY = "busy"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to check: shorter runs, and whether the check's planted error is in place."""
+
+    quick: bool = False
+    planted: bool = False
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One attempt: what was measured, in words and units, and whether it is within the limit."""
+
+    passed: bool
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the table. `plant` says which error `Plan.planted` puts in."""
+
+    name: str
+    aim: str
+    plant: str
+    measure: Callable[[Plan], Measured]
+    real_time: bool = False
+    needs_root: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A check's result."""
+
+    check: Check
+    verdict: Verdict
+    value: str
+    attempts: int
+
+
+def carry_out(check: Check, plan: Plan) -> Outcome:
+    """Tries the check as often as its kind allows."""
+    if not check.real_time:
+        measured = check.measure(plan)
+        return Outcome(check, Verdict.PASS if measured.passed else Verdict.FAIL, measured.value, 1)
+    # A planted error is tried once: what it fails at first it would only fail at again.
+    attempts = 1 if plan.planted else ATTEMPTS
+    calm_failure: str | None = None
+    for attempt in range(1, attempts + 1):
+        with MachineProbe() as machine:
+            measured = check.measure(plan)
+        if measured.passed:
+            return Outcome(check, Verdict.PASS, measured.value, attempt)
+        if not machine.busy:
+            calm_failure = measured.value
+    if calm_failure is not None:
+        return Outcome(check, Verdict.FAIL, calm_failure, attempts)
+    return Outcome(check, Verdict.BUSY, f"{measured.value}; the machine was busy: {machine.description}", attempts)
