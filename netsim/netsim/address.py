@@ -26,7 +26,9 @@ def parse_address(text: str, what: str) -> Address:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise AddressError(f"{what}: {text!r} is no address.", hint="Write HOST:PORT or :PORT, for example 127.0.0.1:50051.")
+        raise AddressError(
+            f"{what}: {text!r} is no address.", hint="Write HOST:PORT or :PORT, for example 127.0.0.1:50051."
+        )
     return Address(host or LOOPBACK, int(port))
 
 

@@ -39,7 +39,8 @@ def load(name: str) -> Profile:
     near = get_close_matches(name.lower(), names(), n=3, cutoff=0.4)
     offer = f"Did you mean {' or '.join(near)}?" if near else f"There are {', '.join(names())}."
     raise ProfileError(
-        f"There is no profile {name!r}.", hint=f"{offer} A profile of your own is given by its file, for example ./my.yaml."
+        f"There is no profile {name!r}.",
+        hint=f"{offer} A profile of your own is given by its file, for example ./my.yaml.",
     )
 
 
@@ -59,7 +60,9 @@ def parse(text: str, source: str) -> Profile:
     try:
         return Profile.model_validate(document)
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'profile'}: {item['msg']}" for item in error.errors())
+        problems = "; ".join(
+            f"{'.'.join(map(str, item['loc'])) or 'profile'}: {item['msg']}" for item in error.errors()
+        )
         raise ProfileError(
             f"Profile {source} is not valid: {problems}.", hint="docs/netsim.md describes every field."
         ) from error

@@ -1,4 +1,4 @@
-"""Changes of single values of a running link: reads `rate=5`, `delay=80`, `loss=0.01` and applies them to conditions."""
+"""Changes of single values of a running link: reads words such as `rate_mbps=5` and applies them to conditions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def parse_settings(words: tuple[str, ...]) -> dict[str, float]:
         except ValueError:
             value = math.nan
         if name not in SETTINGS:
-            raise EventError(f"There is no setting {name!r}.", hint=f"Settings are {', '.join(SETTINGS)}; write rate_mbps=5.")
+            raise EventError(
+                f"There is no setting {name!r}.", hint=f"Settings are {', '.join(SETTINGS)}; write rate_mbps=5."
+            )
         check_setting(name, value)
         settings[name] = value
     return settings

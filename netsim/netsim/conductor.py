@@ -1,7 +1,7 @@
 """Plays the timeline against a backend, logs what happens, and carries out what `netsim ctl` asks for.
 
-Outages and holds known beforehand are in the schedules already (see scenario.py), so packets meet them at the exact time;
-here they are only logged. Resets, ends and refusals are carried out here.
+Outages and holds known beforehand are in the schedules already (see scenario.py), so packets meet them at the exact
+time; here they are only logged. Resets, ends and refusals are carried out here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from netsim import catalogue
 from netsim.backend import Backend
 from netsim.changes import change_of, check_setting
 from netsim.core.conditions import Conditions
-from netsim.core.link import Direction
 from netsim.core.loss import Bernoulli
 from netsim.core.timeline import LASTING, Event, EventKind, parse_directions
 from netsim.errors import ControlError
@@ -186,4 +185,3 @@ def _duration(seconds: Any) -> float:
     if not value >= 0.0:
         raise ControlError("A duration must be a number of at least 0.")
     return value
-

@@ -99,8 +99,9 @@ async def open_link(
 ) -> AsyncIterator[LinkHandle]:
     """Opens a link before `upstream` (HOST:PORT) and closes it with the block.
 
-    `events` are of the form `12:blackhole:3`; `trace` drives the link, with the profile behind it. Outputs go to `out`, or
-    to a folder that goes with the block's end. Raises NetsimError with what netsim said if the link does not open.
+    `events` are of the form `12:blackhole:3`; `trace` drives the link, with the profile behind it. Outputs go to
+    `out`, or to a folder that goes with the block's end. Raises NetsimError with what netsim said if the link does
+    not open.
     """
     with tempfile.TemporaryDirectory(prefix="netsim-") as scratch:
         kept = out or Path(scratch) / "out"

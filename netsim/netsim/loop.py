@@ -6,6 +6,7 @@ Why not asyncio: its epoll selector rounds time-outs up to whole milliseconds (6
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import heapq
 import itertools
@@ -103,10 +104,8 @@ class Loop:
     def stop(self) -> None:
         """Ends `run` after the present step."""
         self._running = False
-        try:
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: the loop is awake already
             os.write(self._wake_write, b".")
-        except BlockingIOError:
-            pass  # the pipe is full, so the loop is awake already
 
     def _drain(self) -> None:
         os.read(self._wake_read, 4096)

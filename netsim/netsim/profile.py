@@ -104,18 +104,24 @@ class Profile(_Strict):
 
     version: Literal[1] = Field(description="Version of this format")
     name: str = Field(min_length=1, description="Name by which the profile is asked for")
-    description: str = Field(min_length=1, description="One sentence: what link this is, and where the numbers are from")
+    description: str = Field(
+        min_length=1, description="One sentence: what link this is, and where the numbers are from"
+    )
     basis: Literal["one_way", "rtt"] = Field(
         description="What `delay` describes: each direction (`one_way`), or the round trip (`rtt`), of which each "
         "direction then gets half of a draw of its own"
     )
     delay: DelayFields = Field(description="Delay of packets, without queueing")
     rate_mbps: float | None = Field(None, gt=0.0, description="Rate limit, counting whole packets; none if left out")
-    loss: LossFields = Field(BernoulliFields(probability=0.0), description="Packets lost in the air")
+    loss: LossFields = Field(BernoulliFields(model="bernoulli", probability=0.0), description="Packets lost in the air")
     queue_kib: float = Field(256.0, ge=4.0, description="Drop-tail queue before the rate limit")
     burst_kib: float = Field(0.0, ge=0.0, description="What an idle link lets through at once, above the rate")
-    up: DirectionFields = Field(DirectionFields(), description="Client to server, where different")
-    down: DirectionFields = Field(DirectionFields(), description="Server to client, where different")
+    up: DirectionFields = Field(
+        default_factory=lambda: DirectionFields.model_validate({}), description="Client to server, where different"
+    )
+    down: DirectionFields = Field(
+        default_factory=lambda: DirectionFields.model_validate({}), description="Server to client, where different"
+    )
     congestion: Literal["cubic", "reno", "bbr"] = Field(
         "cubic", description="Congestion control of the kernel's TCP over the tun backend; the proxy models cubic"
     )

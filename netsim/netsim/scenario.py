@@ -1,4 +1,4 @@
-"""What one run plays: a profile, perhaps a trace, events, and the seed. Builds the two directions' link models from it."""
+"""What one run plays: a profile, perhaps a trace, events, and the seed. Builds both directions' link models."""
 
 from __future__ import annotations
 

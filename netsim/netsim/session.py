@@ -62,7 +62,8 @@ class Session:
             raise
 
     def run(self, command: Sequence[str] = (), prefix: Sequence[str] = ()) -> tuple[int, dict[str, Any]]:
-        """Plays the scenario until a signal, the time limit, or the end of `command`; returns its status and the summary.
+        """Plays the scenario until a signal, the time limit, or the end of `command`; returns its status and the
+        summary.
 
         `prefix` is put before the command (to enter a namespace). Raises CommandError if the command does not start.
         """
@@ -124,10 +125,9 @@ class Session:
 def start_command(command: Sequence[str], link: str, prefix: Sequence[str]) -> subprocess.Popen[bytes]:
     """Starts the command with the link's address in place of `{link}` and in NETSIM_LINK; raises CommandError."""
     words = [word.replace(PLACEHOLDER, link) for word in command]
-    if prefix:
-        # The launcher into a namespace would report a missing program in its own words: look before.
-        if shutil.which(words[0]) is None:
-            raise CommandError(f"The command {words[0]!r} does not start: there is no such program.")
+    # The launcher into a namespace would report a missing program in its own words: look before.
+    if prefix and shutil.which(words[0]) is None:
+        raise CommandError(f"The command {words[0]!r} does not start: there is no such program.")
     try:
         return subprocess.Popen([*prefix, *words], env={**os.environ, LINK_VARIABLE: link})
     except OSError as error:

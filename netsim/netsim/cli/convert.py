@@ -14,10 +14,16 @@ from netsim.trace.files import Format, format_trace, read_trace
 @click.command("convert")
 @click.argument("source", type=PATH)
 @click.argument("target", type=PATH)
-@click.option("--from", "source_form", type=click.Choice(list(Format)), help="Format of SOURCE [default: told from its content].")
-@click.option("--to", "target_form", type=click.Choice(list(Format)), default="csv", show_default=True, help="Format of TARGET.")
+@click.option(
+    "--from", "source_form", type=click.Choice(list(Format)), help="Format of SOURCE [default: told from its content]."
+)
+@click.option(
+    "--to", "target_form", type=click.Choice(list(Format)), default="csv", show_default=True, help="Format of TARGET."
+)
 @click.option("--up", is_flag=True, help="Write the rate up, where the format has only one.")
-@click.option("--ignore", "ignored", multiple=True, metavar="COLUMN", help="Pass over this column of a CSV; may be repeated.")
+@click.option(
+    "--ignore", "ignored", multiple=True, metavar="COLUMN", help="Pass over this column of a CSV; may be repeated."
+)
 def command(
     source: Path, target: Path, source_form: str | None, target_form: str, up: bool, ignored: tuple[str, ...]
 ) -> None:

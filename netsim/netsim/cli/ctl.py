@@ -17,7 +17,9 @@ SECONDS = click.option("--for", "seconds", type=click.FloatRange(min=0), help="E
 
 
 @click.group("ctl")
-@click.option("--control", "path", type=click.Path(path_type=Path), help="The link's control socket; needed if several run.")
+@click.option(
+    "--control", "path", type=click.Path(path_type=Path), help="The link's control socket; needed if several run."
+)
 @click.pass_context
 def command(ctx: click.Context, path: Path | None) -> None:
     """Change a link that is running."""
@@ -92,7 +94,9 @@ def refuse(ctx: click.Context, seconds: float | None) -> None:
 @command.command("set")
 @click.argument("settings", nargs=-1, metavar="[NAME=NUMBER]...")
 @click.option("--profile", metavar="NAME|FILE", help="Become this profile first.")
-@click.option("--ramp", "ramp_s", type=click.FloatRange(min=0), default=0.0, help="Seconds that the change of profile takes.")
+@click.option(
+    "--ramp", "ramp_s", type=click.FloatRange(min=0), default=0.0, help="Seconds that the change of profile takes."
+)
 @DIRECTION
 @click.pass_context
 def change(ctx: click.Context, settings: tuple[str, ...], profile: str | None, ramp_s: float, direction: str) -> None:

@@ -48,7 +48,9 @@ def session_options(function: Callable[..., Any]) -> Callable[..., Any]:
         [
             click.option("--out", type=PATH, help="Folder for events.jsonl, packets.csv.gz and summary.json."),
             click.option("--control", type=PATH, help="Path of the control socket [default: one for each process]."),
-            click.option("--ready-file", type=PATH, help="File that receives the link's address once it carries traffic."),
+            click.option(
+                "--ready-file", type=PATH, help="File that receives the link's address once it carries traffic."
+            ),
             click.option("--seconds", type=click.FloatRange(min=0), help="End after this time."),
         ]
     ):

@@ -55,7 +55,9 @@ def play(
         )
     if backend == "proxy":
         if behind is None:
-            raise AddressError("The proxy backend needs --upstream.", hint="Start the server and name it with --upstream.")
+            raise AddressError(
+                "The proxy backend needs --upstream.", hint="Start the server and name it with --upstream."
+            )
         at = Address("127.0.0.1", port or 0)
         session = Session(scenario, lambda loop, recorder: ProxyBackend(loop, scenario, recorder, at, behind), options)
         if not words:

@@ -16,7 +16,13 @@ from netsim.session import Options, Session, say
 
 @click.command("proxy")
 @scenario_options(None)
-@click.option("--listen", default=":0", show_default=True, metavar="[HOST]:PORT", help="Where clients connect; port 0 takes a free one.")
+@click.option(
+    "--listen",
+    default=":0",
+    show_default=True,
+    metavar="[HOST]:PORT",
+    help="Where clients connect; port 0 takes a free one.",
+)
 @click.option("--upstream", required=True, metavar="[HOST]:PORT", help="The server behind the link.")
 @session_options
 def command(
@@ -25,7 +31,8 @@ def command(
 ) -> None:  # fmt: skip
     """Put a link before a server, on a port of its own.
 
-    Works on the stream, without privileges: loss becomes the delay that TCP would have shown. Ends at SIGINT or SIGTERM.
+    Works on the stream, without privileges: loss becomes the delay that TCP would have shown. Ends at SIGINT or
+    SIGTERM.
     """
     serve_proxy(make_scenario(profile, seed, events), listen, upstream, make_options(out, control, ready_file, seconds))
 

@@ -20,8 +20,17 @@ from netsim.trace.csv_format import format_csv
 @click.command("record")
 @click.argument("server", metavar="HOST:PORT")
 @click.argument("target", type=PATH)
-@click.option("--seconds", type=click.FloatRange(min=1), default=10.0, show_default=True, help="Round trips on the idle link.")
-@click.option("--load", "load_s", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Then saturate it for so long.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=1), default=10.0, show_default=True, help="Round trips on the idle link."
+)
+@click.option(
+    "--load",
+    "load_s",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    help="Then saturate it for so long.",
+)
 def command(server: str, target: Path, seconds: float, load_s: float) -> None:
     """Measure a real link to a server into a profile or a trace.
 
@@ -48,5 +57,7 @@ def command(server: str, target: Path, seconds: float, load_s: float) -> None:
         for name, series in (("down", seen.down_mbps), ("up", seen.up_mbps))
         if series
     ]
-    click.echo(f"{len(values)} round trips, median {values[len(values) // 2]:.1f} ms" + "".join(f", {r}" for r in rates))
+    click.echo(
+        f"{len(values)} round trips, median {values[len(values) // 2]:.1f} ms" + "".join(f", {r}" for r in rates)
+    )
     click.echo(f"written to {target}")

@@ -13,9 +13,13 @@ from netsim.trace.files import Format, read_trace
 
 @click.command("replay", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @scenario_options("4g")
-@click.option("--format", "form", type=click.Choice(list(Format)), help="The trace's format [default: told from its content].")
+@click.option(
+    "--format", "form", type=click.Choice(list(Format)), help="The trace's format [default: told from its content]."
+)
 @click.option("--loop", is_flag=True, help="Start again at the trace's end; otherwise its last row stays.")
-@click.option("--ignore", "ignored", multiple=True, metavar="COLUMN", help="Pass over this column of a CSV; may be repeated.")
+@click.option(
+    "--ignore", "ignored", multiple=True, metavar="COLUMN", help="Pass over this column of a CSV; may be repeated."
+)
 @backend_options
 @session_options
 @click.argument("trace", type=PATH)
@@ -27,7 +31,8 @@ def command(
 ) -> None:  # fmt: skip
     """Drive a link from a recorded trace.
 
-    What the trace leaves blank, the profile says. Options come before the trace, the command after it; see `netsim run`.
+    What the trace leaves blank, the profile says. Options come before the trace, the command after it; see `netsim
+    run`.
     """
     read = read_trace(trace, Format(form) if form else None, ignored)
     scenario = make_scenario(profile, seed, events, read, loop)

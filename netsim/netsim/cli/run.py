@@ -22,9 +22,9 @@ def command(
 ) -> None:  # fmt: skip
     """Run a command whose traffic passes through a link.
 
-    The command finds the link's address in the place of {link} among its words, and in the variable NETSIM_LINK. With the
-    tun backend its connections to 127.0.0.1 at the upstream's port pass through the link too. Without a command the link
-    stays until SIGINT or SIGTERM. The status is the command's.
+    The command finds the link's address in the place of {link} among its words, and in the variable NETSIM_LINK. With
+    the tun backend its connections to 127.0.0.1 at the upstream's port pass through the link too. Without a command
+    the link stays until SIGINT or SIGTERM. The status is the command's.
     """
     options = make_options(out, control, ready_file, seconds)
     play(make_scenario(profile, seed, events), backend, upstream, serve, port, options, words)

@@ -31,13 +31,15 @@ def command(
 ) -> None:
     """Measure whether links on this machine do what they say.
 
-    Status 1 if a check fails. Checks in real time are tried up to three times and pass with the first success (the number
-    of attempts is shown); if an idle process was late too in every failed attempt, the verdict is `busy`, which is no
-    failure unless --strict is given.
+    Status 1 if a check fails. Checks in real time are tried up to three times and pass with the first success (the
+    number of attempts is shown); if an idle process was late too in every failed attempt, the verdict is `busy`,
+    which is no failure unless --strict is given.
     """
     unknown = set(names) - {check.name for check in CHECKS}
     if unknown:
-        raise NetsimError(f"There is no check {', '.join(sorted(unknown))}.", hint="`netsim validate --list` shows them.")
+        raise NetsimError(
+            f"There is no check {', '.join(sorted(unknown))}.", hint="`netsim validate --list` shows them."
+        )
     chosen = [check for check in CHECKS if not names or check.name in names]
     if only_list:
         for check in chosen:

@@ -1,4 +1,4 @@
-"""What a direction of the link is like at one moment: rate, delay, loss, queue. A value; ramps interpolate between two."""
+"""What a direction of the link is like at one moment: rate, delay, loss, queue. Ramps interpolate between two."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """One direction. `rate_bps` counts whole packets, headers too, in bits a second; infinite where there is no limit."""
+    """One direction. `rate_bps` counts whole packets, headers too, in bits a second; infinite means no limit."""
 
     rate_bps: float = math.inf
     delay: DelaySpec = field(default_factory=DelaySpec)

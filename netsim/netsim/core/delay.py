@@ -1,8 +1,8 @@
 """Delays of packets: a normal distribution kept above zero, independent or correlated in time.
 
-`DelaySpec` is the distribution, `DelayProcess` draws from it. The process owns a standard normal state x that follows an
-Ornstein-Uhlenbeck process, and maps it through the inverse distribution; so a change of the distribution (a ramp, a trace)
-does not disturb the correlation in time.
+`DelaySpec` is the distribution, `DelayProcess` draws from it. The process owns a standard normal state x that follows
+an Ornstein-Uhlenbeck process, and maps it through the inverse distribution; so a change of the distribution (a ramp,
+a trace) does not disturb the correlation in time.
 """
 
 from __future__ import annotations

@@ -114,4 +114,6 @@ class LinkModel:
         """Time that a small packet entering at `t` would take, for a stream whose acknowledgements are not packets."""
         waiting = max(0.0, self._busy_until - t) if self._queue else 0.0
         leaves = t + waiting
-        return self.schedule.held_until(leaves + self._acknowledgements.draw_s(self.schedule.at(leaves).delay, leaves)) - t
+        return (
+            self.schedule.held_until(leaves + self._acknowledgements.draw_s(self.schedule.at(leaves).delay, leaves)) - t
+        )

@@ -1,7 +1,7 @@
 """How a direction's conditions change with time, and when it is cut or held.
 
-`Schedule` owns the break points (from a profile, a trace, a ramp, a change while running) and the intervals of outage and
-hold. Invariant: break points are sorted and the first is at minus infinity, so every time has conditions.
+`Schedule` owns the break points (from a profile, a trace, a ramp, a change while running) and the intervals of outage
+and hold. Invariant: break points are sorted and the first is at minus infinity, so every time has conditions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One direction of one connection through a stream proxy: turns loss into the delay that TCP would have shown.
 
 A virtual TCP sender over a `LinkModel`: bytes are cut into segments, a lost one is sent again when a real sender would
-have noticed, and what follows waits for it. Pure and in virtual time. Invariant: every byte offered is delivered exactly
-once, in order, unless the connection is aborted.
+have noticed, and what follows waits for it. Pure and in virtual time. Invariant: every byte offered is delivered
+exactly once, in order, unless the connection is aborted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BUNDLE_SEGMENTS = 11  # 16 KiB
 
 
 class Delivery(NamedTuple):
-    """What has arrived: so many bytes more, and perhaps the end of the stream; `due` is when the last of it was due."""
+    """What has arrived: so many bytes more, and perhaps the end of the stream; `due` is when the first of it was due."""
 
     nbytes: int
     end: bool
@@ -121,12 +121,12 @@ class StreamSender:
 
     def deliver(self, t: float) -> Delivery:
         """Takes what has arrived in order by `t`."""
-        nbytes, end, due = 0, False, -math.inf
+        nbytes, end, due = 0, False, math.inf
         while self._flight and self._flight[0].arrival <= t:
             segment = self._flight.popleft()
             nbytes += segment.nbytes
             end = end or segment.nbytes == 0
-            due = max(due, segment.arrival)
+            due = min(due, segment.arrival)
         return Delivery(nbytes, end, due)
 
     def _recover(self, t: float) -> None:
@@ -206,7 +206,8 @@ class StreamSender:
             segment.arrival = math.inf
             self._lose(segment)
             if self._timer == math.inf:
-                # The tail of a flight is probed after two round trips (RFC 8985); a segment alone waits for the time-out.
+                # The tail of a flight is probed after two round trips (RFC 8985); a segment alone waits for the
+                # time-out.
                 probe = 2.0 * self.window.srtt_s if not alone and self.window.backoff == 0 else math.inf
                 self._timer, self._probing = t + min(probe, self.window.rto_s), probe < self.window.rto_s
             return

@@ -71,7 +71,9 @@ def parse_event(at_s: float, text: str) -> Event:
     allowed = (kind in LASTING) + (kind in DIRECTED)
     if len(rest) > allowed or (kind in LASTING and not rest):
         form = f"{kind}:SECONDS" + (":DIRECTION" if kind in DIRECTED else "") if kind in LASTING else str(kind)
-        raise EventError(f"{text!r} is not of the form {form}.", hint="DIRECTION is up, down or both, and may be left out.")
+        raise EventError(
+            f"{text!r} is not of the form {form}.", hint="DIRECTION is up, down or both, and may be left out."
+        )
     duration = _seconds(rest[0]) if rest else 0.0
     return Event(at_s, kind, duration, parse_directions(rest[1]) if len(rest) == 2 else BOTH)
 

@@ -48,7 +48,9 @@ def measure(server: Address, idle_s: float, load_s: float) -> Measurement:
     else:
         _ping_connects(server, start, idle_s, seen)
     if not seen.round_trips_ms:
-        raise MeasurementError(f"No round trip to {server} was completed in {idle_s:g} s.", hint="Give it more --seconds.")
+        raise MeasurementError(
+            f"No round trip to {server} was completed in {idle_s:g} s.", hint="Give it more --seconds."
+        )
     return seen
 
 
@@ -61,7 +63,8 @@ def _connect(server: Address) -> socket.socket:
     except OSError as error:
         sock.close()
         raise MeasurementError(
-            f"{server} cannot be reached: {error.strerror or error}.", hint="Start `netsim serve` there, or any TCP server."
+            f"{server} cannot be reached: {error.strerror or error}.",
+            hint="Start `netsim serve` there, or any TCP server.",
         ) from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock

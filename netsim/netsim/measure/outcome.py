@@ -48,8 +48,10 @@ def to_trace(seen: Measurement) -> Trace:
     ):
         for t, value in values:
             cells[int(t)][column].append(value * scale)
-    rows = [
-        Row(float(second), **{column: round(fmean(values), 3) for column, values in cells[second].items()})
-        for second in sorted(cells)
-    ]
+    columns = ("down_mbps", "up_mbps", "rtt_ms")
+    rows = [Row(float(second), *(_mean(cells[second][column]) for column in columns)) for second in sorted(cells)]
     return from_zero(rows)
+
+
+def _mean(values: list[float]) -> float | None:
+    return round(fmean(values), 3) if values else None

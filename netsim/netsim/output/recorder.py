@@ -1,7 +1,7 @@
 """Writes a run's outputs. Without a folder it only counts.
 
-Packets are kept as tuples and written when the loop is idle: formatting 30,000 rows a second while packets are due would
-make them late. Invariant: `finish` leaves all three files complete.
+Packets are kept as tuples and written when the loop is idle: formatting 30,000 rows a second while packets are due
+would make them late. Invariant: `finish` leaves all three files complete.
 """
 
 from __future__ import annotations
@@ -112,9 +112,7 @@ class Recorder:
 
 def effective_delay(scenario: Scenario) -> dict[str, dict[str, float]]:
     """Mean and deviation of each direction's delay as drawn, at the start of the run."""
-    moments = {
-        direction: scenario.profile.conditions(direction).delay.effective() for direction in Direction
-    }
+    moments = {direction: scenario.profile.conditions(direction).delay.effective() for direction in Direction}
     return {
         str(direction): {"mean": round(value.mean_ms, 3), "deviation": round(value.deviation_ms, 3)}
         for direction, value in moments.items()
@@ -123,7 +121,6 @@ def effective_delay(scenario: Scenario) -> dict[str, dict[str, float]]:
 
 def _line(t: float, direction: Direction, nbytes: int, verdict: Verdict) -> str:
     if isinstance(verdict, Release):
-        return (
-            f"{t:.6f},{direction},{nbytes},released,{verdict.t:.6f},{verdict.queue_s * 1e3:.3f},{verdict.delay_s * 1e3:.3f}\n"
-        )
+        times = f"{verdict.t:.6f},{verdict.queue_s * 1e3:.3f},{verdict.delay_s * 1e3:.3f}"
+        return f"{t:.6f},{direction},{nbytes},released,{times}\n"
     return f"{t:.6f},{direction},{nbytes},{verdict.reason},,,\n"

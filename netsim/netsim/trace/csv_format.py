@@ -1,4 +1,5 @@
-"""Our trace format: CSV with a header, `t_s` first, then any of down_mbps, up_mbps, rtt_ms, loss, event; blanks inherit.
+"""Our trace format: CSV with a header, `t_s` first, then any of down_mbps, up_mbps, rtt_ms, loss, event; blanks
+inherit.
 
 Columns of other names are refused, so that a misspelt one is not ignored. Errors name line and column, both from 1.
 """
@@ -8,10 +9,10 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable
+from itertools import pairwise
 
-from netsim.errors import EventError, TraceError
 from netsim.core.timeline import parse_event
+from netsim.errors import EventError, TraceError
 from netsim.trace.trace import Row, Trace, from_zero
 
 COLUMNS = ("t_s", "down_mbps", "up_mbps", "rtt_ms", "loss", "event")
@@ -23,7 +24,8 @@ def parse_csv(text: str, source: str, ignored: tuple[str, ...] = ()) -> Trace:
     lines = list(csv.reader(io.StringIO(text)))
     if not lines or "t_s" not in (header := [name.strip() for name in lines[0]]):
         raise TraceError(
-            f"{source}, line 1: the header has no column t_s.", hint=f"The columns are {','.join(COLUMNS)}; t_s is required."
+            f"{source}, line 1: the header has no column t_s.",
+            hint=f"The columns are {','.join(COLUMNS)}; t_s is required.",
         )
     for column, name in enumerate(header, 1):
         if name not in COLUMNS and name not in ignored:
@@ -41,7 +43,7 @@ def build(rows: list[tuple[int, Row]], source: str) -> Trace:
     """A trace of (line number, row); raises TraceError if it is empty or time goes back."""
     if not rows:
         raise TraceError(f"{source} has no rows.")
-    for (_, before), (line, row) in zip(rows, rows[1:], strict=False):
+    for (_, before), (line, row) in pairwise(rows):
         if row.t_s <= before.t_s:
             raise TraceError(
                 f"{source}, line {line}, column 1: time {row.t_s:g} does not come after {before.t_s:g}.",
@@ -86,10 +88,13 @@ def _row(cells: list[str], header: list[str], source: str, line: int) -> tuple[i
 
 def format_csv(trace: Trace) -> str:
     """Writes our CSV, only the columns that the trace uses."""
-    used = [name for name in COLUMNS if name == "t_s" or any(getattr(row, name) not in (None, "") for row in trace.rows)]
-    show: Callable[[object], str] = lambda value: f"{value:.6g}" if isinstance(value, float) else str(value or "")  # noqa: E731
-    lines = [",".join(used)]
-    for row in trace.rows:
-        # Ten digits of time: a day in microseconds.
-        lines.append(",".join([f"{row.t_s:.10g}", *(show(getattr(row, name)) for name in used[1:])]))
-    return "\n".join(lines) + "\n"
+    used = [
+        name for name in COLUMNS if name == "t_s" or any(getattr(row, name) not in (None, "") for row in trace.rows)
+    ]
+    # Ten digits of time: a day in microseconds.
+    rows = (",".join([f"{row.t_s:.10g}", *(_cell(getattr(row, name)) for name in used[1:])]) for row in trace.rows)
+    return "\n".join([",".join(used), *rows]) + "\n"
+
+
+def _cell(value: float | str | None) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else value or ""

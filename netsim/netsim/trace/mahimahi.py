@@ -47,7 +47,9 @@ def format_mahimahi(trace: Trace, column: str) -> str:
     for row, end in zip(trace.rows, ends, strict=True):
         mbps: float | None = getattr(row, column)
         if mbps is None:
-            raise TraceError(f"The trace has no {column} at {row.t_s:g} s.", hint="A mahimahi trace needs a rate everywhere.")
+            raise TraceError(
+                f"The trace has no {column} at {row.t_s:g} s.", hint="A mahimahi trace needs a rate everywhere."
+            )
         while now_ms < round(end * 1e3):
             now_ms += 1
             credit += mbps * 1e3
@@ -55,5 +57,7 @@ def format_mahimahi(trace: Trace, column: str) -> str:
             credit -= whole * PACKET_BITS
             lines += [str(now_ms)] * whole
     if not lines:
-        raise TraceError("The trace's rate is zero throughout.", hint="A mahimahi trace needs at least one chance to send.")
+        raise TraceError(
+            "The trace's rate is zero throughout.", hint="A mahimahi trace needs at least one chance to send."
+        )
     return "\n".join(lines) + "\n"

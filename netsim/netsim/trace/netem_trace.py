@@ -43,7 +43,9 @@ def format_netem_trace(trace: Trace, column: str) -> str:
     for row, end in zip(trace.rows, ends, strict=True):
         mbps: float | None = getattr(row, column)
         if mbps is None:
-            raise TraceError(f"The trace has no {column} at {row.t_s:g} s.", hint="A netem trace needs a rate everywhere.")
+            raise TraceError(
+                f"The trace has no {column} at {row.t_s:g} s.", hint="A netem trace needs a rate everywhere."
+            )
         gbps, bps = divmod(round(mbps * 1e6), 10**9)
         seconds, nanos = divmod(round((end - row.t_s) * 1e9), 10**9)
         static = {"bw": {"gbps": gbps, "bps": bps}, "duration": {"secs": seconds, "nanos": nanos}}
@@ -63,7 +65,9 @@ def _walk(node: Any, source: str, path: str) -> list[tuple[float, float]]:
         if kind == "TraceBwConfig":
             return [(_mbps(bw), _seconds(span)) for span, rates in body["pattern"] for bw in rates]
         if kind == "RepeatedBwPatternConfig":
-            once = [step for i, each in enumerate(body["pattern"]) for step in _walk(each, source, f"{here}.pattern[{i}]")]
+            once = [
+                step for i, each in enumerate(body["pattern"]) for step in _walk(each, source, f"{here}.pattern[{i}]")
+            ]
             return once * max(1, int(body.get("count", 1)))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise TraceError(f"{source}, at {here}: {error!s} is missing or has the wrong form.", hint=_HINT) from error

@@ -29,6 +29,8 @@ def format_pensieve(trace: Trace, column: str) -> str:
     for row in trace.rows:
         mbps: float | None = getattr(row, column)
         if mbps is None:
-            raise TraceError(f"The trace has no {column} at {row.t_s:g} s.", hint="A Pensieve trace needs a rate everywhere.")
+            raise TraceError(
+                f"The trace has no {column} at {row.t_s:g} s.", hint="A Pensieve trace needs a rate everywhere."
+            )
         lines.append(f"{row.t_s:.10g} {mbps:.6g}")
     return "\n".join(lines) + "\n"

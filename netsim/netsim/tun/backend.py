@@ -1,4 +1,5 @@
-"""The packet backend: reads IP packets from one device, asks the link model, writes them to the other when they are due.
+"""The packet backend: reads IP packets from one device, asks the link model, writes them to the other when they are
+due.
 
 Owns the namespaces, a queue of packets a direction, and the process that forwards from the server's namespace to the
 upstream. Release times never go back within a direction, so a queue and one timer each are enough.
@@ -52,7 +53,7 @@ class TunBackend:
         self._flows = FlowTable()
         self._asked: dict[FlowKey, float] = {}
         self._queues: dict[Direction, deque[tuple[float, bytes]]] = {direction: deque() for direction in Direction}
-        self._armed = {direction: False for direction in Direction}  # whether a timer is set
+        self._armed = dict.fromkeys(Direction, False)  # whether a timer is set
         self._entries = {Direction.UP: self.namespaces.client_fd, Direction.DOWN: self.namespaces.server_fd}
         self._exits = {Direction.UP: self.namespaces.server_fd, Direction.DOWN: self.namespaces.client_fd}
         self._forwarder: subprocess.Popen[bytes] | None = None
@@ -75,7 +76,9 @@ class TunBackend:
             listener.listen(128)
         except OSError as error:
             listener.close()
-            raise AddressError(f"Port {self.port} cannot be had in the server's namespace: {error.strerror}.") from error
+            raise AddressError(
+                f"Port {self.port} cannot be had in the server's namespace: {error.strerror}."
+            ) from error
         fd = listener.fileno()
         self._forwarder = subprocess.Popen(
             [sys.executable, "-m", "netsim.tun.forward", str(fd), str(upstream)],

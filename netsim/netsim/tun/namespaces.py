@@ -1,7 +1,8 @@
 """Two network namespaces and the TUN device in each, made and removed.
 
-Each pair is named after its process and guarded by a locked file, so that what a killed run left behind can be told from
-what is in use, also when a process number comes round again. Invariant: the lock is held before the first namespace is.
+Each pair is named after its process and guarded by a locked file, so that what a killed run left behind can be told
+from what is in use, also when a process number comes round again. Invariant: the lock is held before the first
+namespace is.
 """
 
 from __future__ import annotations
@@ -184,7 +185,11 @@ def _ip(batch: str, namespace: str | None = None) -> None:
     try:
         done = subprocess.run(command, input=batch, capture_output=True, text=True, check=False, timeout=20)
     except FileNotFoundError:
-        raise NamespaceError("The program `ip` is missing.", hint="Install iproute2, or take --backend proxy.") from None
+        raise NamespaceError(
+            "The program `ip` is missing.", hint="Install iproute2, or take --backend proxy."
+        ) from None
     if done.returncode != 0:
         said = " ".join(done.stderr.split())
-        raise NamespaceError(f"The namespaces cannot be set up: {said}", hint="`netsim clean` removes what killed runs left.")
+        raise NamespaceError(
+            f"The namespaces cannot be set up: {said}", hint="`netsim clean` removes what killed runs left."
+        )

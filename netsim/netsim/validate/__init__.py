@@ -1,1 +1,1 @@
-"""Measures whether links on this machine do what they say. Every check can be given a planted error, which it must find."""
+"""Measures whether links on this machine do what they say. Every check has a planted error, which it must find."""

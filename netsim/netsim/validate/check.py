@@ -1,8 +1,8 @@
 """What a check is, and how often it is tried.
 
 Checks in virtual time are tried once: their verdict is the same everywhere. Checks in real time are tried up to three
-times and pass with the first success; the number of attempts is shown. If all attempts fail while an idle process next to
-them was late too, the verdict is `busy`: the machine could not be measured.
+times and pass with the first success; the number of attempts is shown. If all attempts fail while an idle process
+next to them was late too, the verdict is `busy`: the machine could not be measured.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def carry_out(check: Check, plan: Plan) -> Outcome:
             measured = check.measure(plan)
         if measured.passed:
             return Outcome(check, Verdict.PASS, measured.value, attempt)
-        if not machine.busy:
+        if plan.planted or not machine.busy:
             calm_failure = measured.value
     if calm_failure is not None:
         return Outcome(check, Verdict.FAIL, calm_failure, attempts)

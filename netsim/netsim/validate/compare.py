@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from netsim.validate.check import Check, Measured, Plan
-from netsim.validate.links import open_test_link
+from netsim.validate.links import open_checked_link
 from netsim.validate.statistics import quantile
 from netsim.validate.traffic import bulk_mbps, request_latencies_ms
 
@@ -27,9 +27,9 @@ def compare(plan: Plan) -> Measured:
     rates: dict[str, float] = {}
 
     def run(backend: str, own: dict[str, Any]) -> None:
-        with open_test_link(backend, own, plan.seed) as link:
+        with open_checked_link(backend, own, plan.seed) as link:
             latencies[backend] = request_latencies_ms(*link.pair(), seconds)
-        with open_test_link(backend, own, plan.seed) as link:
+        with open_checked_link(backend, own, plan.seed) as link:
             rates[backend] = bulk_mbps(*link.pair(), seconds)
 
     threads = [

@@ -21,7 +21,7 @@ TIMEOUT_S = 30.0
 
 
 @dataclass(slots=True)
-class TestLink:
+class CheckedLink:
     """An open link. `summary` is filled when it has closed."""
 
     backend: str
@@ -37,7 +37,8 @@ class TestLink:
             target: tuple[str, int] = (SERVER_ADDRESS, PORT)
         else:
             client = socket.socket()
-            target = tuple(self.process.address())
+            address = self.process.address()
+            target = (address.host, address.port)
         client.settimeout(TIMEOUT_S)
         client.connect(target)
         server, _ = self.listener.accept()
@@ -64,13 +65,19 @@ class TestLink:
 
 
 @contextmanager
-def open_test_link(
+def open_checked_link(
     backend: str, fields: dict[str, Any], seed: int, *, events: Sequence[str] = (), trace: str | None = None
-) -> Iterator[TestLink]:
+) -> Iterator[CheckedLink]:
     """Opens a link whose profile has `fields`, and a listening socket at its far end."""
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="netsim-")))
-        document = {"version": 1, "name": "check", "description": "Made by netsim validate.", "basis": "one_way", **fields}
+        document = {
+            "version": 1,
+            "name": "check",
+            "description": "Made by netsim validate.",
+            "basis": "one_way",
+            **fields,
+        }
         (scratch / "check.yaml").write_text(json.dumps(document))  # JSON is YAML
         words = ["--profile", str(scratch / "check.yaml"), "--seed", str(seed), "--backend", backend]
         words += [word for event in events for word in ("--event", event)]
@@ -98,7 +105,7 @@ def open_test_link(
                 listener.bind(("0.0.0.0", PORT))
                 listener.listen()
             listener.settimeout(TIMEOUT_S)
-            yield TestLink(backend, process, namespaces, listener, summary)
+            yield CheckedLink(backend, process, namespaces, listener, summary)
             process.stop()
             stopped = True
             summary.update(json.loads((scratch / "out" / "summary.json").read_text()))

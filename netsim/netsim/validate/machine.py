@@ -25,7 +25,9 @@ class MachineProbe:
         self.description = ""
 
     def __enter__(self) -> MachineProbe:
-        self._process = subprocess.Popen([sys.executable, "-m", "netsim.validate.machine"], stdout=subprocess.PIPE, text=True, env=environment())
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "netsim.validate.machine"], stdout=subprocess.PIPE, text=True, env=environment()
+        )
         return self
 
     def __exit__(

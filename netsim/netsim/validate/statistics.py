@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from statistics import NormalDist
 
 KS_D_300 = 0.094  # 1.63 / sqrt(300): the 1 % point of Kolmogorov's distribution at n = 300
@@ -26,7 +27,8 @@ def ks_p_value(distance: float, n: int) -> float:
     x = (root + 0.12 + 0.11 / root) * distance
     if x < 0.2:
         return 1.0  # the series converges slowly there, and the value is 1 to ten digits
-    return max(0.0, min(1.0, 2.0 * sum((-1) ** (k - 1) * math.exp(-2.0 * (k * x) ** 2) for k in range(1, 101))))
+    series = math.fsum((1.0 if k % 2 else -1.0) * math.exp(-2.0 * (k * x) ** 2) for k in range(1, 101))
+    return max(0.0, min(1.0, 2.0 * series))
 
 
 def binomial_interval(n: int, p: float, confidence: float = 0.99) -> tuple[int, int]:
@@ -54,7 +56,7 @@ def runs_z(outcomes: Sequence[bool]) -> float:
     if not ones or not zeros:
         raise ValueError("the runs test needs both outcomes")
     n = ones + zeros
-    runs = 1 + sum(a != b for a, b in zip(outcomes, outcomes[1:], strict=False))
+    runs = 1 + sum(a != b for a, b in pairwise(outcomes))
     mean = 1.0 + 2.0 * ones * zeros / n
     variance = (mean - 1.0) * (mean - 2.0) / (n - 1)
     return (runs - mean) / math.sqrt(variance)

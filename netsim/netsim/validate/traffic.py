@@ -12,7 +12,9 @@ CHUNK = bytes(256 * 1024)
 _STAMP = struct.Struct("!d")
 
 
-def request_latencies_ms(client: socket.socket, server: socket.socket, seconds: float, nbytes: int = 100) -> list[float]:
+def request_latencies_ms(
+    client: socket.socket, server: socket.socket, seconds: float, nbytes: int = 100
+) -> list[float]:
     """Ping-pong for a time: latency of each request."""
 
     def answer() -> None:

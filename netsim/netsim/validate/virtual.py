@@ -53,7 +53,7 @@ def delay_draws(plan: Plan) -> Measured:
     ):
         drawn = replace(spec, deviation_ms=spec.deviation_ms * 1.03) if plan.planted else spec
         # Correlated draws are taken 20 time constants apart, where exp(-20) is left of the correlation.
-        values = [value for value in _delays_ms(drawn, DRAWS, 1.0, plan.seed)]
+        values = _delays_ms(drawn, DRAWS, 1.0, plan.seed)
         worst = min(worst, ks_p_value(ks_distance(values, spec.cdf), DRAWS))
     return Measured(worst > 0.01, f"least p {worst:.3g} of 4 distributions")
 
@@ -103,7 +103,10 @@ CHECKS = (
     Check("determinism", "same seed, same virtual-time log", "another seed", determinism),
     Check("delay-draws", "KS p > 0.01 at n = 100,000", "a deviation 3 % larger", delay_draws),
     Check(
-        "jitter-control", "independent jitter, FIFO, 5 ms apart: KS must fail, D >= 0.094", "packets 0.5 s apart", jitter_control
+        "jitter-control",
+        "independent jitter, FIFO, 5 ms apart: KS must fail, D >= 0.094",
+        "packets 0.5 s apart",
+        jitter_control,
     ),
     Check("loss-count", "inside the 99 % binomial interval", "half as many losses again", loss_count),
     Check("loss-runs", "runs test |z| < 2.58", "losses in bursts of five", loss_runs),
