@@ -1,8 +1,8 @@
 """The conversation, which the client owns, as a pure state machine.
 
-State: every committed token with its provenance, the running answer, and the draft in flight: a tree below a committed
-prefix, of which the committed tokens have reached `node`. Invariants: committed tokens never change while an answer runs;
-`epoch` grows whenever draft nodes are thrown away. Everything else about a conversation is derived from this.
+State: every committed token with its provenance, the running answer, and the draft in flight: a tree below a
+committed prefix, of which the committed tokens have reached a node. Invariants: committed tokens never change while an
+answer runs; `epoch` grows whenever draft nodes are thrown away.
 """
 
 from __future__ import annotations
@@ -168,8 +168,10 @@ class Conversation:
         return self._message(0, tree)
 
     def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> DraftMessage:
-        """Appends nodes to the draft in flight; what to send. `parents` are node numbers in the whole tree
-        (None: a chain that goes on from the newest node). Starts a draft below the newest committed token if none is in flight.
+        """Appends nodes to the draft in flight (starts one below the newest token if there is none); what to send.
+
+        Args:
+            parents: node numbers in the whole tree; None: a chain that goes on from the newest node.
         """
         if self._node is None:
             self._base = len(self.tokens)
@@ -204,7 +206,9 @@ class Conversation:
         if base > held:
             raise ProtocolError(f"a verdict from position {held} or before", f"one from {base}")
         if self.hashes.at(base) != prefix_hash:
-            raise ProtocolError(f"a verdict after tokens that hash to {self.hashes.at(base):016x}", f"{prefix_hash:016x}")
+            raise ProtocolError(
+                f"a verdict after tokens that hash to {self.hashes.at(base):016x}", f"{prefix_hash:016x}"
+            )
         known = min(held - base, len(tokens))
         if list(tokens[:known]) != self.tokens[base : base + known]:
             raise ProtocolError("a verdict that repeats committed tokens unchanged", "other tokens")

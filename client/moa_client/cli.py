@@ -1,0 +1,83 @@
+"""`moa-client`: the command line. Imports nothing heavy, so that --help answers at once."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from moa_shared.config import load_settings
+from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
+
+from moa_client.settings import SECTION, ClientSettings
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="moa")
+def cli() -> None:
+    """The client of moa: drafts on this device what a server's large model will say."""
+
+
+@cli.command()
+@click.argument("prompt", required=False)
+@click.option("--server", metavar="HOST:PORT", help="Where moa-server listens.  [127.0.0.1:50051]")
+@click.option("--model", help="The server's model on this device: 'default', hub id, folder or .gguf.  [default]")
+@click.option("--drafter", help="default (shipped), PATH of a checkpoint, lookup, random or none.  [default]")
+@click.option("--mode", help="Draft a chain or a tree.  [tree]")
+@click.option("--length", type=int, help="Tokens of a chain.  [5]")
+@click.option("--depth", type=int, help="Levels of a tree.  [4]")
+@click.option("--breadth", type=int, help="Candidates of a node, and nodes expanded a level.  [4]")
+@click.option("--nodes", type=int, help="Nodes of a tree that are sent.  [16]")
+@click.option("--temperature", type=float, help="0 is greedy.  [0]")
+@click.option("--top-k", type=int, help="Keep the k likeliest tokens; 0 keeps all.  [0]")
+@click.option("--top-p", type=float, help="Keep the likeliest tokens up to this probability.  [1]")
+@click.option("--seed", type=int, help="The same seed gives the same text.  [0]")
+@click.option("--max-tokens", type=int, help="Of one answer; 0: as the context allows.  [512]")
+@click.option("--stop", multiple=True, help="A string that ends the answer (may be repeated).")
+@click.option("--system", help="System prompt.  [the model's own]")
+@click.option("--codec", help="Of the memory: bf16, int8 or int4.  [int4]")
+@click.option("--dtype", help="Of the drafter: bf16 or float32.  [bf16]")
+@click.option("--threads", type=int, help="Of the drafter; 0: as many as there are.  [0]")
+@click.option("--connect-seconds", type=float, help="How long to wait for the server.  [5]")
+@click.option("--silence-seconds", type=float, help="The longest silence during an answer.  [60]")
+@click.option("--cache-dir", type=click.Path(path_type=Path), help="Where models are kept.  [MOA_CACHE_DIR]")
+@click.option("--config", type=click.Path(path_type=Path), help="A TOML file with a table [client].  [MOA_CONFIG]")
+def chat(prompt: str | None, config: Path | None, **flags: Any) -> None:
+    """Chat with a server's model; with PROMPT, or a prompt on standard input, print one answer.
+
+    The answer goes to standard output, a line of figures to standard error. Every option can also be set as
+    MOA_CLIENT_<OPTION> in the environment, or in the [client] table of a TOML file.
+    """
+    settings = load_settings(ClientSettings, SECTION, flags, config)
+    if settings.threads:
+        import torch
+
+        torch.set_num_threads(settings.threads)
+    from moa_client.chat import run
+
+    asyncio.run(run(settings, prompt))
+
+
+def main() -> None:
+    """Entry point: errors of the catalogue become one sentence and their exit code."""
+    try:
+        cli(standalone_mode=False)
+    except click.UsageError as error:
+        error.show()
+        sys.exit(ConfigError.exit_code)
+    except click.exceptions.Exit as leaving:
+        sys.exit(leaving.exit_code)
+    except MoaError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort, asyncio.CancelledError):
+        sys.exit(CancelledAnswerError.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

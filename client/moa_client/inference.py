@@ -1,0 +1,28 @@
+"""The inference thread: everything of the drafter runs here, one call after the other, never on the event loop.
+
+State: one thread. Bounded by its callers: each waits for its own call before it makes the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+class InferenceThread:
+    """Runs calls in order on one thread."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="drafter")
+
+    async def run(self, call: Callable[[], Result]) -> Result:
+        """The call's result; what it raises is raised here."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    def close(self) -> None:
+        """Lets the running call end; takes no more."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,174 @@
+"""The link to a server: one gRPC channel, and on it one Converse stream at a time.
+
+State: channel and stream, and bytes counted each way. Every wait on the peer has a deadline; every failure becomes one
+error of the catalogue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+from moa.v1 import moa_pb2 as pb
+from moa.v1 import moa_pb2_grpc
+from moa_shared.errors import MoaError, ProtocolError, UnavailableError
+from moa_shared.wire import PROTOCOL_VERSION, check_protocol, error_from_rpc
+
+# Keepalive is the backstop for a dead peer; ping_timeout_ms is what bounds it (its own default is 60 s).
+CHANNEL_OPTIONS = [
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 6_000),
+    ("grpc.http2.ping_timeout_ms", 6_000),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 65_536),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 3_000),
+]
+EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
+FRAME_OVERHEAD_BYTES = 5  # gRPC's own header of a message
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes of messages, their gRPC headers included (HTTP/2, TCP and IP come on top)."""
+
+    up_bytes: int = 0
+    down_bytes: int = 0
+
+
+class Stream:
+    """One Converse stream, opened."""
+
+    def __init__(self, call: Any, traffic: Traffic) -> None:
+        self._call = call
+        self._traffic = traffic
+
+    async def send(self, **frame: Any) -> None:
+        """Sends one frame, such as `draft=pb.Draft(...)`.
+
+        Raises:
+            MoaError: why the stream ended.
+        """
+        message = pb.ClientFrame(**frame)
+        self._traffic.up_bytes += message.ByteSize() + FRAME_OVERHEAD_BYTES
+        try:
+            await self._call.write(message)
+        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+            raise await self._reason(error) from None
+
+    async def receive(self) -> pb.ServerFrame:
+        """The next frame; how long to wait for it is the caller's to say.
+
+        Raises:
+            MoaError: why the stream ended.
+        """
+        try:
+            message = await self._call.read()
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from None
+        if message is EOF:
+            raise await self._reason(None)
+        self._traffic.down_bytes += message.ByteSize() + FRAME_OVERHEAD_BYTES
+        if not isinstance(message, pb.ServerFrame):
+            raise ProtocolError("a frame", type(message).__name__)
+        return message
+
+    async def say_goodbye(self) -> None:
+        """Tells the server to free the session; it then ends the stream. A server that is gone needs no goodbye."""
+        try:
+            await self._call.write(pb.ClientFrame(bye=pb.Bye()))
+            await self._call.done_writing()
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Ends the stream at once."""
+        self._call.cancel()
+
+    async def _reason(self, error: BaseException | None) -> MoaError:
+        """The status with which the call ended."""
+        if isinstance(error, grpc.RpcError) and isinstance(error, grpc.aio.AioRpcError):
+            return error_from_rpc(error)
+        code = await self._call.code()
+        if code is grpc.StatusCode.OK:
+            return UnavailableError("The server ended the conversation.", hint="Ask again to open a new one.")
+        metadata = await self._call.trailing_metadata()
+        return error_from_rpc(
+            grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, await self._call.details(), None)
+        )
+
+
+class Link:
+    """A channel to one server.
+
+    Args:
+        address: HOST:PORT.
+        connect_seconds: how long to wait for it.
+        silence_seconds: the longest wait for a frame.
+    """
+
+    def __init__(self, address: str, connect_seconds: float, silence_seconds: float) -> None:
+        self.address = address
+        self.traffic = Traffic()
+        self._connect_seconds = connect_seconds
+        self.silence_seconds = silence_seconds
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._stub: Any = moa_pb2_grpc.MoaStub(self._channel)  # type: ignore[no-untyped-call]
+
+    async def describe(self) -> pb.DescribeResponse:
+        """What the server serves.
+
+        Raises:
+            UnavailableError: nothing that speaks moa's protocol answers there.
+            MismatchError: another version of the protocol.
+        """
+        try:
+            response: pb.DescribeResponse = await self._stub.Describe(
+                pb.DescribeRequest(), timeout=self._connect_seconds, wait_for_ready=False
+            )
+        except grpc.RpcError as error:
+            reason = error_from_rpc(error)
+            if isinstance(reason, UnavailableError):
+                raise UnavailableError(f"There is no moa server at {self.address}: {reason.message}") from None
+            raise reason from None
+        check_protocol(response.protocol_version, PROTOCOL_VERSION)
+        return response
+
+    async def open(self, message: pb.Open) -> tuple[Stream, pb.Opened]:
+        """Opens a conversation.
+
+        Raises:
+            MoaError: the server's refusal, or that it does not answer.
+        """
+        call = self._stub.Converse()
+        stream = Stream(call, self.traffic)
+        try:
+            async with asyncio.timeout(self._connect_seconds):
+                await stream.send(open=message)
+                frame = await stream.receive()
+        except TimeoutError:
+            call.cancel()
+            raise UnavailableError(f"The server at {self.address} did not open the conversation in time.") from None
+        if frame.WhichOneof("frame") != "opened":
+            call.cancel()
+            raise ProtocolError("Opened as the first frame", str(frame.WhichOneof("frame")))
+        return stream, frame.opened
+
+    async def close(self) -> None:
+        await self._channel.close(None)
+
+
+@asynccontextmanager
+async def connect(address: str, connect_seconds: float, silence_seconds: float) -> AsyncIterator[Link]:
+    """A link that is closed at the end."""
+    link = Link(address, connect_seconds, silence_seconds)
+    try:
+        yield link
+    finally:
+        await link.close()

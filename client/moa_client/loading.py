@@ -1,0 +1,139 @@
+"""Loads what the client needs: tokenizer, drafter, and of the target only embeddings, head and last layers.
+
+Everything is checked against what the server describes before a conversation is opened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from moa.v1 import moa_pb2 as pb
+from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, fresh_tensors, load_checkpoint
+from moa_shared.drafting import draft_chain, draft_tree
+from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.errors import MismatchError
+from moa_shared.models import ModelFiles, load_part, load_target_model, load_tokenizer, resolve
+from moa_shared.progress import Progress
+from moa_shared.shipped import shipped_drafter
+from moa_shared.wire import check_identity
+
+from moa_client.drafters import ClientDrafter, LookupDrafter, MoaDrafter, Recipe
+from moa_client.settings import ClientSettings
+
+DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What this device holds for a server's target.
+
+    Args:
+        drafter: None: the server answers by plain steps.
+        memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
+    """
+
+    files: ModelFiles
+    tokenizer: Any
+    identity: pb.Identity
+    drafter: ClientDrafter | None
+    memory_width: int
+    state_width: int
+
+
+def load_device(settings: ClientSettings, served: pb.DescribeResponse, progress: Progress) -> Device:
+    """Loads everything.
+
+    Raises:
+        MismatchError: the server serves another target, tokenizer or drafter.
+        MoaError: a model or checkpoint that cannot be loaded.
+    """
+    files = resolve(settings.model or "default", settings.cache_dir, progress)
+    identity = pb.Identity(
+        target_id=files.target_id,
+        target_fingerprint=bytes.fromhex(files.fingerprint),
+        tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
+    )
+    check_identity(served.identity, identity)
+    drafter: ClientDrafter | None = None
+    memory_width = state_width = 0
+    if settings.drafter == "lookup":
+        drafter = LookupDrafter(settings.length)
+    elif settings.drafter == "random":
+        drafter = MoaDrafter(_states(_random_checkpoint(files), files, settings), _recipe(settings), reads_memory=False)
+    elif settings.drafter != "none":
+        checkpoint = _checkpoint(settings, files, served, progress)
+        if checkpoint is not None:
+            identity.drafter_fingerprint = bytes.fromhex(checkpoint.fingerprint)
+            check_identity(served.identity, identity)
+            drafter = MoaDrafter(_states(checkpoint, files, settings), _recipe(settings), reads_memory=True)
+            memory_width = checkpoint.config.memory_width
+            state_width = checkpoint.config.hidden_size if checkpoint.config.reused_layers else 0
+    return Device(files, load_tokenizer(files), identity, drafter, memory_width, state_width)
+
+
+def _checkpoint(
+    settings: ClientSettings, files: ModelFiles, served: pb.DescribeResponse, progress: Progress
+) -> Checkpoint | None:
+    if settings.drafter != "default":
+        checkpoint = load_checkpoint(Path(settings.drafter))
+        if checkpoint.config.target_fingerprint not in ("", files.fingerprint):
+            raise MismatchError(
+                "target that the drafter was trained for",
+                files.fingerprint[:12],
+                checkpoint.config.target_fingerprint[:12],
+                hint="Give a drafter that was trained for this target, or --drafter none.",
+            )
+        return checkpoint
+    path = shipped_drafter(files.fingerprint)
+    if path is None or not served.identity.drafter_fingerprint:
+        where = "with this package" if path is None else "at the server"
+        progress.note(f"There is no drafter for {files.target_id} {where}: the server answers by plain steps.")
+        return None
+    return load_checkpoint(path)
+
+
+def _states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings) -> Any:
+    dtype = DTYPES[settings.dtype]
+    config = checkpoint.config
+    parts = load_part(files, ["model.embed_tokens.weight", "lm_head.weight"], dtype)
+    reused, final_norm = None, None
+    if config.reused_layers:
+        last = range(config.target_layers - config.reused_layers, config.target_layers)
+        model: Any = load_target_model(files, dtype, layers=last)
+        reused, final_norm = list(model.model.layers), model.model.norm
+    decoder = checkpoint.decoder(dtype, parts["model.embed_tokens.weight"], parts["lm_head.weight"], reused, final_norm)
+    return lambda: DraftState(decoder)
+
+
+def _recipe(settings: ClientSettings) -> Recipe:
+    if settings.mode == "chain":
+        return lambda state, sampling: draft_chain(state, settings.length, sampling)
+    shape = TreeShape(settings.depth, settings.breadth, settings.nodes)
+    return lambda state, sampling: draft_tree(state, shape, sampling)[0]
+
+
+def _random_checkpoint(files: ModelFiles) -> Checkpoint:
+    """An untrained drafter of the target's widths, for tests and for comparison: it is almost never right."""
+    values = files.config
+    heads, hidden = int(values["num_attention_heads"]), int(values["hidden_size"])
+    kv_heads = int(values.get("num_key_value_heads") or heads)
+    head_dim = int(values.get("head_dim") or hidden // heads)
+    config = DrafterConfig(
+        vocab_size=int(values["vocab_size"]),
+        hidden_size=hidden,
+        target_layers=int(values["num_hidden_layers"]),
+        target_heads=heads,
+        target_kv_heads=kv_heads,
+        target_head_dim=head_dim,
+        sa_kv_heads=kv_heads,
+        sa_mlp=hidden,
+        ca_kv_heads=kv_heads,
+        ca_mlp=hidden,
+        lsa_heads=kv_heads,
+        lsa_kv_heads=kv_heads,
+        lsa_mlp=head_dim,
+    )
+    return Checkpoint(config, fresh_tensors(config, seed=0), "")

@@ -1,0 +1,65 @@
+"""Settings of `moa-client`: one model, validated once; the command line, environment and file all fill it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from moa_shared.answer import AnswerSettings
+from moa_shared.config import SettingsBase
+from moa_shared.coupling import Sampling
+from pydantic import Field, field_validator
+
+SECTION = "client"
+
+
+class ClientSettings(SettingsBase):
+    """How to reach a server, how to draft, and how to sample.
+
+    Each field is a flag of `moa-client chat`, a variable MOA_CLIENT_<FIELD> and a key of [client] in the TOML file.
+    """
+
+    server: str = "127.0.0.1:50051"
+    model: str = ""  # empty: what the server names, if it is the default model
+    drafter: str = "default"
+    mode: Literal["chain", "tree"] = "tree"
+    length: int = Field(5, ge=1, le=64)  # of a chain; longer ones do not pay while acceptance is low
+    depth: int = Field(4, ge=1, le=16)  # with breadth and nodes: the tree that paid best on the default target
+    breadth: int = Field(4, ge=1, le=64)
+    nodes: int = Field(16, ge=1, le=512)
+    temperature: float = Field(0.0, ge=0, le=100)
+    top_k: int = Field(0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    seed: int = Field(0, ge=0, lt=1 << 64)
+    max_tokens: int = Field(512, ge=0, lt=1 << 31)  # 0: as the context allows
+    stop: tuple[str, ...] = ()
+    system: str | None = None
+    codec: Literal["bf16", "int8", "int4"] = "int4"  # no loss of acceptance was measured
+    dtype: Literal["bf16", "float32"] = "bf16"
+    threads: int = Field(0, ge=0, le=1024)  # 0: as many as torch takes
+    connect_seconds: float = Field(5.0, gt=0)  # a server that is there answers within one round trip
+    silence_seconds: float = Field(
+        60.0, gt=0
+    )  # the longest wait for a frame while an answer runs: a long prompt's prefill
+    cache_dir: Path | None = None
+
+    @field_validator("server")
+    @classmethod
+    def _has_a_port(cls, value: str) -> str:
+        host, separator, port = value.rpartition(":")
+        if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError("expected HOST:PORT, such as 127.0.0.1:50051")
+        return value
+
+    @field_validator("stop")
+    @classmethod
+    def _no_empty_stop(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not 0 < len(stop) <= 64 for stop in value) or len(value) > 16:
+            raise ValueError("expected at most 16 stop strings of 1 to 64 characters")
+        return value
+
+    @property
+    def answer(self) -> AnswerSettings:
+        """What an answer is asked with."""
+        sampling = Sampling(self.temperature, self.top_k, self.top_p, self.seed)
+        return AnswerSettings(sampling, self.max_tokens, self.stop)

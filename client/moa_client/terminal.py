@@ -1,0 +1,81 @@
+"""The interactive terminal: reading questions with history, multi-line input and Ctrl-C, over prompt_toolkit."""
+
+from __future__ import annotations
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+from moa_client.chat import Chat, remark
+
+QUOTES = '"""'
+
+
+def key_bindings() -> KeyBindings:
+    """Alt-Enter makes a new line; Enter sends."""
+    bindings = KeyBindings()
+
+    @bindings.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return bindings
+
+
+class Lines:
+    """Puts lines together that belong together. Pure."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._block = False
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self._parts) or self._block
+
+    def push(self, line: str) -> str | None:
+        """One line typed; the whole question once it is complete."""
+        if self._block:
+            if line.rstrip().endswith(QUOTES):
+                self._parts.append(line.rstrip().removesuffix(QUOTES))
+                return self._take()
+            self._parts.append(line)
+            return None
+        if not self._parts and line.lstrip().startswith(QUOTES):
+            rest = line.lstrip().removeprefix(QUOTES)
+            if rest.rstrip().endswith(QUOTES):
+                return rest.rstrip().removesuffix(QUOTES)
+            self._block = True
+            if rest:
+                self._parts.append(rest)
+            return None
+        if line.endswith("\\"):
+            self._parts.append(line[:-1])
+            return None
+        self._parts.append(line)
+        return self._take()
+
+    def clear(self) -> None:
+        self._parts, self._block = [], False
+
+    def _take(self) -> str:
+        text = "\n".join(self._parts).strip("\n")
+        self.clear()
+        return text
+
+
+async def converse(chat: Chat) -> None:
+    """Questions and answers until the user leaves."""
+    remark(f"Talking to {chat.device.files.target_id} at {chat.settings.server}. /help lists commands.")
+    session: PromptSession[str] = PromptSession(key_bindings=key_bindings())
+    lines = Lines()
+    while True:
+        try:
+            line = await session.prompt_async("... " if lines.unfinished else "> ")
+        except KeyboardInterrupt:
+            lines.clear()
+            continue
+        except EOFError:
+            return
+        question = lines.push(line)
+        if question is not None and not await chat.on_line(question):
+            return
