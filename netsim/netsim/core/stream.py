@@ -21,7 +21,7 @@ BUNDLE_SEGMENTS = 11  # 16 KiB
 
 
 class Delivery(NamedTuple):
-    """What has arrived: so many bytes more, and perhaps the end of the stream; `due` is when the first of it was due."""
+    """What has arrived: so many bytes more, perhaps the end of the stream; `due` is when the first of it was due."""
 
     nbytes: int
     end: bool

@@ -48,8 +48,10 @@ def to_trace(seen: Measurement) -> Trace:
     ):
         for t, value in values:
             cells[int(t)][column].append(value * scale)
-    columns = ("down_mbps", "up_mbps", "rtt_ms")
-    rows = [Row(float(second), *(_mean(cells[second][column]) for column in columns)) for second in sorted(cells)]
+    rows = [
+        Row(float(second), _mean(row["down_mbps"]), _mean(row["up_mbps"]), _mean(row["rtt_ms"]))
+        for second, row in sorted(cells.items())
+    ]
     return from_zero(rows)
 
 

@@ -1,0 +1,126 @@
+"""The report's plots, drawn with matplotlib onto axes that the caller gives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from netsim.core.link import Direction
+from netsim.output.run_data import RunData
+
+COLOURS = {Direction.UP: "#b5651d", Direction.DOWN: "#1f5f99"}
+DROP_COLOURS = {"loss": "#c0392b", "queue": "#8e6c8a", "outage": "#888888"}
+MAX_POINTS = 3000  # of a curve: more than a screen is wide
+MARKED = ("blackhole", "hold", "refuse", "reset", "fin", "change", "set", "heal", "upstream_refused")
+
+
+def draw_delay(axes: Any, run: RunData) -> None:
+    """Distribution of the delays drawn, against the profile's."""
+    for direction, traffic in run.traffic.items():
+        target = run.delay_target(direction)
+        if target is None or not traffic.delay_ms:
+            continue
+        spec, until = target
+        values = np.sort(np.asarray(traffic.delay_ms)[np.asarray(traffic.entered_s) < until])
+        if not len(values):
+            continue
+        picked = _thin(len(values))
+        label = f"{direction}" if until == np.inf else f"{direction}, until {until:.1f} s"
+        axes.step(values[picked], (picked + 1) / len(values), where="post", color=COLOURS[direction], label=label)
+        if spec.deviation_ms > 0.0:
+            grid = np.linspace(0.0, max(float(values[-1]), 1.0), 300)
+            wanted = [spec.cdf(float(x)) for x in grid]
+            axes.plot(grid, wanted, color=COLOURS[direction], linestyle=":", linewidth=2, label=f"{direction}, profile")
+    axes.set(xlabel="delay (ms), queueing not included", ylabel="share of packets", title="Delay against the profile")
+    axes.set_ylim(0.0, 1.0)
+    _legend(axes)
+
+
+def draw_rate(axes: Any, run: RunData) -> None:
+    """Delivered rate by the second against the configured one, outages shaded."""
+    duration = max(float(run.summary["duration_s"]), 1.0)
+    edges = np.arange(0.0, np.ceil(duration) + 1.0)
+    peak = 0.0
+    for direction, traffic in run.traffic.items():
+        bits, _ = np.histogram(traffic.released_s, bins=edges, weights=np.asarray(traffic.nbytes) * 8e-6)
+        axes.stairs(bits, edges, color=COLOURS[direction], label=f"{direction}, delivered")
+        peak = max(peak, float(bits.max(initial=0.0)))
+        times, rates = run.configured_mbps(direction)
+        known = [np.nan if rate is None else rate for rate in rates]
+        if not np.all(np.isnan(known)):
+            axes.step(
+                [*times, duration], [*known, known[-1]], where="post", color=COLOURS[direction], linestyle=":",
+                label=f"{direction}, configured",
+            )  # fmt: skip
+            peak = max(peak, float(np.nanmax(known)))
+    axes.set(xlabel="time (s)", ylabel="Mbit/s, headers included", title="Configured and delivered rate")
+    axes.set_ylim(0.0, peak * 1.1 or 1.0)
+    _shade(axes, run)
+    _legend(axes)
+
+
+def draw_queue(axes: Any, run: RunData) -> None:
+    """Time that packets spent in the queue and on the wire."""
+    for direction, traffic in run.traffic.items():
+        if traffic.entered_s:
+            picked = _thin(len(traffic.entered_s))
+            x, y = np.asarray(traffic.entered_s)[picked], np.asarray(traffic.queue_ms)[picked]
+            axes.plot(x, y, ".", markersize=2, color=COLOURS[direction], label=f"{direction}")
+    axes.set(xlabel="time (s)", ylabel="ms", title="Delay in the queue")
+    axes.set_ylim(bottom=0.0)
+    _shade(axes, run)
+    _legend(axes)
+
+
+def draw_losses(axes: Any, run: RunData) -> None:
+    """Packets dropped each second, by reason, both directions together."""
+    seconds = int(np.ceil(max(float(run.summary["duration_s"]), 1.0)))
+    below = np.zeros(seconds)
+    for reason, colour in DROP_COLOURS.items():
+        times = [t for traffic in run.traffic.values() for t in traffic.drops_s.get(reason, [])]
+        counted = Counter(min(int(t), seconds - 1) for t in times)
+        heights = np.asarray([counted[second] for second in range(seconds)], dtype=float)
+        axes.bar(np.arange(seconds) + 0.5, heights, bottom=below, color=colour, label=f"{reason} ({len(times)})")
+        below += heights
+    axes.set(xlabel="time (s)", ylabel="packets a second", title="Packets dropped")
+    _shade(axes, run)
+    _legend(axes)
+
+
+def draw_requests(axes: Any, run: RunData) -> None:
+    """Latency of requests (first byte asked to first byte answered) with the events."""
+    requests = run.of_kind("request")
+    if requests:
+        x = [event["t_s"] for event in requests]
+        y = [event["latency_ms"] for event in requests]
+        axes.plot(x, y, ".", markersize=3, color="#2c3e50", label=f"{len(requests)} requests")
+        axes.set_yscale("log")
+    else:
+        axes.text(0.5, 0.5, "no request was answered", ha="center", transform=axes.transAxes)
+    _shade(axes, run)
+    top = axes.get_ylim()[1]
+    for event in run.of_kind(*MARKED):
+        axes.axvline(event["t_s"], color="#c0392b", linewidth=0.8, alpha=0.6)
+        axes.text(event["t_s"], top, f" {event['kind']}", rotation=90, va="top", fontsize=7, color="#c0392b")
+    axes.set(xlabel="time (s)", ylabel="ms", title="Latency of requests")
+
+
+def _thin(count: int) -> Any:
+    return np.unique(np.linspace(0, count - 1, min(count, MAX_POINTS)).astype(int))
+
+
+def _shade(axes: Any, run: RunData) -> None:
+    """The time axis, the same in every plot, with the outages on it."""
+    axes.set_xlim(0.0, max(float(run.summary["duration_s"]), 1.0))
+    for start, end, kind in run.outages():
+        axes.axvspan(start, end, color="#c0392b" if kind == "blackhole" else "#e0a030", alpha=0.15, linewidth=0)
+
+
+def _legend(axes: Any) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8)
+
+
+PLOTS = (draw_requests, draw_rate, draw_delay, draw_queue, draw_losses)
