@@ -133,14 +133,13 @@ class Engine:
             )
         )
 
-    def _on_remembered(self, slot: Slot, stop: int, newest: CodedRows | None) -> None:
+    def _on_rows(self, slot: Slot, newest: CodedRows) -> None:
         if slot.feed is None or slot.listener is None:
             return
-        ready = min(stop, slot.session.cached)  # a void forward's rows are not the session's
-        slot.feed.rows_ready(ready)
-        if newest is not None and newest.chunk.start + newest.chunk.count > ready:
-            newest = None
-        slot.listener.on_rows(newest)
+        stop = newest.chunk.start + newest.chunk.count
+        if stop <= slot.session.cached:  # a void forward's rows are not the session's
+            slot.feed.rows_ready(stop)
+            slot.listener.on_rows(newest)
 
     def _on_failed(self, slot: Slot, error: Exception, *, stepped: bool) -> None:
         if stepped:
@@ -167,16 +166,14 @@ class Engine:
             self._post(self._on_failed, slot, error, stepped=True)
             return
         self._post(self._on_chosen, slot, work, judgement, 1000.0 * (time.perf_counter() - began))
+        if coding is None or judgement is None:
+            return  # rows of a prompt wait until its first token is out
         try:
-            stop = self.stepper.remember(slot.holdings)
-            newest = None
-            if coding is not None and judgement is not None:
-                newest = self.stepper.code_newest(slot.holdings, work.cached, *coding)
+            newest = self.stepper.code_newest(slot.holdings, work.cached, *coding)
         except Exception as error:  # noqa: BLE001 (as above)
             self._post(self._on_failed, slot, error, stepped=False)
-            return
-        if coding is not None:
-            self._post(self._on_remembered, slot, stop, newest)
+        else:
+            self._post(self._on_rows, slot, newest)
 
     def _post(self, callback: Callable[..., None], *args: object, **named: object) -> None:
         if self._loop is None:

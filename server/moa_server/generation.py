@@ -86,7 +86,7 @@ class Generation:
         self._verdicts.append(verdict)
         self._poke.set()
 
-    def on_rows(self, newest: CodedRows | None) -> None:
+    def on_rows(self, newest: CodedRows) -> None:
         """Memory is not wanted here."""
 
     def on_failure(self, error: MoaError) -> None:

@@ -130,6 +130,11 @@ class Outlet:
             return None
         return self._next_memory()
 
+    def _on_coded(self, future: asyncio.Future[CodedRows]) -> None:
+        if not future.cancelled():
+            future.exception()  # seen, even if the stream ends before it is asked for the rows
+        self._poke.set()
+
     def _next_memory(self) -> pb.ServerFrame | None:
         if self._feed is None:
             return None
@@ -141,7 +146,7 @@ class Outlet:
                 newest, self._newest = self._newest, None
                 return memory_frame(newest)
             future = self._code(chunk)
-            future.add_done_callback(lambda _: self._poke.set())
+            future.add_done_callback(self._on_coded)
             self._coding = (chunk, future)
         future = self._coding[1]
         if not future.done():

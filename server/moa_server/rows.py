@@ -1,7 +1,7 @@
 """Rows of one plane of one session, kept so that a client that resumes can be sent them again.
 
-State: a growing buffer of rows by position, owned by the inference thread. Invariant: rows 0..length are those of the
-tokens that the KV cache holds (or held when they were written).
+State: a growing buffer of rows by position and which of them are held, owned by the inference thread. Rows come in any
+order: the newest of a prompt first. Invariant: a row that is held is that of the token which the KV cache holds there.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ class RowStore:
 
     def __init__(self, width: int) -> None:
         self.width = width
-        self.length = 0
         self._buffer = torch.empty(0, width, dtype=torch.bfloat16)
+        self._held = bytearray()  # 1 where the row is held
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Bytes of the buffer."""
         return self._buffer.nbytes
 
     def crop(self, length: int) -> None:
         """Forgets the rows from position `length` on."""
-        self.length = min(self.length, length)
+        del self._held[length:]
 
     def write(self, start: int, rows: torch.Tensor) -> None:
-        """Puts `rows`, [count, width], at `start`; what stood there or behind it is gone.
-
-        Raises:
-            InternalError: a gap before `start`.
-        """
-        if start > self.length:
-            raise InternalError(f"Rows from {start} were written to a store of {self.length}.")
+        """Puts `rows`, [count, width], at `start`."""
         stop = start + rows.shape[0]
         if stop > self._buffer.shape[0]:
             grown = torch.empty(max(stop, 2 * self._buffer.shape[0], INITIAL_ROWS), self.width, dtype=torch.bfloat16)
-            grown[:start] = self._buffer[:start]
+            grown[: self._buffer.shape[0]] = self._buffer
             self._buffer = grown
         self._buffer[start:stop] = rows
-        self.length = stop
+        self._held.extend(bytes(max(0, stop - len(self._held))))
+        self._held[start:stop] = b"\x01" * rows.shape[0]
+
+    def first_missing(self, start: int, stop: int) -> int:
+        """The first position of `start` to `stop` whose row is not held; `stop` where all are."""
+        missing = self._held.find(0, start, stop)
+        return missing if missing >= 0 else min(stop, max(start, len(self._held)))
 
     def read(self, start: int, stop: int) -> torch.Tensor:
         """[stop - start, width] bf16.
@@ -55,6 +55,6 @@ class RowStore:
         Raises:
             InternalError: rows that are not held.
         """
-        if not 0 <= start <= stop <= self.length:
-            raise InternalError(f"Rows {start}..{stop} were asked of a store of {self.length}.")
+        if not 0 <= start <= stop or self.first_missing(start, stop) < stop:
+            raise InternalError(f"Rows {start}..{stop} were asked of a store that does not hold them all.")
         return self._buffer[start:stop]

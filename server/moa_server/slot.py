@@ -43,8 +43,8 @@ class Listener(Protocol):
     def on_verdict(self, verdict: Verdict) -> None:
         """Tokens were committed, or the answer ended."""
 
-    def on_rows(self, newest: CodedRows | None) -> None:
-        """Memory rows are ready; `newest`, if given, are coded already."""
+    def on_rows(self, newest: CodedRows) -> None:
+        """Memory rows are ready; the newest of them are coded already."""
 
     def on_failure(self, error: MoaError) -> None:
         """The session is lost."""

@@ -10,15 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from moa_shared.codec import Codec, encode
+from moa_shared.codec import Codec, encode, row_bytes
 from moa_shared.coupling import select
 
 from moa_server.feed import Chunk, Plane
 from moa_server.rows import RowStore
 from moa_server.session import Judgement, Work
 from moa_server.target import KVCache, Target
-
-ENCODE_ROWS = 256  # rows encoded at once: bounds the encoder's working memory, amortises its calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,34 +103,22 @@ class Stepper:
             states.write(work.cached, output.state[[*range(fed), *kept]])
         return judgement
 
-    def remember(self, holdings: Holdings) -> int:
-        """Encodes the memory rows that the cache holds and the store lacks; returns how many positions have rows."""
-        memory = holdings.planes.get(Plane.MEMORY)
-        if memory is None or self.source is None:
-            return 0
-        stop = holdings.cache.length
-        with torch.inference_mode():
-            for start in range(memory.length, stop, ENCODE_ROWS):
-                rows = self.source.encode(holdings.cache.lsa_input(start, min(stop, start + ENCODE_ROWS)))
-                memory.write(start, rows)
-        return stop
-
     def code(self, holdings: Holdings, chunk: Chunk) -> CodedRows:
-        """Rows of a chunk as bytes."""
+        """Rows of a chunk as bytes; memory rows are encoded now if they were not before."""
         store = holdings.planes[chunk.plane]
-        if chunk.start + chunk.count > store.length:
-            self.remember(holdings)
-        return CodedRows(chunk, encode(store.read(chunk.start, chunk.start + chunk.count), chunk.codec))
+        stop = chunk.start + chunk.count
+        missing = store.first_missing(chunk.start, stop)
+        if chunk.plane is Plane.MEMORY and missing < stop and self.source is not None:
+            with torch.inference_mode():
+                store.write(missing, self.source.encode(holdings.cache.lsa_input(missing, stop)))
+        return CodedRows(chunk, encode(store.read(chunk.start, stop), chunk.codec))
 
-    def code_newest(self, holdings: Holdings, start: int, codec: Codec, most_rows: int) -> CodedRows | None:
-        """The memory rows from `start` on, in the chunk that a stream without backlog will ask for next."""
-        memory = holdings.planes[Plane.MEMORY]
-        first = max(start, memory.length - most_rows)
-        count = memory.length - first
-        if count < 1:
-            return None
-        payload = encode(memory.read(first, memory.length), codec)
-        return CodedRows(Chunk(Plane.MEMORY, first, count, codec, len(payload)), payload)
+    def code_newest(self, holdings: Holdings, start: int, codec: Codec, most_rows: int) -> CodedRows:
+        """The newest memory rows from `start` on, in the chunk that a stream without backlog will ask for next."""
+        stop = holdings.cache.length
+        count = min(stop - start, most_rows)
+        nbytes = count * row_bytes(codec, holdings.planes[Plane.MEMORY].width)
+        return self.code(holdings, Chunk(Plane.MEMORY, stop - count, count, codec, nbytes))
 
 
 def _parents(work: Work) -> list[int] | None:

@@ -235,7 +235,7 @@ class ConverseStream:
     def on_verdict(self, verdict: Verdict) -> None:
         self._outlet.put(verdict_frame(verdict))
 
-    def on_rows(self, newest: CodedRows | None) -> None:
+    def on_rows(self, newest: CodedRows) -> None:
         self._outlet.poke(newest)
 
     def on_failure(self, error: MoaError) -> None:

@@ -10,8 +10,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from moa.v1 import moa_pb2 as pb
 from moa_server.app import RunningServer, start
+from moa_server.feed import Chunk
 from moa_server.session import Judgement, Work
-from moa_server.stepper import Holdings, Stepper
+from moa_server.stepper import CodedRows, Holdings, Stepper
 from moa_server.target import Target
 from moa_shared.answer import AnswerSettings, Finish
 from moa_shared.errors import ConfigError, InternalError, OverloadedError, UnavailableError
@@ -88,13 +89,13 @@ class FailingStepper(Stepper):
             raise RuntimeError("the device is on fire")
         return super().choose(holdings, work)
 
-    def remember(self, holdings: Holdings) -> int:
-        if self.where == "remember" and holdings.cache.length == len(POISON):
+    def code(self, holdings: Holdings, chunk: Chunk) -> CodedRows:
+        if self.where == "code" and holdings.cache.length == len(POISON):
             raise RuntimeError("the device is on fire")
-        return super().remember(holdings)
+        return super().code(holdings, chunk)
 
 
-@pytest.mark.parametrize("where", ["choose", "remember"])
+@pytest.mark.parametrize("where", ["choose", "code"])
 async def test_a_step_that_fails_ends_its_session_alone(
     target: Target, where: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

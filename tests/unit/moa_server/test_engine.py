@@ -25,7 +25,7 @@ class FakeStepper(Stepper):
     def __init__(self) -> None:
         self.order: list[str] = []
         self.fail_choose: dict[int, Exception] = {}
-        self.fail_remember = False
+        self.fail_rows = False
         self.gate = threading.Event()
         self.gate.set()
 
@@ -37,18 +37,15 @@ class FakeStepper(Stepper):
             raise self.fail_choose[work.feed[0]]
         return work.judge([7] * (1 + len(work.tree))) if work.chooses else None
 
-    def remember(self, holdings: Holdings) -> int:
-        self.order.append("remember")
-        if self.fail_remember:
-            raise RuntimeError("no room")
-        return 1000
-
     def code(self, holdings: Holdings, chunk: Chunk) -> CodedRows:
         if chunk.count == 13:
             raise RuntimeError("no room")
         return CodedRows(chunk, b"coded")
 
-    def code_newest(self, holdings: Holdings, start: int, codec: Codec, most_rows: int) -> CodedRows | None:
+    def code_newest(self, holdings: Holdings, start: int, codec: Codec, most_rows: int) -> CodedRows:
+        self.order.append("rows")
+        if self.fail_rows:
+            raise RuntimeError("no room")
         return CodedRows(Chunk(Plane.MEMORY, start, 1, codec, 5), b"newest")
 
 
@@ -57,7 +54,7 @@ class Ear:
 
     def __init__(self, stepper: FakeStepper) -> None:
         self.verdicts: list[Verdict] = []
-        self.rows: list[CodedRows | None] = []
+        self.rows: list[CodedRows] = []
         self.error: MoaError | None = None
         self.ended = asyncio.Event()
         self.got_rows = asyncio.Event()
@@ -69,7 +66,7 @@ class Ear:
         if verdict.finish is not Finish.UNFINISHED:
             self.ended.set()
 
-    def on_rows(self, newest: CodedRows | None) -> None:
+    def on_rows(self, newest: CodedRows) -> None:
         self.rows.append(newest)
         self.got_rows.set()
 
@@ -93,11 +90,13 @@ class Bench:
         yield self
         await self.engine.stop()
 
-    def ask(self, prompt: Sequence[int]) -> tuple[Slot, Ear]:
+    def ask(self, prompt: Sequence[int], *, memory: bool = False) -> tuple[Slot, Ear]:
         session = Session(LIMITS, end_of_text=frozenset(), decode=str, run_ahead=True)
         session.on_ask(0, session.hashes.at(0), prompt, ANSWER, 0)
         ear = Ear(self.stepper)
         slot = Slot(bytes(prompt), session, Holdings(None, {}), listener=ear)  # type: ignore[arg-type]
+        if memory:
+            slot.feed = MemoryFeed({Plane.MEMORY: 4}, Codec.BF16, 1 << 20)
         self.engine.wake(slot)
         return slot, ear
 
@@ -144,15 +143,27 @@ async def test_a_draft_that_arrives_during_a_step_counts_in_the_next(bench: Benc
     assert (ear.verdicts[1].accepted, ear.verdicts[1].drafted, ear.verdicts[1].epoch) == (1, 1, 1)
 
 
-async def test_memory_is_encoded_after_the_verdict_was_posted(bench: Bench) -> None:
-    slot, ear = bench.ask([1])
-    slot.feed = MemoryFeed({Plane.MEMORY: 4}, Codec.BF16, 1 << 20)
+async def test_rows_wait_for_the_answer_s_first_token(bench: Bench) -> None:
+    slot, ear = bench.ask([1] * 6, memory=True)
     await ear.ended.wait()
     await ear.got_rows.wait()
-    assert ear.rows[0] is None or ear.rows[0].payload == b"newest"
+    assert bench.stepper.order[:2] == ["1:4", "1:2"]  # no rows before the prompt is read
+    assert ear.rows[0].payload == b"newest"
+    assert slot.feed is not None
     chunk = slot.feed.take()
     assert chunk is not None
-    assert chunk.start + chunk.count <= slot.session.cached
+    assert (chunk.start, chunk.plane) == (0, Plane.MEMORY)
+    assert chunk.count <= slot.session.cached
+
+
+async def test_rows_of_a_forward_that_was_overtaken_are_not_the_session_s(bench: Bench) -> None:
+    bench.stepper.gate.clear()
+    slot, ear = bench.ask([1], memory=True)
+    slot.session.on_stop()
+    bench.stepper.gate.set()
+    await bench.engine.code(slot, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))  # comes after the forward
+    assert ear.verdicts == []
+    assert ear.rows == []
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), TokenRangeError("token 99")])
@@ -175,8 +186,8 @@ async def test_an_error_ends_one_session(bench: Bench, error: Exception) -> None
 
 
 async def test_an_error_while_encoding_ends_one_session(bench: Bench) -> None:
-    bench.stepper.fail_remember = True
-    slot, ear = bench.ask([1])
+    bench.stepper.fail_rows = True
+    slot, ear = bench.ask([1], memory=True)
     while ear.error is None:
         await ear.ended.wait()
         ear.ended.clear()

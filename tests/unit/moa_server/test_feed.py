@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.feed import CHUNK_BYTES, Chunk, MemoryFeed, Plane
+from moa_server.feed import CHUNK_BYTES, CHUNK_ROWS, Chunk, MemoryFeed, Plane
 from moa_shared.codec import Codec, row_bytes
 
 WIDTHS = {Plane.MEMORY: 32, Plane.REUSED_STATE: 64}
@@ -58,8 +58,12 @@ def test_a_chunk_is_short_enough_for_a_verdict_to_wait_for() -> None:
     feed.rows_ready(10_000)
     chunk = feed.take()
     assert chunk is not None
-    assert CHUNK_BYTES - ROW < chunk.nbytes <= CHUNK_BYTES
-    assert chunk.start + chunk.count == 10_000
+    assert chunk == Chunk(Plane.MEMORY, 10_000 - CHUNK_ROWS, CHUNK_ROWS, Codec.BF16, CHUNK_ROWS * ROW)
+    wide = MemoryFeed({Plane.MEMORY: 2048}, Codec.BF16, 1 << 20)
+    wide.rows_ready(10_000)
+    chunk = wide.take()
+    assert chunk is not None
+    assert chunk.nbytes == CHUNK_BYTES
 
 
 def test_a_credit_below_one_row_lets_one_row_through() -> None:

@@ -7,10 +7,10 @@ import torch
 from moa_server.feed import Chunk, Plane
 from moa_server.rows import RowStore
 from moa_server.session import NO_DRAFT, Work
-from moa_server.stepper import ENCODE_ROWS, Holdings, MemorySource, Stepper
+from moa_server.stepper import Holdings, MemorySource, Stepper
 from moa_server.target import Target
 from moa_shared.answer import AnswerSettings, FinishRule
-from moa_shared.codec import Codec, decode
+from moa_shared.codec import Codec, decode, row_bytes
 from moa_shared.coupling import Sampling, select
 from moa_shared.tree import DraftTree
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -95,18 +95,22 @@ def test_a_chunk_of_a_prompt_chooses_nothing(stepper: Stepper) -> None:
     assert held.cache.length == 3
 
 
+def memory_rows(stepper: Stepper, held: Holdings, start: int, stop: int) -> torch.Tensor:
+    nbytes = (stop - start) * row_bytes(Codec.BF16, WIDTH)
+    coded = stepper.code(held, Chunk(Plane.MEMORY, start, stop - start, Codec.BF16, nbytes))
+    return decode(coded.payload, Codec.BF16, stop - start, WIDTH)
+
+
 def test_work_that_goes_back_crops_cache_and_rows(target: Target, stepper: Stepper) -> None:
-    held = holdings(stepper)
-    stepper.choose(held, work(0, [*PROMPT, 1, 2, 3]))
-    stepper.remember(held)
-    stepper.choose(held, work(2, PROMPT[2:]))
-    assert stepper.remember(held) == len(PROMPT)
-    fresh = holdings(stepper)
-    stepper.choose(fresh, work(0, PROMPT))
-    stepper.remember(fresh)
-    for plane in Plane:
-        rows = held.planes[plane].read(0, len(PROMPT)).float()
-        assert torch.allclose(rows, fresh.planes[plane].read(0, len(PROMPT)).float(), atol=0.02)
+    held, fresh = holdings(stepper), holdings(stepper)
+    stepper.choose(held, work(0, [*PROMPT[:2], 1, 2, 3, 4, 5]))
+    memory_rows(stepper, held, 0, 7)
+    for one, cached in ((held, 2), (fresh, 0)):
+        stepper.choose(one, work(cached, PROMPT[cached:]))
+    ours, theirs = (memory_rows(stepper, one, 0, len(PROMPT)) for one in (held, fresh))
+    assert torch.allclose(ours, theirs, atol=0.02)
+    states = [one.planes[Plane.REUSED_STATE].read(0, len(PROMPT)).float() for one in (held, fresh)]
+    assert torch.allclose(*states, atol=0.02)
 
 
 def test_the_reused_state_is_kept_along_the_path(target: Target, stepper: Stepper) -> None:
@@ -116,30 +120,37 @@ def test_the_reused_state_is_kept_along_the_path(target: Target, stepper: Steppe
     expected = target.forward(target.new_cache(), [*PROMPT, a, b], want_state_layer=1).state
     assert expected is not None
     states = held.planes[Plane.REUSED_STATE]
-    assert torch.allclose(states.read(0, states.length).float(), expected, atol=0.03)
+    assert torch.allclose(states.read(0, len(PROMPT) + 2).float(), expected, atol=0.03)
 
 
-def test_rows_that_were_never_encoded_are_caught_up(stepper: Stepper) -> None:
-    """A session whose client first wanted no memory, and then resumed with a drafter."""
+def test_rows_are_encoded_when_they_are_asked_for(target: Target) -> None:
+    encoded: list[int] = []
+
+    def encode(kv: torch.Tensor) -> torch.Tensor:
+        encoded.append(kv.shape[0])
+        return kv.flatten(1)[:, ::4]
+
+    stepper = Stepper(target, MemorySource(encode, WIDTH, None))
     held = holdings(stepper)
-    tokens = [index % VOCAB for index in range(ENCODE_ROWS + 10)]
-    stepper.choose(held, work(0, tokens))
-    chunk = Chunk(Plane.MEMORY, ENCODE_ROWS - 2, 4, Codec.BF16, 4 * 2 * WIDTH)
-    coded = stepper.code(held, chunk)
-    assert len(coded.payload) == chunk.nbytes
-    expected = held.cache.lsa_input(0, len(tokens)).flatten(1)[ENCODE_ROWS - 2 : ENCODE_ROWS + 2, ::4]
-    assert torch.allclose(decode(coded.payload, Codec.BF16, 4, WIDTH), expected, atol=0.02)
+    stepper.choose(held, work(0, [*PROMPT, *PROMPT]))
+    assert encoded == []
+    memory_rows(stepper, held, 6, 10)
+    memory_rows(stepper, held, 6, 10)
+    assert encoded == [4]
+    rows = memory_rows(stepper, held, 3, 10)
+    expected = held.cache.lsa_input(0, 10).flatten(1)[:, ::4]
+    assert torch.allclose(rows, expected[3:], atol=0.02)
 
 
 def test_the_newest_rows_are_coded_in_one_chunk(stepper: Stepper) -> None:
     held = holdings(stepper)
     stepper.choose(held, work(0, PROMPT))
-    stepper.remember(held)
     coded = stepper.code_newest(held, 0, Codec.INT8, most_rows=3)
-    assert coded is not None
     assert (coded.chunk.start, coded.chunk.count) == (2, 3)
     assert len(coded.payload) == coded.chunk.nbytes
-    assert stepper.code_newest(held, len(PROMPT), Codec.INT8, most_rows=3) is None
+    stepper.choose(held, work(5, [1]))
+    coded = stepper.code_newest(held, 5, Codec.INT8, most_rows=3)
+    assert (coded.chunk.start, coded.chunk.count) == (5, 1)
 
 
 def test_without_a_drafter_there_is_no_memory(target: Target) -> None:
@@ -147,4 +158,3 @@ def test_without_a_drafter_there_is_no_memory(target: Target) -> None:
     assert stepper.widths(reused_state=True) == {}
     held = stepper.new_holdings()
     assert stepper.choose(held, work(0, PROMPT)) is not None
-    assert stepper.remember(held) == 0
