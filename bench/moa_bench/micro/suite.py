@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +27,11 @@ from moa_bench.micro.starting import measure_starts
 from moa_bench.prompts import QUESTIONS, chat_tokens, question_of
 from moa_bench.report import checkout_root, publish
 from moa_bench.servers import running_server
+from moa_bench.split_client import SplitClient, client_settings, load_split_device
 
 if TYPE_CHECKING:
     import torch
+    from moa_client.loading import Device
     from moa_shared.models import ModelFiles
     from transformers import PreTrainedTokenizerBase
 
@@ -57,6 +62,13 @@ class Effort:
     equal_prompts: int = 4
 
 
+# The client program's modes, with its own defaults where nothing is said.
+SPLIT_WAYS: dict[str, dict[str, Any]] = {
+    "split, no drafter": {"drafter": "none"},
+    "split, chain of 5": {"mode": "chain", "length": 5},
+    "split, tree of 16": {"mode": "tree", "depth": 4, "breadth": 4, "nodes": 16},
+}
+
 QUICK = Effort(64, 2, 1, 16, (50,), 8, 1, 1, 1)
 
 
@@ -69,6 +81,7 @@ class Bench:
     tokenizer: PreTrainedTokenizerBase
     drafter: MeasuredDrafter
     progress: Progress
+    devices: dict[str, Device] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)
 
     @contextmanager
@@ -79,9 +92,18 @@ class Bench:
             yield
         self.result.setdefault("seconds", {})[title] = round(time.monotonic() - began, 1)
 
-    def ways(self, address: str) -> dict[str, Callable[[], AnswerClient]]:
+    def load_devices(self, runner: asyncio.Runner, address: str, drafter: str) -> None:
+        """What the client program holds in each of its modes; it needs a server to compare with."""
+        for way, fields in SPLIT_WAYS.items():
+            settings = client_settings(server=address, **({"drafter": drafter} | fields))
+            self.devices[way] = load_split_device(runner, settings)
+
+    def ways(self, runner: asyncio.Runner, address: str) -> dict[str, Callable[[], AnswerClient]]:
         """The clients to compare, plain streaming first."""
-        return {"plain streaming": lambda: PlainClient(address)}
+        makers: dict[str, Callable[[], AnswerClient]] = {"plain streaming": lambda: PlainClient(address)}
+        for way, device in self.devices.items():
+            makers[way] = partial(SplitClient, runner, address, device)
+        return makers
 
     def prompt(self, question: str) -> list[int]:
         return chat_tokens(self.tokenizer, question)
@@ -94,6 +116,7 @@ def run_micro(*, model: str, quick: bool, json_file: Path | None, pin: bool) -> 
         MoaError: the model cannot be had, or a server or client fails.
     """
     facts = gather_facts(checkout_root())
+    os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is loaded; counts for the drafter's thread too
     import torch
     from moa_shared.models import load_tokenizer, resolve
 
@@ -116,10 +139,12 @@ def run_micro(*, model: str, quick: bool, json_file: Path | None, pin: bool) -> 
         _measure_drafting(bench, torch.bfloat16)
         with bench.section("Start-up"):
             bench.result["starts"] = measure_starts(model, bench.effort.starts, server_cores)
-        with running_server(model, drafter=drafter, cores=server_cores) as server:
-            _measure_serving(bench, server.address)
-        with running_server(model, dtype="float32", drafter=drafter, cores=server_cores) as server:
-            _compare_texts(bench, server.address)
+        with asyncio.Runner() as runner:
+            with running_server(model, drafter=drafter, cores=server_cores) as server:
+                bench.load_devices(runner, server.address, drafter)
+                _measure_serving(bench, runner, server.address)
+            with running_server(model, dtype="float32", drafter=drafter, cores=server_cores) as server:
+                _compare_texts(bench, runner, server.address)
     publish("micro", bench.result, tables.render(bench.result), quick=quick, json_file=json_file)
 
 
@@ -153,32 +178,34 @@ def _measure_drafting(bench: Bench, dtype: torch.dtype) -> None:
         bench.result["drafting"] = measure_drafting(decoder, bench.effort.prefix_tokens, 5 * bench.effort.repeats)
 
 
-def _measure_serving(bench: Bench, address: str) -> None:
+def _measure_serving(bench: Bench, runner: asyncio.Runner, address: str) -> None:
     effort = bench.effort
     prompts = [bench.prompt(question_of(bench.tokenizer, length)) for length in effort.prompt_tokens]
-    with bench.section("First token"), closing_all(bench.ways(address)) as clients:
+    with bench.section("First token"), closing_all(bench.ways(runner, address)) as clients:
         bench.result["first_tokens"] = measure_first_tokens(clients, prompts, effort.answers)
     with bench.section("Bytes"):
         bench.result["traffic"] = [
-            _measure_traffic(bench, address, way, prompt) for prompt in prompts for way in bench.ways(address)
+            _measure_traffic(bench, runner, address, way, prompt)
+            for prompt in prompts
+            for way in bench.ways(runner, address)
         ]
 
 
-def _measure_traffic(bench: Bench, address: str, way: str, prompt: Sequence[int]) -> Traffic:
+def _measure_traffic(bench: Bench, runner: asyncio.Runner, address: str, way: str, prompt: Sequence[int]) -> Traffic:
     """On a connection of its own."""
     with counting(address) as counter:
-        client = bench.ways(counter.address)[way]()
+        client = bench.ways(runner, counter.address)[way]()
         try:
             return measure_traffic(way, client, counter, prompt, bench.effort.answer_tokens)
         finally:
             client.close()
 
 
-def _compare_texts(bench: Bench, address: str) -> None:
+def _compare_texts(bench: Bench, runner: asyncio.Runner, address: str) -> None:
     import torch
     from moa_shared.models import load_target_model
 
-    with bench.section("Texts in float32"), closing_all(bench.ways(address)) as clients:
+    with bench.section("Texts in float32"), closing_all(bench.ways(runner, address)) as clients:
         reference = load_target_model(bench.files, torch.float32)
         prompts = [bench.prompt(question) for question in QUESTIONS[: bench.effort.equal_prompts]]
         bench.result["equality"] = compare_texts(reference, clients, prompts, bench.effort.answer_tokens)
