@@ -1,0 +1,78 @@
+"""What a client of the tiny server holds: drafters of the tiny target, with the server's own memory encoder."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from moa.v1 import moa_pb2 as pb
+from moa_client.drafters import ClientDrafter, LookupDrafter, MoaDrafter
+from moa_client.loading import Device
+from moa_server.stepper import MemorySource, Stepper
+from moa_server.target import Target
+from moa_shared.drafter import DrafterConfig, DraftState, fresh_tensors
+from moa_shared.drafter.checkpoint import Checkpoint
+from moa_shared.drafting import draft_chain, draft_tree
+from moa_shared.drafting.dynamic_tree import TreeShape
+
+from tests.net.server_peer import IDENTITY, LAYERS, VOCAB
+
+DRAFTERS = ("none", "lookup", "random", "chain", "tree", "chain of N = 1", "tree of N = 1")
+
+
+def checkpoint(reused_layers: int, *, near_target: Target | None = None) -> Checkpoint:
+    """A random drafter of the tiny target; with `near_target` its self-attention is the target's first layer, so that
+    some of its guesses are right.
+    """
+    config = DrafterConfig(
+        vocab_size=VOCAB, hidden_size=32, target_layers=LAYERS, target_heads=4, target_kv_heads=2, target_head_dim=8,
+        sa_kv_heads=2, sa_mlp=48, ca_kv_heads=2, ca_mlp=48, lsa_heads=2, lsa_kv_heads=1, lsa_mlp=24,
+        rms_norm_eps=1e-6, reused_layers=reused_layers,
+    )  # fmt: skip
+    tensors = fresh_tensors(config, seed=1)
+    if near_target is not None:
+        layers: Any = near_target.model
+        for prefix, layer in (
+            ("self_attention.", layers.model.layers[0]),
+            ("cross_attention.", layers.model.layers[1]),
+        ):
+            tensors |= {prefix + name: value.clone() for name, value in layer.state_dict().items()}
+    return Checkpoint(config, tensors, "64" * 32)
+
+
+def stepper(target: Target, reused_layers: int) -> Stepper:
+    """The server's side of that drafter."""
+    made = checkpoint(reused_layers)
+    layer = LAYERS - reused_layers if reused_layers else None
+    return Stepper(target, MemorySource(made.encoder(torch.float32).encode, made.config.memory_width, layer))
+
+
+def device(target: Target, name: str) -> Device:
+    """A device whose drafter is one of DRAFTERS."""
+    drafter: ClientDrafter | None = None
+    memory_width = state_width = 0
+    identity = pb.Identity()
+    identity.CopyFrom(IDENTITY)
+    if name == "lookup":
+        drafter = LookupDrafter(4)
+    elif name != "none":
+        reused_layers = 1 if name.endswith("N = 1") else 0
+        made = checkpoint(reused_layers, near_target=target if name != "random" else None)
+        model: Any = target.model
+        embeddings = model.get_input_embeddings().weight.detach()
+        decoder = made.decoder(
+            torch.float32, embeddings, model.lm_head.weight.detach(),
+            list(model.model.layers[LAYERS - reused_layers :]), model.model.norm,
+        )  # fmt: skip
+        tree = name.startswith("tree")
+        shape = TreeShape(depth=3, breadth=3, nodes=9)
+        drafter = MoaDrafter(
+            lambda: DraftState(decoder),
+            lambda state, sampling: draft_tree(state, shape, sampling)[0] if tree else draft_chain(state, 4, sampling),
+            reads_memory=name != "random",
+        )
+        if name != "random":
+            memory_width, state_width = made.config.memory_width, 32 if reused_layers else 0
+    if not memory_width:
+        identity.drafter_fingerprint = b""
+    return Device(cast(Any, None), cast(Any, None), identity, drafter, memory_width, state_width)

@@ -1,0 +1,135 @@
+"""Whole conversations of the real client with a real server: the text is the target's own, whatever drafts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from moa_client.conversation import Phase
+from moa_client.link import Link, connect
+from moa_client.talk import Talk
+from moa_server.target import Target
+from moa_shared.answer import AnswerSettings
+from moa_shared.codec import Codec
+from moa_shared.coupling import Sampling
+from moa_shared.errors import ContextLengthError, MismatchError, UnavailableError
+
+from tests.net.client_device import DRAFTERS, device, stepper
+from tests.net.server_peer import CONTEXT, VOCAB, make_host, plain_text, serving
+
+PROMPT = [5, 17, 42, 8, 17, 42]
+
+
+@asynccontextmanager
+async def talking(target: Target, name: str = "tree", codec: Codec = Codec.INT4) -> AsyncIterator[Talk]:
+    reused_layers = 1 if name.endswith("N = 1") else 0
+    host = make_host(target, stepper=stepper(target, reused_layers))
+    async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link:
+        talk = Talk(link, device(target, name), VOCAB, codec)
+        try:
+            yield talk
+        finally:
+            await talk.close()
+
+
+async def ask(talk: Talk, turn: list[int], settings: AnswerSettings) -> list[int]:
+    return [token async for tokens in talk.ask(turn, settings) for token in tokens]
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+async def test_the_text_is_the_targets_own(target: Target, name: str, temperature: float) -> None:
+    async with talking(target, name) as talk:
+        for seed in range(3 if temperature else 1):
+            settings = AnswerSettings(Sampling(temperature, seed=seed), max_tokens=40)
+            expected, _ = plain_text(target, PROMPT, settings)
+            talk.reset()
+            assert await ask(talk, PROMPT, settings) == expected
+            assert list(talk.conversation.answer) == expected
+            if name in ("lookup", "chain", "tree") and temperature == 0:
+                assert talk.figures.accepted > 0  # the drafter was at work
+
+
+@pytest.mark.parametrize("codec", Codec)
+async def test_every_codec_gives_the_same_text(target: Target, codec: Codec) -> None:
+    settings = AnswerSettings(Sampling(0.7, seed=2), max_tokens=30)
+    expected, _ = plain_text(target, PROMPT, settings)
+    async with talking(target, "tree of N = 1", codec) as talk:
+        assert await ask(talk, PROMPT, settings) == expected
+
+
+async def test_a_second_turn_reuses_what_the_server_holds(target: Target) -> None:
+    settings = AnswerSettings(max_tokens=12)
+    async with talking(target) as talk:
+        first = await ask(talk, PROMPT, settings)
+        second = await ask(talk, [9, 9, 4], settings)
+        whole = [*PROMPT, *first, 9, 9, 4]
+        assert second == plain_text(target, whole, settings)[0]
+        assert talk.conversation.tokens == [*whole, *second]
+        # The prompt's rows came with the first answer; the second one brought its own turn's alone.
+        assert talk.figures.down_bytes < 200 * (len(second) + 3)
+
+
+async def test_stop_ends_the_answer_and_the_conversation_goes_on(target: Target) -> None:
+    async with talking(target, "chain") as talk:
+        tokens: list[int] = []
+        async for new in talk.ask(PROMPT, AnswerSettings(max_tokens=150, ignore_end_of_text=True)):
+            tokens += new
+            if len(tokens) > 5 and len(tokens) - len(new) <= 5:
+                await talk.stop()
+        assert 5 < len(tokens) < 150
+        assert talk.conversation.phase is Phase.IDLE
+        settings = AnswerSettings(max_tokens=5)
+        whole = [*talk.conversation.tokens, 3]
+        assert await ask(talk, [3], settings) == plain_text(target, whole, settings)[0]
+
+
+async def test_a_prompt_longer_than_the_context_is_refused_and_the_next_one_answered(target: Target) -> None:
+    async with talking(target) as talk:
+        with pytest.raises(ContextLengthError, match=f"context holds {CONTEXT}"):
+            await ask(talk, [1] * (CONTEXT + 1), AnswerSettings())
+        talk.reset()
+        settings = AnswerSettings(max_tokens=3)
+        assert await ask(talk, PROMPT, settings) == plain_text(target, PROMPT, settings)[0]
+
+
+async def test_another_drafter_or_target_is_refused(target: Target) -> None:
+    async with talking(target) as talk:
+        talk._device.identity.drafter_fingerprint = b"x" * 32
+        with pytest.raises(
+            MismatchError, match="drafter does not match: the server has 646464646464, the client has 78"
+        ):
+            await ask(talk, PROMPT, AnswerSettings())
+
+
+async def test_a_server_that_is_not_there_is_named() -> None:
+    async with connect("127.0.0.1:1", 2.0, 5.0) as link:
+        with pytest.raises(UnavailableError, match=r"There is no moa server at 127\.0\.0\.1:1.*--server HOST:PORT"):
+            await link.describe()
+
+
+async def test_a_server_that_ends_in_an_answer_loses_no_text(target: Target) -> None:
+    host = make_host(target, stepper=stepper(target, 0))
+    tokens: list[int] = []
+    async with serving(host) as running:
+        link = Link(f"127.0.0.1:{running.port}", 5.0, 20.0)
+        talk = Talk(link, device(target, "chain"), VOCAB, Codec.INT4)
+
+        async def stop_the_server_on_the_way() -> None:
+            async for new in talk.ask(PROMPT, AnswerSettings(max_tokens=150, ignore_end_of_text=True)):
+                tokens.extend(new)
+                if len(tokens) > 5:
+                    await running.stop(0.0)
+
+        with pytest.raises(UnavailableError):
+            await stop_the_server_on_the_way()
+    assert list(talk.conversation.answer) == tokens
+    settings = AnswerSettings(max_tokens=6)
+    async with serving(make_host(target, stepper=stepper(target, 0))) as running:
+        link = Link(f"127.0.0.1:{running.port}", 5.0, 20.0)
+        talk._link = link  # the same conversation, at another server
+        whole = [*talk.conversation.tokens, 3]
+        assert await ask(talk, [3], settings) == plain_text(target, whole, settings)[0]
+        await talk.close()
+        await link.close()
