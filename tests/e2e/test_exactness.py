@@ -1,0 +1,141 @@
+"""On the real target in float32 the split system's text is the target's own.
+
+Greedy it is what transformers generates; sampled, what the server alone samples with that seed; whatever the drafter
+and the shape of its drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc.aio
+import pytest
+import torch
+from moa.v1 import moa_pb2 as pb
+from moa.v1 import moa_pb2_grpc
+from moa_client.link import connect
+from moa_client.loading import Device, load_device
+from moa_client.settings import ClientSettings
+from moa_client.talk import Talk
+from moa_shared.answer import AnswerSettings
+from moa_shared.codec import Codec
+from moa_shared.coupling import Sampling
+from moa_shared.models import ModelFiles, load_target_model, load_tokenizer
+from moa_shared.progress import SilentProgress
+from moa_shared.wire import settings_to_proto
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("real target")]
+
+PROMPTS = [
+    "Explain gravity to a child.", "Write a haiku about the sea.", "What is 17 times 23?", "Name three prime numbers.",
+    "Translate 'good morning' into French.", "Write a Python function that reverses a string.",
+    "Who wrote Romeo and Juliet?", "List four fruits.", "What does HTTP stand for?",
+    "Summarise: the cat sat on the mat.",
+    "Give me a recipe for pancakes.", "Why is the sky blue?", "Say hello in five languages.", "What is a mutex?",
+    "Tell me a joke.", "How many days are in a leap year?", "Write an email asking for a day off.",
+    "What is the capital of Australia?", "Count from one to ten.", "Define entropy in one sentence.",
+]  # fmt: skip
+DRAFTS = {
+    "none": {"drafter": "none"},
+    "random chain": {"drafter": "random", "mode": "chain", "length": 3},
+    "random tree": {"drafter": "random", "mode": "tree", "depth": 2, "breadth": 2, "nodes": 4},
+    "shipped chain": {"drafter": "default", "mode": "chain", "length": 5},
+    "shipped tree": {"drafter": "default", "mode": "tree", "depth": 4, "breadth": 4, "nodes": 16},
+    "look-up": {"drafter": "lookup"},
+}
+GREEDY_TOKENS = 28
+SAMPLED_TOKENS = 14
+DEVICES: dict[str, Device] = {}
+
+
+@asynccontextmanager
+async def talking(address: str, name: str) -> AsyncIterator[Talk]:
+    settings = ClientSettings(server=address, dtype="float32", **DRAFTS[name])  # type: ignore[arg-type]
+    async with connect(address, 10.0, 60.0) as link:
+        served = await link.describe()
+        if name not in DEVICES:
+            DEVICES[name] = load_device(settings, served, SilentProgress())
+        talk = Talk(link, DEVICES[name], int(DEVICES[name].files.config["vocab_size"]), Codec.INT4)
+        try:
+            yield talk
+        finally:
+            await talk.close()
+
+
+def prompt_tokens(files_tokenizer: Any, prompt: str) -> list[int]:
+    tokens: list[int] = files_tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt}], add_generation_prompt=True
+    )["input_ids"]
+    return tokens
+
+
+@pytest.fixture(scope="module")
+def tokenizer(default_model_files: ModelFiles) -> Any:
+    return load_tokenizer(default_model_files)
+
+
+@pytest.fixture(scope="module")
+def generated(default_model_files: ModelFiles, tokenizer: Any) -> list[list[int]]:
+    """transformers' own greedy answers."""
+    torch.set_num_threads(1)
+    model: Any = load_target_model(default_model_files, torch.float32)
+    answers = []
+    for prompt in PROMPTS:
+        tokens = prompt_tokens(tokenizer, prompt)
+        output = model.generate(
+            torch.tensor([tokens]), attention_mask=torch.ones(1, len(tokens), dtype=torch.long),
+            max_new_tokens=GREEDY_TOKENS, do_sample=False, pad_token_id=tokenizer.eos_token_id,
+        )  # fmt: skip
+        answers.append(output[0, len(tokens) :].tolist())
+    return answers
+
+
+async def answer(talk: Talk, tokens: list[int], settings: AnswerSettings) -> list[int]:
+    talk.reset()
+    return [token async for new in talk.ask(tokens, settings) for token in new]
+
+
+@pytest.mark.parametrize("name", ["shipped tree", "shipped chain"])
+async def test_greedy_text_is_what_transformers_generates(
+    float32_server: str, tokenizer: Any, generated: list[list[int]], name: str
+) -> None:
+    settings = AnswerSettings(max_tokens=GREEDY_TOKENS)
+    accepted = 0
+    async with talking(float32_server, name) as talk:
+        assert talk._device.drafter is not None, "no drafter is shipped for the default target"
+        for prompt, expected in zip(PROMPTS, generated, strict=True):
+            assert await answer(talk, prompt_tokens(tokenizer, prompt), settings) == expected, prompt
+            accepted += talk.figures.accepted
+    assert accepted > 2 * len(PROMPTS)  # the drafter was at work: far more than chance
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+async def test_sampled_text_is_what_the_server_alone_samples(
+    float32_server: str, tokenizer: Any, temperature: float
+) -> None:
+    async with grpc.aio.insecure_channel(float32_server) as channel:
+        stub = moa_pb2_grpc.MoaStub(channel)
+        alone = {}
+        for seed in range(10):
+            settings = AnswerSettings(Sampling(temperature, seed=seed), max_tokens=SAMPLED_TOKENS)
+            tokens = prompt_tokens(tokenizer, PROMPTS[seed])
+            request = pb.GenerateRequest(tokens=tokens, sampling=settings_to_proto(settings))
+            alone[seed] = [token async for part in stub.Generate(request) for token in part.tokens]
+    assert len({tuple(tokens) for tokens in alone.values()}) == 10
+    for name in DRAFTS:
+        async with talking(float32_server, name) as talk:
+            for seed, expected in alone.items():
+                settings = AnswerSettings(Sampling(temperature, seed=seed), max_tokens=SAMPLED_TOKENS)
+                got = await answer(talk, prompt_tokens(tokenizer, PROMPTS[seed]), settings)
+                assert got == expected, (name, seed)
+
+
+async def test_another_seed_is_another_text(float32_server: str, tokenizer: Any) -> None:
+    async with talking(float32_server, "none") as talk:
+        texts = [
+            tuple(await answer(talk, prompt_tokens(tokenizer, PROMPTS[1]), AnswerSettings(Sampling(1.0, seed=seed), 8)))
+            for seed in (1, 2, 1)
+        ]
+    assert texts[0] == texts[2] != texts[1]

@@ -1,0 +1,116 @@
+"""The client's state machine: repeated, overlapping and wrong verdicts; what becomes of the draft in flight."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_client.conversation import Conversation, Phase, Provenance
+from moa_shared.answer import AnswerSettings, Finish
+from moa_shared.errors import ProtocolError
+from moa_shared.prefix_hash import PrefixHashes
+from moa_shared.tree import DraftTree
+
+VOCAB = 50
+PROMPT = [1, 2, 3]
+ON = Finish.UNFINISHED
+
+
+def asked() -> Conversation:
+    conversation = Conversation(VOCAB)
+    conversation.ask(PROMPT, AnswerSettings())
+    return conversation
+
+
+def hash_at(tokens: list[int], base: int) -> int:
+    return PrefixHashes(tokens).at(base)
+
+
+@given(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=15), st.data())
+def test_verdicts_may_repeat_and_overlap(answer: list[int], data: st.DataObject) -> None:
+    """Whatever pieces arrive, as long as none leaves a gap, every token is committed once."""
+    conversation = asked()
+    whole = [*PROMPT, *answer]
+    committed: list[int] = []
+    while len(conversation.tokens) < len(whole):
+        base = len(conversation.tokens) - data.draw(st.integers(0, len(conversation.tokens) - len(PROMPT)))
+        stop = len(whole) - data.draw(st.integers(0, len(whole) - len(conversation.tokens) - 1))
+        progress = conversation.on_verdict(base, hash_at(whole, base), whole[base:stop], ON)
+        committed += progress.tokens
+        assert conversation.tokens == whole[: len(conversation.tokens)]
+    assert committed == answer == list(conversation.answer)
+
+
+def test_a_gap_a_wrong_hash_and_other_tokens_are_named() -> None:
+    conversation = asked()
+    conversation.on_verdict(3, hash_at(PROMPT, 3), [7, 8], ON)
+    tokens = [*PROMPT, 7, 8]
+    with pytest.raises(ProtocolError, match="from position 5 or before, got one from 6"):
+        conversation.on_verdict(6, 0, [1], ON)
+    with pytest.raises(ProtocolError, match="hash to"):
+        conversation.on_verdict(5, 123, [1], ON)
+    with pytest.raises(ProtocolError, match="repeats committed tokens unchanged"):
+        conversation.on_verdict(3, hash_at(tokens, 3), [7, 9], ON)
+    with pytest.raises(ProtocolError, match=f"tokens 0 to {VOCAB - 1}, got {VOCAB}"):
+        conversation.on_verdict(5, hash_at(tokens, 5), [VOCAB], ON)
+    assert conversation.tokens == tokens
+
+
+def test_verdicts_when_nothing_was_asked_are_refused_but_repeats_are_not() -> None:
+    conversation = asked()
+    conversation.on_verdict(3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT)
+    assert conversation.phase is Phase.IDLE
+    assert conversation.on_verdict(3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT).tokens == ()
+    with pytest.raises(ProtocolError, match="after its end"):
+        conversation.on_verdict(4, hash_at([*PROMPT, 7], 4), [8], ON)
+
+
+def test_what_a_verdict_confirms_stays_and_what_it_contradicts_goes() -> None:
+    conversation = asked()
+    tree = DraftTree((4, 5, 6, 7), (-1, 0, 0, 2))
+    message = conversation.propose(tree)
+    assert (message.base, message.first_node, message.parents) == (3, 0, (-1, 0, 0, 2))
+    progress = conversation.on_verdict(3, hash_at(PROMPT, 3), [4, 6], ON)
+    assert (progress.accepted, progress.kept_draft) == (2, True)
+    assert conversation.draft == DraftTree((7,), (-1,))
+    assert conversation.provenance[-2:] == [Provenance.DRAFT, Provenance.DRAFT]
+    epoch = conversation.epoch
+    progress = conversation.on_verdict(5, hash_at([*PROMPT, 4, 6], 5), [9], ON)
+    assert (progress.accepted, progress.kept_draft) == (0, False)
+    assert conversation.epoch == epoch + 1
+    assert conversation.provenance[-1] is Provenance.TARGET
+    assert not conversation.draft
+
+
+def test_streamed_tokens_extend_one_chain() -> None:
+    conversation = asked()
+    first = conversation.extend([4])
+    second = conversation.extend([5, 6])
+    assert (first.first_node, second.first_node) == (0, 1)
+    assert first.parents == second.parents == ()
+    conversation.on_verdict(3, hash_at(PROMPT, 3), [4], ON)
+    third = conversation.extend([7])
+    assert (third.base, third.first_node, third.epoch) == (3, 3, first.epoch)
+    assert conversation.draft == DraftTree.chain([5, 6, 7])
+
+
+def test_replacing_a_draft_begins_an_epoch() -> None:
+    conversation = asked()
+    conversation.propose(DraftTree.chain([4]))
+    assert conversation.propose(DraftTree.chain([5])).epoch == 1
+    assert conversation.propose(DraftTree((), ())).epoch == 2
+    assert conversation.propose(DraftTree.chain([5])).epoch == 2
+
+
+def test_one_answer_at_a_time() -> None:
+    conversation = asked()
+    with pytest.raises(ProtocolError, match="answer under way to end first"):
+        conversation.ask([4], AnswerSettings())
+    resumed = conversation.resume()
+    assert (resumed.base, resumed.tokens, resumed.answer_start) == (3, (), 3)
+    conversation.end()
+    with pytest.raises(ProtocolError, match="none under way"):
+        conversation.resume()
+    conversation.reset()
+    with pytest.raises(ProtocolError, match="at least one token"):
+        conversation.ask([], AnswerSettings())
