@@ -56,6 +56,17 @@ def cli() -> None:
 
 
 @cli.command()
+@click.argument("model", default="default")
+@click.option("--cache-dir", metavar="FOLDER", type=click.Path(path_type=Path), help="Else MOA_CACHE_DIR.")
+def fetch(model: str, cache_dir: Path | None) -> None:
+    """Fetch and convert MODEL now, so that serving it starts from the cache. Prints the folder."""
+    from moa_shared.models import resolve
+    from moa_shared.progress import make_progress
+
+    click.echo(resolve(model, cache_dir, make_progress()).folder)
+
+
+@cli.command()
 @click.argument("model", required=False)
 @_settings_options
 @click.option("--config", "config_file", metavar="FILE", type=click.Path(path_type=Path), help="TOML file, see above.")
