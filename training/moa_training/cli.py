@@ -1,0 +1,186 @@
+"""`moa-train`: the command line. Imports torch only when there is something to do, so that --help is quick."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from moa_shared.errors import ConfigError, MoaError
+
+if TYPE_CHECKING:
+    from moa_training.rewrite import RewriteOptions
+
+_TARGET = click.option("--target", default="default", show_default=True, help="default, hub id, folder or .gguf.")
+_THREADS = click.option("--threads", type=click.IntRange(0), default=1, show_default=True, help="Of torch; 0: its own.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="moa")
+def cli() -> None:
+    """Train and measure drafters: prepare text, fit, evaluate."""
+
+
+@cli.command()
+@click.argument("sources", nargs=-1, required=True)
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="NAME.jsonl.zst")
+@_TARGET
+@click.option("--max-tokens", type=click.IntRange(2), default=1024, show_default=True, help="Of one conversation.")
+@click.option("--rewrite", is_flag=True, help="The target writes its own answers; an existing shard is continued.")
+@click.option(
+    "--prompt-tokens", type=click.IntRange(1), default=192, show_default=True, help="Longer ones are left out."
+)
+@click.option("--answer-tokens", type=click.IntRange(1), default=224, show_default=True, help="Where answers are cut.")
+@click.option(
+    "--sampled-share", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="The rest is greedy."
+)
+@click.option("--temperature", type=click.FloatRange(0.01), default=0.8, show_default=True, help="Of sampled answers.")
+@click.option("--slots", type=click.IntRange(1), default=96, show_default=True, help="Answers written at once.")
+@click.option("--limit", type=click.IntRange(1), help="The most answers written.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@_THREADS
+def prepare(
+    sources: tuple[str, ...],
+    output: Path,
+    target: str,
+    max_tokens: int,
+    rewrite: bool,
+    prompt_tokens: int,
+    answer_tokens: int,
+    sampled_share: float,
+    temperature: float,
+    slots: int,
+    limit: int | None,
+    seed: int,
+    threads: int,
+) -> None:
+    """Turn conversations into a token shard.
+
+    SOURCES are files of JSON lines ({"messages": [{"role", "content"}, ...]}, perhaps .zst), or hub:OWNER/NAME.
+    """
+    if not output.name.endswith(".jsonl.zst"):
+        raise ConfigError(f"--output is {output.name!r}: a shard's name ends in .jsonl.zst.")
+    from moa_shared.models import resolve
+    from moa_shared.progress import make_progress
+
+    from moa_training.sources import find_sources
+
+    progress = make_progress()
+    files = resolve(target, progress=progress)
+    paths = find_sources(sources, progress)
+    if rewrite:
+        import torch
+
+        from moa_training.rewrite import RewriteOptions
+        from moa_training.rewrite import rewrite as write_answers
+
+        if threads:
+            torch.set_num_threads(threads)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        options: RewriteOptions = RewriteOptions(
+            prompt_tokens, answer_tokens, sampled_share, temperature, slots, limit, seed, device=device
+        )
+        counts = write_answers(files, paths, output, options, progress)
+    else:
+        from moa_training.prepare import prepare as write_shard
+
+        counts = write_shard(files, paths, output, max_tokens, progress)
+    click.echo(f"{output}: {counts}")
+
+
+@cli.command()
+@click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
+def fit(config: Path) -> None:
+    """Train a drafter as CONFIG (TOML or YAML) says; started again, it goes on from its last checkpoint.
+
+    For several GPUs or machines start it with `accelerate launch -m moa_training.cli fit CONFIG`.
+    """
+    from moa_training.settings import load_fit_settings
+
+    settings = load_fit_settings(config)
+    from moa_shared.progress import make_progress
+
+    from moa_training.fit import Run
+
+    click.echo(Run(settings, make_progress()).train())
+
+
+@cli.command()
+@click.argument("checkpoint")
+@click.argument("questions", type=click.Path(path_type=Path))
+@_TARGET
+@click.option("--limit", type=click.IntRange(1), help="Questions of each category.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), metavar="FILE",
+              help="Write the results there (- for standard output).")  # fmt: skip
+@click.option("--answer-tokens", type=click.IntRange(2), default=128, show_default=True, help="Where answers are cut.")
+@click.option(
+    "--prompt-tokens", type=click.IntRange(1), default=1024, show_default=True, help="Longer ones are left out."
+)
+@click.option("--chain", type=click.IntRange(1), default=5, show_default=True, help="Drafts of the chain.")
+@click.option("--nodes", type=click.IntRange(1), default=24, show_default=True, help="Of the tree.")
+@click.option("--depth", type=click.IntRange(1), default=5, show_default=True, help="Of the tree.")
+@click.option("--breadth", type=click.IntRange(1), default=6, show_default=True, help="Of the tree.")
+@_THREADS
+def evaluate(
+    checkpoint: str,
+    questions: Path,
+    target: str,
+    limit: int | None,
+    json_file: Path | None,
+    answer_tokens: int,
+    prompt_tokens: int,
+    chain: int,
+    nodes: int,
+    depth: int,
+    breadth: int,
+    threads: int,
+) -> None:
+    """Acceptance of CHECKPOINT on QUESTIONS: tokens per target forward, by category and by position.
+
+    CHECKPOINT is a file, a folder with drafter.safetensors, or default, the one that comes with the package.
+    QUESTIONS is a file of JSON lines ({"category", "turns": [text]}), or a folder of such.
+    """
+    from moa_shared.drafting.dynamic_tree import TreeShape
+    from moa_shared.progress import make_progress
+
+    from moa_training.evaluation import EvaluationOptions, format_table
+    from moa_training.evaluation import evaluate as measure
+
+    options = EvaluationOptions(
+        target=target,
+        limit=limit,
+        answer_tokens=answer_tokens,
+        chain=chain,
+        tree=TreeShape(depth, breadth, nodes),
+        longest_prompt=prompt_tokens,
+        threads=threads,
+    )
+    result = measure(checkpoint, questions, options, make_progress())
+    text = json.dumps(result.to_json(), indent=1)
+    if json_file is not None and str(json_file) == "-":
+        click.echo(text)
+        return
+    click.echo(format_table(result))
+    if json_file is not None:
+        json_file.write_text(text + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Entry point; one sentence and the catalogue's exit code for every error that we know."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        print("Stopped.", file=sys.stderr)
+        sys.exit(130)
+    except MoaError as error:
+        print(f"moa-train: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

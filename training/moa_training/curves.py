@@ -1,0 +1,73 @@
+"""Learning curves: JSON lines while training runs, a picture beside each checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from moa_shared.errors import DiskFullError
+
+LINES = "curves.jsonl"
+PICTURE = "curves.png"
+
+
+def append_point(folder: Path, point: dict[str, float]) -> None:
+    """Adds one line. Keys: step, tokens, seconds, learning_rate, total, cross_entropy, feature, state (N > 0),
+    agreement (share of positions whose draft is the target's choice), gradient_norm.
+    """
+    try:
+        with (folder / LINES).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({key: round(value, 6) for key, value in point.items()}) + "\n")
+    except OSError as error:
+        raise DiskFullError(f"The curves in {folder} cannot be written ({error.strerror}).") from None
+
+
+def read_points(folder: Path, up_to_step: int | None = None) -> list[dict[str, float]]:
+    """The points of a run; a torn last line is left out, and so is what lies behind `up_to_step`."""
+    path = folder / LINES
+    if not path.is_file():
+        return []
+    points = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            point = json.loads(line)
+        except ValueError:
+            continue
+        if up_to_step is None or point["step"] <= up_to_step:
+            points.append(point)
+    return points
+
+
+def cut_points(folder: Path, up_to_step: int) -> None:
+    """Drops what a killed piece of a run reported after its last whole checkpoint."""
+    points = read_points(folder, up_to_step)
+    if (folder / LINES).is_file():
+        text = "".join(json.dumps(point) + "\n" for point in points)
+        (folder / LINES).write_text(text, encoding="utf-8")
+
+
+def draw_curves(folder: Path) -> None:
+    """Loss and agreement over tokens, smoothed over a twentieth of the run."""
+    points = read_points(folder)
+    if not points:
+        return
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    tokens = [point["tokens"] / 1e6 for point in points]
+    for place, (name, label) in enumerate((("cross_entropy", "cross-entropy"), ("agreement", "agreement"))):
+        axis = figure.add_subplot(1, 2, place + 1)
+        values = [point[name] for point in points]
+        axis.plot(tokens, values, alpha=0.3)
+        axis.plot(tokens, _smooth(values, max(1, len(values) // 20)))
+        axis.set_xlabel("million training tokens")
+        axis.set_ylabel(label)
+        axis.grid(alpha=0.3)
+    figure.savefig(folder / PICTURE, dpi=110)
+
+
+def _smooth(values: list[float], width: int) -> list[float]:
+    return [sum(values[max(0, i - width) : i + 1]) / len(values[max(0, i - width) : i + 1]) for i in range(len(values))]

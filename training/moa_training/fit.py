@@ -1,0 +1,234 @@
+"""Training one drafter: the loop, its checkpoints, and taking it up again.
+
+`accelerate` owns processes, devices and gradient averaging; weights compute in bf16 over float32 masters. State of a
+run lies in its output folder. Invariant: what is drawn depends on (seed, step, process) alone, so that a run that was
+killed goes on exactly as it would have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from moa_shared.drafter import DrafterConfig, load_checkpoint, save_checkpoint
+from moa_shared.errors import MismatchError
+from moa_shared.models import ModelFiles, resolve
+from moa_shared.progress import Progress
+
+from moa_training.batch_stream import BatchStream
+from moa_training.card import write_card
+from moa_training.curves import append_point, cut_points, draw_curves
+from moa_training.drafter_setup import drafter_config
+from moa_training.layer_memory import FastDrafter
+from moa_training.master_weights import MasterWeights
+from moa_training.objective.blocks import staircase_probability
+from moa_training.objective.losses import Losses, LossWeights, compute_losses
+from moa_training.objective_batch import draw_objective
+from moa_training.packing import PackedBatch
+from moa_training.run_state import Position, load_state, save_state
+from moa_training.schedule import learning_rate
+from moa_training.settings import FitSettings
+from moa_training.shards import TokenRow, find_shards, read_shard
+from moa_training.teacher import Teacher
+from moa_training.vocabulary import choose_draft_ids
+from moa_training.warm_start import fit_memory, starting_tensors
+
+DRAFTER = "drafter.safetensors"
+_DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32}
+_NOT_IDENTITY = {"output", "budget", "checkpoint_minutes", "report_steps", "threads", "shards", "start_from"}
+
+
+class Run:
+    """One training run."""
+
+    def __init__(self, settings: FitSettings, progress: Progress) -> None:
+        from accelerate import Accelerator
+
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        self.settings, self.progress = settings, progress
+        self.accelerator = Accelerator()
+        self.device = self.accelerator.device
+        self.files: ModelFiles = resolve(settings.target, progress=progress)
+        self.rows = self._read_rows()
+        dtype = _DTYPES[settings.dtype]
+        self.teacher = Teacher.load(self.files, settings.drafter.reused_layers, dtype, self.device)
+        self.config: DrafterConfig = drafter_config(settings, self.files)
+        self.identity = self._identity()
+        saved = load_state(settings.output, self.identity)
+        self.draft_ids, tensors = self._start(saved)
+        self.drafter = FastDrafter(
+            self.config,
+            self.teacher.reused,
+            self.teacher.final_norm,
+            inject_true_state=settings.losses.inject_true_state,
+        ).to(self.device)
+        self.drafter.load_state_dict({name: t for name, t in tensors.items() if name != "draft_ids"})
+        self.drafter.gradient_share = settings.optimiser.memory_gradient_share
+        self.stream = BatchStream(
+            self.rows,
+            batch_rows=settings.optimiser.batch_rows,
+            row_tokens=settings.optimiser.row_tokens,
+            seed=settings.seed,
+            process=self.accelerator.process_index,
+            processes=self.accelerator.num_processes,
+        )
+        self.position = Position(self.identity) if saved is None else saved[0]
+        if saved is None and settings.drafter.warm_start and settings.start_from is None:
+            self._fit_memory(dtype)
+        start = {name: weight.detach().clone() for name, weight in self.drafter.named_parameters()}
+        self.drafter.to(dtype)
+        self.module = self.accelerator.prepare(self.drafter)
+        self.masters = MasterWeights(self.drafter, settings.optimiser, start)
+        if saved is not None:
+            self.masters.restore(saved[1])
+            cut_points(settings.output, self.position.step)
+            progress.note(f"Going on from update {self.position.step}, {self.position.tokens:,} tokens.")
+        head = self.teacher.head
+        self.head = head if self.draft_ids is None else head[self.draft_ids.to(self.device).long()].contiguous()
+
+    # ------------------------------------------------------------ the loop
+
+    def train(self) -> Path:
+        """Trains until the budget is spent; the checkpoint's path."""
+        settings, budget = self.settings, self.settings.budget
+        began, before = time.monotonic(), self.position.seconds
+        last_saved = time.monotonic()
+        sums: dict[str, float] = {}
+        with self.progress.task("training", budget.tokens) as bar:
+            self.drafter.train()
+            for epoch, following, batch in self.stream.from_position(self.position.epoch, self.position.batch):
+                spent = self._spent()
+                if spent >= 1.0:
+                    break
+                rate = learning_rate(settings.optimiser, self.position.step, spent)
+                losses = self._losses(batch.to(self.device), spent)
+                self.accelerator.backward(losses.total)
+                norm = self.masters.step(rate)
+                seen = self.position.tokens + batch.tokens * self.accelerator.num_processes
+                self.position = Position(
+                    self.identity, self.position.step + 1, epoch, following, seen, before + time.monotonic() - began
+                )
+                bar.reach(min(seen, budget.tokens))
+                self._report(losses, norm, rate, sums)
+                if time.monotonic() - last_saved >= 60 * settings.checkpoint_minutes:
+                    self.save()
+                    last_saved = time.monotonic()
+        return self.save()
+
+    def _spent(self) -> float:
+        """Share of the budget, 0 to 1 and beyond."""
+        budget, position = self.settings.budget, self.position
+        by_time = position.seconds / (60 * budget.minutes) if budget.minutes else 0.0
+        return max(position.tokens / budget.tokens, by_time)
+
+    def _losses(self, batch: PackedBatch, spent: float) -> Losses:
+        settings = self.settings
+        generator = torch.Generator().manual_seed(
+            (settings.seed * 1_000_003 + self.position.step) * 4096 + self.accelerator.process_index
+        )
+        torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))  # the memory's gradient share draws
+        drawn = draw_objective(batch, settings.blocks, staircase_probability(round(1e6 * spent), 1_000_000), generator)
+        target = self.teacher.run_packed(batch)
+        weights = LossWeights(settings.losses.cross_entropy, settings.losses.feature, settings.losses.count_starts)
+        prediction = self.module(target, drawn.blocks)
+        return compute_losses(prediction, target, self.head, drawn.weight, weights, drawn.blocks.is_start)
+
+    def _report(self, losses: Losses, norm: float, rate: float, sums: dict[str, float]) -> None:
+        """Adds an update to the running means; writes them down every `report_steps` updates."""
+        for name in ("total", "cross_entropy", "feature", "state", "agreement"):
+            value = getattr(losses, name)
+            if value is not None:
+                sums[name] = sums.get(name, 0.0) + float(value.detach())
+        sums["count"] = sums.get("count", 0.0) + 1
+        if self.position.step % self.settings.report_steps or not self.accelerator.is_main_process:
+            return
+        count = sums.pop("count")
+        self.settings.output.mkdir(parents=True, exist_ok=True)
+        append_point(
+            self.settings.output,
+            {
+                "step": self.position.step,
+                "tokens": self.position.tokens,
+                "seconds": self.position.seconds,
+                "learning_rate": rate,
+                "gradient_norm": norm,
+                **{name: value / count for name, value in sums.items()},
+            },
+        )
+        sums.clear()
+
+    # ------------------------------------------------------------ beginning and end
+
+    def save(self) -> Path:
+        """Writes drafter, card, curves, and last the training state."""
+        output = self.settings.output
+        path = output / DRAFTER
+        if not self.accelerator.is_main_process:
+            return path
+        tensors = {name: master.detach().cpu().to(torch.bfloat16) for name, master in self.masters.masters.items()}
+        if self.draft_ids is not None:
+            tensors["draft_ids"] = self.draft_ids
+        save_checkpoint(path, self.config, tensors)
+        draw_curves(output)
+        write_card(output, self.settings, self.config, self.files, self.position, len(self.rows))
+        state: dict[str, torch.Tensor] = dict(self.masters.state())
+        if self.draft_ids is not None:
+            state["draft_ids"] = self.draft_ids
+        save_state(output, self.position, state)
+        return path
+
+    def _read_rows(self) -> list[TokenRow]:
+        vocab = int(self.files.config["vocab_size"])
+        rows: list[TokenRow] = []
+        for path in find_shards(self.settings.shards):
+            rows += read_shard(path, self.files.tokenizer_hash, vocab)
+        return rows
+
+    def _start(self, saved: Any) -> tuple[torch.Tensor | None, dict[str, torch.Tensor]]:
+        """Draft vocabulary and first tensors: of the saved run, of the drafter to go on from, or fresh ones."""
+        settings = self.settings
+        if saved is not None:
+            tensors = {name.removeprefix("master."): t for name, t in saved[1].items() if name.startswith("master.")}
+            return saved[1].get("draft_ids"), tensors
+        if settings.start_from is not None:
+            begun = load_checkpoint(settings.start_from)
+            if begun.config.target_fingerprint != self.files.fingerprint:
+                raise MismatchError(
+                    f"The drafter {settings.start_from} was made for another target "
+                    f"({begun.config.target_fingerprint[:12]}, this one is {self.files.fingerprint[:12]}).",
+                    hint="Name the target that it was made for.",
+                )
+            self.config = begun.config
+            return begun.tensors.get("draft_ids"), {name: tensor.float() for name, tensor in begun.tensors.items()}
+        draft_ids = None
+        if self.config.draft_vocab:
+            draft_ids, covered = choose_draft_ids(self.rows, self.config.draft_vocab, self.config.vocab_size)
+            self.progress.note(f"The draft vocabulary covers {100 * covered:.1f} % of the answers' tokens.")
+        warm = settings.drafter.warm_start
+        return draft_ids, starting_tensors(self.config, self.teacher, draft_ids, settings.seed, warm=warm)
+
+    def _fit_memory(self, dtype: torch.dtype) -> None:
+        """Starts the memory near the state that the cross-attention's layer was made for."""
+        layer = self.config.target_layers - 1 - self.config.reused_layers
+        states: list[torch.Tensor] = []
+        hook = self.teacher.model.model.layers[layer].register_forward_pre_hook(
+            lambda _, inputs: states.append(inputs[0])
+        )
+        kept = []
+        for _, _, batch in self.stream.from_position(0, 0):
+            kept.append(self.teacher.run_packed(batch.to(self.device)).kv)
+            if sum(kv.shape[0] * kv.shape[1] for kv in kept) >= 5 * self.config.kv_width:
+                break
+        hook.remove()
+        self.drafter.eval()
+        fit_memory(self.drafter, torch.cat(kept).float(), torch.cat(states).float())
+
+    def _identity(self) -> str:
+        named = {k: v for k, v in self.settings.model_dump(mode="json").items() if k not in _NOT_IDENTITY}
+        sizes = [len(self.rows), sum(len(row.ids) for row in self.rows), self.accelerator.num_processes]
+        return hashlib.sha256(json.dumps([named, sizes, self.files.fingerprint]).encode()).hexdigest()

@@ -1,0 +1,81 @@
+"""What a training run leaves on the disk to be taken up again: one file, replaced whole.
+
+Written beside, flushed to the disk, then renamed, so that a kill at any point leaves the last whole one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from moa_shared.errors import CheckpointError, DiskFullError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+NAME = "training_state.safetensors"
+_KEY = "moa_run"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a run stands.
+
+    Args:
+        step: updates done. epoch, batch: the next batch. tokens: seen by all processes. seconds: of running time.
+        identity: hash of the settings and data that the run was begun with.
+    """
+
+    identity: str
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+def save_state(folder: Path, position: Position, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises DiskFullError where there is no room; the last whole state stays."""
+    path = folder / NAME
+    beside = path.with_name(NAME + ".partial")
+    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(content, beside, {_KEY: json.dumps(asdict(position))})
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except (OSError, SafetensorError) as error:
+        beside.unlink(missing_ok=True)
+        raise DiskFullError(
+            f"The training state {path} cannot be written ({error}); the last whole one is kept.",
+            hint="Free some space and start the same command again: it goes on from there.",
+        ) from None
+
+
+def load_state(folder: Path, identity: str) -> tuple[Position, dict[str, torch.Tensor]] | None:
+    """The last whole state; None where there is none.
+
+    Raises:
+        CheckpointError: damaged, or of a run with other settings or data.
+    """
+    path = folder / NAME
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            position = Position(**json.loads((file.metadata() or {})[_KEY]))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"The training state {path} is damaged ({error}).", hint="Delete it to begin again, or restore a copy."
+        ) from None
+    if position.identity != identity:
+        raise CheckpointError(
+            f"The training state {path} belongs to a run with other settings or data.",
+            hint="Give this run another output folder, or delete that file to begin again.",
+        )
+    return position, tensors

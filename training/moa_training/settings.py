@@ -1,0 +1,143 @@
+"""Settings of a training run, from a TOML or YAML file; every value is checked where it is read.
+
+Defaults are what measured best on the default target at small budgets (docs/drafters.md); the authors' values stand
+beside them and are reached by setting them.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from moa_shared.config import SettingsBase
+from moa_shared.errors import ConfigError, NotFoundError
+from pydantic import Field, ValidationError, model_validator
+
+
+class DrafterSettings(SettingsBase):
+    """The network. Sizes left out are the target's own, which a warm start needs."""
+
+    reused_layers: int = Field(default=0, ge=0, description="N, the target's last layers that the drafter runs too")
+    draft_vocab: int = Field(default=16384, ge=0, description="tokens that the drafter can propose; 0: all")
+    sa_kv_heads: int | None = Field(default=None, gt=0)
+    sa_mlp: int | None = Field(default=None, gt=0)
+    ca_kv_heads: int | None = Field(default=None, gt=0)
+    ca_mlp: int | None = Field(default=None, gt=0)
+    lsa_heads: int | None = Field(
+        default=None, gt=0, description="default: twice the target's KV heads, of its head dimension"
+    )
+    lsa_kv_heads: int | None = Field(default=None, gt=0)
+    lsa_mlp: int = Field(default=512, gt=0, description="512 of 384 * 4: the smallest that learned as fast")
+    output_norm: bool = Field(
+        default=True, description="a norm of its own before the head where N = 0; the authors have none"
+    )
+    warm_start: bool = Field(default=True, description="start from the target's layers; the authors start at random")
+
+
+class BlockSettings(SettingsBase):
+    """How far beyond its memory the drafter predicts."""
+
+    shortest: int = Field(default=5, ge=2, description="authors: 6")
+    longest: int = Field(default=12, ge=2, description="authors: 14; up to 40 for pipelined drafting on old memory")
+    bounded: bool = Field(default=True, description="false: an answer is one block (ablation of the bound)")
+    staircase: bool = Field(default=True, description="self-attention of early training sees its own block alone")
+    memory_dropout: float = Field(
+        default=0.1, ge=0, le=1, description="share of rows with one block a conversation: memory of its start alone"
+    )
+    prompts: bool = Field(default=True, description="blocks and losses in prompts too; authors: answers alone")
+    depth_decay: float = Field(default=0.9, gt=0, le=1, description="weight of each further token of a block")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> BlockSettings:
+        if self.longest < self.shortest:
+            raise ValueError(f"blocks.longest ({self.longest}) is below blocks.shortest ({self.shortest})")
+        return self
+
+
+class LossSettings(SettingsBase):
+    """Weights of the losses."""
+
+    cross_entropy: float = Field(default=1.0, ge=0, description="authors: 0.1")
+    feature: float = Field(default=1.0, ge=0)
+    count_starts: bool = Field(default=False, description="authors' mistake: block starts count as zero state error")
+    inject_true_state: bool = Field(default=False, description="authors' form for N > 0")
+
+
+class OptimiserSettings(SettingsBase):
+    """AdamW."""
+
+    learning_rate: float = Field(default=1.5e-3, gt=0, description="authors: 6e-4")
+    final_learning_rate: float = Field(default=3e-5, ge=0)
+    warmup_steps: int = Field(default=50, ge=0)
+    schedule: Literal["cosine", "authors"] = "cosine"
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    clip: float = Field(default=1.0, gt=0)
+    batch_rows: int = Field(default=2, gt=0, description="of one process; small batches learn faster on small budgets")
+    row_tokens: int = Field(default=512, ge=16)
+    memory_gradient_share: float = Field(
+        default=0.25, gt=0, le=1, description="tokens whose memory rows carry gradients; 0.25 takes half the time of 1"
+    )
+
+
+class BudgetSettings(SettingsBase):
+    """When training ends: at the first of them."""
+
+    tokens: int = Field(gt=0)
+    minutes: float | None = Field(default=None, gt=0, description="of running time, all pieces together")
+
+
+class FitSettings(SettingsBase):
+    """A training run."""
+
+    target: str = "default"
+    shards: tuple[Path, ...] = Field(min_length=1, description="files or folders of token shards")
+    output: Path
+    start_from: Path | None = Field(default=None, description="go on from this drafter's tensors instead of fresh ones")
+    seed: int = 0
+    dtype: Literal["bf16", "float32"] = "bf16"
+    threads: int = Field(default=1, ge=0, description="of torch on a CPU; 0: its own choice")
+    checkpoint_minutes: float = Field(default=3.0, ge=0)
+    report_steps: int = Field(default=10, gt=0)
+    drafter: DrafterSettings = DrafterSettings()
+    blocks: BlockSettings = BlockSettings()
+    losses: LossSettings = LossSettings()
+    optimiser: OptimiserSettings = OptimiserSettings()
+    budget: BudgetSettings
+
+
+def load_fit_settings(path: Path, overrides: dict[str, Any] | None = None) -> FitSettings:
+    """Reads a configuration; relative paths in it are relative to its folder.
+
+    Raises:
+        NotFoundError: no such file.
+        ConfigError: not TOML or YAML, an unknown name, or a value that is not allowed.
+    """
+    if not path.is_file():
+        raise NotFoundError(f"There is no configuration {path}.", hint="Check the path; training/configs has examples.")
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The configuration {path} cannot be read: {error}.", hint="Correct that line.") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"The configuration {path} holds no settings.", hint="Write at least shards, output, budget.")
+    try:
+        settings = FitSettings.model_validate({**content, **(overrides or {})})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in first["loc"]) or "the configuration"
+        problem = "is not a setting" if first["type"] == "extra_forbidden" else first["msg"].rstrip(".").lower()
+        raise ConfigError(
+            f"{name} in {path} is {first['input']!r}: {problem}.", hint="training/configs has examples."
+        ) from None
+    folder = path.parent
+    return settings.model_copy(
+        update={
+            "shards": tuple(folder / shard for shard in settings.shards),
+            "output": folder / settings.output,
+            "start_from": None if settings.start_from is None else folder / settings.start_from,
+        }
+    )

@@ -1,0 +1,68 @@
+"""Where training starts from: the target's own layers instead of random numbers.
+
+Self-attention from the target's first layer, cross-attention from the one before the reused layers, the output norm
+from the final norm, and `Ekv2E` by ridge regression from the untrained layer self-attention to the state that the
+cross-attention's layer takes. A choice of sizes that does not fit the target's is refused, never truncated.
+"""
+
+from __future__ import annotations
+
+import torch
+from moa_shared.drafter import DrafterConfig, fresh_tensors
+from moa_shared.errors import ConfigError
+
+from moa_training.layer_memory import FastDrafter
+from moa_training.teacher import Teacher
+
+_RIDGE = 1e-2  # of the mean square of the inputs; the regression's rows outnumber its columns by 5 or more
+
+
+def starting_tensors(
+    config: DrafterConfig, teacher: Teacher, draft_ids: torch.Tensor | None, seed: int, *, warm: bool
+) -> dict[str, torch.Tensor]:
+    """Tensors by the checkpoint's names, float32.
+
+    Raises:
+        ConfigError: the sizes of self- or cross-attention are not those of the target's layers.
+    """
+    tensors = fresh_tensors(config, seed, draft_ids)
+    if not warm:
+        return tensors
+    source = config.target_layers - 1 - config.reused_layers
+    for name, layer in (("self_attention", 0), ("cross_attention", source)):
+        state = teacher.model.model.layers[layer].state_dict()
+        for part in [key for key in tensors if key.startswith(f"{name}.")]:
+            value = state[part.removeprefix(f"{name}.")].float().cpu()
+            if value.shape != tensors[part].shape:
+                raise ConfigError(
+                    f"warm_start needs {name} of the target's own sizes: {part} is {tuple(tensors[part].shape)}, "
+                    f"the target's {tuple(value.shape)}.",
+                    hint="Leave the kv_heads and mlp settings out, or set warm_start = false.",
+                )
+            tensors[part] = value.clone()
+    if config.output_norm:
+        tensors["output_norm.weight"] = teacher.final_norm.state_dict()["weight"].float().cpu().clone()
+    return tensors
+
+
+@torch.no_grad()
+def fit_memory(drafter: FastDrafter, kv: torch.Tensor, state: torch.Tensor) -> None:
+    """Sets `Ekv2E` so that fresh memory rows come near `state`, the input of the cross-attention's own layer.
+
+    Args:
+        kv: [rows, length, layers, KV width]; state: [rows, length, hidden].
+    """
+    weight, bias = drafter.Ekv2E.weight, drafter.Ekv2E.bias
+    width = weight.shape[1]
+    identity = torch.nn.Linear(width, width, bias=False).to(weight.device, weight.dtype)
+    identity.weight.copy_(torch.eye(width))
+    kept, drafter.Ekv2E = drafter.Ekv2E, identity
+    inputs = drafter.memory(kv).flatten(0, 1).double()
+    drafter.Ekv2E = kept
+    truth = state.flatten(0, 1).double()
+    mean, level = inputs.mean(0), truth.mean(0)
+    centred = inputs - mean
+    ridge = _RIDGE * centred.square().mean() * len(centred) * torch.eye(width, device=kv.device, dtype=torch.float64)
+    solution = torch.linalg.solve(centred.t() @ centred + ridge, centred.t() @ (truth - level))  # [width, hidden]
+    weight.copy_(solution.t())
+    bias.copy_(level - mean @ solution)
