@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 from moa_server.cli import cli
 from moa_shared.errors import ModelSourceError, NotFoundError

@@ -166,6 +166,10 @@ def _convert(path: Path, header: GgufHeader, part: Path, progress: Progress) -> 
             task.advance(1)
     except MoaError:
         raise
+    except ImportError as error:
+        raise ModelSourceError(
+            f"GGUF files cannot be read here ({error}).", hint="Install moa with its client or server extra."
+        ) from error
     except Exception as error:  # as in read_header: the reader has no error type of its own
         if is_disk_full(error):
             raise  # `building` says what is needed, and where
