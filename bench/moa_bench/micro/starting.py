@@ -1,10 +1,11 @@
-"""How long programs take from the shell to their first use: command lines, and a server that can be called."""
+"""How long programs take from the shell to their first use: command lines, a server that can be called, an answer."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moa_shared.errors import UnavailableError
@@ -14,7 +15,7 @@ from moa_bench.cores import on_cores
 from moa_bench.servers import running_server
 from moa_bench.spread import Spread
 
-HELP_TIMEOUT_S = 60.0
+RUN_TIMEOUT_S = 120.0  # far above any of these programs, also on a machine under load
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,32 +27,48 @@ class StartCost:
     ms: Spread
 
 
-def measure_starts(model: str, starts: int, server_cores: set[int] | None) -> list[StartCost]:
+def measure_starts(
+    model: str, drafter: str, starts: int, server_cores: set[int] | None, client_cores: set[int] | None
+) -> list[StartCost]:
     """Everything is in the disk's cache and the model is converted.
+
+    Args:
+        drafter: file of the drafter that both ends load.
 
     Raises:
         UnavailableError: a program fails.
     """
-    ready_ms = []
+    ready_ms, answer_ms = [], []
     for _ in range(starts):
-        with running_server(model, cores=server_cores) as server:
+        with running_server(model, drafter=drafter, cores=server_cores) as server:
             ready_ms.append(server.start_ms)
-    costs = [StartCost("moa-server serve", "it can be called", Spread.of(ready_ms))]
-    for module, program in (("moa_server.cli", "moa-server"), ("moa_client.cli", "moa-client")):
-        shown = [_help_ms(module, server_cores) for _ in range(starts)]
-        costs.append(StartCost(f"{program} --help", "it has ended", Spread.of(shown)))
-    return costs
+            chat = [
+                "moa_client.cli", "chat", "--server", server.address, "--model", model, "--drafter", drafter,
+                "--threads", "1", "--max-tokens", "1", "Hi.",
+            ]  # fmt: skip
+            answer_ms.append(_run_ms(chat, client_cores))
+    helps = {
+        program: [_run_ms([f"{program.replace('-', '_')}.cli", "--help"], client_cores) for _ in range(starts)]
+        for program in ("moa-server", "moa-client")
+    }
+    return [
+        StartCost("moa-server serve", "it can be called", Spread.of(ready_ms)),
+        StartCost("moa-client chat PROMPT", "it has ended after one token", Spread.of(answer_ms)),
+        *(StartCost(f"{program} --help", "it has ended", Spread.of(taken)) for program, taken in helps.items()),
+    ]
 
 
-def _help_ms(module: str, cores: set[int] | None) -> float:
+def _run_ms(module_and_arguments: Sequence[str], cores: set[int] | None) -> float:
     began = time.perf_counter()
     with on_cores(cores):
         done = subprocess.run(
-            [sys.executable, "-m", module, "--help"],
+            [sys.executable, "-m", *module_and_arguments],
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             env=child_environment(),
-            timeout=HELP_TIMEOUT_S,
+            timeout=RUN_TIMEOUT_S,
         )
     if done.returncode != 0:
-        raise UnavailableError(f"{module} --help ended with status {done.returncode}: {done.stderr.decode()[-500:]}")
+        error = done.stderr.decode("utf-8", "replace")[-500:].strip()
+        raise UnavailableError(f"{' '.join(module_and_arguments)} ended with status {done.returncode}: {error}")
     return (time.perf_counter() - began) * 1e3

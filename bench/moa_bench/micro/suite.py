@@ -138,7 +138,7 @@ def run_micro(*, model: str, quick: bool, json_file: Path | None, pin: bool) -> 
         _measure_forwards(bench, torch.bfloat16)
         _measure_drafting(bench, torch.bfloat16)
         with bench.section("Start-up"):
-            bench.result["starts"] = measure_starts(model, bench.effort.starts, server_cores)
+            bench.result["starts"] = measure_starts(model, drafter, bench.effort.starts, server_cores, own_cores)
         with asyncio.Runner() as runner:
             with running_server(model, drafter=drafter, cores=server_cores) as server:
                 bench.load_devices(runner, server.address, drafter)
