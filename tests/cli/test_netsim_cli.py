@@ -1,0 +1,240 @@
+"""The command line of netsim: transcripts, statuses, and every message about bad input."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from netsim.cli import COMMANDS, main
+from netsim.tun import namespaces
+
+from netsim import catalogue
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "netsim")}
+NETSIM = [sys.executable, "-m", "netsim.cli"]
+
+
+def netsim(*words: str) -> Result:
+    return CliRunner().invoke(main, words, prog_name="netsim", catch_exceptions=False)
+
+
+def test_help_lists_every_command_as_it_describes_itself() -> None:
+    result = netsim("--help")
+    assert result.exit_code == 0
+    for name, (module, text) in COMMANDS.items():
+        assert f"{name} " in result.output
+        assert text in " ".join(result.output.split())
+        command = import_module(f"netsim.cli.{module}").command
+        assert command.name == name
+        assert command.help.splitlines()[0] == text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str) -> None:
+    assert netsim(name, "--help").exit_code == 0
+
+
+def test_help_loads_nothing_heavy() -> None:
+    script = (
+        "import sys; from netsim.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'pydantic', 'matplotlib', 'yaml', 'asyncio'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_link_needs_no_torch_and_no_matplotlib() -> None:
+    script = (
+        "import sys; import netsim.cli.proxy, netsim.cli.play, netsim.cli.validate\n"
+        "heavy = {'torch', 'matplotlib', 'scipy', 'grpc', 'numpy'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_profiles_are_listed_with_their_descriptions() -> None:
+    lines = netsim("profiles").output.splitlines()
+    assert [line.split()[0] for line in lines] == list(catalogue.names())
+    assert all(len(line.split()) > 4 for line in lines)
+
+
+def test_show_says_what_a_profile_comes_to(tmp_path: Path) -> None:
+    result = netsim("show", "4g")
+    assert result.output.endswith(
+        "# up: delay 25.76 +- 15.45 ms each way as drawn, 0.100% lost\n"
+        "# down: delay 25.76 +- 15.45 ms each way as drawn, 0.100% lost\n"
+    ) or result.output.endswith(
+        "# up: delay 25.75 +- 15.44 ms each way as drawn, 0.100% lost\n"
+        "# down: delay 25.75 +- 15.44 ms each way as drawn, 0.100% lost\n"
+    )
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(result.output)
+    assert catalogue.load(str(copy)) == catalogue.load("4g")
+    assert '"basis": "one_way"' in netsim("show", "4g", "--json").output
+
+
+def test_netem_prints_tc_commands() -> None:
+    output = netsim("netem", "wired", "--dev", "a", "--down-dev", "b").output
+    assert "tc qdisc replace dev a root netem limit 193 delay 4.500ms rate 50000kbit" in output
+    assert "dev b root" in output
+
+
+def test_convert_there_and_back(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("10 8\n11 16\n")
+    assert netsim("convert", str(tmp_path / "p.txt"), str(tmp_path / "t.csv")).output == (
+        f"2 rows, 2.0 s: {tmp_path / 't.csv'}\n"
+    )
+    assert (tmp_path / "t.csv").read_text() == "t_s,down_mbps\n0,8\n1,16\n"
+    for form in ("mahimahi", "pensieve", "netem-trace"):
+        target = tmp_path / form
+        assert netsim("convert", str(tmp_path / "t.csv"), str(target), "--to", form).exit_code == 0
+        back = tmp_path / f"{form}.csv"
+        assert netsim("convert", str(target), str(back)).exit_code == 0
+        assert back.read_text().startswith("t_s,down_mbps\n0,")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["show", "4gg"], 2, "netsim: There is no profile '4gg'.\n  Did you mean 4g"),
+        (["proxy", "--profile", "wierd", "--upstream", ":1"], 2, "Did you mean wired"),
+        (["proxy", "--profile", "4g", "--upstream", "nowhere"], 2, "--upstream: 'nowhere' is no address"),
+        (["proxy", "--profile", "4g", "--upstream", ":1", "--event", "5"], 2, "'5' names no event"),
+        (["proxy", "--profile", "4g", "--upstream", ":1", "--event", "5:change:6g"], 2, "There is no profile '6g'"),
+        (["run", "--profile", "4g", "--", "true"], 2, "Say which server is behind the link"),
+        (["run", "--profile", "4g", "--backend", "proxy", "--port", "5", "--", "true"], 2, "The proxy backend needs --upstream"),
+        (["run", "--profile", "4g", "--serve", "true", "--", "true"], 2, "--serve needs --port"),
+        (["run", "--profile", "4g", "--upstream", ":9", "--", "no-such-command"], 127, "'no-such-command' does not start"),
+        (["run", "--profile", "4g", "--backend", "proxy", "--upstream", ":9", "--", "no-such-command"], 127, "does not start"),
+        (["ctl", "--control", "/nonexistent.sock", "heal"], 1, "No link answers at /nonexistent.sock"),
+        (["ctl", "--control", "/nonexistent.sock", "set"], 1, "Nothing to set"),
+        (["ctl", "--control", "/nonexistent.sock", "set", "speed=4"], 2, "There is no setting 'speed'"),
+        (["report", "/nonexistent"], 1, "does not hold a finished run"),
+        (["validate", "--check", "magic"], 1, "There is no check magic"),
+        (["record", "127.0.0.1:1", "x.txt"], 1, "ends in neither .yaml nor .csv"),
+    ],
+)  # fmt: skip
+def test_bad_input_gets_one_sentence(words: list[str], status: int, message: str) -> None:
+    result = netsim(*words)
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+    assert result.exit_code == status
+
+
+def test_a_malformed_trace_names_line_and_column(tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("t_s,down_mbps\n0,5\n1,fast\n")
+    result = netsim("replay", "--upstream", ":1", str(trace), "--", "true")
+    assert result.stderr == f"netsim: {trace}, line 3, column 2: 'fast' is no number.\n"
+    assert result.exit_code == 2
+
+
+def test_a_port_in_use_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = netsim("proxy", "--profile", "4g", "--listen", f":{port}", "--upstream", ":1")
+    assert result.stderr.startswith(f"netsim: Port {port} is in use on 127.0.0.1.\n")
+    assert result.exit_code == 2
+
+
+def test_without_root_tun_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces.os, "geteuid", lambda: 1000)
+    for words in (
+        ["run", "--profile", "4g", "--upstream", ":1", "--", "true"],
+        ["validate", "--check", "rate-tun"],
+        ["clean"],
+    ):
+        result = netsim(*words)
+        assert "needs root" in result.stderr
+        assert "--backend proxy" in result.stderr
+        assert result.exit_code == 77
+
+
+def test_without_a_tun_device_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces.os, "access", lambda *args: False)
+    result = netsim("run", "--profile", "4g", "--upstream", ":1", "--", "true")
+    assert "/dev/net/tun" in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_proxy_says_one_line_when_it_listens_and_ends_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    ready, control = tmp_path / "ready", tmp_path / "c.sock"
+    process = subprocess.Popen(
+        [
+            *NETSIM, "proxy", "--profile", "4g", "--seed", "5", "--listen", "127.0.0.1:0", "--upstream", "127.0.0.1:9",
+            "--ready-file", str(ready), "--control", str(control), "--out", str(tmp_path / "out"),
+        ],
+        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    deadline = time.monotonic() + 20
+    while not ready.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    address = ready.read_text().strip()
+    assert line == f"netsim listens on {address} for 127.0.0.1:9 (4g, seed 5, control {control})\n"
+    assert not address.endswith(":0")
+    assert netsim("ctl", "--control", str(control), "cut", "--for", "0.1").output.startswith("done at ")
+    assert '"profile": "4g"' in netsim("ctl", "--control", str(control), "status").output
+    process.send_signal(number)
+    rest, said = process.communicate(timeout=20)
+    assert (process.returncode, rest) == (0, "")
+    assert "(approximate: stream level)" in said
+    assert (tmp_path / "out" / "summary.json").exists()
+    assert not control.exists()
+
+
+def test_a_command_behind_the_proxy_finds_the_link_and_gives_its_status() -> None:
+    done = subprocess.run(
+        [
+            *NETSIM, "run", "--profile", "perfect", "--backend", "proxy", "--upstream", ":9", "--",
+            sys.executable, "-c", "import os, sys; sys.exit(3 if os.environ['NETSIM_LINK'] == sys.argv[1] else 4)", "{link}",
+        ],
+        env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3
+
+
+def test_a_run_ends_after_its_time() -> None:
+    done = subprocess.run(
+        [*NETSIM, "proxy", "--profile", "perfect", "--upstream", ":9", "--seconds", "0.1"],
+        env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+
+
+def test_ctl_without_a_link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    result = netsim("ctl", "heal")
+    assert "No link is running" in result.stderr
+    assert result.exit_code == 1
+
+
+def test_checks_and_their_planted_errors_are_listed() -> None:
+    lines = netsim("validate", "--list").output.splitlines()
+    assert len(lines) == 18
+    assert all("planted: " in line for line in lines)
+
+
+def test_validate_prints_and_writes_and_fails_on_a_planted_error(tmp_path: Path) -> None:
+    path = tmp_path / "v.json"
+    result = netsim("validate", "--check", "loss-runs", "--json", str(path))
+    assert result.exit_code == 0
+    assert result.output.startswith("pass  loss-runs  z ")
+    assert '"verdict": "pass"' in path.read_text()
+    result = netsim("validate", "--check", "loss-runs", "--plant")
+    assert result.exit_code == 1
+    assert "FAIL  loss-runs" in result.output

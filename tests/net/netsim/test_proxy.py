@@ -1,0 +1,182 @@
+"""The proxy backend with real sockets: what it does to bytes, connections and refusals. Times are lower bounds only."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from netsim.errors import NetsimError
+
+from netsim import open_link
+
+pytestmark = pytest.mark.timeout(60)
+
+
+async def end_of(reader: asyncio.StreamReader) -> str:
+    try:
+        return "end" if await reader.read() == b"" else "data"
+    except ConnectionResetError:
+        return "reset"
+
+
+async def test_delay_is_paid_by_connecting_and_by_each_request(serve: Any, ask: Any) -> None:
+    async with serve() as upstream, open_link("wired", upstream=upstream) as link:
+        reader, writer = await asyncio.open_connection(*link.address)
+        assert await ask(reader, writer) >= 17.9  # the handshake's round trip, and its own
+        assert 9.0 <= min([await ask(reader, writer) for _ in range(5)]) < 18.0
+        writer.close()
+
+
+async def test_bytes_come_through_a_bad_link_whole(serve: Any, tmp_path: Path) -> None:
+    content = Random(1).randbytes(400_000)
+    async with serve() as upstream, open_link("bad-wifi", upstream=upstream, seed=3, out=tmp_path / "out") as link:
+        await link.set(rate_mbps=50)
+        reader, writer = await asyncio.open_connection(*link.address)
+        writer.write(content)
+        writer.write_eof()
+        assert hashlib.sha256(await reader.read()).digest() == hashlib.sha256(content).digest()
+        writer.close()
+    summary = link.summary()
+    assert summary["directions"]["up"]["dropped_loss"] > 0
+    assert summary["approximate"] is True
+    assert summary["seed"] == 3
+    kinds = [event["kind"] for event in link.events()]
+    assert kinds[0] == "start"
+    assert kinds[-1] == "end"
+    assert {"open", "close", "set", "request"} <= set(kinds)
+
+
+async def test_a_cut_holds_everything_until_it_is_healed(serve: Any, ask: Any) -> None:
+    async with serve() as upstream, open_link("wired", upstream=upstream) as link:
+        reader, writer = await asyncio.open_connection(*link.address)
+        await ask(reader, writer)
+        await link.cut()
+        answer = asyncio.create_task(ask(reader, writer))
+        done, _ = await asyncio.wait([answer], timeout=0.4)
+        assert not done
+        status = await link.status()
+        assert all(side["cut"] for side in status["directions"].values())
+        await link.heal()
+        assert await answer >= 400.0
+        writer.close()
+
+
+async def test_a_connection_asked_for_in_an_outage_waits(serve: Any, ask: Any) -> None:
+    async with serve() as upstream, open_link("perfect", upstream=upstream, events=["0:blackhole:0.8"]) as link:
+        reader, writer = await asyncio.open_connection(*link.address)
+        assert await ask(reader, writer) >= 300.0  # the SYN is sent again after a second
+        writer.close()
+
+
+async def test_a_hold_delays_and_loses_nothing(serve: Any, ask: Any, tmp_path: Path) -> None:
+    async with serve() as upstream, open_link("wired", upstream=upstream, out=tmp_path) as link:
+        reader, writer = await asyncio.open_connection(*link.address)
+        await ask(reader, writer)
+        await link.hold(seconds=0.3)
+        assert await ask(reader, writer) >= 290.0
+        writer.close()
+    assert link.summary()["directions"]["up"]["dropped_outage"] == 0
+
+
+@pytest.mark.parametrize(("action", "seen"), [("reset", "reset"), ("fin", "end")])
+async def test_connections_end_as_asked(serve: Any, ask: Any, action: str, seen: str) -> None:
+    async with serve() as upstream, open_link("wired", upstream=upstream) as link:
+        reader, writer = await asyncio.open_connection(*link.address)
+        await ask(reader, writer)
+        await getattr(link, action)()
+        assert await end_of(reader) == seen
+        writer.close()
+        reader, writer = await asyncio.open_connection(*link.address)
+        await ask(reader, writer)  # the link goes on
+        writer.close()
+
+
+async def test_new_connections_are_refused_for_a_time(serve: Any, ask: Any) -> None:
+    async with serve() as upstream, open_link("perfect", upstream=upstream) as link:
+        reader, writer = await asyncio.open_connection(*link.address)
+        await ask(reader, writer)
+        await link.refuse()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*link.address)
+        await ask(reader, writer)  # those that are open stay
+        await link.heal()
+        second = await asyncio.open_connection(*link.address)
+        await ask(*second)
+        for each in (writer, second[1]):
+            each.close()
+
+
+async def test_an_upstream_that_refuses_is_passed_on_and_comes_back(serve: Any, ask: Any) -> None:
+    async with serve() as upstream:
+        port = int(upstream.rpartition(":")[2])
+    async with open_link("perfect", upstream=upstream) as link:
+        reader, writer = await asyncio.open_connection(*link.address)
+        assert await end_of(reader) == "reset"
+        writer.close()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*link.address)
+        async with serve(port=port):
+            for _ in range(200):
+                try:
+                    reader, writer = await asyncio.open_connection(*link.address)
+                    break
+                except ConnectionRefusedError:
+                    await asyncio.sleep(0.02)  # the proxy looks for the server every 50 ms
+            await ask(reader, writer)
+            writer.close()
+
+
+async def test_a_server_that_ends_first_is_heard(serve: Any) -> None:
+    async def bye(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"bye")
+        writer.close()
+
+    async with serve(bye) as upstream, open_link("4g", upstream=upstream, seed=2) as link:
+        reader, writer = await asyncio.open_connection(*link.address)
+        assert await reader.read() == b"bye"
+        writer.close()
+
+
+async def test_a_timeline_is_played_and_logged(serve: Any, ask: Any) -> None:
+    events = ["0.5:reset", "0.7:change:wired:0.1"]
+    async with serve() as upstream, open_link("perfect", upstream=upstream, events=events) as link:
+        reader, writer = await asyncio.open_connection(*link.address)
+        await ask(reader, writer)
+        assert await end_of(reader) == "reset"
+        writer.close()
+        while (await link.status())["directions"]["up"]["rate_mbps"] != 50.0:
+            await asyncio.sleep(0.02)
+        out = link.out
+        logged = [event for event in link.events() if event["kind"] == "reset"]
+        assert out.exists()
+    assert [event["connections"] for event in logged] == [1]
+    assert abs(logged[0]["t_s"] - 0.5) < 0.1
+
+
+async def test_a_trace_drives_the_link(serve: Any, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("t_s,down_mbps,rtt_ms\n0,5,\n0.2,7,80\n")
+    async with serve() as upstream, open_link("perfect", upstream=upstream, trace=tmp_path / "t.csv") as link:
+        while (down := (await link.status())["directions"]["down"])["rate_mbps"] != 7.0:
+            assert down["rate_mbps"] == 5.0
+            await asyncio.sleep(0.02)
+        assert down["delay_ms"] == 40.0
+
+
+async def test_what_netsim_says_reaches_the_caller() -> None:
+    with pytest.raises(NetsimError, match="There is no profile 'nosuch'"):
+        async with open_link("nosuch", upstream=":1"):
+            pass
+
+
+async def test_settings_that_make_no_sense_are_refused_by_the_link(serve: Any) -> None:
+    async with serve() as upstream, open_link("perfect", upstream=upstream) as link:
+        with pytest.raises(NetsimError, match="loss must be a number between 0 and 1"):
+            await link.set(loss=7)
+        with pytest.raises(NetsimError, match="no profile"):
+            await link.set(profile="nosuch")
+        with pytest.raises(NetsimError, match="is no direction"):
+            await link.cut(direction="sideways")

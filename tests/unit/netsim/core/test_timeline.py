@@ -1,0 +1,47 @@
+"""The short form of events."""
+
+from __future__ import annotations
+
+import pytest
+from netsim.core.link import Direction
+from netsim.core.timeline import Event, EventKind, parse_timed_event
+from netsim.errors import EventError
+
+
+@pytest.mark.parametrize(
+    ("text", "event"),
+    [
+        ("12:blackhole:3", Event(12.0, EventKind.BLACKHOLE, 3.0)),
+        ("1.5:hold:0.4:up", Event(1.5, EventKind.HOLD, 0.4, (Direction.UP,))),
+        ("0:blackhole:1:both", Event(0.0, EventKind.BLACKHOLE, 1.0)),
+        ("2:reset", Event(2.0, EventKind.RESET)),
+        ("2:fin", Event(2.0, EventKind.FIN)),
+        ("3:refuse:2", Event(3.0, EventKind.REFUSE, 2.0)),
+        ("4:change:5g", Event(4.0, EventKind.CHANGE, profile="5g")),
+        ("4:change:5g:2", Event(4.0, EventKind.CHANGE, 2.0, profile="5g")),
+    ],
+)
+def test_forms(text: str, event: Event) -> None:
+    assert parse_timed_event(text) == event
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("12", "names no event"),
+        ("x:reset", "'x' is no number of seconds"),
+        ("-1:reset", "no number of seconds"),
+        ("nan:reset", "no number of seconds"),
+        ("1:earthquake", "'earthquake' is no event"),
+        ("1:blackhole", "not of the form blackhole:SECONDS:DIRECTION"),
+        ("1:blackhole:2:sideways", "'sideways' is no direction"),
+        ("1:refuse:2:up", "not of the form refuse:SECONDS"),
+        ("1:reset:2", "not of the form reset"),
+        ("1:change", "incomplete"),
+    ],
+)
+def test_malformed_events_say_what_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(EventError) as caught:
+        parse_timed_event(text)
+    assert message in caught.value.message
+    assert caught.value.hint
