@@ -46,6 +46,19 @@ def micro(quick: bool, json_file: Path | None, model: str, pin: bool) -> None:
     run_micro(model=model, quick=quick, json_file=json_file, pin=pin)
 
 
+@cli.command()
+@common_options
+@click.option("--link", "links", multiple=True, metavar="NAME", help="Only this link (may be repeated), such as 4G.")
+@click.option("--acceptance", "acceptances", multiple=True, type=float, help="Only this one of the oracle, 0 to 1.")
+def network(
+    quick: bool, json_file: Path | None, model: str, pin: bool, links: tuple[str, ...], acceptances: tuple[float, ...]
+) -> None:
+    """Answers over emulated links, against plain streaming over the same link."""
+    from moa_bench.link.suite import run_network
+
+    run_network(model=model, quick=quick, json_file=json_file, pin=pin, links=links, acceptances=acceptances)
+
+
 def main() -> None:
     """Entry point; one sentence and the catalogue's exit code for every error that we know."""
     try:

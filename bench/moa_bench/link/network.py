@@ -31,25 +31,26 @@ class Way:
     """A way to answer with a drafter.
 
     Args:
-        connect: makes a client of an address, whose drafter plays the script.
+        connect: makes a client for a link, its address, and what an oracle is to play (None for a real drafter).
     """
 
     name: str
-    connect: Callable[[str, Script], AnswerClient]
+    connect: Callable[[Link, str, Script | None], AnswerClient]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One way over one link at one acceptance.
+    """One way over one link.
 
     Args:
+        acceptance: of the oracle, a token; None: a real drafter's own.
         ratio: of tokens a second over the whole answer, to plain streaming on the same prompt.
         first_ratio: of the time to the first token.
         other_texts: answers that are not plain streaming's, token for token.
     """
 
     link: str
-    acceptance: float
+    acceptance: float | None
     way: str
     ratio: Spread
     first_ratio: Spread
@@ -83,7 +84,7 @@ class Plan:
 
     links: Sequence[Link]
     ways: Sequence[Way]
-    acceptances: Sequence[float]
+    acceptances: Sequence[float | None]
     prompts: Sequence[Sequence[int]]
     answer_tokens: int
     vocab_size: int
@@ -118,7 +119,7 @@ def run_plan(
 
 def _run_link(plan: Plan, link: Link, running: RunningLink, advance: Callable[[int], object]) -> list[Cell]:
     settings = AnswerSettings(max_tokens=plan.answer_tokens, ignore_end_of_text=True)
-    pairs: dict[tuple[float, str], list[_Pair]] = {}
+    pairs: dict[tuple[float | None, str], list[_Pair]] = {}
     plain = PlainClient(running.address)
     try:
         plain.ask(plan.prompts[0], AnswerSettings(max_tokens=2))  # opens the connection
@@ -127,9 +128,12 @@ def _run_link(plan: Plan, link: Link, running: RunningLink, advance: Callable[[i
             advance(1)
             answers = {}
             for acceptance in plan.acceptances:
-                script = Script((*prompt, *before.tokens), acceptance, plan.seed + number, plan.vocab_size)
+                script = None
+                if acceptance is not None:
+                    script = Script((*prompt, *before.tokens), acceptance, plan.seed + number, plan.vocab_size)
                 for way in plan.ways:
-                    answers[acceptance, way.name] = _ask(way, running.address, script, prompt, settings)
+                    client = way.connect(link, running.address, script)
+                    answers[acceptance, way.name] = _ask(client, way.name, prompt, settings)
                     advance(1)
             after = plain.ask(prompt, settings)
             advance(1)
@@ -140,19 +144,18 @@ def _run_link(plan: Plan, link: Link, running: RunningLink, advance: Callable[[i
     return [_cell(link.name, acceptance, way, found) for (acceptance, way), found in pairs.items()]
 
 
-def _ask(way: Way, address: str, script: Script, prompt: Sequence[int], settings: AnswerSettings) -> TimedAnswer:
+def _ask(client: AnswerClient, way: str, prompt: Sequence[int], settings: AnswerSettings) -> TimedAnswer:
     """One answer over a connection that is open already, as that of plain streaming is."""
-    client = way.connect(address, script)
     try:
         return client.ask(prompt, settings)
     except MoaError as error:
-        error.add_note(f"{way.name}, acceptance {script.acceptance}")
+        error.add_note(way)
         raise
     finally:
         client.close()
 
 
-def _cell(link: str, acceptance: float, way: str, pairs: Sequence[_Pair]) -> Cell:
+def _cell(link: str, acceptance: float | None, way: str, pairs: Sequence[_Pair]) -> Cell:
     return Cell(
         link,
         acceptance,

@@ -67,7 +67,7 @@ def test_bytes_pass_and_wait(echo: str, link: Link) -> None:
         for _ in range(3):
             connection.sendall(b"question")
             assert connection.recv(100) == b"question"
-        if link.rtt_ms:
+        if not link.profile:
             assert time.perf_counter() - began >= 3 * link.rtt_ms / 1e3
 
 

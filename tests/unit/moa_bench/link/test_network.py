@@ -32,6 +32,6 @@ def test_another_text_is_counted() -> None:
 
 
 def test_a_plan_knows_how_many_answers_it_takes() -> None:
-    ways = [Way("a", lambda address, script: None), Way("b", lambda address, script: None)]  # type: ignore[arg-type,return-value]
+    ways = [Way("a", lambda link, address, script: None), Way("b", lambda link, address, script: None)]  # type: ignore[arg-type,return-value]
     plan = Plan(LINKS[:2], ways, (0.0, 0.5, 0.9), [[1], [2]], 8, 50)
     assert plan.answers == 2 * 2 * (2 + 3 * 2)

@@ -47,7 +47,7 @@ def test_its_errors_come_at_the_rate_asked_for(acceptance: float, seed: int) -> 
 
 @given(st.integers(1, 6), st.integers(1, 6))
 def test_what_it_proposes_depends_on_the_position_alone(first: int, second: int) -> None:
-    positions = {}
+    positions: dict[int, set[bool]] = {}
     for length in (first, second):
         drafter = oracle(0.6)
         drafter.extend(TEXT[:10])

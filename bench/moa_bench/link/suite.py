@@ -1,0 +1,126 @@
+"""`moa-bench network`: runs the plans and reports them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from moa_shared.errors import ConfigError
+from moa_shared.progress import make_progress
+
+from moa_bench.cores import on_cores, split_cores
+from moa_bench.facts import gather_facts
+from moa_bench.link import tables
+from moa_bench.link.emulated import Link, find_links
+from moa_bench.report import checkout_root, publish
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkEffort:
+    """How much to measure.
+
+    Args:
+        acceptances: of the oracle.
+        answer_tokens: 64 are a paragraph, and cost 3 s when streamed.
+        prompts: of the oracle's plan, and as many of the real drafter's.
+        draft_ms: of a step of the oracle: a device somewhat slower than one core here, as in the event simulation.
+    """
+
+    acceptances: tuple[float, ...] = (0.0, 0.35, 0.65, 0.8, 0.9)
+    answer_tokens: int = 64
+    prompts: int = 3
+    draft_ms: float = 5.0
+
+
+QUICK = NetworkEffort((0.8,), 12, 1)
+
+
+def run_network(
+    *,
+    model: str,
+    quick: bool,
+    json_file: Path | None,
+    pin: bool,
+    links: Sequence[str] = (),
+    acceptances: Sequence[float] = (),
+) -> None:
+    """Measure and report.
+
+    Args:
+        links, acceptances: only these; none: all.
+
+    Raises:
+        MoaError: an unknown link, or a server, link or client that fails.
+    """
+    effort = QUICK if quick else NetworkEffort()
+    chosen_links = find_links(tuple(links)) if links or not quick else find_links(("RTT 0", "4G"))
+    chosen = tuple(acceptances) or effort.acceptances
+    if any(not 0.0 <= acceptance <= 1.0 for acceptance in chosen):
+        raise ConfigError(f"The acceptances are {chosen}, each must be 0 to 1.", hint="Correct --acceptance.")
+    facts = gather_facts(checkout_root())
+    os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is loaded; counts for the drafter's thread too
+    server_cores, own_cores = split_cores(pin)
+    result: dict[str, Any] = {
+        "suite": "network",
+        "quick": quick,
+        "pinned": pin,
+        "machine": facts,
+        "links": [link.name for link in chosen_links],
+        "effort": effort,
+    }
+    with on_cores(own_cores):
+        result |= _measure(model, effort, chosen_links, chosen, server_cores, own_cores)
+    publish("network", result, tables.render(result), quick=quick, json_file=json_file)
+
+
+def _measure(
+    model: str,
+    effort: NetworkEffort,
+    links: Sequence[Link],
+    acceptances: Sequence[float],
+    server_cores: set[int] | None,
+    own_cores: set[int] | None,
+) -> dict[str, Any]:
+    import torch
+    from moa_shared.models import load_tokenizer, resolve
+
+    from moa_bench.drafters import drafter_file, find_drafter
+    from moa_bench.link.network import SURE_QUESTIONS, Plan, run_plan
+    from moa_bench.link.ways import oracle_rounds, real_rounds
+    from moa_bench.prompts import QUESTIONS, chat_tokens
+    from moa_bench.servers import running_server
+    from moa_bench.split_client import client_settings, load_split_device
+
+    torch.set_num_threads(1)
+    progress = make_progress()
+    files = resolve(model, progress=progress)
+    tokenizer = load_tokenizer(files)
+    measured = find_drafter(files)
+    vocab_size = int(files.config["vocab_size"])
+    sure = [chat_tokens(tokenizer, question) for question in SURE_QUESTIONS[: effort.prompts]]
+    open_questions = [chat_tokens(tokenizer, question) for question in QUESTIONS[: effort.prompts]]
+    with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, asyncio.Runner() as runner:
+        drafter = str(drafter_file(measured, files, Path(folder)))
+        with running_server(model, drafter=drafter, cores=server_cores) as server:
+            chain = client_settings(server=server.address, drafter=drafter, mode="chain")
+            tree = client_settings(server=server.address, drafter=drafter, mode="tree")
+            device = load_split_device(runner, chain)
+            oracle = Plan(
+                links, [oracle_rounds(runner, device, effort.draft_ms)], acceptances, sure, effort.answer_tokens,
+                vocab_size,
+            )  # fmt: skip
+            real_ways = [
+                real_rounds("rounds, chain", runner, device),
+                real_rounds("rounds, tree", runner, load_split_device(runner, tree)),
+            ]
+            real = Plan(links, real_ways, [None], open_questions, effort.answer_tokens, vocab_size)
+            cells = []
+            with progress.task("Answers over links", oracle.answers + real.answers) as task:
+                for plan in (oracle, real):
+                    cells += run_plan(plan, server.address, own_cores, task.advance)
+    return {"target": files.target_id, "drafter": measured.description, "cells": cells}

@@ -1,0 +1,54 @@
+"""Results of the link suites as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from moa_bench.report import facts_line, table
+
+
+def render(result: Mapping[str, Any]) -> str:
+    """The table of ratios for the oracle, and that of the real drafter."""
+    effort = result["effort"]
+    cells = result["cells"]
+    oracle = [cell for cell in cells if cell.acceptance is not None]
+    real = [cell for cell in cells if cell.acceptance is None]
+    ratios = (
+        "Tokens a second over the whole answer, as a ratio to plain streaming of the same prompt over the same link"
+    )
+    note = f"{effort.answer_tokens} tokens, greedy, bf16. {ratios}: median (quartiles) over the prompts."
+    parts = [facts_line(result), note + "\n"]
+    if oracle:
+        parts += [f"### An oracle drafter, {effort.draft_ms:g} ms a step, chains\n", _oracle(oracle)]
+    if real:
+        parts += [f"### The drafter: {result['drafter']}\n", _real(real)]
+    parts.append(_remarks(cells))
+    return "\n".join(parts)
+
+
+def _oracle(cells: list[Any]) -> str:
+    acceptances = sorted({cell.acceptance for cell in cells})
+    rows = []
+    for link, way in dict.fromkeys((cell.link, cell.way) for cell in cells):
+        found = {cell.acceptance: cell for cell in cells if (cell.link, cell.way) == (link, way)}
+        plain = next(iter(found.values())).plain_tokens_per_s
+        rows.append(
+            [link, way, f"{plain.median:.1f}", *(found[acceptance].ratio.text(2) for acceptance in acceptances)]
+        )
+    head = ["link", "way", "plain, tokens/s", *(f"acceptance {acceptance:g}" for acceptance in acceptances)]
+    return table(head, rows)
+
+
+def _real(cells: list[Any]) -> str:
+    rows = [
+        [cell.link, cell.way, f"{cell.plain_tokens_per_s.median:.1f}", cell.ratio.text(2), cell.first_ratio.text(2)]
+        for cell in cells
+    ]
+    return table(["link", "way", "plain, tokens/s", "ratio", "ratio of the time to the first token"], rows)
+
+
+def _remarks(cells: list[Any]) -> str:
+    answers = sum(cell.ratio.count for cell in cells)
+    other = sum(cell.other_texts for cell in cells)
+    return f"Of {answers} answers {other} had another text than plain streaming's (bf16 rounds; see above).\n"

@@ -1,0 +1,76 @@
+"""The client program's ways to answer, as the network experiment runs them: with an oracle, and with a real drafter."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from moa_client.drafters import MoaDrafter
+from moa_client.loading import Device
+from moa_shared.drafting import draft_chain
+from moa_shared.errors import InternalError
+
+from moa_bench.answers import AnswerClient
+from moa_bench.link.emulated import Link
+from moa_bench.link.network import Way
+from moa_bench.link.oracle import OracleDrafter, Script
+from moa_bench.split_client import SplitClient
+
+if TYPE_CHECKING:
+    from moa_shared.drafter import DraftState
+
+LONGEST_CHAIN = 32
+# On one core of the machine in docs/bench.md: 49 ms for one token, 0.85 more for each further one up to 62.
+STEP_MS = 49.0
+STEP_MS_A_TOKEN = 0.85
+
+
+def best_length(acceptance: float, rtt_ms: float, draft_ms: float) -> int:
+    """The chain length at which synchronous rounds are fastest.
+
+    A round of k drafts costs the round trip, k draft steps and one verification of k + 1 tokens, and brings
+    E = (1 - a^(k + 1)) / (1 - a) tokens in the mean.
+    """
+
+    def tokens_per_ms(length: int) -> float:
+        tokens = sum(acceptance**place for place in range(length + 1))
+        return tokens / (rtt_ms + length * draft_ms + STEP_MS + STEP_MS_A_TOKEN * length)
+
+    return max(range(1, LONGEST_CHAIN + 1), key=tokens_per_ms)
+
+
+def oracle_rounds(runner: asyncio.Runner, device: Device, draft_ms: float) -> Way:
+    """Synchronous rounds with an oracle, at the length that is best for its acceptance and the link.
+
+    Args:
+        device: of a client whose drafter reads memory; the oracle takes its place, and its memory comes as it would.
+        draft_ms: how long a draft step of the oracle takes.
+    """
+
+    def connect(link: Link, address: str, script: Script | None) -> AnswerClient:
+        if script is None:
+            raise InternalError("An oracle was asked to draft without a script.")
+        length = best_length(script.acceptance, link.rtt_ms, draft_ms)
+        return SplitClient(runner, address, with_oracle(device, script, draft_ms, length))
+
+    return Way("rounds", connect)
+
+
+def real_rounds(name: str, runner: asyncio.Runner, device: Device) -> Way:
+    """Synchronous rounds with the drafter that the device holds."""
+
+    def connect(link: Link, address: str, script: Script | None) -> AnswerClient:
+        return SplitClient(runner, address, device)
+
+    return Way(name, connect)
+
+
+def with_oracle(device: Device, script: Script, draft_ms: float, length: int) -> Device:
+    """The same device with an oracle in its drafter's place, drafting chains."""
+    new_state = cast("Callable[[], DraftState]", lambda: OracleDrafter(script, draft_ms))
+    drafter = MoaDrafter(
+        new_state, lambda state, sampling: draft_chain(state, length, sampling), reads_memory=device.memory_width > 0
+    )
+    return dataclasses.replace(device, drafter=drafter)

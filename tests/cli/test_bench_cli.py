@@ -1,0 +1,91 @@
+"""The command line of moa-bench: help, refusals, and one quick run of each suite."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def moa_bench(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "COLUMNS": "100"}
+    return subprocess.run(
+        [sys.executable, "-m", "moa_bench.cli", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=timeout,
+    )
+
+
+def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
+    done = moa_bench("--help")
+    assert done.returncode == 0
+    for name in ("micro", "network"):
+        assert f"  {name} " in done.stdout
+    script = (
+        "import sys; from moa_bench.cli import cli; sys.argv = ['moa-bench', 'micro', '--help'];"
+        "cli(standalone_mode=False); print(sorted({'torch', 'grpc', 'transformers', 'numpy'} & set(sys.modules)))"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.stdout.endswith("\n[]\n"), done.stdout + done.stderr
+
+
+def test_unknown_names_are_refused_in_one_sentence() -> None:
+    done = moa_bench("network", "--link", "6g")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "moa-bench: There is no link '6g'. There are RTT 0, 5G, 4G, RTT 150 ms, RTT 300 ms.\n"
+    done = moa_bench("network", "--acceptance", "1.5", "--link", "4G")
+    assert done.returncode == 2
+    assert done.stderr == "moa-bench: The acceptances are (1.5,), each must be 0 to 1. Correct --acceptance.\n"
+    done = moa_bench("macro")
+    assert done.returncode == 2
+    assert "No such command 'macro'" in done.stderr
+
+
+def test_a_model_that_is_not_there_is_one_sentence() -> None:
+    done = moa_bench("micro", "--model", "./no-such-folder", "--quick", "--json", "-")
+    assert done.returncode == 66
+    assert done.stderr.startswith("moa-bench: There is no model './no-such-folder'")
+
+
+@pytest.mark.timeout(600)
+def test_micro_measures_everything_and_writes_json(tmp_path: Path) -> None:
+    written = tmp_path / "micro.json"
+    began = time.monotonic()
+    done = moa_bench("micro", "--quick", "--json", str(written), timeout=580)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(written.read_text())
+    assert result["quick"] is True
+    assert {row["tokens"] for row in result["verification"]} == {1, 8, 62}
+    assert all(row["ratio"]["median"] > 0 for row in result["verification"])
+    assert {row["way"] for row in result["first_tokens"]} == {
+        "plain streaming", "split, no drafter", "split, chain of 5", "split, tree of 16",
+    }  # fmt: skip
+    assert all(row["down_a_token"] > 0 for row in result["traffic"])
+    assert all(row["equal"] == row["texts"] for row in result["equality"])
+    assert [row["program"] for row in result["starts"]] == [
+        "moa-server serve", "moa-client chat PROMPT", "moa-server --help", "moa-client --help",
+    ]  # fmt: skip
+    assert sum(result["seconds"].values()) <= time.monotonic() - began
+    assert "### Verification over transformers' bare forward" in done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_network_measures_an_oracle_and_a_drafter(tmp_path: Path) -> None:
+    written = tmp_path / "network.json"
+    done = moa_bench(
+        "network", "--quick", "--link", "RTT 0", "--acceptance", "0.9", "--json", str(written), timeout=580
+    )
+    assert done.returncode == 0, done.stderr
+    cells = json.loads(written.read_text())["cells"]
+    assert [(cell["link"], cell["acceptance"], cell["way"]) for cell in cells] == [
+        ("RTT 0", 0.9, "rounds"), ("RTT 0", None, "rounds, chain"), ("RTT 0", None, "rounds, tree"),
+    ]  # fmt: skip
+    assert cells[0]["other_texts"] == 0
