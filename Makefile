@@ -21,7 +21,7 @@ lint: $(VENV)/.dev ## Style, types, import rules, freshness of the generated wir
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	PYTHONPATH=proto:shared:server:client:netsim:training:bench $(BIN)/lint-imports
 	$(BIN)/python proto/regenerate.py --check
 
 check: lint test ## What CI runs
