@@ -89,6 +89,7 @@ class Conversation:
         self.epoch = 0
         self.answer_start = 0
         self.settings = AnswerSettings()
+        self._turn_start = 0
         self._base = 0
         self._tree = NO_DRAFT
         self._node: int | None = None
@@ -103,7 +104,7 @@ class Conversation:
         """
         if self.phase is not Phase.IDLE:
             raise ProtocolError("the answer under way to end first", "another question")
-        base = len(self.tokens)
+        base = self._turn_start = len(self.tokens)
         if base + len(tokens) == 0:
             raise ProtocolError("a prompt of at least one token", "none")
         self._append(tokens, Provenance.PROMPT)
@@ -127,17 +128,21 @@ class Conversation:
 
     def reset(self) -> None:
         """Forgets everything but the epoch."""
-        self._drop_draft()
-        self.phase = Phase.IDLE
-        self.tokens.clear()
-        self.provenance.clear()
-        self.hashes.crop(0)
-        self.answer_start = 0
+        self.end()
+        self._crop(0)
+        self.answer_start = self._turn_start = 0
 
     def end(self) -> None:
         """The answer ends here, whatever the server thinks (it is gone, or the user stopped it)."""
         self._drop_draft()
         self.phase = Phase.IDLE
+
+    def give_up(self) -> None:
+        """No (more) answer comes. A question that got none is taken back, so that another one can be asked."""
+        if self.phase is Phase.ANSWERING and not self.answer:
+            self._crop(self._turn_start)
+            self.answer_start = self._turn_start
+        self.end()
 
     @property
     def answer(self) -> Sequence[int]:
@@ -200,7 +205,8 @@ class Conversation:
         """Takes in a verdict; a repeated one changes nothing.
 
         Raises:
-            ProtocolError: a verdict that leaves a gap, contradicts what is committed, or comes when nothing was asked.
+            ProtocolError: a verdict that leaves a gap, contradicts what is committed, brings more than was asked, or
+                comes when nothing was asked.
         """
         held = len(self.tokens)
         if base > held:
@@ -220,10 +226,15 @@ class Conversation:
         for token in new:
             if not 0 <= token < self.vocab_size:
                 raise ProtocolError(f"tokens 0 to {self.vocab_size - 1}", f"{token}")
+        length, limit = len(self.answer) + len(new), self.settings.max_tokens
+        if limit and length > limit:
+            raise ProtocolError(f"an answer of at most {limit} tokens", f"{length}")
         accepted = self._follow(new)
         self._append(new[:accepted], Provenance.DRAFT)
         self._append(new[accepted:], Provenance.TARGET)
         kept = self._node is not None
+        if base + len(tokens) < held:
+            finish = Finish.UNFINISHED  # a replay of something older; what it ended, has ended
         if finish is not Finish.UNFINISHED:
             self.end()
         elif not kept:
@@ -248,6 +259,11 @@ class Conversation:
         if self._node is not None and self.draft:
             self.epoch += 1
         self._tree, self._node = NO_DRAFT, None
+
+    def _crop(self, length: int) -> None:
+        del self.tokens[length:]
+        del self.provenance[length:]
+        self.hashes.crop(length)
 
     def _append(self, tokens: Sequence[int], provenance: Provenance) -> None:
         self.tokens.extend(tokens)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from moa_shared.answer import Finish
+
 
 @dataclass(slots=True)
 class Figures:
@@ -17,6 +19,7 @@ class Figures:
         stale: nodes that came too late.
         seconds, first_token_seconds: since the question was sent.
         step_ms: of each forward, at the server.
+        finish: why the answer ended.
     """
 
     tokens: int = 0
@@ -29,6 +32,7 @@ class Figures:
     up_bytes: int = 0
     down_bytes: int = 0
     step_ms: list[float] = field(default_factory=list)
+    finish: Finish = Finish.UNFINISHED
 
     @property
     def acceptance_length(self) -> float:

@@ -15,15 +15,19 @@ from contextlib import suppress
 from moa.v1 import moa_pb2 as pb
 from moa_shared.answer import AnswerSettings, Finish
 from moa_shared.codec import Codec, decode
+from moa_shared.coupling import Sampling
 from moa_shared.errors import MoaError, ProtocolError, UnavailableError
+from moa_shared.tree import DraftTree
 from moa_shared.wire import PROTOCOL_VERSION, settings_to_proto
 
 from moa_client.conversation import AskMessage, Conversation, DraftMessage, Phase
+from moa_client.drafters import ClientDrafter
 from moa_client.figures import Figures
 from moa_client.inference import InferenceThread
 from moa_client.link import Link, Stream
 from moa_client.loading import Device
 
+ACK_TOKENS = 16  # a quarter of how far a server runs ahead of a silent client
 QUEUED_FRAMES = 256  # frames read ahead of the loop; a prompt of 8,000 tokens comes in about 60
 GOODBYE_SECONDS = 1.0  # for the server to take a Bye in; a silent one is left
 MEMORY_WAIT_SECONDS = 0.25  # for the newest memory row, which follows its verdict by the time of encoding it
@@ -52,12 +56,18 @@ class Talk:
         self._set_aside: deque[pb.ServerFrame | MoaError] = deque()  # came while the loop waited for memory
         self._resume_token = b""
         self._memory_stop = 0  # memory rows have come for positions up to here
-        self._told = 0  # committed tokens that the drafter knows
+        self._told = 0  # committed tokens that the drafter, or else the server, was told of
+        self._renewed = False  # the conversation began anew: the server's session is of no more use
+        self._stopping = False
 
     # ------------------------------------------------------------ the stream
 
-    async def _open(self) -> Stream:
-        """Opens the stream with everything that the conversation holds."""
+    async def _open(self, before: Sequence[int]) -> Stream:
+        """Opens the stream with everything that the conversation holds before the question.
+
+        Raises:
+            MoaError: the server's refusal, or that it does not answer.
+        """
         drafter = self._device.drafter
         codecs = [self._codec.value] if drafter is not None and drafter.reads_memory else []
         self._stream, opened = await self._link.open(
@@ -66,20 +76,21 @@ class Talk:
                 identity=self._device.identity,
                 codecs=codecs,  # type: ignore[arg-type]
                 resume_token=self._resume_token,
-                tokens=self.conversation.tokens,
+                tokens=before,
                 reused_state=self._device.state_width > 0,
                 run_ahead=drafter is None,
             )
         )
+        if opened.codec not in (pb.CODEC_UNSPECIFIED, *codecs):
+            raise ProtocolError(f"memory in {self._codec.name.lower()}", f"codec {opened.codec}")
         self._resume_token = opened.resume_token
         self._frames = asyncio.Queue(QUEUED_FRAMES)
         self._set_aside.clear()
         self._memory_stop = 0
         self._pump = asyncio.create_task(self._read(self._stream, self._frames))
-        tokens = list(self.conversation.tokens)
-        self._told = len(tokens)
+        self._told = len(before)
         if drafter is not None:
-            await self._thread.run(lambda: drafter.restart(tokens))
+            await self._thread.run(lambda: drafter.restart(before))
         return self._stream
 
     @staticmethod
@@ -100,8 +111,8 @@ class Talk:
             self._stream.cancel()
         self._stream = self._pump = None
 
-    async def close(self) -> None:
-        """Ends the conversation at the server, and the inference thread."""
+    async def _leave(self) -> None:
+        """Ends the conversation at the server, which frees the session."""
         if self._stream is not None and self._pump is not None:
             await self._stream.say_goodbye()
             with suppress(TimeoutError, MoaError):  # the stream's end is such an error
@@ -109,6 +120,11 @@ class Talk:
                     while True:
                         await self._next_frame()
         await self._drop_stream()
+        self._resume_token = b""
+
+    async def close(self) -> None:
+        """Ends the conversation at the server, and the inference thread."""
+        await self._leave()
         self._thread.close()
 
     # ------------------------------------------------------------ an answer
@@ -117,36 +133,53 @@ class Talk:
         """Asks for an answer; yields newly committed tokens as they come.
 
         Raises:
-            MoaError: why there is no (more) answer. What was committed stays in the conversation.
+            MoaError: why there is no (more) answer. What came of it stays in the conversation; a question that got
+                none is taken back.
         """
         began = time.monotonic()
         traffic = self._link.traffic
         up, down = traffic.up_bytes, traffic.down_bytes
         figures = self.figures = Figures()
-        if self._stream is None:
-            await self._open()
+        self._stopping = False
+        question = self.conversation.ask(turn, settings)
         try:
-            await self._send_ask(self.conversation.ask(turn, settings))
+            await self._begin(question)
             async for tokens in self._rounds():
                 figures.tokens += len(tokens)
                 figures.seconds = time.monotonic() - began
                 figures.first_token_seconds = figures.first_token_seconds or figures.seconds
                 figures.up_bytes, figures.down_bytes = traffic.up_bytes - up, traffic.down_bytes - down
                 yield tokens
-        except MoaError:
-            self.conversation.end()
+            if figures.finish is Finish.DRAINING:
+                raise UnavailableError("The server is shutting down and has cut the answer.", hint="Ask another one.")
+        except BaseException:
+            self.conversation.give_up()
             await self._drop_stream()
             raise
 
+    async def _begin(self, question: AskMessage) -> None:
+        """Brings the question to the server, on a stream that is open and knows this conversation."""
+        if self._renewed:
+            await self._leave()
+            self._renewed = False
+        if self._pump is not None and self._pump.done():
+            await self._drop_stream()  # it ended since the last answer
+        stream = self._stream or await self._open(self.conversation.tokens[: question.base])
+        await stream.send(ask=_ask_frame(question))
+        if self._stopping:
+            await self.stop()
+
     async def stop(self) -> None:
         """Asks the server to end the running answer where it is; its last verdict then ends `ask`."""
+        self._stopping = True
         if self.conversation.phase is Phase.ANSWERING and self._stream is not None:
-            await self._stream.send(stop=pb.Stop(base=len(self.conversation.tokens)))
+            with suppress(MoaError):  # that the stream has ended, `ask` will say
+                await self._stream.send(stop=pb.Stop(base=len(self.conversation.answer)))
 
     def reset(self) -> None:
         """Starts a new conversation; the server learns of it with the next question."""
         self.conversation.reset()
-        self._told = 0
+        self._renewed = True
 
     async def _rounds(self) -> AsyncIterator[list[int]]:
         """Verdict, draft, verdict, until the answer ends."""
@@ -171,6 +204,7 @@ class Talk:
         except ValueError:
             raise ProtocolError("a verdict with a finish that this version knows", f"{verdict.finish}") from None
         progress = self.conversation.on_verdict(verdict.base, verdict.prefix_hash, list(verdict.tokens), finish)
+        self.figures.finish = progress.finish
         if progress.tokens:
             self.figures.verdicts += 1
             self.figures.accepted += progress.accepted
@@ -182,22 +216,23 @@ class Talk:
     async def _draft(self) -> None:
         drafter = self._device.drafter
         if drafter is None:
-            if len(self.conversation.tokens) % 16 == 0 and self._stream is not None:
-                await self._stream.send(ack=pb.Ack(committed=len(self.conversation.tokens)))
+            await self._acknowledge()
             return
         if drafter.reads_memory:
             await self._await_memory(len(self.conversation.tokens) - 1)
         new = self.conversation.tokens[self._told :]
         self._told = len(self.conversation.tokens)
         sampling = self.conversation.settings.sampling
-        chosen = drafter
+        tree = await self._thread.run(lambda: _commit_and_draft(drafter, new, sampling))
+        if self._stream is not None:
+            await self._stream.send(draft=_draft_frame(self.conversation.propose(tree)))
 
-        def run() -> DraftMessage:
-            chosen.commit(new)
-            return self.conversation.propose(chosen.draft(sampling))
-
-        message = await self._thread.run(run)
-        await self._send_draft(message)
+    async def _acknowledge(self) -> None:
+        """Without drafts, which say it too: lets the server run on."""
+        committed = len(self.conversation.tokens)
+        if committed - self._told >= ACK_TOKENS and self._stream is not None:
+            self._told = committed
+            await self._stream.send(ack=pb.Ack(committed=committed))
 
     async def _await_memory(self, stop: int) -> None:
         """Takes in memory until rows up to `stop` are there; drafting on older memory beats waiting for long."""
@@ -214,20 +249,23 @@ class Talk:
                 return
 
     async def _on_memory(self, memory: pb.Memory) -> None:
-        drafter = self._device.drafter
-        if drafter is None or not drafter.reads_memory:
-            raise ProtocolError("no memory, for none was asked", "a Memory frame")
+        drafter, held = self._device.drafter, len(self.conversation.tokens)
         state = memory.plane == pb.PLANE_REUSED_STATE
         width = self._device.state_width if state else self._device.memory_width
-        try:
-            codec = Codec(memory.codec)
-        except ValueError:
-            raise ProtocolError(f"memory in {self._codec.name.lower()}", f"codec {memory.codec}") from None
-        rows = decode(memory.payload, codec, memory.count, width)
-        start = memory.start
-        await self._thread.run(lambda: drafter.remember(start, rows, state=state))
+        if drafter is None or not drafter.reads_memory or not width:
+            raise ProtocolError("no memory that was not asked for", f"a Memory frame of plane {memory.plane}")
+        if memory.codec != self._codec.value:
+            raise ProtocolError(f"memory in {self._codec.name.lower()}", f"codec {memory.codec}")
+        start, stop = memory.start, memory.start + memory.count
+        if stop > held:
+            raise ProtocolError(f"memory of positions before {held}", f"{start} to {stop - 1}")
+
+        def run() -> None:
+            drafter.remember(start, decode(memory.payload, self._codec, memory.count, width), state=state)
+
+        await self._thread.run(run)
         if not state:
-            self._memory_stop = max(self._memory_stop, memory.start + memory.count)
+            self._memory_stop = max(self._memory_stop, stop)
         if self._stream is not None:
             await self._stream.send(credit=pb.Credit(bytes=len(memory.payload)))
 
@@ -246,30 +284,33 @@ class Talk:
             raise frame
         return frame
 
-    # ------------------------------------------------------------ frames out
 
-    async def _send_ask(self, message: AskMessage) -> None:
-        if self._stream is not None:
-            await self._stream.send(
-                ask=pb.Ask(
-                    base=message.base,
-                    prefix_hash=message.prefix_hash,
-                    tokens=message.tokens,
-                    sampling=settings_to_proto(message.settings),
-                    answer_start=message.answer_start,
-                )
-            )
+# ---------------------------------------------------------------- frames out
 
-    async def _send_draft(self, message: DraftMessage) -> None:
-        if self._stream is not None:
-            await self._stream.send(
-                draft=pb.Draft(
-                    epoch=message.epoch,
-                    base=message.base,
-                    prefix_hash=message.prefix_hash,
-                    first_node=message.first_node,
-                    tokens=message.tokens,
-                    parents=message.parents,
-                    committed=message.committed,
-                )
-            )
+
+def _ask_frame(message: AskMessage) -> pb.Ask:
+    return pb.Ask(
+        base=message.base,
+        prefix_hash=message.prefix_hash,
+        tokens=message.tokens,
+        sampling=settings_to_proto(message.settings),
+        answer_start=message.answer_start,
+    )
+
+
+def _draft_frame(message: DraftMessage) -> pb.Draft:
+    return pb.Draft(
+        epoch=message.epoch,
+        base=message.base,
+        prefix_hash=message.prefix_hash,
+        first_node=message.first_node,
+        tokens=message.tokens,
+        parents=message.parents,
+        committed=message.committed,
+    )
+
+
+def _commit_and_draft(drafter: ClientDrafter, new: Sequence[int], sampling: Sampling) -> DraftTree:
+    """On the inference thread."""
+    drafter.commit(new)
+    return drafter.draft(sampling)
