@@ -1,0 +1,123 @@
+"""Checkpoints: the authors' 29 tensors, whole or refused with a sentence that says why."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from moa_shared.drafter import DrafterConfig, fresh_tensors, load_checkpoint, save_checkpoint
+from moa_shared.errors import CheckpointError, DiskFullError, NotFoundError
+from safetensors.torch import save_file
+
+CONFIG = DrafterConfig(
+    vocab_size=30, hidden_size=16, target_layers=4, target_heads=4, target_kv_heads=2, target_head_dim=4, sa_kv_heads=2,
+    sa_mlp=24, ca_kv_heads=1, ca_mlp=20, lsa_heads=2, lsa_kv_heads=1, lsa_mlp=12, target_fingerprint="ab",
+)  # fmt: skip
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "drafter.safetensors"
+    save_checkpoint(path, CONFIG, fresh_tensors(CONFIG, seed=1))
+    return path
+
+
+def test_a_checkpoint_comes_back_as_it_was(saved: Path) -> None:
+    loaded = load_checkpoint(saved)
+    assert loaded.config == CONFIG
+    assert len(loaded.tensors) == 29
+    assert all(torch.equal(value, fresh_tensors(CONFIG, seed=1)[name]) for name, value in loaded.tensors.items())
+    assert loaded.fingerprint == load_checkpoint(saved).fingerprint
+    assert [path.name for path in saved.parent.iterdir()] == ["drafter.safetensors"]
+
+
+def test_the_authors_files_have_no_configuration_and_are_given_one(tmp_path: Path) -> None:
+    path = tmp_path / "authors.safetensors"
+    save_file(fresh_tensors(CONFIG, seed=2), path)
+    with pytest.raises(CheckpointError, match="does not say its configuration"):
+        load_checkpoint(path)
+    assert load_checkpoint(path, CONFIG).config == CONFIG
+
+
+def test_norms_of_a_fresh_drafter_are_one() -> None:
+    # The authors' fresh norm weights stand near zero.
+    tensors = fresh_tensors(CONFIG, seed=0)
+    assert all(bool((value == 1).all()) for name, value in tensors.items() if "norm" in name)
+
+
+def test_a_reduced_vocabulary_is_part_of_it(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, draft_vocab=3)
+    ids = torch.tensor([4, 9, 29], dtype=torch.int32)
+    save_checkpoint(tmp_path / "x.safetensors", config, fresh_tensors(config, 0, ids))
+    checkpoint = load_checkpoint(tmp_path / "x.safetensors")
+    decoder = checkpoint.decoder(torch.float32, torch.randn(30, 16), torch.eye(30, 16))
+    assert torch.equal(decoder.logits(torch.eye(16)[4:5]), torch.tensor([[1.0, 0.0, 0.0]]))
+
+
+@pytest.mark.parametrize("size", [0, 5, 100, -10])
+def test_a_truncated_file_is_named(saved: Path, size: int) -> None:
+    data = saved.read_bytes()
+    saved.write_bytes(data[:size])
+    with pytest.raises(CheckpointError, match=r"is corrupt or truncated.*Fetch or train"):
+        load_checkpoint(saved)
+
+
+def test_a_corrupt_file_is_named(saved: Path) -> None:
+    saved.write_bytes(b"\xff" * 4000)
+    with pytest.raises(CheckpointError, match="corrupt"):
+        load_checkpoint(saved)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="There is no drafter checkpoint"):
+        load_checkpoint(tmp_path / "none")
+
+
+def test_wrong_tensors_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    tensors = fresh_tensors(CONFIG, seed=0)
+    del tensors["Ekv2E.bias"]
+    save_file(tensors, path)
+    with pytest.raises(CheckpointError, match=r"lacks the tensor Ekv2E\.bias"):
+        load_checkpoint(path, CONFIG)
+    tensors["Ekv2E.bias"] = torch.zeros(17)
+    save_file(tensors, path)
+    with pytest.raises(CheckpointError, match=r"Ekv2E\.bias has shape \(17,\), expected \(16,\)"):
+        load_checkpoint(path, CONFIG)
+    tensors["Ekv2E.bias"] = torch.zeros(16)
+    tensors["surprise"] = torch.zeros(1)
+    save_file(tensors, path)
+    with pytest.raises(CheckpointError, match="unknown tensor surprise"):
+        load_checkpoint(path, CONFIG)
+
+
+def test_draft_ids_outside_the_vocabulary_are_refused(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, draft_vocab=2)
+    with pytest.raises(CheckpointError, match="draft ids outside"):
+        save_checkpoint(
+            tmp_path / "x.safetensors", config, fresh_tensors(config, 0, torch.tensor([0, 30], dtype=torch.int32))
+        )
+
+
+def test_a_configuration_that_cannot_be_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="lsa_heads must divide the KV width"):
+        dataclasses.replace(CONFIG, lsa_heads=3)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        DrafterConfig.from_json('{"vocab_size": 3}')
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        DrafterConfig.from_json("not json")
+
+
+def test_no_room_leaves_nothing_half_written(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = saved.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("moa_shared.drafter.checkpoint.save_file", full)
+    with pytest.raises(DiskFullError, match=r"cannot be written.*No space left"):
+        save_checkpoint(saved, CONFIG, fresh_tensors(CONFIG, seed=3))
+    assert saved.read_bytes() == before
+    assert [path.name for path in saved.parent.iterdir()] == ["drafter.safetensors"]

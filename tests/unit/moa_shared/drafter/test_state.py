@@ -1,0 +1,133 @@
+"""What a conversation's drafter holds: memory in any order, drafts thrown away, conversations cut back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_shared.drafter import DraftDecoder, DraftState, fresh_tensors
+from moa_shared.drafter.checkpoint import Checkpoint
+from moa_shared.errors import InternalError, ProtocolError
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.unit.moa_shared.drafter.test_checkpoint import CONFIG
+
+TOKENS = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+def make_decoder(reused_layers: int = 0) -> DraftDecoder:
+    import dataclasses
+
+    torch.manual_seed(0)
+    model: Any = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=30,
+            hidden_size=16,
+            intermediate_size=20,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=4,
+            max_position_embeddings=64,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    ).requires_grad_(False)
+    config = dataclasses.replace(CONFIG, reused_layers=reused_layers)
+    embeddings = torch.randn(30, 16, generator=torch.Generator().manual_seed(7))
+    return Checkpoint(config, fresh_tensors(config, seed=4), "").decoder(
+        torch.float32, embeddings, embeddings, list(model.model.layers[4 - reused_layers :]), model.model.norm
+    )
+
+
+ROWS = torch.randn(7, CONFIG.memory_width, generator=torch.Generator().manual_seed(8))
+STATES = torch.randn(7, 16, generator=torch.Generator().manual_seed(9))
+
+
+def filled(decoder: DraftDecoder) -> DraftState:
+    state = DraftState(decoder)
+    state.extend(TOKENS)
+    state.append_memory(0, ROWS)
+    state.append_reused_state(0, STATES)
+    return state
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("reused_layers", [0, 2])
+@given(data=st.data())
+def test_memory_may_come_in_any_order_and_twice(reused_layers: int, data: st.DataObject) -> None:
+    decoder = DECODERS[reused_layers]
+    state = DraftState(decoder)
+    state.extend(TOKENS[:5])
+    spans = data.draw(st.permutations([(0, 2), (2, 5), (4, 7), (5, 7), (1, 3)]))
+    for start, stop in spans:
+        state.append_memory(start, ROWS[start:stop])
+        state.append_reused_state(start, STATES[start:stop])
+        state.begin()  # a draft on what there is, thrown away
+        state.expand([2], [-1])
+    state.extend(TOKENS[5:])
+    close(state.begin(), filled(decoder).begin())
+
+
+@pytest.mark.parametrize("reused_layers", [0, 2])
+def test_a_tree_row_sees_its_own_ancestors_alone(reused_layers: int) -> None:
+    decoder = DECODERS[reused_layers]
+    tree = filled(decoder)
+    tree.begin()
+    first = tree.expand([7, 8], [-1, -1])
+    second = tree.expand([9, 10, 11], [1, 0, 1])
+    for path, logits in (
+        ([7], first[0]),
+        ([8], first[1]),
+        ([8, 9], second[0]),
+        ([7, 10], second[1]),
+        ([8, 11], second[2]),
+    ):
+        chain = filled(decoder)
+        chain.begin()
+        alone = torch.empty(0)
+        for step, token in enumerate(path):
+            alone = chain.expand([token], [step - 1])
+        close(logits, alone[0])
+
+
+@pytest.mark.parametrize("reused_layers", [0, 2])
+def test_a_conversation_cut_back_is_as_one_that_never_went_on(reused_layers: int) -> None:
+    decoder = DECODERS[reused_layers]
+    state = filled(decoder)
+    state.begin()
+    state.expand([7, 8], [-1, -1])
+    state.crop(4)
+    fresh = DraftState(decoder)
+    fresh.extend(TOKENS[:4])
+    fresh.append_memory(0, ROWS[:4])
+    fresh.append_reused_state(0, STATES[:4])
+    state.extend([11])
+    fresh.extend([11])
+    close(state.begin(), fresh.begin())
+
+
+def test_a_drafter_without_memory_still_drafts() -> None:
+    state = DraftState(DECODERS[0])
+    state.extend([1])
+    assert state.begin().shape == (1, 30)
+    assert state.memory_rows == 0
+
+
+def test_rows_of_another_width_and_empty_conversations_are_refused() -> None:
+    state = DraftState(DECODERS[2])
+    with pytest.raises(InternalError, match="before there was any token"):
+        state.begin()
+    with pytest.raises(ProtocolError, match=f"memory rows of {CONFIG.memory_width} numbers, got 3"):
+        state.append_memory(0, torch.zeros(1, 3))
+    with pytest.raises(ProtocolError, match="state rows of 16 numbers, got 3"):
+        state.append_reused_state(0, torch.zeros(1, 3))
+
+
+DECODERS = {reused_layers: make_decoder(reused_layers) for reused_layers in (0, 2)}
