@@ -59,6 +59,20 @@ def network(
     run_network(model=model, quick=quick, json_file=json_file, pin=pin, links=links, acceptances=acceptances)
 
 
+@cli.command()
+@common_options
+@click.option("--link", default="5G", show_default=True, metavar="NAME", help="The link that is cut; not RTT 0.")
+@click.option("--cuts", type=click.IntRange(min=0), help="Cuts of the link.  [30]")
+@click.option("--kills", type=click.IntRange(min=0), help="Kills of the server.  [10]")
+def cut(
+    quick: bool, json_file: Path | None, model: str, pin: bool, link: str, cuts: int | None, kills: int | None
+) -> None:
+    """Answers whose link is cut or reset or whose server is killed: is their text whole, how long do they stall?"""
+    from moa_bench.link.cut import run_cut
+
+    run_cut(model=model, quick=quick, json_file=json_file, pin=pin, link=link, cuts=cuts, kills=kills)
+
+
 def main() -> None:
     """Entry point; one sentence and the catalogue's exit code for every error that we know."""
     try:

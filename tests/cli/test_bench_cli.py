@@ -26,7 +26,7 @@ def moa_bench(*arguments: str, timeout: float = 60) -> subprocess.CompletedProce
 def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
     done = moa_bench("--help")
     assert done.returncode == 0
-    for name in ("micro", "network"):
+    for name in ("micro", "network", "cut"):
         assert f"  {name} " in done.stdout
     script = (
         "import sys; from moa_bench.cli import cli; sys.argv = ['moa-bench', 'micro', '--help'];"
@@ -89,3 +89,13 @@ def test_network_measures_an_oracle_and_a_drafter(tmp_path: Path) -> None:
         ("RTT 0", 0.9, "rounds"), ("RTT 0", None, "rounds, chain"), ("RTT 0", None, "rounds, tree"),
     ]  # fmt: skip
     assert cells[0]["other_texts"] == 0
+
+
+@pytest.mark.timeout(600)
+def test_cut_answers_are_whole(tmp_path: Path) -> None:
+    written = tmp_path / "cut.json"
+    done = moa_bench("cut", "--quick", "--json", str(written), timeout=580)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(written.read_text())
+    assert len(result["incidents"]) + result["missed"] == 3
+    assert all(incident["equal"] for incident in result["incidents"])

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from moa_bench.report import facts_line, table
+from moa_bench.spread import Spread
 
 
 def render(result: Mapping[str, Any]) -> str:
@@ -52,3 +53,31 @@ def _remarks(cells: list[Any]) -> str:
     answers = sum(cell.ratio.count for cell in cells)
     other = sum(cell.other_texts for cell in cells)
     return f"Of {answers} answers {other} had another text than plain streaming's (bf16 rounds; see above).\n"
+
+
+def render_cut(result: Mapping[str, Any]) -> str:
+    """The table of incidents."""
+    rows = []
+    for kind in dict.fromkeys(incident.kind for incident in result["incidents"]):
+        found = [incident for incident in result["incidents"] if incident.kind is kind]
+        stalls = [incident.stall_ms for incident in found]
+        resumes = [incident.resume_ms for incident in found]
+        rows.append(
+            [
+                kind.value,
+                len(found),
+                sum(incident.equal for incident in found),
+                Spread.of([1e3 * incident.seconds for incident in found]).text(0),
+                Spread.of(stalls).text(0),
+                f"{max(stalls):.0f}",
+                Spread.of(resumes).text(0),
+                f"{max(resumes):.0f}",
+            ]
+        )
+    head = ["incident", "answers", "texts equal", "away, ms", "stall, ms", "longest", "to resume, ms", "longest"]
+    effort = result["effort"]
+    note = (
+        f"{effort.answer_tokens} tokens, greedy, float32, over {result['link']}; "
+        f"{result['missed']} answers had ended before their incident. Median (quartiles).\n"
+    )
+    return "\n".join([facts_line(result), note, table(head, rows)])
