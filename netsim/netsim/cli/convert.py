@@ -15,10 +15,18 @@ from netsim.trace.files import Format, format_trace, read_trace
 @click.argument("source", type=PATH)
 @click.argument("target", type=PATH)
 @click.option(
-    "--from", "source_form", type=click.Choice(list(Format)), help="Format of SOURCE [default: told from its content]."
+    "--from",
+    "source_form",
+    type=click.Choice([str(form) for form in Format]),
+    help="Format of SOURCE [default: told from its content].",
 )
 @click.option(
-    "--to", "target_form", type=click.Choice(list(Format)), default="csv", show_default=True, help="Format of TARGET."
+    "--to",
+    "target_form",
+    type=click.Choice([str(form) for form in Format]),
+    default="csv",
+    show_default=True,
+    help="Format of TARGET.",
 )
 @click.option("--up", is_flag=True, help="Write the rate up, where the format has only one.")
 @click.option(

@@ -14,7 +14,10 @@ from netsim.trace.files import Format, read_trace
 @click.command("replay", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @scenario_options("4g")
 @click.option(
-    "--format", "form", type=click.Choice(list(Format)), help="The trace's format [default: told from its content]."
+    "--format",
+    "form",
+    type=click.Choice([str(form) for form in Format]),
+    help="The trace's format [default: told from its content].",
 )
 @click.option("--loop", is_flag=True, help="Start again at the trace's end; otherwise its last row stays.")
 @click.option(
@@ -25,7 +28,7 @@ from netsim.trace.files import Format, read_trace
 @click.argument("trace", type=PATH)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 def command(
-    profile: str, seed: int, events: tuple[str, ...], form: Format | None, loop: bool, ignored: tuple[str, ...],
+    profile: str, seed: int, events: tuple[str, ...], form: str | None, loop: bool, ignored: tuple[str, ...],
     backend: str, upstream: str | None, serve: str | None, port: int | None, out: Path | None, control: Path | None,
     ready_file: Path | None, seconds: float | None, trace: Path, words: tuple[str, ...],
 ) -> None:  # fmt: skip

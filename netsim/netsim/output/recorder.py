@@ -68,6 +68,8 @@ class Recorder:
         """One line of events.jsonl."""
         if self._events is not None:
             self._events.write(json.dumps({"t_s": round(t, 6), "kind": kind, **fields}) + "\n")
+            if kind != "request":  # the only frequent one; the others can be read while the run goes on
+                self._events.flush()
 
     def flush(self, rows: int = IDLE_ROWS) -> bool:
         """Writes up to `rows` packets; False if none waits."""

@@ -19,6 +19,7 @@ from netsim.core.link import Direction, LinkModel, Release
 from netsim.errors import AddressError
 from netsim.loop import Loop
 from netsim.output.recorder import Recorder
+from netsim.process import environment
 from netsim.scenario import Scenario
 from netsim.tun.flows import FlowTable, Forged
 from netsim.tun.namespaces import (
@@ -85,6 +86,7 @@ class TunBackend:
             pass_fds=[fd],
             stdin=subprocess.PIPE,  # its end tells the forwarder that we are gone, however we went
             stdout=subprocess.PIPE,
+            env=environment(),
         )
         listener.close()
         if self._forwarder.stdout is not None and not self._forwarder.stdout.readline():

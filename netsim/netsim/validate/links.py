@@ -29,19 +29,24 @@ class CheckedLink:
     namespaces: dict[str, str]
     listener: socket.socket
     summary: dict[str, Any]
+    stack: ExitStack  # closes the sockets with the link
+
+    def client_socket(self, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
+        """A socket in the client's namespace."""
+        return self.stack.enter_context(socket_inside(self.namespaces["client"], kind))
 
     def pair(self) -> tuple[socket.socket, socket.socket]:
         """A TCP connection through the link: the client's socket and the server's."""
         if self.backend == "tun":
-            client = socket_inside(self.namespaces["client"])
+            client = self.client_socket()
             target: tuple[str, int] = (SERVER_ADDRESS, PORT)
         else:
-            client = socket.socket()
+            client = self.stack.enter_context(socket.socket())
             address = self.process.address()
             target = (address.host, address.port)
         client.settimeout(TIMEOUT_S)
         client.connect(target)
-        server, _ = self.listener.accept()
+        server = self.stack.enter_context(self.listener.accept()[0])
         server.settimeout(TIMEOUT_S)
         for sock in (client, server):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -49,8 +54,8 @@ class CheckedLink:
 
     def datagrams(self) -> tuple[socket.socket, socket.socket]:
         """UDP sockets at both ends of a tun link, the client's connected."""
-        client = socket_inside(self.namespaces["client"], socket.SOCK_DGRAM)
-        server = socket_inside(self.namespaces["server"], socket.SOCK_DGRAM)
+        client = self.client_socket(socket.SOCK_DGRAM)
+        server = self.stack.enter_context(socket_inside(self.namespaces["server"], socket.SOCK_DGRAM))
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * 1024 * 1024)
         server.bind((SERVER_ADDRESS, PORT))
         server.settimeout(1.0)
@@ -105,7 +110,7 @@ def open_checked_link(
                 listener.bind(("0.0.0.0", PORT))
                 listener.listen()
             listener.settimeout(TIMEOUT_S)
-            yield CheckedLink(backend, process, namespaces, listener, summary)
+            yield CheckedLink(backend, process, namespaces, listener, summary, stack)
             process.stop()
             stopped = True
             summary.update(json.loads((scratch / "out" / "summary.json").read_text()))

@@ -148,7 +148,7 @@ async def test_a_timeline_is_played_and_logged(serve: Any, ask: Any) -> None:
         await ask(reader, writer)
         assert await end_of(reader) == "reset"
         writer.close()
-        while (await link.status())["directions"]["up"]["rate_mbps"] != 50.0:
+        while (await link.status())["directions"]["up"]["rate_mbps"] != 50.0:  # noqa: ASYNC110 - another process' state
             await asyncio.sleep(0.02)
         out = link.out
         logged = [event for event in link.events() if event["kind"] == "reset"]

@@ -8,10 +8,12 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from netsim.tun.namespaces import NAMESPACES, NamespacePair, clean_leftovers, socket_inside
+from netsim.errors import NamespaceError
+from netsim.tun.namespaces import NAMESPACES, NamespacePair, clean_leftovers
 from netsim.validate.links import PORT, SERVER_ADDRESS, CheckedLink, open_checked_link
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.xdist_group("netsim-real-time")]
@@ -40,10 +42,10 @@ def test_the_kernels_congestion_control_is_pinned() -> None:
 
 def test_loopbacks_port_goes_over_the_link_too() -> None:
     with open_checked_link("tun", DELAY, 0) as link:
-        client = socket_inside(link.namespaces["client"])
+        client = link.client_socket()
         client.settimeout(10.0)
         client.connect(("127.0.0.1", PORT))
-        server, _ = link.listener.accept()
+        server = link.stack.enter_context(link.listener.accept()[0])
         ask(client, server)
     assert link.summary["directions"]["up"]["packets"] >= 4
 
@@ -67,7 +69,7 @@ def test_connections_end_on_both_sides(action: str, expected: str) -> None:
 
 
 def test_connections_are_refused(link_refusing: CheckedLink) -> None:
-    client = socket_inside(link_refusing.namespaces["client"])
+    client = link_refusing.client_socket()
     client.settimeout(10.0)
     with pytest.raises(ConnectionRefusedError):
         client.connect((SERVER_ADDRESS, PORT))
@@ -76,7 +78,7 @@ def test_connections_are_refused(link_refusing: CheckedLink) -> None:
 
 
 @pytest.fixture
-def link_refusing() -> object:
+def link_refusing() -> Iterator[CheckedLink]:
     with open_checked_link("tun", DELAY, 0) as link:
         link.process.send(do="refuse")
         yield link
@@ -182,8 +184,6 @@ def test_what_a_killed_run_leaves_is_found_and_cleaned() -> None:
 
 
 def test_a_failed_set_up_leaves_nothing() -> None:
-    from netsim.errors import NamespaceError
-
     before = set(NAMESPACES.iterdir()) if NAMESPACES.exists() else set()
     with pytest.raises(NamespaceError, match="cannot be set up"):
         NamespacePair("nosuch", 7000)

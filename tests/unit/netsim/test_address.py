@@ -24,7 +24,7 @@ def test_forms(text: str, address: Address) -> None:
 
 @pytest.mark.parametrize("text", ["6000", "host", "host:", "host:port", "host:70000", "host:-1"])
 def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(AddressError, match="--listen: .* is no address"):
+    with pytest.raises(AddressError, match=r"--listen: .* is no address"):
         parse_address(text, "--listen")
 
 
@@ -41,7 +41,7 @@ def test_a_port_in_use_is_said() -> None:
 
 
 def test_an_address_that_is_not_ours() -> None:
-    with pytest.raises(AddressError, match="Cannot listen on 192.0.2.1:1"):
+    with pytest.raises(AddressError, match=r"Cannot listen on 192\.0\.2\.1:1"):
         listen(Address("192.0.2.1", 1))
 
 
@@ -50,5 +50,5 @@ def test_an_unknown_host(monkeypatch: pytest.MonkeyPatch) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(AddressError, match="host 'nowhere.invalid' is not known"):
+    with pytest.raises(AddressError, match=r"host 'nowhere\.invalid' is not known"):
         resolve(Address("nowhere.invalid", 1), "upstream")

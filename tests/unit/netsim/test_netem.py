@@ -10,7 +10,8 @@ from netsim import catalogue, netem
 def test_4g_as_tc() -> None:
     lines = netem.commands(catalogue.load("4g"), "eth0", Direction.UP)
     assert lines[-1] == (
-        "tc qdisc replace dev eth0 root netem limit 321 delay 25.755ms 15.445ms distribution normal loss 0.1% rate 20000kbit"
+        "tc qdisc replace dev eth0 root netem limit 321 "
+        "delay 25.755ms 15.445ms distribution normal loss 0.1% rate 20000kbit"
     )
     assert any("overtake" in line for line in lines)
     assert all(line.startswith("#") for line in lines[:-1])

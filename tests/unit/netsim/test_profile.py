@@ -49,7 +49,8 @@ def test_a_printed_profile_reads_back(name: str) -> None:
 def test_directions_may_differ() -> None:
     text = (
         BASE
-        + "rate_mbps: 10\nup: {rate_mbps: 2, queue_kib: 64}\ndown: {loss: {model: gilbert_elliott, enter_bad: 0.1, leave_bad: 0.5}}\n"
+        + "rate_mbps: 10\nup: {rate_mbps: 2, queue_kib: 64}\n"
+        + "down: {loss: {model: gilbert_elliott, enter_bad: 0.1, leave_bad: 0.5}}\n"
     )
     profile = catalogue.parse(text, "x.yaml")
     up, down = profile.conditions(Direction.UP), profile.conditions(Direction.DOWN)

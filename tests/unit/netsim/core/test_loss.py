@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -27,6 +28,6 @@ def test_gilbert_elliott_has_its_mean_and_its_bursts() -> None:
     process = LossProcess(Random(2))
     outcomes = [process.lost(spec) for _ in range(200_000)]
     assert sum(outcomes) / len(outcomes) == pytest.approx(spec.mean, rel=0.06)
-    bursts = sum(b and not a for a, b in zip(outcomes, outcomes[1:], strict=False))
+    bursts = sum(b and not a for a, b in pairwise(outcomes))
     # With every packet of the bad state lost, a burst lasts 1 / leave_bad packets.
     assert sum(outcomes) / bursts == pytest.approx(5.0, rel=0.06)
