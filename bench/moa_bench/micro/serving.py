@@ -31,6 +31,7 @@ class Traffic:
     Args:
         whole: of the answer, connection and prompt included.
         up_a_token, down_a_token: after the first tokens, for each token of the answer.
+        tokens_a_verdict: mean over the answer; each verdict costs its own framing.
     """
 
     way: str
@@ -39,6 +40,7 @@ class Traffic:
     whole: Bytes
     up_a_token: float
     down_a_token: float
+    tokens_a_verdict: float
 
 
 def measure_first_tokens(
@@ -72,7 +74,7 @@ def measure_traffic(
             steady.append((count, counter.read()))
 
     before = counter.read()
-    client.ask(prompt, settings, watch)
+    answer = client.ask(prompt, settings, watch)
     (first, from_bytes), (last, to_bytes) = steady[0], steady[-1]
     during = to_bytes - from_bytes
     span = max(1, last - first)
@@ -83,4 +85,5 @@ def measure_traffic(
         counter.read() - before,
         round(during.up / span, 1),
         round(during.down / span, 1),
+        round(len(answer.tokens) / len(set(answer.arrivals_s)), 2),
     )

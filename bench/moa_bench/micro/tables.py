@@ -81,10 +81,18 @@ def _first_tokens(result: Mapping[str, Any]) -> str:
 
 def _traffic(result: Mapping[str, Any]) -> str:
     rows = [
-        [way.way, way.prompt_tokens, way.answer_tokens, way.up_a_token, way.down_a_token, way.whole.up, way.whole.down]
+        [
+            way.way,
+            way.prompt_tokens,
+            way.tokens_a_verdict,
+            way.up_a_token,
+            way.down_a_token,
+            way.whole.up,
+            way.whole.down,
+        ]
         for way in result["traffic"]
     ]
-    head = ["way", "prompt tokens", "answer tokens", "up a token", "down a token", "up in all", "down in all"]
+    head = ["way", "prompt tokens", "tokens a verdict", "up a token", "down a token", "up in all", "down in all"]
     return (
         "### Bytes at the socket\n\nA token: after the first ones of the answer. "
         "In all: connection, prompt and its memory included.\n\n" + table(head, rows)

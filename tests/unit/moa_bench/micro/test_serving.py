@@ -36,7 +36,7 @@ class Client:
         for count in range(self.step, settings.max_tokens + 1, self.step):
             counter.now = Bytes(counter.now.up + 3 * self.step, counter.now.down + 10 * self.step)
             watch(count)
-        arrivals = tuple(self.first_ms / 1e3 + place for place in range(settings.max_tokens))
+        arrivals = tuple(self.first_ms / 1e3 + place // self.step for place in range(settings.max_tokens))
         return TimedAnswer(tuple(range(settings.max_tokens)), arrivals)
 
     def close(self) -> None:
@@ -61,6 +61,7 @@ def test_steady_bytes_leave_connection_and_prompt_out() -> None:
         traffic = measure_traffic("plain", client, client.counter, [1] * 5, 60)  # type: ignore[arg-type]
         assert (traffic.up_a_token, traffic.down_a_token) == (3.0, 10.0)
         assert traffic.whole == Bytes(1180, 1600)
+        assert traffic.tokens_a_verdict == step
     assert STEADY_AFTER_TOKENS < 60
 
 
