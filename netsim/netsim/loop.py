@@ -43,7 +43,7 @@ class Loop:
         self._writers: dict[int, Callback] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._sequence = itertools.count()
-        self._running = False
+        self._stopped = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -77,9 +77,8 @@ class Loop:
         return timer
 
     def run(self) -> None:
-        """Runs until `stop`."""
-        self._running = True
-        while self._running:
+        """Runs until `stop`, also if that came before."""
+        while not self._stopped:
             self.step()
 
     def step(self) -> None:
@@ -102,8 +101,8 @@ class Loop:
                     callback()
 
     def stop(self) -> None:
-        """Ends `run` after the present step."""
-        self._running = False
+        """Ends `run` after the present step, for good."""
+        self._stopped = True
         with contextlib.suppress(BlockingIOError):  # the pipe is full: the loop is awake already
             os.write(self._wake_write, b".")
 

@@ -64,6 +64,11 @@ def test_writers_are_called(loop: Loop) -> None:
     os.close(write)
 
 
+def test_a_stop_before_the_run_counts(loop: Loop) -> None:
+    loop.stop()
+    loop.run()
+
+
 def test_stop_wakes_a_loop_that_waits(loop: Loop) -> None:
     # As from a signal handler, which runs while select waits: the wake-up pipe makes the next wait return.
     loop.call_at(loop.time() + 30.0, lambda: None)
