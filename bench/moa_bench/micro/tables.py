@@ -92,9 +92,10 @@ def _traffic(result: Mapping[str, Any]) -> str:
         ]
         for way in result["traffic"]
     ]
+    answer_tokens = result["traffic"][0].answer_tokens
     head = ["way", "prompt tokens", "tokens a verdict", "up a token", "down a token", "up in all", "down in all"]
     return (
-        "### Bytes at the socket\n\nA token: after the first ones of the answer. "
+        f"### Bytes at the socket\n\nAnswers of {answer_tokens} tokens. A token: after the first ones of the answer. "
         "In all: connection, prompt and its memory included.\n\n" + table(head, rows)
     )
 
