@@ -114,10 +114,14 @@ class Run:
                     self.identity, self.position.step + 1, epoch, following, seen, before + time.monotonic() - began
                 )
                 bar.reach(min(seen, budget.tokens))
-                self._report(losses, norm, rate, sums)
+                self._count(losses, norm, rate, sums)
+                if self.position.step % settings.report_steps == 0:
+                    self._write_point(sums)
                 if time.monotonic() - last_saved >= 60 * settings.checkpoint_minutes:
                     self.save()
                     last_saved = time.monotonic()
+        if sums:
+            self._write_point(sums)
         return self.save()
 
     def _spent(self) -> float:
@@ -138,29 +142,26 @@ class Run:
         prediction = self.module(target, drawn.blocks)
         return compute_losses(prediction, target, self.head, drawn.weight, weights, drawn.blocks.is_start)
 
-    def _report(self, losses: Losses, norm: float, rate: float, sums: dict[str, float]) -> None:
-        """Adds an update to the running means; writes them down every `report_steps` updates."""
+    @staticmethod
+    def _count(losses: Losses, norm: float, rate: float, sums: dict[str, float]) -> None:
+        """Adds an update to the running means."""
         for name in ("total", "cross_entropy", "feature", "state", "agreement"):
             value = getattr(losses, name)
             if value is not None:
                 sums[name] = sums.get(name, 0.0) + float(value.detach())
+        sums["gradient_norm"] = sums.get("gradient_norm", 0.0) + norm
+        sums["learning_rate"] = sums.get("learning_rate", 0.0) + rate
         sums["count"] = sums.get("count", 0.0) + 1
-        if self.position.step % self.settings.report_steps or not self.accelerator.is_main_process:
-            return
+
+    def _write_point(self, sums: dict[str, float]) -> None:
+        """Writes the means since the last point down."""
         count = sums.pop("count")
-        self.settings.output.mkdir(parents=True, exist_ok=True)
-        append_point(
-            self.settings.output,
-            {
-                "step": self.position.step,
-                "tokens": self.position.tokens,
-                "seconds": self.position.seconds,
-                "learning_rate": rate,
-                "gradient_norm": norm,
-                **{name: value / count for name, value in sums.items()},
-            },
-        )
+        means = {name: value / count for name, value in sums.items()}
         sums.clear()
+        if self.accelerator.is_main_process:
+            self.settings.output.mkdir(parents=True, exist_ok=True)
+            place = {"step": self.position.step, "tokens": self.position.tokens, "seconds": self.position.seconds}
+            append_point(self.settings.output, {**place, **means})
 
     # ------------------------------------------------------------ beginning and end
 

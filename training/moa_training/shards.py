@@ -6,7 +6,6 @@ Files grow by whole zstd frames, so that a kill loses at most the frame being wr
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -95,10 +94,11 @@ def read_lines(path: Path) -> Iterator[str]:
     """
     if not path.is_file():
         raise NotFoundError(f"There is no file {path}.", hint="Check the path.")
+    if path.suffix != ".zst":
+        with path.open(encoding="utf-8", errors="replace") as text:
+            yield from text
+        return
     with path.open("rb") as raw:
-        if path.suffix != ".zst":
-            yield from io.TextIOWrapper(raw, encoding="utf-8", errors="replace")
-            return
         reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
         rest = b""
         while True:

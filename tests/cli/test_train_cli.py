@@ -1,0 +1,104 @@
+"""`moa-train` as a user meets it: help, refusals with their exit codes, from conversations to an evaluated drafter."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from moa_training.cli import cli, main
+
+from tests.unit.moa_training.tiny import save_tiny_target, write_conversations, write_fit_config
+
+ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("proto", "shared", "training")]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(ROOTS), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def test_help_is_quick_and_does_not_import_torch() -> None:
+    command = "import sys; from moa_training.cli import cli; cli(['--help'], standalone_mode=False); "
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", command + "print('torch' in sys.modules)"],
+        env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout.rstrip().endswith("False")
+    assert "prepare" in done.stdout
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("command", ["prepare", "fit", "evaluate"])
+def test_each_command_has_help(command: str) -> None:
+    result = CliRunner().invoke(cli, [command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+
+
+def test_from_conversations_to_an_evaluated_drafter(tmp_path: Path) -> None:
+    target = save_tiny_target(tmp_path / "target")
+    source = write_conversations(tmp_path / "in.jsonl", 40)
+    source.write_text(source.read_text() + "not json\n")
+    shard = tmp_path / "a.jsonl.zst"
+    common = ["--target", str(target)]
+    runner = CliRunner()
+    result = runner.invoke(cli, ["prepare", str(source), "--output", str(shard), *common], catch_exceptions=False)
+    assert "40 rows; 1 left out: 1 not JSON" in result.output
+    own = tmp_path / "own.jsonl.zst"
+    arguments = ["prepare", str(source), "--output", str(own), "--rewrite", "--answer-tokens", "8", "--slots", "8"]
+    result = runner.invoke(cli, [*arguments, *common], catch_exceptions=False)
+    assert own.stat().st_size > 0
+    config = write_fit_config(tmp_path, target, own, tokens=400)
+    result = runner.invoke(cli, ["fit", str(config)], catch_exceptions=False)
+    checkpoint = tmp_path / "out" / "drafter.safetensors"
+    assert str(checkpoint) in result.output
+    questions = tmp_path / "q.jsonl"
+    questions.write_text(json.dumps({"category": "toy", "turns": ["w1 w2 w3"]}) + "\n")
+    arguments = ["evaluate", str(checkpoint), str(questions), *common, "--answer-tokens", "12", "--json"]
+    result = runner.invoke(cli, [*arguments, str(tmp_path / "r.json")], catch_exceptions=False)
+    assert "chain of 5" in result.output
+    assert "1 question;" in result.output
+    assert json.loads((tmp_path / "r.json").read_text())["acceptance_length"] >= 1
+    result = runner.invoke(cli, [*arguments, "-"], catch_exceptions=False)
+    assert json.loads(result.stdout)["questions"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["fit", "none.toml"], 66, "There is no configuration none.toml."),
+        (["prepare", "none.jsonl", "--output", "a.txt"], 2, "a shard's name ends in .jsonl.zst"),
+        (["evaluate", "default", "none.jsonl", "--limit", "0"], 2, "0 is not in the range"),
+        (["train"], 2, "No such command 'train'"),
+    ],
+)
+def test_refusals_are_one_sentence_with_an_exit_code(
+    arguments: list[str], code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["moa-train", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == code
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_missing_sources_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = save_tiny_target(tmp_path / "target")
+    arguments = ["prepare", "none.jsonl", "--output", str(tmp_path / "a.jsonl.zst"), "--target", str(target)]
+    monkeypatch.setattr(sys, "argv", ["moa-train", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 66
+    assert "There is no file none.jsonl." in capsys.readouterr().err

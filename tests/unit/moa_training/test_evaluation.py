@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from moa_shared.drafter import save_checkpoint
+from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.errors import DataError, MismatchError, NotFoundError
+from moa_shared.models import ModelFiles
+from moa_shared.progress import SilentProgress
+from moa_training.evaluation import EvaluationOptions, evaluate, find_checkpoint, format_table
+from moa_training.questions import read_questions
+
+from tests.unit.moa_training.test_acceptance import checkpoint
+from tests.unit.moa_training.tiny import tiny_files
+
+
+def options(files: ModelFiles, limit: int | None = None) -> EvaluationOptions:
+    tree = TreeShape(depth=3, breadth=3, nodes=8)
+    return EvaluationOptions(str(files.folder), limit, 16, 4, tree, 30, torch.float32)
+
+
+def write_questions(folder: Path) -> Path:
+    folder.mkdir()
+    for category in ("one", "two"):
+        rows = [{"category": "ignored", "turns": [f"w{index} w{index + 3}"]} for index in range(4)]
+        (folder / f"{category}.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    (folder / "other.jsonl").write_text('{"question": "of another form"}\nnot json\n')
+    return folder
+
+
+def test_results_add_up(tmp_path: Path, files: ModelFiles) -> None:
+    made, _ = checkpoint(files, 1)
+    path = tmp_path / "drafter.safetensors"
+    save_checkpoint(path, made.config, made.tensors)
+    questions = write_questions(tmp_path / "questions")
+    result = evaluate(str(tmp_path), questions, options(files, limit=3), SilentProgress())
+    content = result.to_json()
+    assert content["questions"] == 6
+    assert list(content["shapes"]) == ["chain of 4", "tree of 8"]
+    tree = content["shapes"]["tree of 8"]
+    assert content["acceptance_length"] == tree["acceptance_length"] >= 1
+    assert set(tree["by_category"]) == {"one", "two"}
+    accepted = sum(count * times for count, times in enumerate(tree["accepted"]))
+    assert tree["acceptance_length"] == pytest.approx(accepted / tree["forwards"] + 1, abs=1e-4)
+    table = format_table(result)
+    assert "chain of 4" in table
+    assert "6 questions" in table
+    assert evaluate(str(path), questions, options(files, limit=3), SilentProgress()).by_category == result.by_category
+
+
+def test_questions_that_cannot_be_asked_are_counted(tmp_path: Path, files: ModelFiles) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text(
+        '{"category": "a", "turns": ["w1"]}\nnot json\n{"turns": []}\n'
+        + json.dumps({"category": "a", "turns": ["w1 " * 60]})
+    )
+    questions, left_out = read_questions(path, files, None, 30)
+    assert (len(questions), left_out) == (1, 3)
+    path.write_text("{}\n")
+    with pytest.raises(DataError):
+        read_questions(path, files, None, 30)
+    with pytest.raises(NotFoundError):
+        read_questions(tmp_path / "none", files, None, 30)
+
+
+def test_drafters_of_other_targets_and_missing_ones_are_refused(tmp_path: Path, files: ModelFiles) -> None:
+    made, _ = checkpoint(files, 0)
+    save_checkpoint(tmp_path / "drafter.safetensors", made.config, made.tensors)
+    other = tiny_files(tmp_path / "other", tmp_path / "cache", seed=2)
+    questions = write_questions(tmp_path / "questions")
+    with pytest.raises(MismatchError, match="another target"):
+        evaluate(str(tmp_path), questions, options(other), SilentProgress())
+    with pytest.raises(NotFoundError, match="No drafter comes"):
+        find_checkpoint("default", files)
+    with pytest.raises(NotFoundError):
+        evaluate(str(tmp_path / "none.safetensors"), questions, options(files), SilentProgress())
