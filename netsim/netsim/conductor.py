@@ -22,6 +22,7 @@ from netsim.loop import Loop
 from netsim.output.recorder import Recorder
 from netsim.scenario import Scenario, plan
 
+FORGET_AFTER_S = 60.0  # an outage this long past can no longer concern a packet
 IDLE_STEP_S = 0.002  # how often waiting rows are written while nothing else is due
 
 
@@ -61,6 +62,8 @@ class Conductor:
 
     def _carry_out(self, event: Event) -> None:
         t = self._loop.time()
+        for link in self._backend.links.values():
+            link.schedule.forget(t - FORGET_AFTER_S)
         fields: dict[str, Any] = {}
         if event.kind in LASTING:
             fields = {"until_s": event.end_s if math.isfinite(event.end_s) else None}

@@ -46,6 +46,8 @@ def play(
     words: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Runs, then ends the process with the command's status."""
+    if words[:1] == ("--",):  # click keeps the dashes where an argument came before them
+        words = words[1:]
     behind = parse_address(upstream, "--upstream") if upstream is not None else None
     if (behind is not None and serve is not None) or (behind is None and serve is None and port is None):
         raise AddressError(

@@ -9,13 +9,21 @@ import yaml
 
 from netsim import catalogue
 from netsim.core.link import Direction
+from netsim.errors import ProfileError
+from netsim.reference import fields_markdown
 
 
 @click.command("show")
-@click.argument("profile")
+@click.argument("profile", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of YAML.")
-def command(profile: str, as_json: bool) -> None:
+@click.option("--fields", is_flag=True, help="Print the reference of the profile format instead, as Markdown.")
+def command(profile: str | None, as_json: bool, fields: bool) -> None:
     """Print a profile, with what it comes to."""
+    if fields:
+        click.echo(fields_markdown(), nl=False)
+        return
+    if profile is None:
+        raise ProfileError("Which profile?", hint=f"There are {', '.join(catalogue.names())}.")
     loaded = catalogue.load(profile)
     if as_json:
         click.echo(json.dumps(loaded.document(), indent=2))

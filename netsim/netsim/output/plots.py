@@ -6,7 +6,9 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import LogLocator
 
+from netsim.core.delay import DelaySpec
 from netsim.core.link import Direction
 from netsim.output.run_data import RunData
 
@@ -17,25 +19,35 @@ MARKED = ("blackhole", "hold", "refuse", "reset", "fin", "change", "set", "heal"
 
 
 def draw_delay(axes: Any, run: RunData) -> None:
-    """Distribution of the delays drawn, against the profile's."""
+    """Distribution of the delays drawn, against the one configured."""
     for direction, traffic in run.traffic.items():
-        target = run.delay_target(direction)
-        if target is None or not traffic.delay_ms:
+        if not traffic.delay_ms:
             continue
-        spec, until = target
-        values = np.sort(np.asarray(traffic.delay_ms)[np.asarray(traffic.entered_s) < until])
-        if not len(values):
-            continue
+        values = np.sort(np.asarray(traffic.delay_ms))
         picked = _thin(len(values))
-        label = f"{direction}" if until == np.inf else f"{direction}, until {until:.1f} s"
-        axes.step(values[picked], (picked + 1) / len(values), where="post", color=COLOURS[direction], label=label)
-        if spec.deviation_ms > 0.0:
-            grid = np.linspace(0.0, max(float(values[-1]), 1.0), 300)
-            wanted = [spec.cdf(float(x)) for x in grid]
-            axes.plot(grid, wanted, color=COLOURS[direction], linestyle=":", linewidth=2, label=f"{direction}, profile")
-    axes.set(xlabel="delay (ms), queueing not included", ylabel="share of packets", title="Delay against the profile")
+        axes.step(
+            values[picked], (picked + 1) / len(values), where="post", color=COLOURS[direction], label=f"{direction}"
+        )
+        grid = np.linspace(0.0, max(float(values[-1]) * 1.05, 1.0), 300)
+        wanted = _expected(run, direction, grid)
+        axes.plot(grid, wanted, color=COLOURS[direction], linestyle=":", linewidth=2, label=f"{direction}, target")
+    axes.set(xlabel="delay (ms), queueing not included", ylabel="share of packets", title="Delay against its target")
     axes.set_ylim(0.0, 1.0)
     _legend(axes)
+
+
+def _expected(run: RunData, direction: Direction, grid: Any) -> Any:
+    """The configured distribution; where it changed, the mixture in the shares of packets sent under each."""
+    times, specs = run.delay_specs(direction)
+    entered = np.asarray(run.traffic[direction].entered_s)
+    step = np.clip(np.searchsorted(times, entered, side="right") - 1, 0, len(specs) - 1)
+    packets: dict[DelaySpec, int] = {}
+    for index, count in zip(*np.unique(step, return_counts=True), strict=True):
+        packets[specs[index]] = packets.get(specs[index], 0) + int(count)
+    total = np.zeros(len(grid))
+    for spec, count in packets.items():
+        total += np.asarray([spec.cdf(float(x)) for x in grid]) * count / len(entered)
+    return total
 
 
 def draw_rate(axes: Any, run: RunData) -> None:
@@ -97,6 +109,9 @@ def draw_requests(axes: Any, run: RunData) -> None:
         y = [event["latency_ms"] for event in requests]
         axes.plot(x, y, ".", markersize=3, color="#2c3e50", label=f"{len(requests)} requests")
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
     else:
         axes.text(0.5, 0.5, "no request was answered", ha="center", transform=axes.transAxes)
     _shade(axes, run)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,14 +57,12 @@ class RunData:
         steps = self.of_kind("conditions")
         return [event["t_s"] for event in steps], [event[direction]["rate_mbps"] for event in steps]
 
-    def delay_target(self, direction: Direction) -> tuple[DelaySpec, float] | None:
-        """The distribution that delays were drawn from at first, and when it changed; None if the run has no start."""
+    def delay_specs(self, direction: Direction) -> tuple[list[float], list[DelaySpec]]:
+        """Steps of the distribution that delays were drawn from: times, and distributions."""
         steps = self.of_kind("conditions")
-        if not steps:
-            return None
-        first = steps[0][direction]["delay"]
-        until = next((step["t_s"] for step in steps if step[direction]["delay"] != first), math.inf)
-        return DelaySpec(**{**first, "truncation": Truncation(first["truncation"])}), until
+        fields = [event[direction]["delay"] for event in steps]
+        specs = [DelaySpec(**{**each, "truncation": Truncation(each["truncation"])}) for each in fields]
+        return [event["t_s"] for event in steps], specs
 
 
 def read_run(folder: Path) -> RunData:

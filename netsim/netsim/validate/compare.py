@@ -15,7 +15,7 @@ LIMITS = {"median": 0.10, "95 %": 0.20, "bulk": 0.25}
 
 def compare(plan: Plan) -> Measured:
     """Proxy against tun, both at once: the same requests and the same bulk over the same profile."""
-    seconds = 15.0 if plan.quick else 40.0
+    seconds = 12.0 if plan.quick else 40.0
     # 4g, its delay forgetting faster than the default 50 ms: the same distribution from more independent draws.
     fields: dict[str, Any] = {
         "delay": {"mean_ms": 21, "deviation_ms": 19, "correlation_ms": 10},

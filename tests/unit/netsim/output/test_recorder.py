@@ -100,7 +100,7 @@ def test_the_report_is_one_file_with_every_plot(run_folder: Path, tmp_path: Path
     for title in (
         "Latency of requests",
         "Configured and delivered rate",
-        "Delay against the profile",
+        "Delay against its target",
         "Delay in the queue",
         "Packets dropped",
     ):
