@@ -67,7 +67,10 @@ def test_from_conversations_to_an_evaluated_drafter(tmp_path: Path) -> None:
     assert "chain of 5" in result.output
     assert "1 question;" in result.output
     assert json.loads((tmp_path / "r.json").read_text())["acceptance_length"] >= 1
-    result = runner.invoke(cli, [*arguments, "-"], catch_exceptions=False)
+    card = tmp_path / "out" / "README.md"
+    for _ in range(2):
+        result = runner.invoke(cli, [*arguments, "-", "--card", str(card)], catch_exceptions=False)
+    assert card.read_text().count("depth, chain of 5") == card.read_text().count("## Acceptance") == 1
     assert json.loads(result.stdout)["questions"] == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from moa_shared.drafter import DrafterConfig
-from moa_shared.errors import DiskFullError
+from moa_shared.errors import DiskFullError, NotFoundError
 from moa_shared.models import ModelFiles
 
 from moa_training.curves import read_points
@@ -13,6 +13,7 @@ from moa_training.run_state import Position
 from moa_training.settings import FitSettings
 
 CARD = "README.md"
+_ACCEPTANCE = "## Acceptance"
 
 
 def write_card(
@@ -51,10 +52,26 @@ Command: `moa-train fit CONFIG` with
 
 ![learning curves](curves.png)
 """
-    beside = folder / (CARD + ".partial")
+    _replace(folder / CARD, text)
+
+
+def add_acceptance(card: Path, table: str, command: str) -> None:
+    """Puts an evaluation's table at the end of a card, in place of an earlier one.
+
+    Raises:
+        NotFoundError: no such card.
+    """
+    if not card.is_file():
+        raise NotFoundError(f"There is no card {card}.", hint="Train with moa-train fit, which writes one.")
+    text = card.read_text(encoding="utf-8").split(_ACCEPTANCE)[0].rstrip()
+    _replace(card, f"{text}\n\n{_ACCEPTANCE}\n\nTokens per target forward, by `{command}`:\n\n```\n{table}\n```\n")
+
+
+def _replace(path: Path, text: str) -> None:
+    beside = path.with_name(path.name + ".partial")
     try:
         beside.write_text(text, encoding="utf-8")
-        beside.replace(folder / CARD)
+        beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise DiskFullError(f"The card in {folder} cannot be written ({error.strerror}).") from None
+        raise DiskFullError(f"The card {path} cannot be written ({error.strerror}).") from None

@@ -95,7 +95,8 @@ def prepare(
 def fit(config: Path) -> None:
     """Train a drafter as CONFIG (TOML or YAML) says; started again, it goes on from its last checkpoint.
 
-    For several GPUs or machines start it with `accelerate launch -m moa_training.cli fit CONFIG`.
+    For several GPUs or machines start it with `accelerate launch -m moa_training.cli fit CONFIG`, for several
+    processes on a CPU with `ACCELERATE_USE_CPU=1 torchrun --nproc_per_node N -m moa_training.cli fit CONFIG`.
     """
     from moa_training.settings import load_fit_settings
 
@@ -104,7 +105,10 @@ def fit(config: Path) -> None:
 
     from moa_training.fit import Run
 
-    click.echo(Run(settings, make_progress()).train())
+    run = Run(settings, make_progress())
+    path = run.train()
+    if run.is_main:
+        click.echo(path)
 
 
 @cli.command()
@@ -114,6 +118,8 @@ def fit(config: Path) -> None:
 @click.option("--limit", type=click.IntRange(1), help="Questions of each category.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), metavar="FILE",
               help="Write the results there (- for standard output).")  # fmt: skip
+@click.option("--card", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Put the table at the end of this model card.")  # fmt: skip
 @click.option("--answer-tokens", type=click.IntRange(2), default=128, show_default=True, help="Where answers are cut.")
 @click.option(
     "--prompt-tokens", type=click.IntRange(1), default=1024, show_default=True, help="Longer ones are left out."
@@ -129,6 +135,7 @@ def evaluate(
     target: str,
     limit: int | None,
     json_file: Path | None,
+    card: Path | None,
     answer_tokens: int,
     prompt_tokens: int,
     chain: int,
@@ -159,6 +166,14 @@ def evaluate(
     )
     result = measure(checkpoint, questions, options, make_progress())
     text = json.dumps(result.to_json(), indent=1)
+    if card is not None:
+        from moa_training.card import add_acceptance
+
+        tree_options = f"--chain {chain} --nodes {nodes} --depth {depth} --breadth {breadth}"
+        limits = (
+            f"--answer-tokens {answer_tokens} --prompt-tokens {prompt_tokens}{f' --limit {limit}' if limit else ''}"
+        )
+        add_acceptance(card, format_table(result), f"moa-train evaluate {checkpoint} QUESTIONS {tree_options} {limits}")
     if json_file is not None and str(json_file) == "-":
         click.echo(text)
         return

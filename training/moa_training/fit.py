@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from moa_shared.drafter import DrafterConfig, load_checkpoint, save_checkpoint
-from moa_shared.errors import MismatchError
+from moa_shared.errors import ConfigError, MismatchError
 from moa_shared.models import ModelFiles, resolve
-from moa_shared.progress import Progress
+from moa_shared.progress import Progress, SilentProgress
 
 from moa_training.batch_stream import BatchStream
 from moa_training.card import write_card
@@ -50,8 +50,9 @@ class Run:
 
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        self.settings, self.progress = settings, progress
+        self.settings = settings
         self.accelerator = Accelerator()
+        self.progress = progress = progress if self.accelerator.is_main_process else SilentProgress()
         self.device = self.accelerator.device
         self.files: ModelFiles = resolve(settings.target, progress=progress)
         self.rows = self._read_rows()
@@ -93,10 +94,15 @@ class Run:
 
     # ------------------------------------------------------------ the loop
 
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is the one that writes and speaks."""
+        return bool(self.accelerator.is_main_process)
+
     def train(self) -> Path:
         """Trains until the budget is spent; the checkpoint's path."""
         settings, budget = self.settings, self.settings.budget
-        began, before = time.monotonic(), self.position.seconds
+        before, began = self.position.seconds, time.monotonic()
         last_saved = time.monotonic()
         sums: dict[str, float] = {}
         with self.progress.task("training", budget.tokens) as bar:
@@ -109,10 +115,9 @@ class Run:
                 losses = self._losses(batch.to(self.device), spent)
                 self.accelerator.backward(losses.total)
                 norm = self.masters.step(rate)
-                seen = self.position.tokens + batch.tokens * self.accelerator.num_processes
-                self.position = Position(
-                    self.identity, self.position.step + 1, epoch, following, seen, before + time.monotonic() - began
-                )
+                seconds, tokens = self._agree(before + time.monotonic() - began, batch.tokens)
+                seen = self.position.tokens + tokens
+                self.position = Position(self.identity, self.position.step + 1, epoch, following, seen, seconds)
                 bar.reach(min(seen, budget.tokens))
                 self._count(losses, norm, rate, sums)
                 if self.position.step % settings.report_steps == 0:
@@ -123,6 +128,14 @@ class Run:
         if sums:
             self._write_point(sums)
         return self.save()
+
+    def _agree(self, seconds: float, tokens: int) -> tuple[float, int]:
+        """Mean clock and sum of tokens of all processes, so that all end at the same update."""
+        if self.accelerator.num_processes == 1:
+            return seconds, tokens
+        mine = torch.tensor([seconds, float(tokens)], device=self.device)
+        total: torch.Tensor = self.accelerator.reduce(mine, "sum")
+        return float(total[0]) / self.accelerator.num_processes, round(float(total[1]))
 
     def _spent(self) -> float:
         """Share of the budget, 0 to 1 and beyond."""
@@ -203,6 +216,12 @@ class Run:
                     f"The drafter {settings.start_from} was made for another target "
                     f"({begun.config.target_fingerprint[:12]}, this one is {self.files.fingerprint[:12]}).",
                     hint="Name the target that it was made for.",
+                )
+            if begun.config.reused_layers != settings.drafter.reused_layers:
+                raise ConfigError(
+                    f"drafter.reused_layers is {settings.drafter.reused_layers}, but {settings.start_from} has "
+                    f"{begun.config.reused_layers}.",
+                    hint="Set it to the drafter's own.",
                 )
             self.config = begun.config
             return begun.tensors.get("draft_ids"), {name: tensor.float() for name, tensor in begun.tensors.items()}
