@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
 
 from moa_shared.answer import AnswerSettings
 from moa_shared.template import ChatTemplate
@@ -31,35 +31,46 @@ async def answer(
     committed = talk.conversation.tokens
     turn = template.next_turn(question, committed) if committed else template.first_turn(question)
     text = TextStream(lambda tokens: device.tokenizer.decode(tokens, skip_special_tokens=True), settings.stop)
-    stopped = asyncio.Event()
-    with _on_interrupt(talk, stopped):
+
+    async def stream() -> None:
         try:
-            async for tokens in talk.ask(turn, settings):
-                if piece := text.push(tokens):
-                    show(piece)
+            async with aclosing(talk.ask(turn, settings)) as answered:
+                async for tokens in answered:
+                    if piece := text.push(tokens):
+                        show(piece)
         finally:
             if piece := text.finish():
                 show(piece)
-    return not stopped.is_set()
+
+    return await interruptible(asyncio.ensure_future(stream()), talk.stop)
 
 
-@contextmanager
-def _on_interrupt(talk: Talk, stopped: asyncio.Event) -> Iterator[None]:
-    """The first Ctrl-C asks the server to end the answer; a second one gives up on the server."""
+async def interruptible(answering: asyncio.Future[None], stop: Callable[[], Coroutine[None, None, None]]) -> bool:
+    """Waits for an answer; False if it was interrupted.
+
+    The first Ctrl-C asks the server, which ends the answer properly; a second one does not wait for that.
+    """
     loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-    requests: set[asyncio.Task[None]] = set()
+    requests: list[asyncio.Future[None]] = []
+    given_up = False
 
     def interrupt() -> None:
-        if stopped.is_set() and task is not None:
-            task.cancel()
-        stopped.set()
-        requests.add(loop.create_task(talk.stop()))
+        nonlocal given_up
+        if requests:
+            given_up = True
+            answering.cancel()
+        else:
+            requests.append(asyncio.ensure_future(stop()))
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
     try:
-        yield
+        await answering
+    except asyncio.CancelledError:
+        if not given_up:
+            raise
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         for request in requests:
             request.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
+    return not requests

@@ -6,13 +6,15 @@ to standard error.
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 
+from moa_shared.answer import Finish
 from moa_shared.codec import Codec
 from moa_shared.config import load_settings
-from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
+from moa_shared.errors import CancelledAnswerError, ConfigError, DataError, MoaError
 from moa_shared.progress import make_progress
 from moa_shared.template import ChatTemplate
 
@@ -26,12 +28,12 @@ HELP = """\
 /help               this list
 /reset              start a new conversation
 /set                show what can be set
-/set NAME VALUE     set it for the next answers (temperature, top_k, top_p, seed, max_tokens, system)
+/set NAME VALUE     set it for the next answers (temperature, top_k, top_p, seed, max_tokens, stop, system)
 /stats              figures of the last answer
 /bye                leave (also Ctrl-D)
-Ctrl-C stops an answer. A line that ends with \\ goes on in the next one; three double quotes begin and end a block;
-Alt-Enter makes a new line."""
-SETTABLE = ("temperature", "top_k", "top_p", "seed", "max_tokens", "system")
+Ctrl-C stops an answer; a second one does not wait for the server. A line that ends with \\ goes on in the next one;
+three double quotes begin and end a block; Alt-Enter makes a new line."""
+SETTABLE = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop", "system")
 
 
 class Chat:
@@ -66,9 +68,15 @@ class Chat:
             MoaError: why there is no (more) answer.
         """
         try:
-            return await answer(self.talk, self.device, self._template, question, self.settings.answer, self._out)
+            finished = await answer(self.talk, self.device, self._template, question, self.settings.answer, self._out)
         finally:
             self._out("\n")
+        finish = self.talk.figures.finish
+        if finish is Finish.MAX_TOKENS:
+            self._err(f"(cut after {self.settings.max_tokens} tokens: max_tokens)")
+        elif finish is Finish.CONTEXT:
+            self._err("(the context is full: /reset starts a new conversation)")
+        return finished
 
     async def on_line(self, line: str) -> bool:
         """A line from the user: a question or a command; False to leave."""
@@ -81,7 +89,7 @@ class Chat:
             except MoaError as error:
                 self._err(f"Error: {error}")
             return True
-        name, *values = line[1:].split(maxsplit=2)
+        name, *values = line[1:].split(maxsplit=2) or [""]
         if name == "bye":
             return False
         if name == "help":
@@ -106,7 +114,7 @@ class Chat:
             self._err(f"{name} cannot be set here. What can: {', '.join(SETTABLE)}.")
             return
         try:
-            changed = self.settings.model_dump(mode="json") | {name: value}
+            changed = self.settings.model_dump() | {name: (value,) if name == "stop" else value}
             self.settings = load_settings(ClientSettings, SECTION, changed, environment={})
         except ConfigError as error:
             self._err(f"Error: {error}")
@@ -136,11 +144,7 @@ async def run(settings: ClientSettings, prompt: str | None) -> None:
     Raises:
         MoaError: why it cannot go on.
     """
-    question = prompt
-    if question is None and not sys.stdin.isatty():
-        question = sys.stdin.read()
-    if question is not None and not question.strip():
-        raise ConfigError("The prompt is empty.", hint="Give a prompt as an argument or on standard input.")
+    question = _read_question(prompt)
     async with AsyncExitStack() as stack:
         link = await stack.enter_async_context(
             connect(settings.server, settings.connect_seconds, settings.silence_seconds)
@@ -158,10 +162,36 @@ async def run(settings: ClientSettings, prompt: str | None) -> None:
             await converse(chat)
 
 
+def _read_question(prompt: str | None) -> str | None:
+    """The prompt given, or standard input if that is no terminal; None for a chat."""
+    question = prompt
+    try:
+        if question is None and not sys.stdin.isatty():
+            question = sys.stdin.read()
+        if question is not None:
+            question.encode()  # an argument that is no UTF-8 arrives as surrogates
+    except UnicodeError:
+        raise DataError("The prompt is not text in UTF-8.", hint="Convert it first, for example with iconv.") from None
+    if question is not None and not question.strip():
+        raise ConfigError("The prompt is empty.", hint="Give a prompt as an argument or on standard input.")
+    return question
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C ends the program at once: loading does not return to the event loop, which would see to it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 async def _begin(settings: ClientSettings, link: Link) -> Chat:
     """Describe, load and check; imports torch as late as here."""
     served = await link.describe()
-    device = load_device(settings, served, make_progress())
+    with _interruptible():
+        device = load_device(settings, served, make_progress())
     vocab_size = int(device.files.config["vocab_size"])
     talk = Talk(link, device, vocab_size, Codec[settings.codec.upper()])
     return Chat(settings, device, talk, write, remark)

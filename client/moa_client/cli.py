@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -74,8 +75,8 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort, asyncio.CancelledError):
         sys.exit(CancelledAnswerError.exit_code)
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # who read the answer has enough; nothing may be written at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
 
 

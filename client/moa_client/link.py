@@ -17,7 +17,7 @@ import grpc.aio
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_shared.errors import MoaError, ProtocolError, UnavailableError
-from moa_shared.wire import PROTOCOL_VERSION, check_protocol, error_from_rpc
+from moa_shared.wire import CODE_KEY, PROTOCOL_VERSION, check_protocol, error_from_rpc
 
 # Keepalive is the backstop for a dead peer; ping_timeout_ms is what bounds it (its own default is 60 s).
 CHANNEL_OPTIONS = [
@@ -32,6 +32,8 @@ CHANNEL_OPTIONS = [
 ]
 EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 FRAME_OVERHEAD_BYTES = 5  # gRPC's own header of a message
+NOT_GRPC = ("HTTP/2", "SETTINGS", "Socket closed")  # gRPC's words where something else listens
+SEND_SECONDS = 10.0  # for gRPC to take one small frame; it buffers many, so only a dead transport takes longer
 
 
 @dataclass(slots=True)
@@ -58,7 +60,10 @@ class Stream:
         message = pb.ClientFrame(**frame)
         self._traffic.up_bytes += message.ByteSize() + FRAME_OVERHEAD_BYTES
         try:
-            await self._call.write(message)
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._call.write(message)
+        except TimeoutError:
+            raise UnavailableError("The server takes nothing in.", hint="Ask again, or try another server.") from None
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
             raise await self._reason(error) from None
 
@@ -82,9 +87,10 @@ class Stream:
     async def say_goodbye(self) -> None:
         """Tells the server to free the session; it then ends the stream. A server that is gone needs no goodbye."""
         try:
-            await self._call.write(pb.ClientFrame(bye=pb.Bye()))
-            await self._call.done_writing()
-        except (grpc.RpcError, asyncio.InvalidStateError):
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._call.write(pb.ClientFrame(bye=pb.Bye()))
+                await self._call.done_writing()
+        except (grpc.RpcError, asyncio.InvalidStateError, TimeoutError):
             self.cancel()
 
     def cancel(self) -> None:
@@ -133,10 +139,7 @@ class Link:
                 pb.DescribeRequest(), timeout=self._connect_seconds, wait_for_ready=False
             )
         except grpc.RpcError as error:
-            reason = error_from_rpc(error)
-            if isinstance(reason, UnavailableError):
-                raise UnavailableError(f"There is no moa server at {self.address}: {reason.message}") from None
-            raise reason from None
+            raise self._unreachable(error) from None
         check_protocol(response.protocol_version, PROTOCOL_VERSION)
         return response
 
@@ -159,6 +162,27 @@ class Link:
             call.cancel()
             raise ProtocolError("Opened as the first frame", str(frame.WhichOneof("frame")))
         return stream, frame.opened
+
+    def _unreachable(self, error: grpc.RpcError) -> MoaError:
+        """Why there is no conversation with this address, in one sentence."""
+        reason = error_from_rpc(error)
+        trailing: Any = error.trailing_metadata() or ()
+        if CODE_KEY in dict(trailing):
+            return reason  # the words of a moa server
+        status, details = error.code(), error.details() or ""
+        if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+            why = f"nothing answered within {self._connect_seconds:g} s"
+        elif "refused" in details:
+            why = "the connection was refused"
+        elif "resol" in details:
+            why = "the name is not known"
+        elif status is grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in NOT_GRPC):
+            why = "what listens there does not speak gRPC"
+        elif status is grpc.StatusCode.UNIMPLEMENTED:
+            why = "what listens there is another gRPC service"
+        else:
+            why = f"the call failed ({details or status.name})"
+        return UnavailableError(f"There is no moa server at {self.address}: {why}.")
 
     async def close(self) -> None:
         await self._channel.close(None)

@@ -14,7 +14,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, fresh_tensors, load_checkpoint
 from moa_shared.drafting import draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.errors import MismatchError
+from moa_shared.errors import ConfigError, MismatchError
 from moa_shared.models import ModelFiles, load_part, load_target_model, load_tokenizer, resolve
 from moa_shared.progress import Progress
 from moa_shared.shipped import shipped_drafter
@@ -47,9 +47,11 @@ def load_device(settings: ClientSettings, served: pb.DescribeResponse, progress:
     """Loads everything.
 
     Raises:
+        ConfigError: drafts that are larger than the server takes.
         MismatchError: the server serves another target, tokenizer or drafter.
         MoaError: a model or checkpoint that cannot be loaded.
     """
+    _check_draft_size(settings, served.limits.draft_nodes)
     files = resolve(settings.model or "default", settings.cache_dir, progress)
     identity = pb.Identity(
         target_id=files.target_id,
@@ -72,6 +74,16 @@ def load_device(settings: ClientSettings, served: pb.DescribeResponse, progress:
             memory_width = checkpoint.config.memory_width
             state_width = checkpoint.config.hidden_size if checkpoint.config.reused_layers else 0
     return Device(files, load_tokenizer(files), identity, drafter, memory_width, state_width)
+
+
+def _check_draft_size(settings: ClientSettings, most: int) -> None:
+    chain = settings.mode == "chain" or settings.drafter == "lookup"
+    name, value = ("length", settings.length) if chain else ("nodes", settings.nodes)
+    if settings.drafter != "none" and value > most:
+        raise ConfigError(
+            f"--{name} is {value}, the server verifies at most {most} draft tokens at once.",
+            hint=f"Give --{name} {most} or less.",
+        )
 
 
 def _checkpoint(

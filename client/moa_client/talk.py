@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 
 from moa.v1 import moa_pb2 as pb
@@ -129,7 +129,7 @@ class Talk:
 
     # ------------------------------------------------------------ an answer
 
-    async def ask(self, turn: Sequence[int], settings: AnswerSettings) -> AsyncIterator[list[int]]:
+    async def ask(self, turn: Sequence[int], settings: AnswerSettings) -> AsyncGenerator[list[int], None]:
         """Asks for an answer; yields newly committed tokens as they come.
 
         Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output import create_output
 
 from moa_client.chat import Chat, remark
 
@@ -66,7 +67,10 @@ class Lines:
 async def converse(chat: Chat) -> None:
     """Questions and answers until the user leaves."""
     remark(f"Talking to {chat.device.files.target_id} at {chat.settings.server}. /help lists commands.")
-    session: PromptSession[str] = PromptSession(key_bindings=key_bindings())
+    # An answer may be piped out while questions are typed: then the prompt belongs on standard error.
+    session: PromptSession[str] = PromptSession(
+        key_bindings=key_bindings(), output=create_output(always_prefer_tty=True)
+    )
     lines = Lines()
     while True:
         try:

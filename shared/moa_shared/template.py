@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from jinja2 import TemplateError
+
 from moa_shared.errors import ModelSourceError
 
 MARK = "\x02answer\x03"  # stands for an answer while the template around it is looked up
@@ -21,7 +23,7 @@ class ChatTemplate:
         system: the system prompt; None: the template's own default.
 
     Raises:
-        ModelSourceError: the tokenizer has no chat template.
+        ModelSourceError: the tokenizer has no chat template; rendering raises it where the template refuses.
     """
 
     def __init__(self, tokenizer: Any, system: str | None = None) -> None:
@@ -49,7 +51,13 @@ class ChatTemplate:
         return after[1:] if after and committed and committed[-1] == after[0] else after
 
     def _render(self, messages: list[dict[str, str]], *, answer: bool) -> str:
-        text: str = self._tokenizer.apply_chat_template(messages, add_generation_prompt=answer, tokenize=False)
+        try:
+            text: str = self._tokenizer.apply_chat_template(messages, add_generation_prompt=answer, tokenize=False)
+        except TemplateError as error:  # such as a template that knows no system prompt
+            raise ModelSourceError(
+                f"The target's chat template refuses the conversation: {str(error).rstrip('.')}.",
+                hint="Leave out --system, or serve another model.",
+            ) from None
         return text
 
     def _encode(self, text: str) -> list[int]:
