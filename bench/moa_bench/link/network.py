@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from moa_shared.answer import AnswerSettings
 from moa_shared.errors import MoaError
@@ -47,21 +48,23 @@ class Cell:
         ratio: of tokens a second over the whole answer, to plain streaming on the same prompt.
         first_ratio: of the time to the first token.
         other_texts: answers that are not plain streaming's, token for token.
+        failures: why answers failed; ratios and rates are of the others, and None where there is none.
     """
 
     link: str
     acceptance: float | None
     way: str
-    ratio: Spread
-    first_ratio: Spread
-    tokens_per_s: Spread
+    ratio: Spread | None
+    first_ratio: Spread | None
+    tokens_per_s: Spread | None
     plain_tokens_per_s: Spread
     other_texts: int
+    failures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    answer: TimedAnswer
+    answer: TimedAnswer | MoaError
     plain: tuple[TimedAnswer, TimedAnswer]
 
     @property
@@ -108,7 +111,7 @@ def run_plan(
         advance: told of answers that are done.
 
     Raises:
-        MoaError: a link, the server or a client fails.
+        MoaError: a link, the server or plain streaming fails. Where another way fails, its cell says so.
     """
     cells = []
     for link in plan.links:
@@ -132,8 +135,8 @@ def _run_link(plan: Plan, link: Link, running: RunningLink, advance: Callable[[i
                 if acceptance is not None:
                     script = Script((*prompt, *before.tokens), acceptance, plan.seed + number, plan.vocab_size)
                 for way in plan.ways:
-                    client = way.connect(link, running.address, script)
-                    answers[acceptance, way.name] = _ask(client, way.name, prompt, settings)
+                    asked = partial(way.connect, link, running.address, script)
+                    answers[acceptance, way.name] = _ask(asked, prompt, settings)
                     advance(1)
             after = plain.ask(prompt, settings)
             advance(1)
@@ -144,25 +147,42 @@ def _run_link(plan: Plan, link: Link, running: RunningLink, advance: Callable[[i
     return [_cell(link.name, acceptance, way, found) for (acceptance, way), found in pairs.items()]
 
 
-def _ask(client: AnswerClient, way: str, prompt: Sequence[int], settings: AnswerSettings) -> TimedAnswer:
-    """One answer over a connection that is open already, as that of plain streaming is."""
+def _ask(
+    connect: Callable[[], AnswerClient], prompt: Sequence[int], settings: AnswerSettings
+) -> TimedAnswer | MoaError:
+    """One answer over a connection that is open already, as that of plain streaming is; or why there is none."""
+    try:
+        client = connect()
+    except MoaError as error:
+        return error
     try:
         return client.ask(prompt, settings)
     except MoaError as error:
-        error.add_note(way)
-        raise
+        return error
     finally:
         client.close()
 
 
 def _cell(link: str, acceptance: float | None, way: str, pairs: Sequence[_Pair]) -> Cell:
+    ratios, first_ratios, rates, failures = [], [], [], []
+    other_texts = 0
+    for pair in pairs:
+        answer = pair.answer
+        if isinstance(answer, MoaError):
+            failures.append(str(answer))
+            continue
+        ratios.append(answer.tokens_per_s / pair.plain_tokens_per_s)
+        first_ratios.append(answer.first_ms / pair.plain_first_ms)
+        rates.append(answer.tokens_per_s)
+        other_texts += answer.tokens != pair.plain[0].tokens
     return Cell(
         link,
         acceptance,
         way,
-        ratio=Spread.of([pair.answer.tokens_per_s / pair.plain_tokens_per_s for pair in pairs]),
-        first_ratio=Spread.of([pair.answer.first_ms / pair.plain_first_ms for pair in pairs]),
-        tokens_per_s=Spread.of([pair.answer.tokens_per_s for pair in pairs]),
-        plain_tokens_per_s=Spread.of([pair.plain_tokens_per_s for pair in pairs]),
-        other_texts=sum(pair.answer.tokens != pair.plain[0].tokens for pair in pairs),
+        Spread.of(ratios) if ratios else None,
+        Spread.of(first_ratios) if first_ratios else None,
+        Spread.of(rates) if rates else None,
+        Spread.of([pair.plain_tokens_per_s for pair in pairs]),
+        other_texts,
+        tuple(failures),
     )

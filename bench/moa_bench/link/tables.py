@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from moa_bench.report import facts_line, table
 from moa_bench.spread import Spread
+
+PORT = re.compile(r"(?<=127\.0\.0\.1):\d+")  # differs from link to link and says nothing
 
 
 def render(result: Mapping[str, Any]) -> str:
@@ -35,7 +39,7 @@ def _oracle(cells: list[Any]) -> str:
         found = {cell.acceptance: cell for cell in cells if (cell.link, cell.way) == (link, way)}
         plain = next(iter(found.values())).plain_tokens_per_s
         rows.append(
-            [link, way, f"{plain.median:.1f}", *(found[acceptance].ratio.text(2) for acceptance in acceptances)]
+            [link, way, f"{plain.median:.1f}", *(_ratio(found[acceptance].ratio) for acceptance in acceptances)]
         )
     head = ["link", "way", "plain, tokens/s", *(f"acceptance {acceptance:g}" for acceptance in acceptances)]
     return table(head, rows)
@@ -43,16 +47,23 @@ def _oracle(cells: list[Any]) -> str:
 
 def _real(cells: list[Any]) -> str:
     rows = [
-        [cell.link, cell.way, f"{cell.plain_tokens_per_s.median:.1f}", cell.ratio.text(2), cell.first_ratio.text(2)]
+        [cell.link, cell.way, f"{cell.plain_tokens_per_s.median:.1f}", _ratio(cell.ratio), _ratio(cell.first_ratio)]
         for cell in cells
     ]
     return table(["link", "way", "plain, tokens/s", "ratio", "ratio of the time to the first token"], rows)
 
 
+def _ratio(spread: Spread | None) -> str:
+    return "failed" if spread is None else spread.text(2)
+
+
 def _remarks(cells: list[Any]) -> str:
-    answers = sum(cell.ratio.count for cell in cells)
+    answers = sum(cell.ratio.count for cell in cells if cell.ratio is not None)
     other = sum(cell.other_texts for cell in cells)
-    return f"Of {answers} answers {other} had another text than plain streaming's (bf16 rounds; see above).\n"
+    lines = [f"Of {answers} answers {other} had another text than plain streaming's (bf16 rounds; see above)."]
+    failures = Counter((cell.link, PORT.sub("", failure)) for cell in cells for failure in cell.failures)
+    lines += [f"{count} answers over {link} failed: {failure}" for (link, failure), count in failures.items()]
+    return "\n".join(lines) + "\n"
 
 
 def render_cut(result: Mapping[str, Any]) -> str:

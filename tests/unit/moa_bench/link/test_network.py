@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from moa_bench.answers import TimedAnswer
 from moa_bench.link.emulated import LINKS
-from moa_bench.link.network import Cell, Plan, Way, _cell, _Pair
+from moa_bench.link.network import Cell, Plan, Way, _ask, _cell, _Pair
+from moa_shared.answer import AnswerSettings
+from moa_shared.errors import UnavailableError
 
 
 def answer(seconds: float, tokens: tuple[int, ...] = (1, 2, 3, 4)) -> TimedAnswer:
@@ -17,6 +19,7 @@ def test_a_ratio_is_to_the_plain_answers_around_it() -> None:
         _Pair(answer(4.0), (answer(6.0), answer(12.0))),  # one that gets slower
     ]
     cell = _cell("4G", 0.8, "rounds of 4", pairs)
+    assert cell.ratio is not None
     assert cell.ratio.count == 2
     assert (cell.ratio.low, cell.ratio.high) == (2.0, 2.0)
     assert cell.other_texts == 0
@@ -32,6 +35,35 @@ def test_another_text_is_counted() -> None:
 
 
 def test_a_plan_knows_how_many_answers_it_takes() -> None:
-    ways = [Way("a", lambda link, address, script: None), Way("b", lambda link, address, script: None)]  # type: ignore[arg-type,return-value]
+    ways = [Way("a", lambda link, address, script: None), Way("b", lambda link, address, script: None)]
     plan = Plan(LINKS[:2], ways, (0.0, 0.5, 0.9), [[1], [2]], 8, 50)
     assert plan.answers == 2 * 2 * (2 + 3 * 2)
+
+
+def test_a_way_that_fails_leaves_the_others_alone() -> None:
+    gone = UnavailableError("It is gone.", hint="")
+    cell = _cell("4G", 0.8, "a", [_Pair(gone, (answer(1.0), answer(1.0))), _Pair(answer(1.0), (answer(2.0),) * 2)])
+    assert cell.ratio is not None
+    assert (cell.ratio.median, cell.ratio.count, cell.failures) == (2.0, 1, ("It is gone.",))
+    cell = _cell("4G", 0.8, "a", [_Pair(gone, (answer(1.0), answer(1.0)))])
+    assert cell.ratio is None
+
+
+def test_a_client_is_closed_and_its_failure_told() -> None:
+    class Failing:
+        closed = False
+
+        def ask(self, *_: object) -> TimedAnswer:
+            raise UnavailableError("It broke off.", hint="")
+
+        def close(self) -> None:
+            self.closed = True
+
+    client = Failing()
+    assert str(_ask(lambda: client, [1], AnswerSettings())) == "It broke off."
+    assert client.closed
+
+    def refused() -> Failing:
+        raise UnavailableError("Nobody is there.", hint="")
+
+    assert str(_ask(refused, [1], AnswerSettings())) == "Nobody is there."

@@ -11,7 +11,9 @@ from moa_bench.micro.serving import Traffic
 from moa_bench.micro.tables import render
 
 BASE: dict[str, Any] = {
-    "machine": {"time": "2026-01-02T03:04:05+00:00", "cpu": "A CPU", "cores": 2, "packages": {"torch": "2"}, "commit": "abc"},
+    "machine": {
+        "time": "2026-01-02T03:04:05+00:00", "cpu": "A CPU", "cores": 2, "packages": {"torch": "2"}, "commit": "abc",
+    },
     "pinned": True,
     "target": "A target",
 }  # fmt: skip
