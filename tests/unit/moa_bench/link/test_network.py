@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from moa_bench.answers import TimedAnswer
-from moa_bench.link.emulated import LINKS
+from moa_bench.answers import AnswerClient, TimedAnswer
+from moa_bench.link.emulated import LINKS, Link
 from moa_bench.link.network import Cell, Plan, Way, _ask, _cell, _Pair
+from moa_bench.link.oracle import Script
 from moa_shared.answer import AnswerSettings
 from moa_shared.errors import UnavailableError
 
@@ -35,8 +36,10 @@ def test_another_text_is_counted() -> None:
 
 
 def test_a_plan_knows_how_many_answers_it_takes() -> None:
-    ways = [Way("a", lambda link, address, script: None), Way("b", lambda link, address, script: None)]
-    plan = Plan(LINKS[:2], ways, (0.0, 0.5, 0.9), [[1], [2]], 8, 50)
+    def connect(link: Link, address: str, script: Script | None) -> AnswerClient:
+        raise AssertionError("nothing is asked here")
+
+    plan = Plan(LINKS[:2], [Way("a", connect), Way("b", connect)], (0.0, 0.5, 0.9), [[1], [2]], 8, 50)
     assert plan.answers == 2 * 2 * (2 + 3 * 2)
 
 
