@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -75,6 +76,7 @@ def cut(
 
 def main() -> None:
     """Entry point; one sentence and the catalogue's exit code for every error that we know."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers and links end with us
     try:
         cli.main(standalone_mode=False)
     except click.ClickException as error:

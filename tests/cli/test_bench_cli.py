@@ -91,6 +91,34 @@ def test_network_measures_an_oracle_and_a_drafter(tmp_path: Path) -> None:
     assert cells[0]["other_texts"] == 0
 
 
+@pytest.mark.timeout(120)
+def test_a_measurement_that_is_ended_leaves_no_server_behind(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys\n"
+        "from moa_bench import cli\n"
+        "from moa_bench.child import running\n"
+        "@cli.cli.command()\n"
+        "def wait():\n"
+        "    with running('a_child_of_the_test', []) as child:\n"
+        "        print(child.process.pid, flush=True)\n"
+        "        signal.pause()\n"
+        "sys.argv = ['moa-bench', 'wait']\n"
+        "cli.main()\n"
+    )
+    (tmp_path / "a_child_of_the_test.py").write_text(
+        "import signal, sys\nopen(sys.argv[-1], 'w').write('127.0.0.1:1')\nsignal.pause()\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    bench = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment)
+    assert bench.stdout is not None
+    child = int(bench.stdout.readline())
+    bench.terminate()
+    assert bench.wait(60) == 143
+    bench.stdout.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
 @pytest.mark.timeout(600)
 def test_cut_answers_are_whole(tmp_path: Path) -> None:
     written = tmp_path / "cut.json"
