@@ -39,6 +39,8 @@ from moa_training.warm_start import fit_memory, starting_tensors
 
 DRAFTER = "drafter.safetensors"
 _DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32}
+# An update takes seconds; what takes longer is a suspended machine or a stopped process, not running time.
+_LONGEST_UPDATE_SECONDS = 60.0
 _NOT_IDENTITY = {"output", "budget", "checkpoint_minutes", "report_steps", "threads", "shards", "start_from"}
 
 
@@ -102,8 +104,7 @@ class Run:
     def train(self) -> Path:
         """Trains until the budget is spent; the checkpoint's path."""
         settings, budget = self.settings, self.settings.budget
-        before, began = self.position.seconds, time.monotonic()
-        last_saved = time.monotonic()
+        last_update = last_saved = time.monotonic()
         sums: dict[str, float] = {}
         with self.progress.task("training", budget.tokens) as bar:
             self.drafter.train()
@@ -115,9 +116,13 @@ class Run:
                 losses = self._losses(batch.to(self.device), spent)
                 self.accelerator.backward(losses.total)
                 norm = self.masters.step(rate)
-                seconds, tokens = self._agree(before + time.monotonic() - began, batch.tokens)
-                seen = self.position.tokens + tokens
-                self.position = Position(self.identity, self.position.step + 1, epoch, following, seen, seconds)
+                now = time.monotonic()
+                elapsed, tokens = self._agree(min(now - last_update, _LONGEST_UPDATE_SECONDS), batch.tokens)
+                last_update = now
+                before, seen = self.position, self.position.tokens + tokens
+                self.position = Position(
+                    self.identity, before.step + 1, epoch, following, seen, before.seconds + elapsed
+                )
                 bar.reach(min(seen, budget.tokens))
                 self._count(losses, norm, rate, sums)
                 if self.position.step % settings.report_steps == 0:
@@ -130,7 +135,7 @@ class Run:
         return self.save()
 
     def _agree(self, seconds: float, tokens: int) -> tuple[float, int]:
-        """Mean clock and sum of tokens of all processes, so that all end at the same update."""
+        """Mean duration and sum of tokens of all processes, so that all end at the same update."""
         if self.accelerator.num_processes == 1:
             return seconds, tokens
         mine = torch.tensor([seconds, float(tokens)], device=self.device)

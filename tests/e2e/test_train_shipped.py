@@ -1,0 +1,33 @@
+"""The drafter that comes with the package: of the default target, small, with its card, and accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.models import ModelFiles
+from moa_shared.progress import SilentProgress
+from moa_shared.shipped import shipped_drafter
+from moa_training.evaluation import EvaluationOptions, evaluate, load_fitting_checkpoint
+
+
+def test_the_default_target_has_a_small_drafter_with_a_card(default_model_files: ModelFiles) -> None:
+    path = shipped_drafter(default_model_files.fingerprint)
+    assert path is not None
+    assert path.stat().st_size <= 20e6
+    card = (path.parent / "README.md").read_text()
+    assert default_model_files.fingerprint[:16] in card
+    assert "tokens seen" in card
+    config = load_fitting_checkpoint("default", default_model_files).config
+    assert config.vocab_size == default_model_files.config["vocab_size"]
+
+
+@pytest.mark.timeout(300)
+def test_its_guesses_are_accepted(shared_dir: Path) -> None:
+    questions = shared_dir / "data" / "eval" / "gsm8k.jsonl"
+    options = EvaluationOptions(limit=3, answer_tokens=48, tree=TreeShape(4, 4, 16))
+    result = evaluate("default", questions, options, SilentProgress()).to_json()
+    assert result["questions"] == 3
+    assert result["shapes"]["chain of 5"]["acceptance_length"] > 1.1  # an untrained one: 1.00
+    assert result["acceptance_length"] > 1.3
