@@ -58,7 +58,10 @@ def chat(prompt: str | None, config: Path | None, **flags: Any) -> None:
         torch.set_num_threads(settings.threads)
     from moa_client.chat import run
 
-    asyncio.run(run(settings, prompt))
+    try:
+        asyncio.run(run(settings, prompt))
+    except BrokenPipeError:  # who read the answer has enough; nothing may be written at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:
@@ -75,9 +78,6 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort, asyncio.CancelledError):
         sys.exit(CancelledAnswerError.exit_code)
-    except BrokenPipeError:  # who read the answer has enough; nothing may be written at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 if __name__ == "__main__":
