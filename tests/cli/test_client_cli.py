@@ -185,9 +185,9 @@ def test_the_answer_alone_is_on_standard_output(served: Served, run: Run, more: 
 
 
 def test_a_prompt_can_be_piped_in_and_a_stop_string_ends_before_itself(served: Served, run: Run) -> None:
-    words = [f"w{token}" for token in alone(served, [7, 9, 2, 4, 20, 2, 5], max_tokens=9)]
+    words = [f"w{token}" for token in alone(served, [7, 9, 2, 4, 30, 2, 5], max_tokens=9)]
     stop = next(word for word in words if word != words[0])
-    code, out, _ = run("chat", *options(served, system="w9", max_tokens=9, stop=stop), stdin="w20\n")
+    code, out, _ = run("chat", *options(served, system="w9", max_tokens=9, stop=stop), stdin="w30\n")
     assert code == 0
     assert out == " ".join(words).split(stop)[0] + "\n"
     assert out != "\n"
@@ -400,9 +400,9 @@ def test_a_chat(served: Served, terminal: Terminal) -> None:
 
 def test_ctrl_c_at_the_prompt_forgets_the_line_and_ctrl_d_leaves(terminal: Terminal) -> None:
     terminal.type("w10\\\r")
-    terminal.wait_for(r"\.\.\. ")
+    terminal.wait_for(r"\.\.\.")
     terminal.type("\x03")
-    terminal.wait_for("> ")
+    terminal.wait_for(">")
     terminal.type("\x04")
     assert terminal.process.wait(PATIENCE) == 0
 
