@@ -26,7 +26,7 @@ def test_the_default_target_has_a_small_drafter_with_a_card(default_model_files:
 @pytest.mark.timeout(300)
 def test_its_guesses_are_accepted(shared_dir: Path) -> None:
     questions = shared_dir / "data" / "eval" / "gsm8k.jsonl"
-    options = EvaluationOptions(limit=3, answer_tokens=48, tree=TreeShape(4, 4, 16))
+    options = EvaluationOptions(limit=3, answer_tokens=48, tree=TreeShape(4, 4, 16), standalone_tokens=0)
     result = evaluate("default", questions, options, SilentProgress()).to_json()
     assert result["questions"] == 3
     assert result["shapes"]["chain of 5"]["acceptance_length"] > 1.1  # an untrained one: 1.00

@@ -128,6 +128,7 @@ def fit(config: Path) -> None:
 @click.option("--nodes", type=click.IntRange(1), default=24, show_default=True, help="Of the tree.")
 @click.option("--depth", type=click.IntRange(1), default=5, show_default=True, help="Of the tree.")
 @click.option("--breadth", type=click.IntRange(1), default=6, show_default=True, help="Of the tree.")
+@click.option("--alone", type=click.IntRange(0), default=96, show_default=True, help="Tokens written alone; 0: none.")
 @_THREADS
 def evaluate(
     checkpoint: str,
@@ -142,9 +143,11 @@ def evaluate(
     nodes: int,
     depth: int,
     breadth: int,
+    alone: int,
     threads: int,
 ) -> None:
-    """Acceptance of CHECKPOINT on QUESTIONS: tokens per target forward, by category and by position.
+    """Acceptance of CHECKPOINT on QUESTIONS: tokens per target forward, by category and by position; and
+    how it goes on alone where the server is cut off.
 
     CHECKPOINT is a file, a folder with drafter.safetensors, or default, the one that comes with the package.
     QUESTIONS is a file of JSON lines ({"category", "turns": [text]}), or a folder of such.
@@ -163,6 +166,7 @@ def evaluate(
         tree=TreeShape(depth, breadth, nodes),
         longest_prompt=prompt_tokens,
         threads=threads,
+        standalone_tokens=alone,
     )
     result = measure(checkpoint, questions, options, make_progress())
     text = json.dumps(result.to_json(), indent=1)

@@ -17,6 +17,7 @@ from moa_shared.shipped import shipped_drafter
 
 from moa_training.acceptance import Acceptance, Shape, Subject
 from moa_training.questions import AnsweredQuestion, answer_questions, read_questions
+from moa_training.standalone import CUTS, StandaloneQuality, standalone_quality
 from moa_training.teacher import Teacher
 
 DEFAULT = "default"
@@ -32,6 +33,7 @@ class EvaluationOptions:
         chain: drafts of the chain.
         tree: of the dynamic tree.
         longest_prompt: questions with longer prompts are left out.
+        standalone_tokens: written alone behind each cut; 0: not measured.
     """
 
     target: str = "default"
@@ -42,6 +44,7 @@ class EvaluationOptions:
     longest_prompt: int = 1024
     dtype: torch.dtype = torch.bfloat16
     threads: int = 1
+    standalone_tokens: int = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Evaluation:
     Args:
         by_category: for each shape's name, acceptance by category.
         left_out: rows of the questions that were malformed or too long.
+        standalone: by the number of answer tokens before the cut.
     """
 
     checkpoint: str
@@ -58,6 +62,7 @@ class Evaluation:
     questions: int
     left_out: int
     by_category: dict[str, dict[str, Acceptance]]
+    standalone: dict[int, StandaloneQuality]
 
     def total(self, shape: str) -> Acceptance:
         total = Acceptance()
@@ -68,7 +73,8 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """Keys: checkpoint, target, questions, left_out, acceptance_length (of the tree), and `shapes`: for each its
         acceptance_length, forwards, accepted (verifications by number of accepted drafts), by_position (share accepted
-        at each depth where the one before was) and by_category (acceptance_length).
+        at each depth where the one before was) and by_category (acceptance_length); and `standalone`: for each cut the
+        questions and the means that `StandaloneQuality` describes.
         """
         shapes = {}
         for name, categories in self.by_category.items():
@@ -87,6 +93,10 @@ class Evaluation:
             "left_out": self.left_out,
             "acceptance_length": shapes[list(shapes)[-1]]["acceptance_length"],
             "shapes": shapes,
+            "standalone": {
+                str(cut): {"questions": part.questions, **{name: round(value, 4) for name, value in part.means.items()}}
+                for cut, part in self.standalone.items()
+            },
         }
 
 
@@ -131,7 +141,9 @@ def evaluate(name: str, questions_path: Path, options: EvaluationOptions, progre
     answered = answer_questions(questions, files, teacher.model, options.answer_tokens, options.dtype, progress)
     shapes = [Shape(options.chain), Shape(options.tree.nodes, options.tree)]
     subject = Subject(checkpoint, teacher, options.dtype)
-    return Evaluation(name, files.target_id, len(questions), left_out, _replay_all(subject, answered, shapes, progress))
+    acceptance = _replay_all(subject, answered, shapes, progress)
+    standalone = _cut_all(subject, answered, options.standalone_tokens, progress) if options.standalone_tokens else {}
+    return Evaluation(name, files.target_id, len(questions), left_out, acceptance, standalone)
 
 
 def _replay_all(
@@ -142,6 +154,18 @@ def _replay_all(
         for question in answered:
             for shape, acceptance in zip(shapes, subject.replay(question.prompt, question.answer, shapes), strict=True):
                 results[shape.name].setdefault(question.category, Acceptance()).merge(acceptance)
+            bar.advance(1)
+    return results
+
+
+def _cut_all(
+    subject: Subject, answered: Sequence[AnsweredQuestion], length: int, progress: Progress
+) -> dict[int, StandaloneQuality]:
+    results = {cut: StandaloneQuality() for cut in CUTS}
+    with progress.task("going on alone", len(answered)) as bar:
+        for question in answered:
+            for cut, result in results.items():
+                result.merge(standalone_quality(subject, question.prompt, question.answer, cut, length))
             bar.advance(1)
     return results
 
@@ -162,4 +186,7 @@ def format_table(evaluation: Evaluation) -> str:
     noun = "question" if evaluation.questions == 1 else "questions"
     left_out = f", {evaluation.left_out} left out" if evaluation.left_out else ""
     lines.append(f"{evaluation.questions} {noun}{left_out}; tokens per target forward, the bonus token included")
+    for cut, part in evaluation.standalone.items():
+        means = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in part.means.items())
+        lines.append(f"alone after {cut} tokens ({part.questions}): {means}")
     return "\n".join(lines)

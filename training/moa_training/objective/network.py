@@ -83,7 +83,8 @@ class TrainingDrafter(nn.Module):
         self.Ekv2E = nn.Linear(width, hidden)
         self.output_norm = RMSNorm(hidden, eps) if config.output_norm else None
         self._rotary = Rotary(head_dim, config.rope_parameters)
-        self._layer_rotary = Rotary(width // config.lsa_heads, config.rope_parameters)
+        self._memory_rotary = Rotary(head_dim, config.memory_rope)
+        self._layer_rotary = Rotary(width // config.lsa_heads, config.memory_rope)
         self._frozen: tuple[list[Any], Any] = (list(reused or []), final_norm)  # not ours to train or to save
         self._inject = inject_true_state
 
@@ -95,16 +96,16 @@ class TrainingDrafter(nn.Module):
         queries = rotate(layer.self_attn.queries(normed), cos, sin)
         keys = rotate(layer.self_attn.keys(normed), cos, sin)
         attended = _attend_over_layers(queries, keys, layer.self_attn.values(normed))
-        out: torch.Tensor = self.Ekv2E(layer.finish(kv, attended).mean(dim=-2))
+        out: torch.Tensor = self.Ekv2E(layer.finish_mean(kv, attended))
         return out
 
     def forward(self, target: Activations, blocks: Blocks) -> Prediction:
         """Predictions at every position of every row."""
         memory = self.memory(target.kv)
-        cos, sin = self._rotary(target.positions, target.embeddings.dtype)
-        cos, sin = cos[:, None], sin[:, None]
+        cos, sin = (part[:, None] for part in self._rotary(target.positions, target.embeddings.dtype))
         self_out = self._attend(self.self_attention, target.embeddings, None, blocks.self_visible, cos, sin)
-        crossed = self._attend(self.cross_attention, self_out, memory, blocks.memory_visible, cos, sin)
+        turns = (part[:, None] for part in self._memory_rotary(target.positions, target.embeddings.dtype))
+        crossed = self._attend(self.cross_attention, self_out, memory, blocks.memory_visible, *turns)
         if not self.config.reused_layers:
             feature = crossed if self.output_norm is None else self.output_norm(crossed)
             return Prediction(feature, None, memory, self_out)

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from moa_shared.models import ModelFiles
+from moa_training import standalone
+from moa_training.acceptance import Subject
+from moa_training.standalone import StandaloneQuality, repeated_share, standalone_quality
+
+from tests.unit.moa_training.test_acceptance import checkpoint
+
+PROMPT = random.Random(1).choices(range(5, 90), k=9)
+ANSWER = random.Random(3).choices(range(5, 90), k=40)
+
+
+def test_repetition_is_the_share_of_grams_seen_before() -> None:
+    assert repeated_share(range(20)) == 0.0
+    assert repeated_share([1, 2] * 10) == pytest.approx(1 - 2 / 17)
+    assert repeated_share([1, 2, 3, 4]) is None
+
+
+def test_who_writes_the_targets_own_words_agrees(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject(*checkpoint(files, 1), torch.float32)
+    monkeypatch.setattr(standalone, "_write", lambda *_: ANSWER[8:24])
+    means = standalone_quality(subject, PROMPT, ANSWER, 8, 16).means
+    assert means["agreement_8"] == means["agreement_16"] == 1.0
+    assert means["repeated"] == means["target_repeated"] == 0.0
+    monkeypatch.setattr(standalone, "_write", lambda *_: [3] * 16)
+    means = standalone_quality(subject, PROMPT, ANSWER, 8, 16).means
+    assert means["agreement_8"] == 0.0
+    assert means["repeated"] == pytest.approx(12 / 13)
+
+
+def test_likelihood_is_the_targets(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject(*checkpoint(files, 0), torch.float32)
+    written = ANSWER[8:18]
+    monkeypatch.setattr(standalone, "_write", lambda *_: written)
+    means = standalone_quality(subject, PROMPT, ANSWER, 8, 10).means
+    ids = [*PROMPT, *ANSWER[:18]]
+    with torch.inference_mode():
+        logits = subject.teacher.model(torch.tensor([ids])).logits[0, len(ids) - 11 : -1].log_softmax(-1)
+    expected = logits.gather(1, torch.tensor(written)[:, None]).mean()
+    assert means["log_likelihood"] == pytest.approx(float(expected), abs=1e-4)
+    agree = (logits.argmax(-1) == torch.tensor(written)).float().mean()
+    assert means["new_agreement"] == pytest.approx(float(agree), abs=1e-6)
+
+
+@pytest.mark.parametrize("reused", [0, 2])
+def test_a_drafter_writes_as_long_as_it_is_asked_to(files: ModelFiles, reused: int) -> None:
+    subject = Subject(*checkpoint(files, reused), torch.float32)
+    quality = standalone_quality(subject, PROMPT, ANSWER, 8, 30)
+    assert quality.questions == 1
+    assert set(quality.means) >= {"agreement_8", "agreement_16", "repeated", "log_likelihood"}
+    assert standalone_quality(subject, PROMPT, ANSWER, 35, 30).questions == 0
+
+
+def test_means_merge_by_weight() -> None:
+    one, two = StandaloneQuality(1), StandaloneQuality(2)
+    one.add("a", 1.0, 3)
+    two.add("a", 0.0, 1)
+    two.add("b", 5.0)
+    one.merge(two)
+    assert one.questions == 3
+    assert one.means == {"a": 0.75, "b": 5.0}
