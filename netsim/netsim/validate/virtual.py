@@ -109,5 +109,5 @@ CHECKS = (
         jitter_control,
     ),
     Check("loss-count", "inside the 99 % binomial interval", "half as many losses again", loss_count),
-    Check("loss-runs", "runs test |z| < 2.58", "losses in bursts of five", loss_runs),
+    Check("loss-runs", "runs test, z within 2.58", "losses in bursts of five", loss_runs),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -15,6 +16,8 @@ import pytest
 from netsim.errors import NamespaceError
 from netsim.tun.namespaces import NAMESPACES, NamespacePair, clean_leftovers
 from netsim.validate.links import PORT, SERVER_ADDRESS, CheckedLink, open_checked_link
+
+from netsim import open_link
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.xdist_group("netsim-real-time")]
 
@@ -189,3 +192,15 @@ def test_a_failed_set_up_leaves_nothing() -> None:
         NamespacePair("nosuch", 7000)
     after = {path for path in NAMESPACES.iterdir() if f"netsim-{os.getpid()}-" in path.name}
     assert not after - before
+
+
+async def test_the_python_handle_over_tun() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        upstream = "{}:{}".format(*listener.getsockname())
+        async with open_link("wired", upstream=upstream, backend="tun") as link:
+            prefix = await link.command_prefix()
+            script = f"import socket; socket.create_connection({tuple(link.address)!r}).close()"
+            process = await asyncio.create_subprocess_exec(*prefix, sys.executable, "-c", script)
+            assert await process.wait() == 0
+            listener.accept()[0].close()
+            assert (await link.status())["packets"]["up"]["packets"] >= 3

@@ -1,0 +1,41 @@
+"""docs/netsim.md says what the program says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from netsim.cli import COMMANDS
+from netsim.cli.validate import CHECKS
+from netsim.core.timeline import EventKind
+from netsim.reference import fields_markdown
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = (DOCS / "netsim.md").read_text()
+
+
+def test_the_profile_format_is_the_models() -> None:
+    section = PAGE.split("<!-- netsim show --fields -->\n")[1].split("<!-- end -->")[0]
+    assert section == fields_markdown()
+
+
+def test_every_command_is_described_and_no_other_is_named() -> None:
+    described = set(re.findall(r"`([a-z]+)`", "".join(re.findall(r"^\| (`netsim .*?) \|", PAGE, re.MULTILINE))))
+    described |= set(re.findall(r"^\| `netsim ([a-z]+)`", PAGE, re.MULTILINE))
+    assert described == set(COMMANDS)
+    assert set(re.findall(r"(?:^|`)netsim ([a-z]+)", PAGE, re.MULTILINE)) <= set(COMMANDS)
+
+
+def test_every_check_is_in_the_table_and_passed() -> None:
+    rows = re.findall(r"^\| ([a-z-]+) \| (.*?) \| (.*?) \| (\w+) \| (\d) \|$", PAGE, re.MULTILINE)
+    assert [(name, aim) for name, aim, *_ in rows] == [(check.name, check.aim) for check in CHECKS]
+    assert {verdict for *_, verdict, _ in rows} == {"pass"}
+
+
+def test_every_event_is_described() -> None:
+    assert all(f"`{kind}" in PAGE for kind in EventKind)
+
+
+def test_the_picture_is_there_and_small() -> None:
+    for name in re.findall(r"\]\((img/[^)]+)\)", PAGE):
+        assert (DOCS / name).stat().st_size < 200_000
