@@ -82,7 +82,8 @@ class Talk:
             )
         )
         if opened.codec not in (pb.CODEC_UNSPECIFIED, *codecs):
-            raise ProtocolError(f"memory in {self._codec.name.lower()}", f"codec {opened.codec}")
+            expected = f"memory in {self._codec.name.lower()}" if codecs else "no memory"
+            raise ProtocolError(expected, f"codec {opened.codec}")
         self._resume_token = opened.resume_token
         self._frames = asyncio.Queue(QUEUED_FRAMES)
         self._set_aside.clear()
@@ -250,6 +251,8 @@ class Talk:
 
     async def _on_memory(self, memory: pb.Memory) -> None:
         drafter, held = self._device.drafter, len(self.conversation.tokens)
+        if memory.plane not in pb.Plane.values():
+            raise ProtocolError("memory of plane 0 or 1", f"plane {memory.plane}")
         state = memory.plane == pb.PLANE_REUSED_STATE
         width = self._device.state_width if state else self._device.memory_width
         if drafter is None or not drafter.reads_memory or not width:

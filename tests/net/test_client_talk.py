@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from moa_client.conversation import Phase
@@ -85,13 +87,69 @@ async def test_stop_ends_the_answer_and_the_conversation_goes_on(target: Target)
         assert await ask(talk, [3], settings) == plain_text(target, whole, settings)[0]
 
 
+async def test_a_stop_before_the_stream_is_open_counts(target: Target) -> None:
+    async with talking(target) as talk:
+        answered = talk.ask(PROMPT, AnswerSettings(ignore_end_of_text=True))
+        first = asyncio.ensure_future(anext(answered, None))
+        await asyncio.sleep(0)  # the question is on its way, the stream not yet open
+        assert talk._stream is None
+        await talk.stop()
+        await first
+        async for _ in answered:
+            pass
+        assert talk.conversation.phase is Phase.IDLE
+        assert len(talk.conversation.answer) < 20
+
+
 async def test_a_prompt_longer_than_the_context_is_refused_and_the_next_one_answered(target: Target) -> None:
     async with talking(target) as talk:
-        with pytest.raises(ContextLengthError, match=f"context holds {CONTEXT}"):
-            await ask(talk, [1] * (CONTEXT + 1), AnswerSettings())
-        talk.reset()
         settings = AnswerSettings(max_tokens=3)
-        assert await ask(talk, PROMPT, settings) == plain_text(target, PROMPT, settings)[0]
+        first = await ask(talk, PROMPT, settings)
+        with pytest.raises(ContextLengthError, match=f"context holds {CONTEXT}"):
+            await ask(talk, [1] * CONTEXT, AnswerSettings())
+        whole = [*PROMPT, *first, 9]
+        assert await ask(talk, [9], settings) == plain_text(target, whole, settings)[0]
+
+
+async def test_after_a_reset_the_drafter_knows_the_new_conversation_alone(target: Target) -> None:
+    settings = AnswerSettings(max_tokens=12)
+    async with talking(target, "chain") as talk:
+        await ask(talk, PROMPT, settings)
+        accepted = talk.figures.accepted
+        talk.reset()
+        await ask(talk, [9, 9, 4], settings)
+        talk.reset()
+        await ask(talk, PROMPT, settings)
+        assert talk.figures.accepted == accepted
+        drafter: Any = talk._device.drafter
+        assert drafter._state.tokens == talk.conversation.tokens[: len(drafter._state.tokens)]
+
+
+async def test_an_answer_that_is_abandoned_leaves_the_conversation_usable(target: Target) -> None:
+    async with talking(target) as talk:
+        answered = talk.ask(PROMPT, AnswerSettings(ignore_end_of_text=True))
+        tokens = await anext(answered)
+        await answered.aclose()
+        assert talk.conversation.tokens == [*PROMPT, *tokens]
+        settings = AnswerSettings(max_tokens=5)
+        whole = [*PROMPT, *tokens, 9]
+        assert await ask(talk, [9], settings) == plain_text(target, whole, settings)[0]
+
+
+async def test_a_server_that_was_restarted_between_two_questions_is_not_noticed(target: Target) -> None:
+    settings = AnswerSettings(max_tokens=6)
+    async with serving(make_host(target, stepper=stepper(target, 0))) as running:
+        port = running.port
+        link = Link(f"127.0.0.1:{port}", 5.0, 20.0)
+        talk = Talk(link, device(target, "tree"), VOCAB, Codec.INT4)
+        first = await ask(talk, PROMPT, settings)
+    async with serving(make_host(target, stepper=stepper(target, 0), port=port)):
+        assert talk._pump is not None
+        await talk._pump  # the stream's end has come
+        whole = [*PROMPT, *first, 3]
+        assert await ask(talk, [3], settings) == plain_text(target, whole, settings)[0]
+        await talk.close()
+        await link.close()
 
 
 async def test_another_drafter_or_target_is_refused(target: Target) -> None:

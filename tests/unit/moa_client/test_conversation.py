@@ -114,3 +114,53 @@ def test_one_answer_at_a_time() -> None:
     conversation.reset()
     with pytest.raises(ProtocolError, match="at least one token"):
         conversation.ask([], AnswerSettings())
+
+
+def test_a_question_that_got_no_answer_is_taken_back() -> None:
+    conversation = asked()
+    conversation.on_verdict(3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT)
+    conversation.ask([8, 9], AnswerSettings())
+    conversation.give_up()
+    assert conversation.tokens == [*PROMPT, 7]
+    assert conversation.phase is Phase.IDLE
+    assert conversation.ask([5], AnswerSettings()).base == 4
+    conversation.on_verdict(5, hash_at([*PROMPT, 7, 5], 5), [6], ON)
+    conversation.give_up()
+    assert conversation.tokens == [*PROMPT, 7, 5, 6]  # what came of an answer stays
+    conversation.give_up()
+    assert conversation.tokens == [*PROMPT, 7, 5, 6]
+
+
+def test_an_answer_longer_than_asked_is_refused() -> None:
+    conversation = Conversation(VOCAB)
+    conversation.ask(PROMPT, AnswerSettings(max_tokens=2))
+    with pytest.raises(ProtocolError, match="an answer of at most 2 tokens, got 3"):
+        conversation.on_verdict(3, hash_at(PROMPT, 3), [7, 7, 7], ON)
+    assert conversation.tokens == PROMPT
+
+
+@given(st.data())
+def test_verdicts_of_many_answers_may_be_replayed_in_any_order(data: st.DataObject) -> None:
+    """Every verdict that was ever taken in may come again at any time; nothing changes, and no answer ends by it."""
+    conversation = Conversation(VOCAB)
+    taken_in: list[tuple[int, int, list[int], Finish]] = []
+    expected: list[int] = []
+    for _ in range(data.draw(st.integers(1, 3))):
+        turn = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=3))
+        conversation.ask(turn, AnswerSettings())
+        expected += turn
+        pieces = data.draw(st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=3), max_size=4))
+        for tokens, finish in [*((piece, ON) for piece in pieces), ([], Finish.CANCELLED)]:
+            if data.draw(st.booleans()):
+                conversation.propose(DraftTree.chain(data.draw(st.lists(st.integers(0, 3), max_size=3))))
+            fresh = (len(expected), hash_at(expected, len(expected)), list(tokens), finish)
+            for base, prefix_hash, old, ended in data.draw(st.lists(st.sampled_from(taken_in or [fresh]), max_size=3)):
+                if (base, prefix_hash, old, ended) != fresh:
+                    assert conversation.on_verdict(base, prefix_hash, old, ended).tokens == ()
+                    assert conversation.phase is Phase.ANSWERING
+            assert conversation.on_verdict(*fresh).tokens == tuple(tokens)
+            expected += tokens
+            taken_in.append(fresh)
+            assert conversation.tokens == expected
+        assert conversation.phase is Phase.IDLE
+    assert len(conversation.provenance) == len(expected) == len(conversation.hashes)

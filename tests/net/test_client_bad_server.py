@@ -1,0 +1,163 @@
+"""The client and a server that misbehaves: it names what is wrong, drops the stream, and keeps what was committed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc.aio
+import pytest
+from moa.v1 import moa_pb2 as pb
+from moa_client.conversation import Phase
+from moa_client.link import connect
+from moa_client.talk import Talk
+from moa_server.target import Target
+from moa_shared.answer import AnswerSettings
+from moa_shared.codec import Codec, row_bytes
+from moa_shared.errors import MismatchError, MoaError, ProtocolError, UnavailableError
+from moa_shared.prefix_hash import PrefixHashes
+from moa_shared.wire import PROTOCOL_VERSION
+
+from tests.net.client_device import device
+from tests.net.server_peer import VOCAB
+
+PROMPT = [5, 17, 42]
+OPENED = pb.ServerFrame(opened=pb.Opened(resume_token=b"r", codec=pb.CODEC_INT4))
+WIDTH = 32  # of a memory row of the tiny drafter: two KV heads of 8, keys and values
+
+
+def verdict(tokens: Sequence[int], base: int = 3, before: Sequence[int] = PROMPT, **fields: Any) -> pb.ServerFrame:
+    hashed = PrefixHashes(before).at(len(before))
+    return pb.ServerFrame(verdict=pb.Verdict(**{"base": base, "prefix_hash": hashed, "tokens": tokens} | fields))
+
+
+def memory(start: int = 0, count: int = 2, **fields: Any) -> pb.ServerFrame:
+    payload = bytes(2 * row_bytes(Codec.INT4, WIDTH))
+    values = {"start": start, "count": count, "codec": pb.CODEC_INT4, "payload": payload}
+    return pb.ServerFrame(memory=pb.Memory(**values | fields))
+
+
+@asynccontextmanager
+async def saying(
+    frames: Sequence[pb.ServerFrame], version: int = PROTOCOL_VERSION
+) -> AsyncIterator[tuple[str, list[pb.ClientFrame]]]:
+    """A server that opens every stream with the first frame and answers a question with the others."""
+    heard: list[pb.ClientFrame] = []
+
+    async def describe(request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:
+        return pb.DescribeResponse(protocol_version=version)
+
+    async def converse(requests: AsyncIterator[pb.ClientFrame], context: Any) -> None:
+        async for frame in requests:
+            heard.append(frame)
+            kind = frame.WhichOneof("frame")
+            for reply in frames[:1] if kind == "open" else frames[1:] if kind == "ask" else ():
+                await context.write(reply)
+
+    handlers = {
+        "Describe": grpc.unary_unary_rpc_method_handler(
+            describe, pb.DescribeRequest.FromString, pb.DescribeResponse.SerializeToString
+        ),
+        "Converse": grpc.stream_stream_rpc_method_handler(
+            converse, pb.ClientFrame.FromString, pb.ServerFrame.SerializeToString
+        ),
+    }
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("moa.v1.Moa", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}", heard
+    finally:
+        await server.stop(0)
+
+
+async def refusal(
+    target: Target, frames: Sequence[pb.ServerFrame], *, name: str = "chain", silence_seconds: float = 20.0
+) -> tuple[MoaError, Talk]:
+    """The error with which a question ends, and the talk after it."""
+    async with saying(frames) as (address, _), connect(address, 5.0, silence_seconds) as link:
+        talk = Talk(link, device(target, name), VOCAB, Codec.INT4)
+        try:
+            with pytest.raises(MoaError) as caught:
+                async for _tokens in talk.ask(PROMPT, AnswerSettings(max_tokens=4)):
+                    pass
+        finally:
+            await talk.close()
+    assert talk.conversation.phase is Phase.IDLE
+    return caught.value, talk
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (verdict([7], base=5), "Expected a verdict from position 3 or before, got one from 5."),
+        (verdict([7], prefix_hash=1), "Expected a verdict after tokens that hash to"),
+        (verdict([9], base=2, before=PROMPT[:2]), "repeats committed tokens unchanged"),
+        (verdict([VOCAB]), f"Expected tokens 0 to {VOCAB - 1}, got {VOCAB}."),
+        (verdict([1, 2, 3, 4, 5]), "Expected an answer of at most 4 tokens, got 5."),
+        (verdict([7], finish=99), "Expected a verdict with a finish that this version knows, got 99."),
+        (memory(start=2), "Expected memory of positions before 3, got 2 to 3."),
+        (memory(start=2**32 - 1), "Expected memory of positions before 3"),
+        (memory(payload=b"short"), "bytes for 2 memory rows of 32 numbers in int4, got 5."),
+        (memory(count=2**31), "Expected memory of positions before 3"),
+        (memory(codec=pb.CODEC_BF16), "Expected memory in int4, got codec 1."),
+        (memory(codec=77), "Expected memory in int4, got codec 77."),
+        (memory(plane=pb.PLANE_REUSED_STATE), "Expected no memory that was not asked for"),
+        (memory(plane=9), "Expected memory of plane 0 or 1, got plane 9."),
+    ],
+)
+async def test_frames_that_cannot_be_are_named_and_change_nothing(
+    target: Target, frame: pb.ServerFrame, words: str
+) -> None:
+    error, talk = await refusal(target, [OPENED, frame])
+    assert isinstance(error, ProtocolError)
+    assert words in str(error)
+    assert talk.conversation.tokens == []  # the question was taken back
+    assert talk._stream is None
+
+
+async def test_memory_for_a_client_that_wants_none(target: Target) -> None:
+    error, _ = await refusal(target, [OPENED, memory()], name="none")
+    assert "Expected no memory, got codec 3." in str(error)
+    error, _ = await refusal(target, [pb.ServerFrame(opened=pb.Opened()), memory()], name="none")
+    assert "Expected no memory that was not asked for" in str(error)
+
+
+async def test_what_came_before_the_fault_stays(target: Target) -> None:
+    _, talk = await refusal(target, [OPENED, verdict([7, 8]), verdict([9], base=9)])
+    assert talk.conversation.tokens == [*PROMPT, 7, 8]
+
+
+async def test_replayed_verdicts_change_nothing(target: Target) -> None:
+    frames = [
+        pb.ServerFrame(opened=pb.Opened()),
+        verdict([7]),
+        verdict([7]),
+        verdict([7, 8]),
+        verdict([], finish=pb.FINISH_CANCELLED),
+    ]
+    frames += [verdict([9], base=5, before=[*PROMPT, 7, 8], finish=pb.FINISH_END_OF_TEXT)]
+    async with saying(frames) as (address, heard), connect(address, 5.0, 20.0) as link:
+        talk = Talk(link, device(target, "lookup"), VOCAB, Codec.INT4)
+        got = [token async for new in talk.ask(PROMPT, AnswerSettings()) for token in new]
+        await talk.close()
+    assert got == [7, 8, 9]
+    assert [frame.WhichOneof("frame") for frame in heard] == ["open", "ask", "draft", "draft", "bye"]
+
+
+async def test_another_first_frame_another_version_silence_and_a_server_that_leaves(target: Target) -> None:
+    error, _ = await refusal(target, [verdict([7])])
+    assert "Expected Opened as the first frame, got verdict." in str(error)
+    error, _ = await refusal(target, [OPENED], silence_seconds=0.2)
+    assert isinstance(error, UnavailableError)
+    assert "has sent nothing for 0.2 s" in str(error)
+    error, talk = await refusal(target, [OPENED, verdict([7], finish=pb.FINISH_DRAINING)])
+    assert "shutting down and has cut the answer" in str(error)
+    assert talk.conversation.tokens == [*PROMPT, 7]
+    error, _ = await refusal(target, [OPENED, pb.ServerFrame(go_away=pb.GoAway(reason="it is late"))])
+    assert "The server is going away: it is late." in str(error)
+    async with saying([], version=99) as (address, _), connect(address, 5.0, 5.0) as link:
+        with pytest.raises(MismatchError, match=f"the server has 99, the client has {PROTOCOL_VERSION}"):
+            await link.describe()
