@@ -33,3 +33,18 @@ def test_without_a_system_prompt_the_template_has_its_own(default_model_files: M
 def test_a_tokenizer_without_a_template_is_refused() -> None:
     with pytest.raises(ModelSourceError, match="no chat template"):
         ChatTemplate(object())
+
+
+def test_a_template_that_refuses_is_quoted(default_model_files: ModelFiles) -> None:
+    tokenizer = load_tokenizer(default_model_files)
+    tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
+    with pytest.raises(ModelSourceError, match=r"refuses the conversation: System role not supported\. Leave out"):
+        ChatTemplate(tokenizer, "Be brief.").first_turn("Hi")
+
+
+def test_a_template_without_earlier_answers_is_refused(default_model_files: ModelFiles) -> None:
+    tokenizer = load_tokenizer(default_model_files)
+    tokenizer.chat_template = "{{ messages[-1].content }}"
+    template = ChatTemplate(tokenizer)
+    with pytest.raises(ModelSourceError, match="does not repeat earlier answers"):
+        template.next_turn("And now?", template.first_turn("Hi"))

@@ -1,10 +1,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from hypothesis import given
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.text import TextStream
+
+
+@pytest.fixture(scope="module")
+def default_tokenizer(default_model_files: ModelFiles) -> Any:
+    return load_tokenizer(default_model_files)
 
 
 def decode(tokens: Sequence[int]) -> str:
@@ -48,3 +56,15 @@ def test_bytes_that_never_become_a_character_are_shown_at_the_end() -> None:
     stream = TextStream(decode)
     assert stream.push([0xE2, 0x82]) == ""
     assert stream.finish() == "\ufffd"
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 49151), max_size=25))
+def test_with_the_real_tokenizer_pieces_make_the_decoded_text(default_tokenizer: Any, tokens: list[int]) -> None:
+    def decode_all(some: Sequence[int]) -> str:
+        text: str = default_tokenizer.decode(some, skip_special_tokens=True)
+        return text
+
+    stream = TextStream(decode_all)
+    pieces = [stream.push([token]) for token in tokens]
+    assert "".join(pieces) + stream.finish() == decode_all(tokens)
