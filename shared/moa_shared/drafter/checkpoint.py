@@ -5,6 +5,8 @@ Beyond the 29 a file may hold `output_norm.weight` and `draft_ids`. Nothing is e
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from moa_shared.errors import CheckpointError, DiskFullError, NotFoundError
 from moa_shared.models.packed_linear import pack_linears
 from moa_shared.shipped import CONFIG_KEY
 
-LAYERS = ("self_attention", "cross_attention", "layer_self_attention")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Checkpoint:
     Args:
         config: its shapes.
         tensors: by the authors' names.
-        fingerprint: hexadecimal sha256 of the file; of the tensors where there is no file.
+        fingerprint: hexadecimal sha256 of the file; empty where there is no file.
     """
 
     config: DrafterConfig
@@ -42,7 +44,7 @@ class Checkpoint:
     def encoder(self, dtype: torch.dtype) -> MemoryEncoder:
         """The server's half."""
         encoder = MemoryEncoder(self.config)
-        names = {f"{name}": name for name in self.tensors if name.startswith(("layer_self_attention.", "Ekv2E."))}
+        names = {name: name for name in self.tensors if name.startswith(("layer_self_attention.", "Ekv2E."))}
         names["memory_norm.weight"] = "cross_attention.input_layernorm.weight"
         names["memory_keys.weight"] = "cross_attention.self_attn.k_proj.weight"
         names["memory_values.weight"] = "cross_attention.self_attn.v_proj.weight"
@@ -127,14 +129,15 @@ def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoi
             )
         config = DrafterConfig.from_json(metadata[CONFIG_KEY])
     _check(path, config, tensors)
-    return Checkpoint(config, tensors, hashlib.sha256(path.read_bytes()).hexdigest())
+    with path.open("rb") as opened:
+        return Checkpoint(config, tensors, hashlib.file_digest(opened, "sha256").hexdigest())
 
 
 def save_checkpoint(path: Path, config: DrafterConfig, tensors: Mapping[str, torch.Tensor]) -> None:
     """Writes a checkpoint whole or not at all (to a file beside it, then renamed).
 
     Raises:
-        CheckpointError: not the tensors that `config` asks for.
+        CheckpointError: not the tensors that `config` asks for, or a place that cannot be written.
         DiskFullError: no room.
     """
     _check(path, config, tensors)
@@ -146,8 +149,13 @@ def save_checkpoint(path: Path, config: DrafterConfig, tensors: Mapping[str, tor
         )
         beside.replace(path)
     except (OSError, SafetensorError) as error:
-        beside.unlink(missing_ok=True)
-        raise DiskFullError(f"The checkpoint {path} cannot be written ({error}).") from None
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        message = f"The checkpoint {path} cannot be written ({error})."
+        full = getattr(error, "errno", None) in _FULL or any(f"os error {code}" in str(error) for code in _FULL)
+        if full:
+            raise DiskFullError(message) from None
+        raise CheckpointError(message, hint="Choose a folder that can be written.") from None
 
 
 def _check(path: Path, config: DrafterConfig, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -159,6 +167,8 @@ def _check(path: Path, config: DrafterConfig, tensors: Mapping[str, torch.Tensor
             raise CheckpointError(
                 f"In the drafter checkpoint {path} {name} has shape {tuple(tensors[name].shape)}, expected {shape}."
             )
+        if name != "draft_ids" and not (tensors[name].is_floating_point() and bool(tensors[name].isfinite().all())):
+            raise CheckpointError(f"In the drafter checkpoint {path} {name} holds values that are no numbers.")
     extra = sorted(set(tensors) - set(shapes))
     if extra:
         raise CheckpointError(f"The drafter checkpoint {path} holds an unknown tensor {extra[0]}.")

@@ -22,9 +22,11 @@ class DrafterConfig:
             dimension is that width // lsa_heads.
         rms_norm_eps, rope_parameters: the target's (transformers' `rope_parameters`), for all three attentions, so that
             rope scaling is the same everywhere.
+        unscaled_memory_rope: the authors' mistake, for their own checkpoints: cross-attention and layer self-attention
+            keep the target's theta but lose its scaling (Llama 3.1).
         reused_layers: N, the target's last layers that the drafter runs too.
         draft_vocab: how many tokens the drafter can propose; 0: all of the target's.
-        output_norm: the drafter owns a norm before the head (N = 0; the authors apply the head bare).
+        output_norm: the drafter owns a norm before the head (N = 0 only; the authors apply the head bare).
         max_block: the longest run of tokens beyond its memory that it was trained for.
         target_fingerprint: hexadecimal sha256 of the target; empty where unknown.
     """
@@ -44,6 +46,7 @@ class DrafterConfig:
     lsa_mlp: int
     rms_norm_eps: float = 1e-5
     rope_parameters: dict[str, Any] = field(default_factory=lambda: {"rope_type": "default", "rope_theta": 10000.0})
+    unscaled_memory_rope: bool = False
     reused_layers: int = 0
     draft_vocab: int = 0
     output_norm: bool = False
@@ -51,15 +54,20 @@ class DrafterConfig:
     target_fingerprint: str = ""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         checks = {
             "lsa_heads must divide the KV width": self.kv_width % self.lsa_heads == 0,
-            "the LSA head dimension must be even (rotary)": (self.kv_width // max(1, self.lsa_heads)) % 2 == 0,
+            "the LSA head dimension must be even (rotary)": (self.kv_width // self.lsa_heads) % 2 == 0,
             "lsa_kv_heads must divide lsa_heads": self.lsa_heads % self.lsa_kv_heads == 0,
             "sa_kv_heads must divide the target's heads": self.target_heads % self.sa_kv_heads == 0,
             "ca_kv_heads must divide the target's heads": self.target_heads % self.ca_kv_heads == 0,
-            "reused_layers must be 0 to half of the target's layers": 0 <= self.reused_layers <= self.target_layers // 2
-            or self.reused_layers < self.target_layers,
-            "draft_vocab must be 0 to vocab_size": 0 <= self.draft_vocab <= self.vocab_size,
+            "the target's head dimension must be even (rotary)": self.target_head_dim % 2 == 0,
+            "target_kv_heads must divide the target's heads": self.target_heads % self.target_kv_heads == 0,
+            "reused_layers must be less than the target's layers": self.reused_layers < self.target_layers,
+            "draft_vocab must be 0 to vocab_size": self.draft_vocab <= self.vocab_size,
+            "output_norm stands before the head only where no layers are reused": not (
+                self.output_norm and self.reused_layers
+            ),
         }
         for rule, holds in checks.items():
             if not holds:
@@ -75,6 +83,13 @@ class DrafterConfig:
         """Numbers of a memory row on the wire: un-rotated cross-attention keys, then values."""
         return 2 * self.ca_kv_heads * self.target_head_dim
 
+    @property
+    def memory_rope(self) -> dict[str, Any]:
+        """Rotary parameters of cross-attention and layer self-attention."""
+        if not self.unscaled_memory_rope:
+            return self.rope_parameters
+        return {"rope_type": "default", "rope_theta": self.rope_parameters["rope_theta"]}
+
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
@@ -85,3 +100,30 @@ class DrafterConfig:
             return cls(**json.loads(text))
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"The checkpoint's drafter configuration cannot be read ({error}).") from None
+
+
+_MAY_BE_ZERO = ("reused_layers", "draft_vocab")
+
+
+def _check_types(config: DrafterConfig) -> None:
+    """Raises CheckpointError for a value of the wrong type or sign: configurations are read from files."""
+    for entry in dataclasses.fields(config):
+        value = getattr(config, entry.name)
+        if entry.type == "int":
+            least = 0 if entry.name in _MAY_BE_ZERO else 1
+            right = type(value) is int and value >= least
+            wanted = f"a whole number of at least {least}"
+        elif entry.type == "bool":
+            right, wanted = isinstance(value, bool), "true or false"
+        elif entry.type == "str":
+            right, wanted = isinstance(value, str), "text"
+        elif entry.type == "float":
+            right, wanted = isinstance(value, int | float) and value > 0, "a positive number"
+        else:
+            theta = value.get("rope_theta") if isinstance(value, dict) else None
+            right, wanted = isinstance(theta, int | float) and theta > 0, "an object with a positive rope_theta"
+        if not right:
+            raise CheckpointError(
+                f"The drafter's configuration is wrong: {entry.name} is {value!r}, expected {wanted}.",
+                hint="Correct that value.",
+            )

@@ -45,6 +45,7 @@ class DraftDecoder(nn.Module):
         self.reused = nn.ModuleList(reused or [])
         self.final_norm = final_norm
         self.rotary = Rotary(head_dim, config.rope_parameters)
+        self.memory_rotary = Rotary(head_dim, config.memory_rope) if config.unscaled_memory_rope else self.rotary
         self.draft_ids = draft_ids
         self.embeddings = embeddings
         self.head = _linear(head if draft_ids is None else head[draft_ids])
@@ -74,7 +75,7 @@ class DraftDecoder(nn.Module):
         """Wire rows [rows, memory width] to rotated keys and values."""
         keys, values = rows.chunk(2, dim=-1)
         split = self.cross_attention.self_attn.split
-        return rotate(split(keys), *self.rotary(positions, rows.dtype)), split(values)
+        return rotate(split(keys), *self.memory_rotary(positions, rows.dtype)), split(values)
 
     def cross_attend(self, x: torch.Tensor, memory: KeyValues, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """Cross-attention; without any memory row only the MLP acts."""

@@ -29,21 +29,24 @@ class MemoryEncoder(nn.Module):
         inner = config.ca_kv_heads * config.target_head_dim
         self.memory_keys = nn.Linear(config.hidden_size, inner, bias=False)
         self.memory_values = nn.Linear(config.hidden_size, inner, bias=False)
-        self._rotary = Rotary(head_dim, config.rope_parameters)
+        self._rotary = Rotary(head_dim, config.memory_rope)
 
     def over_layers(self, kv: torch.Tensor) -> torch.Tensor:
         """Layer self-attention; [..., layers, KV width] in and out. Positions are the layers' numbers."""
+        return self.layer_self_attention.finish(kv, self._attended(kv))
+
+    def _attended(self, kv: torch.Tensor) -> torch.Tensor:
         layer = self.layer_self_attention
         attention = layer.self_attn
         normed = layer.input_layernorm(kv)
         cos, sin = self._rotary(torch.arange(kv.shape[-2], device=kv.device), kv.dtype)
         queries = rotate(attention.queries(normed), cos, sin)
         keys = rotate(attention.keys(normed), cos, sin)
-        return layer.finish(kv, attend(queries, keys, attention.values(normed), None))
+        return attend(queries, keys, attention.values(normed), None)
 
     def forward(self, kv: torch.Tensor) -> torch.Tensor:
         """Memory rows [..., hidden size] of keys and values [..., layers, KV width] (interleaved by KV head)."""
-        out: torch.Tensor = self.Ekv2E(self.over_layers(kv).mean(dim=-2))
+        out: torch.Tensor = self.Ekv2E(self.layer_self_attention.finish_mean(kv, self._attended(kv)))
         return out
 
     def project(self, memory: torch.Tensor) -> torch.Tensor:

@@ -121,7 +121,12 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(inner, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: torch.Tensor = self.down_proj(self.inner(x))
+        return out
+
+    def inner(self, x: torch.Tensor) -> torch.Tensor:
+        """What the last product takes."""
+        out: torch.Tensor = F.silu(self.gate_proj(x)) * self.up_proj(x)
         return out
 
 
@@ -139,4 +144,11 @@ class DecoderLayer(nn.Module):
         """What comes after attention: output projection and MLP, each with its residual."""
         x = residual + self.self_attn.o_proj(attended)
         out: torch.Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+    def finish_mean(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """The mean of `finish` over the rows: the MLP's last product, being linear, is done once on the mean."""
+        x = residual + self.self_attn.o_proj(attended)
+        inner = self.mlp.inner(self.post_attention_layernorm(x)).mean(dim=-2)
+        out: torch.Tensor = x.mean(dim=-2) + self.mlp.down_proj(inner)
         return out

@@ -2,8 +2,8 @@
 
 State: for each layer the keys and values of the verified positions, computed in batches from the state that enters
 the first of them, and behind those the predicted ones of the draft. Invariant: verified positions are one run from
-`_first` to `_verified`; a run that starts later than 0 is computed without what lies before it, until the back-fill is
-complete.
+`_first` to `_verified`; a run that starts later than 0 is computed without what lies before it, and again when the
+back-fill is complete.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from moa_shared.drafter.layers import attend, rotate
+from moa_shared.errors import InternalError
 
 if TYPE_CHECKING:
     from moa_shared.drafter.decoder import DraftDecoder
-from moa_shared.errors import InternalError
 
 
 class ReusedLayers:
@@ -27,20 +27,20 @@ class ReusedLayers:
 
         config = decoder.config
         self._decoder = decoder
-        self._rotary = decoder.rotary
         if decoder.final_norm is None or len(decoder.reused) != config.reused_layers:
             raise InternalError(f"The drafter reuses {config.reused_layers} target layers, which were not loaded.")
+        self._norm = decoder.final_norm
         self._caches = [
             RowBuffer(config.target_kv_heads, config.target_head_dim, decoder.embeddings.dtype) for _ in decoder.reused
         ]
-        self._states: dict[int, torch.Tensor] = {}  # by position, until they are keys and values
-        self._kept: dict[int, torch.Tensor] = {}
+        self._states: dict[int, torch.Tensor] = {}  # by position, until they are keys and values that stay
         self._first = 0
         self._verified = 0
 
     def add(self, start: int, rows: torch.Tensor) -> None:
         for index in range(rows.shape[0]):
-            self._states[start + index] = rows[index]
+            if self._first > 0 or start + index >= self._verified:
+                self._states[start + index] = rows[index]
 
     def crop(self, length: int) -> None:
         self.drop_predictions()
@@ -58,7 +58,8 @@ class ReusedLayers:
     def catch_up(self, most: int) -> int:
         """Turns states that have come into keys and values; the first position without them (at most `most`)."""
         self.drop_predictions()
-        if self._first > 0 and (self._first - 1) in self._states and 0 in self._states:
+        states = self._states
+        if self._first > 0 and {0, self._first - 1} <= states.keys() and all(at in states for at in range(self._first)):
             self._rebuild()
         if self._verified == self._first:
             run = self._newest_run(most)
@@ -66,17 +67,18 @@ class ReusedLayers:
                 return most
             self._first = self._verified = run
         stop = self._verified
-        while stop < most and stop in self._states:
+        while stop < most and stop in states:
             stop += 1
         if stop > self._verified:
             self._compute(self._verified, stop)
+        if self._first == 0:  # a run from the very beginning is final
+            self._states = {position: row for position, row in states.items() if position >= self._verified}
         return self._verified
 
     def _newest_run(self, most: int) -> int | None:
-        position = most - 1
-        if position not in self._states:
-            return None
-        while position - 1 in self._states:
+        """First position of the newest run of states, which may end before `most` when drafting on old memory."""
+        position = max((held for held in self._states if held < most), default=None)
+        while position is not None and position - 1 in self._states:
             position -= 1
         return position
 
@@ -87,15 +89,13 @@ class ReusedLayers:
 
     def _compute(self, start: int, stop: int) -> None:
         x = torch.stack([self._states[position] for position in range(start, stop)])
-        cos, sin = self._rotary(torch.arange(start, stop), x.dtype)
+        cos, sin = self._decoder.rotary(torch.arange(start, stop), x.dtype)
         self._run(x, cos, sin, None, need_output=False)
         self._verified = stop
 
     def run(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:
         """Post-norm features of predicted rows, which stay in the caches until the draft is dropped."""
-        norm = self._decoder.final_norm
-        assert norm is not None  # noqa: S101
-        out: torch.Tensor = norm(self._run(x, cos, sin, visible, need_output=True))
+        out: torch.Tensor = self._norm(self._run(x, cos, sin, visible, need_output=True))
         return out
 
     def _run(

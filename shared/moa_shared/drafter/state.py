@@ -141,13 +141,13 @@ class DraftState:
         if not self.tokens:
             raise InternalError("A draft was begun before there was any token.")
         self._drop_draft()
-        verified = self._reused.catch_up(len(self.tokens) - 1) if self._reused is not None else len(self.tokens) - 1
-        self._self.crop(min(self._read, verified if self._reused is not None else len(self.tokens) - 1))
-        first = self._self.length
-        new = torch.tensor(self.tokens[first:])
-        hidden = self._rows(new, torch.arange(first, len(self.tokens)), None, answer_from=verified - first)
-        self._read = len(self.tokens)
-        self._root = len(self.tokens) - 1
+        length = len(self.tokens)
+        self._self_cache(torch.tensor(self.tokens[self._read :], dtype=torch.long), torch.arange(self._read, length))
+        self._read = length
+        self._root = length - 1
+        # Only from here on is anything predicted: of the tokens before, self-attention needs keys and values alone.
+        first = self._root if self._reused is None else self._reused.catch_up(self._root)
+        hidden = self._features(torch.tensor(self.tokens[first:]), torch.arange(first, length), None)
         return self.decoder.logits(hidden[-1:])
 
     @torch.inference_mode()
@@ -169,31 +169,36 @@ class DraftState:
             self._depths.append(1 if parent < 0 else self._depths[parent] + 1)
         self._seen = seen
         positions = torch.tensor([self._root + depth for depth in self._depths[known:]])
-        chain = bool(seen[known:].sum() == sum(range(known + 1, total + 1)))
-        visible = None if chain and len(tokens) == 1 else torch.from_numpy(seen[known:])
-        return self.decoder.logits(self._rows(torch.tensor(tokens), positions, visible, answer_from=0))
+        chain = len(tokens) == 1 and bool(seen[known].all())
+        visible = None if chain else torch.from_numpy(seen[known:])
+        new = torch.tensor(tokens)
+        self._self_cache(new, positions)
+        return self.decoder.logits(self._features(new, positions, visible))
 
-    def _rows(
-        self, tokens: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor | None, answer_from: int
-    ) -> torch.Tensor:
-        """Features of new rows from `answer_from` on. `visible` [rows, draft nodes]: who sees whom among the draft;
-        None: each row sees all rows before it.
+    def _self_cache(self, tokens: torch.Tensor, positions: torch.Tensor) -> None:
+        """Appends these tokens' keys and values of self-attention."""
+        if len(tokens):
+            x = self.decoder.embed(tokens)
+            self._self.append(self.decoder.self_keys_values(x, *self.decoder.rotary(positions, x.dtype)))
+
+    def _features(self, tokens: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:
+        """Features of the newest rows of the self-attention cache. `visible` [rows, draft nodes]: who sees whom among
+        the draft; None: each row sees all rows before it.
         """
         decoder = self.decoder
         x = decoder.embed(tokens)
         cos, sin = decoder.rotary(positions, x.dtype)
-        before = self._self.length
-        self._self.append(decoder.self_keys_values(x, cos, sin))
-        columns = self._self.length
+        rows, columns = len(tokens), self._self.length
         mask: torch.Tensor | None = None
         if visible is not None:
-            prefix = columns - visible.shape[1]
-            mask = torch.cat((torch.ones(len(tokens), prefix, dtype=torch.bool), visible), dim=1)
-        elif len(tokens) > 1:
-            mask = torch.ones(len(tokens), columns, dtype=torch.bool).tril(before)
+            mask = torch.cat((torch.ones(rows, columns - visible.shape[1], dtype=torch.bool), visible), dim=1)
+        elif rows > 1:
+            mask = torch.ones(rows, columns, dtype=torch.bool).tril(columns - rows)
         x = decoder.self_attend(x, self._self.keys_values, mask, cos, sin)
-        x, cos, sin = x[answer_from:], cos[answer_from:], sin[answer_from:]
-        x = decoder.cross_attend(x, self._memory.keys_values, cos, sin)
+        unscaled = decoder.config.unscaled_memory_rope
+        x = decoder.cross_attend(
+            x, self._memory.keys_values, *(decoder.memory_rotary(positions, x.dtype) if unscaled else (cos, sin))
+        )
         if self._reused is None:
             return decoder.features(x)
         return self._reused.run(x, cos, sin, visible)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,47 @@ def test_a_configuration_that_cannot_be_is_refused() -> None:
         DrafterConfig.from_json('{"vocab_size": 3}')
     with pytest.raises(CheckpointError, match="cannot be read"):
         DrafterConfig.from_json("not json")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"lsa_heads": 0}, "lsa_heads is 0, expected a whole number of at least 1"),
+        ({"hidden_size": "16"}, "hidden_size is '16', expected a whole number"),
+        ({"reused_layers": -1}, "reused_layers is -1, expected a whole number of at least 0"),
+        ({"reused_layers": 4}, "reused_layers must be less than the target's layers"),
+        ({"draft_vocab": 31}, "draft_vocab must be 0 to vocab_size"),
+        ({"rms_norm_eps": 0}, "rms_norm_eps is 0, expected a positive number"),
+        ({"rope_parameters": {"rope_type": "default"}}, "an object with a positive rope_theta"),
+        ({"output_norm": 1}, "output_norm is 1, expected true or false"),
+        ({"output_norm": True, "reused_layers": 2}, "output_norm stands before the head only"),
+        ({"target_fingerprint": None}, "target_fingerprint is None, expected text"),
+    ],
+)
+def test_values_of_a_configuration_from_a_file_are_checked(values: dict[str, object], message: str) -> None:
+    text = json.dumps({**json.loads(CONFIG.to_json()), **values})
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        DrafterConfig.from_json(text)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_are_no_numbers_are_refused(tmp_path: Path, value: float) -> None:
+    tensors = fresh_tensors(CONFIG, seed=0)
+    tensors["Ekv2E.weight"][3, 4] = value
+    with pytest.raises(CheckpointError, match=r"Ekv2E\.weight holds values that are no numbers"):
+        save_checkpoint(tmp_path / "x.safetensors", CONFIG, tensors)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"cannot be written.*Choose a folder"):
+        save_checkpoint(tmp_path / "file" / "x.safetensors", CONFIG, fresh_tensors(CONFIG, seed=0))
+
+
+def test_the_authors_norms_near_zero_can_be_had() -> None:
+    norms = [value for name, value in fresh_tensors(CONFIG, 0, norms_near_zero=True).items() if "norm" in name]
+    assert len(norms) == 6
+    assert all(0 < float(value.abs().max()) < 0.2 for value in norms)
 
 
 def test_no_room_leaves_nothing_half_written(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

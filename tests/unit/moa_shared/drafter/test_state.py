@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from moa_shared.drafter import DraftDecoder, DraftState, fresh_tensors
 from moa_shared.drafter.checkpoint import Checkpoint
@@ -18,7 +18,7 @@ from tests.unit.moa_shared.drafter.test_checkpoint import CONFIG
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
-def make_decoder(reused_layers: int = 0) -> DraftDecoder:
+def make_decoder(reused_layers: int = 0, dtype: torch.dtype = torch.float32) -> DraftDecoder:
     import dataclasses
 
     torch.manual_seed(0)
@@ -37,9 +37,9 @@ def make_decoder(reused_layers: int = 0) -> DraftDecoder:
         )
     ).requires_grad_(False)
     config = dataclasses.replace(CONFIG, reused_layers=reused_layers)
-    embeddings = torch.randn(30, 16, generator=torch.Generator().manual_seed(7))
+    embeddings = torch.randn(30, 16, generator=torch.Generator().manual_seed(7)).to(dtype)
     return Checkpoint(config, fresh_tensors(config, seed=4), "").decoder(
-        torch.float32, embeddings, embeddings, list(model.model.layers[4 - reused_layers :]), model.model.norm
+        dtype, embeddings, embeddings, list(model.model.layers[4 - reused_layers :]), model.model.norm
     )
 
 
@@ -60,6 +60,7 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("reused_layers", [0, 2])
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_memory_may_come_in_any_order_and_twice(reused_layers: int, data: st.DataObject) -> None:
     decoder = DECODERS[reused_layers]
@@ -111,6 +112,34 @@ def test_a_conversation_cut_back_is_as_one_that_never_went_on(reused_layers: int
     state.extend([11])
     fresh.extend([11])
     close(state.begin(), fresh.begin())
+
+
+@pytest.mark.parametrize("reused_layers", [0, 2])
+@pytest.mark.parametrize("known", [2, 5])
+def test_old_memory_is_drafted_on_as_by_a_longer_draft(reused_layers: int, known: int) -> None:
+    """Committed tokens whose memory has not come are predicted over, exactly as the nodes of a chain would be."""
+    decoder = DECODERS[reused_layers]
+    old, chain = DraftState(decoder), DraftState(decoder)
+    for state, tokens in ((old, TOKENS), (chain, TOKENS[: known + 1])):
+        state.extend(tokens)
+        state.append_memory(0, ROWS[:known])
+        state.append_reused_state(0, STATES[:known])
+    drafted = chain.begin()
+    for step, token in enumerate(TOKENS[known + 1 :]):
+        drafted = chain.expand([token], [step - 1])
+    close(old.begin(), drafted)
+    old.append_memory(known, ROWS[known:])
+    old.append_reused_state(known, STATES[known:])
+    close(old.begin(), filled(decoder).begin())
+
+
+@pytest.mark.parametrize("reused_layers", [0, 2])
+def test_drafts_in_bfloat16_are_near_those_in_float32(reused_layers: int) -> None:
+    low, high = filled(make_decoder(reused_layers, torch.bfloat16)), filled(DECODERS[reused_layers])
+    for state in (low, high):
+        state.begin()
+    ours, theirs = (state.expand([7, 8], [-1, -1]).float() for state in (low, high))
+    assert float((ours - theirs).norm() / theirs.norm()) < 0.03
 
 
 def test_a_drafter_without_memory_still_drafts() -> None:
