@@ -36,8 +36,9 @@ class CandidatePool:
         return sorted(candidates, key=lambda index: (-self.scores[index], index))[:count]
 
     def tree(self, nodes: int) -> tuple[DraftTree, list[int]]:
-        """The tree of the `nodes` best candidates, in pool order, and their pool indices."""
-        chosen = sorted(self.best(range(len(self.tokens)), nodes))
+        """The tree of the `nodes` best possible candidates, in pool order, and their pool indices."""
+        possible = [index for index, score in enumerate(self.scores) if score > float("-inf")]
+        chosen = sorted(self.best(possible, nodes))
         number = {index: node for node, index in enumerate(chosen)}
         number[ROOT] = ROOT
         tree = DraftTree(
