@@ -1,0 +1,178 @@
+"""The training form predicts, at every position, what the drafter standing at the block's start drafts there."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, fresh_tensors
+from moa_shared.errors import InternalError
+from moa_training.objective.blocks import Blocks, build_blocks
+from moa_training.objective.network import Activations, TrainingDrafter
+from transformers import LlamaConfig, LlamaForCausalLM
+
+LENGTH, VOCAB = 18, 30
+CONFIG = DrafterConfig(
+    vocab_size=VOCAB, hidden_size=18, target_layers=4, target_heads=6, target_kv_heads=3, target_head_dim=4,
+    sa_kv_heads=2, sa_mlp=24, ca_kv_heads=1, ca_mlp=20, lsa_heads=4, lsa_kv_heads=2, lsa_mlp=12,
+)  # fmt: skip
+
+
+def make_model() -> Any:
+    torch.manual_seed(0)
+    return (
+        LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=VOCAB,
+                hidden_size=18,
+                intermediate_size=28,
+                num_hidden_layers=4,
+                num_attention_heads=6,
+                num_key_value_heads=3,
+                head_dim=4,
+                max_position_embeddings=64,
+                initializer_range=0.3,
+                rms_norm_eps=1e-5,
+                bos_token_id=None,
+                eos_token_id=None,
+                tie_word_embeddings=True,
+            )
+        )
+        .eval()
+        .requires_grad_(False)
+    )
+
+
+MODEL = make_model()
+EMBEDDINGS = MODEL.get_input_embeddings().weight.detach()
+
+
+def activations(tokens: torch.Tensor, reused_layers: int) -> Activations:
+    """What the target computes for [rows, length] tokens."""
+    output = MODEL(tokens, output_hidden_states=True, use_cache=True)
+    layers = output.past_key_values.layers
+    kv = torch.stack([torch.stack((layer.keys, layer.values), 3) for layer in layers])
+    kv = kv.permute(1, 3, 0, 2, 4, 5).flatten(3)  # [rows, length, layers, KV width]
+    state = output.hidden_states[4 - reused_layers] if reused_layers else None
+    positions = torch.arange(tokens.shape[1]).expand(tokens.shape)
+    return Activations(EMBEDDINGS[tokens], kv, output.hidden_states[-1], state, positions)
+
+
+def make_checkpoint(reused_layers: int) -> Checkpoint:
+    config = dataclasses.replace(CONFIG, reused_layers=reused_layers, output_norm=reused_layers == 0)
+    tensors = fresh_tensors(config, seed=6)
+    generator = torch.Generator().manual_seed(1)
+    for name in tensors:
+        if "norm" in name or name.endswith("bias"):
+            tensors[name] = tensors[name] + 0.3 * torch.randn(tensors[name].shape, generator=generator)
+    return Checkpoint(config, tensors, "")
+
+
+def make_drafter(reused_layers: int, *, inject: bool = False) -> TrainingDrafter:
+    checkpoint = make_checkpoint(reused_layers)
+    reused = list(MODEL.model.layers[4 - reused_layers :])
+    drafter = TrainingDrafter(checkpoint.config, reused, MODEL.model.norm, inject_true_state=inject)
+    drafter.load_state_dict(dict(checkpoint.tensors))
+    return drafter
+
+
+def draft_at(tokens: list[int], start: int, reused_layers: int, target: Activations) -> torch.Tensor:
+    """Logits of the newest token at start + 1 and of each token after it, with memory up to `start`."""
+    checkpoint = make_checkpoint(reused_layers)
+    model = make_model()  # the decoder takes the layers over
+    decoder = checkpoint.decoder(
+        torch.float32, EMBEDDINGS, EMBEDDINGS, list(model.model.layers[4 - reused_layers :]), model.model.norm
+    )
+    state = DraftState(decoder)
+    state.extend(tokens[: start + 2])
+    state.append_memory(0, checkpoint.encoder(torch.float32).encode(target.kv[0, : start + 1]))
+    if target.state is not None:
+        state.append_reused_state(0, target.state[0, : start + 1])
+    rows = [state.begin()]
+    for step, token in enumerate(tokens[start + 2 :]):
+        rows.append(state.expand([token], [step - 1]))
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("reused_layers", [0, 1, 3])
+@settings(max_examples=8, deadline=None)
+@given(st.integers(2, 9), st.integers(1, 6), st.integers(0, 99))
+def test_every_position_is_what_drafting_gives(reused_layers: int, every: int, prompt: int, seed: int) -> None:
+    tokens = torch.randint(VOCAB, (1, LENGTH), generator=torch.Generator().manual_seed(seed))
+    target = activations(tokens, reused_layers)
+    inside = torch.arange(LENGTH)[None] >= prompt
+    blocks = build_blocks(inside, torch.tensor([every]), torch.tensor([False]))
+    with torch.no_grad():
+        logits = make_drafter(reused_layers)(target, blocks).feature[0] @ EMBEDDINGS.t()
+    starts = blocks.start[0].tolist()
+    compared = 0
+    for start in sorted(set(starts)):
+        stop = LENGTH - starts[::-1].index(start)  # the block's end
+        if stop > start + 1:
+            drafted = draft_at(tokens[0, :stop].tolist(), start, reused_layers, target)
+            torch.testing.assert_close(logits[start + 1 : stop], drafted, rtol=0, atol=1e-4)
+            compared += stop - start - 1
+    assert compared > 0
+
+
+def test_injecting_true_states_differs_behind_a_second_block_start() -> None:
+    """The authors' reused layers see predictions of earlier blocks; at inference they see the target's own state."""
+    tokens = torch.randint(VOCAB, (1, LENGTH), generator=torch.Generator().manual_seed(1))
+    target = activations(tokens, 2)
+    inside = torch.arange(LENGTH)[None] >= 6
+    blocks = build_blocks(inside, torch.tensor([6]), torch.tensor([False]))
+    with torch.no_grad():
+        exact, theirs = (make_drafter(2, inject=inject)(target, blocks).feature[0] for inject in (False, True))
+    torch.testing.assert_close(exact[7:12], theirs[7:12], rtol=0, atol=1e-5)  # 6 and 12 start blocks
+    assert not torch.allclose(exact[13:], theirs[13:], atol=1e-2)
+    torch.testing.assert_close(theirs[:6], target.last_hidden[0, :6], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("reused_layers", [0, 2])
+def test_what_is_trained_is_the_checkpoint_and_nothing_else(reused_layers: int) -> None:
+    drafter = make_drafter(reused_layers)
+    assert set(drafter.state_dict()) == set(make_checkpoint(reused_layers).tensors)
+    target = activations(torch.randint(VOCAB, (2, LENGTH)), reused_layers)
+    inside = torch.ones(2, LENGTH, dtype=torch.bool)
+    blocks = build_blocks(inside, torch.tensor([5, 7]), torch.tensor([True, False]))
+    drafter(target, blocks).feature.square().sum().backward()
+    assert all(weight.grad is not None and bool(weight.grad.any()) for weight in drafter.parameters())
+    assert all(weight.grad is None for weight in MODEL.parameters())
+
+
+def test_a_packed_row_is_two_rows() -> None:
+    """Masks decide what belongs together: two conversations in one row are as each alone."""
+    drafter = make_drafter(1)
+    first, second = torch.randint(VOCAB, (1, 7)), torch.randint(VOCAB, (1, 11))
+    alone = [activations(tokens, 1) for tokens in (first, second)]
+    parts = [build_blocks(torch.arange(a.positions.shape[1])[None] > 0, torch.tensor([4]), torch.tensor([False]))
+             for a in alone]  # fmt: skip
+    assert alone[0].state is not None
+    assert alone[1].state is not None
+    packed = Activations(
+        torch.cat([a.embeddings for a in alone], 1),
+        torch.cat([a.kv for a in alone], 1),
+        torch.cat([a.last_hidden for a in alone], 1),
+        torch.cat((alone[0].state, alone[1].state), 1),
+        torch.cat([a.positions for a in alone], 1),
+    )
+    blocks = Blocks(
+        torch.cat((parts[0].start, parts[1].start + 7), 1),
+        torch.block_diag(*(p.self_visible[0].int() for p in parts)).bool()[None],
+        torch.block_diag(*(p.memory_visible[0].int() for p in parts)).bool()[None],
+    )
+    with torch.no_grad():
+        together = drafter(packed, blocks).feature[0]
+        apart = [drafter(a, p).feature[0] for a, p in zip(alone, parts, strict=True)]
+    torch.testing.assert_close(together, torch.cat(apart), rtol=0, atol=1e-5)
+
+
+def test_training_reused_layers_without_the_state_that_enters_them_is_refused() -> None:
+    target = dataclasses.replace(activations(torch.randint(VOCAB, (1, 6)), 1), state=None)
+    blocks = build_blocks(torch.ones(1, 6, dtype=torch.bool), torch.tensor([3]), torch.tensor([False]))
+    with pytest.raises(InternalError, match="without the state"):
+        make_drafter(1, inject=True)(target, blocks)
