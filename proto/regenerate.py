@@ -1,4 +1,4 @@
-"""Generates moa/v1/*_pb2*.py* from moa.proto; with --check, fails where the committed files are not what it would write."""
+"""Generates moa/v1/*_pb2*.py* from moa.proto; with --check, fails where the committed files are not what it would."""
 
 from __future__ import annotations
 
