@@ -54,7 +54,7 @@ class ControlServer:
             self._socket.bind(str(path))
         except OSError as error:
             self._socket.close()
-            raise ControlError(f"Control socket {path} cannot be made: {error.strerror}.") from error
+            raise ControlError(f"Control socket {path} cannot be made: {error.strerror or error}.") from error
         path.chmod(0o600)
         self._socket.listen()
         self._socket.setblocking(False)

@@ -21,7 +21,7 @@ from typing import Any
 from netsim import control
 from netsim.backend import Backend
 from netsim.conductor import Conductor
-from netsim.errors import CommandError
+from netsim.errors import AddressError, CommandError
 from netsim.loop import Loop
 from netsim.output.recorder import Recorder
 from netsim.scenario import Scenario
@@ -107,8 +107,11 @@ class Session:
         if self._options.ready_file is not None:
             # Written aside and renamed: whoever waits for the file never reads half an address.
             aside = self._options.ready_file.with_name(self._options.ready_file.name + ".part")
-            aside.write_text(self.backend.endpoint() + "\n")
-            aside.rename(self._options.ready_file)
+            try:
+                aside.write_text(self.backend.endpoint() + "\n")
+                aside.rename(self._options.ready_file)
+            except OSError as error:
+                raise AddressError(f"Ready file {aside} cannot be written: {error.strerror}.") from error
 
     def _catch_signals(self, child: Callable[[], subprocess.Popen[bytes] | None]) -> Mapping[signal.Signals, Any]:
         def handle(number: int, frame: FrameType | None) -> None:

@@ -122,6 +122,13 @@ def test_convert_there_and_back(tmp_path: Path) -> None:
         (["ctl", "--control", "/nonexistent.sock", "heal"], 1, "No link answers at /nonexistent.sock"),
         (["ctl", "--control", "/nonexistent.sock", "set"], 1, "Nothing to set"),
         (["ctl", "--control", "/nonexistent.sock", "set", "speed=4"], 2, "There is no setting 'speed'"),
+        (
+            ["proxy", "--profile", "4g", "--upstream", ":9", "--ready-file", "/nonexistent/ready"],
+            2,
+            "Ready file /nonexistent/ready.part cannot be written",
+        ),
+        (["proxy", "--profile", "4g", "--upstream", ":9", "--out", "/proc/run"], 2, "Output folder /proc/run cannot"),
+        (["proxy", "--profile", "4g", "--upstream", ":9", "--control", "/nonexistent/c"], 1, "Control socket"),
         (["report", "/nonexistent"], 1, "does not hold a finished run"),
         (["validate", "--check", "magic"], 1, "There is no check magic"),
         (["record", "127.0.0.1:1", "x.txt"], 1, "ends in neither .yaml nor .csv"),

@@ -57,7 +57,10 @@ def command(
         click.echo(f"{outcome.verdict:4}  {check.name:{width}}  {outcome.value}{tries}")
         click.echo(f"      {'':{width}}  aim: {check.aim}")
     if json_path is not None:
-        json_path.write_text(json.dumps(document(outcomes, plan), indent=2) + "\n")
+        try:
+            json_path.write_text(json.dumps(document(outcomes, plan), indent=2) + "\n")
+        except OSError as error:
+            raise NetsimError(f"{json_path} cannot be written: {error.strerror}.") from error
     bad = {Verdict.FAIL, Verdict.BUSY} if strict else {Verdict.FAIL}
     failed = [outcome for outcome in outcomes if outcome.verdict in bad]
     busy = sum(outcome.verdict is Verdict.BUSY for outcome in outcomes)

@@ -29,6 +29,7 @@ class Window:
         self.backoff = 0
         self._peak = 0.0  # window at the last loss
         self._epoch: float | None = None  # start of the present cubic growth
+        self._start = INITIAL_SEGMENTS  # window at that start
         self._floor_s = rtt_s  # least round trip seen, for HyStart
         self._round_end = 0.0
         self._round: list[float] = []

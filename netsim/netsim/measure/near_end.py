@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from netsim.address import Address, resolve
@@ -40,13 +40,16 @@ def measure(server: Address, idle_s: float, load_s: float) -> Measurement:
     """Round trips for `idle_s`, then rates for `load_s` (down and up at once). Raises MeasurementError."""
     seen = Measurement()
     start = time.monotonic()
-    seen.far_end = _greets(server)
-    if seen.far_end:
-        _ping_echo(server, start, idle_s, seen)
-        if load_s > 0.0:
-            _load(server, start, load_s, seen)
-    else:
-        _ping_connects(server, start, idle_s, seen)
+    try:
+        seen.far_end = _greets(server)
+        if seen.far_end:
+            _ping_echo(server, start, idle_s, seen)
+            if load_s > 0.0:
+                _load(server, start, load_s, seen)
+        else:
+            _ping_connects(server, start, idle_s, seen)
+    except OSError as error:
+        raise MeasurementError(f"The connection to {server} was lost while measuring: {error}.") from error
     if not seen.round_trips_ms:
         raise MeasurementError(
             f"No round trip to {server} was completed in {idle_s:g} s.", hint="Give it more --seconds."
@@ -119,15 +122,14 @@ def _load(server: Address, start: float, seconds: float, seen: Measurement) -> N
     """Saturates both directions; counts each second's arrivals."""
     end = time.monotonic() + seconds
     with _ask(server, b"SOURCE") as down, _ask(server, b"SINK") as up:
-        threads = [
-            threading.Thread(target=_receive, args=(down, start, end, seen)),
-            threading.Thread(target=_send, args=(up, end)),
-            threading.Thread(target=_read_reports, args=(up, start, end, seen)),
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor() as threads:
+            jobs = [
+                threads.submit(_receive, down, start, end, seen),
+                threads.submit(_send, up, end),
+                threads.submit(_read_reports, up, start, end, seen),
+            ]
+        for job in jobs:
+            job.result()  # raises what the thread raised
         info = up.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         if len(info) >= SEGS_OUT_OFFSET + 4:
             sent_again = struct.unpack_from("=I", info, TOTAL_RETRANS_OFFSET)[0]
