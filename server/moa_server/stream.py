@@ -74,6 +74,15 @@ class ConverseStream:
             raise refusal
 
     async def _read(self, frames: AsyncIterator[bytes]) -> None:
+        """Takes frames in. Refusals go through the outlet: a call cannot end while one of its writes is under way."""
+        try:
+            await self._take_in(frames)
+        except MoaError as refusal:
+            self._outlet.fail(refusal)
+        else:
+            self._outlet.close()
+
+    async def _take_in(self, frames: AsyncIterator[bytes]) -> None:
         try:
             async with asyncio.timeout(self._host.settings.open_seconds):
                 first = await anext(frames, None)
@@ -85,7 +94,6 @@ class ConverseStream:
                 self._on_frame(data)
                 if self.state is StreamState.ENDED:
                     break
-        self._outlet.close()
 
     async def _write(self) -> None:
         await self._outlet.run()

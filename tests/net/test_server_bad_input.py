@@ -20,9 +20,9 @@ from moa_shared.errors import (
     TokenRangeError,
     TreeError,
 )
-from moa_shared.wire import error_from_rpc
+from moa_shared.wire import PROTOCOL_VERSION, error_from_rpc
 
-from tests.net.server_peer import CONTEXT, VOCAB, Peer, generate, make_host, plain_text, serving
+from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, Peer, generate, make_host, plain_text, serving
 
 PROMPT = [5, 17, 33, 2, 64]
 GREEDY = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
@@ -195,3 +195,14 @@ async def test_generate_of_bytes_that_are_no_request(channel: grpc.aio.Channel, 
         await call.read()
     assert "a GenerateRequest" in error_from_rpc(caught.value).message
     assert await generate(channel, PROMPT, GREEDY) == plain_text(target, PROMPT, GREEDY)
+
+
+async def test_a_refusal_waits_for_the_frame_that_is_being_written(channel: grpc.aio.Channel) -> None:
+    """The question inside an Open is refused while Opened is on its way; the status must come all the same."""
+    for _ in range(10):
+        peer = Peer(channel)
+        ask = pb.Ask(tokens=[1] * (CONTEXT + 1))
+        await peer.send(open=pb.Open(protocol_version=PROTOCOL_VERSION, identity=IDENTITY, ask=ask))
+        error, status = await refused(peer)
+        assert isinstance(error, ContextLengthError)
+        assert status is grpc.StatusCode.OUT_OF_RANGE
