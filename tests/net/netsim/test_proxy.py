@@ -66,7 +66,8 @@ async def test_a_cut_holds_everything_until_it_is_healed(serve: Any, ask: Any) -
 
 
 async def test_a_connection_asked_for_in_an_outage_waits(serve: Any, ask: Any) -> None:
-    async with serve() as upstream, open_link("perfect", upstream=upstream, events=["0:blackhole:0.8"]) as link:
+    async with serve() as upstream, open_link("perfect", upstream=upstream) as link:
+        await link.cut(seconds=0.8)
         reader, writer = await asyncio.open_connection(*link.address)
         assert await ask(reader, writer) >= 300.0  # the SYN is sent again after a second
         writer.close()
@@ -146,7 +147,7 @@ async def test_a_server_that_ends_first_is_heard(serve: Any) -> None:
 
 
 async def test_a_timeline_is_played_and_logged(serve: Any, ask: Any) -> None:
-    events = ["0.5:reset", "0.7:change:wired:0.1"]
+    events = ["1.5:reset", "1.6:change:wired:0.1"]
     async with serve() as upstream, open_link("perfect", upstream=upstream, events=events) as link:
         reader, writer = await asyncio.open_connection(*link.address)
         await ask(reader, writer)
@@ -158,7 +159,7 @@ async def test_a_timeline_is_played_and_logged(serve: Any, ask: Any) -> None:
         logged = [event for event in link.events() if event["kind"] == "reset"]
         assert out.exists()
     assert [event["connections"] for event in logged] == [1]
-    assert abs(logged[0]["t_s"] - 0.5) < 0.1
+    assert 1.5 <= logged[0]["t_s"] < 2.5
 
 
 async def test_a_trace_drives_the_link(serve: Any, tmp_path: Path) -> None:
