@@ -18,6 +18,8 @@ from moa_shared.errors import InternalError
 if TYPE_CHECKING:
     from moa_shared.drafter.decoder import DraftDecoder
 
+_BATCH = 512  # states a pass: products are at full speed, and the mask stays small for a prompt of any length
+
 
 class ReusedLayers:
     """The reused layers' caches for one conversation."""
@@ -88,9 +90,11 @@ class ReusedLayers:
         self._first = self._verified = 0
 
     def _compute(self, start: int, stop: int) -> None:
-        x = torch.stack([self._states[position] for position in range(start, stop)])
-        cos, sin = self._decoder.rotary(torch.arange(start, stop), x.dtype)
-        self._run(x, cos, sin, None, need_output=False)
+        for first in range(start, stop, _BATCH):
+            positions = range(first, min(first + _BATCH, stop))
+            x = torch.stack([self._states[position] for position in positions])
+            cos, sin = self._decoder.rotary(torch.tensor(positions), x.dtype)
+            self._run(x, cos, sin, None, need_output=False)
         self._verified = stop
 
     def run(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:

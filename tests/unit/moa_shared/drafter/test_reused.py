@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from moa_shared.drafter import Checkpoint, fresh_tensors
+from moa_shared.drafter import Checkpoint, DraftState, fresh_tensors
 from moa_shared.drafter.reused import ReusedLayers
 from moa_shared.errors import InternalError
 from transformers import (
@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from tests.unit.moa_shared.drafter.test_checkpoint import CONFIG
+from tests.unit.moa_shared.drafter.test_state import make_decoder
 
 LLAMA_3_1 = {
     "rope_type": "llama3",
@@ -75,6 +76,18 @@ def test_true_states_give_the_targets_own_features(family: str, reused_layers: i
     cos, sin = decoder.rotary(torch.arange(known, LENGTH), torch.float32)
     features = layers.run(states[known:], cos, sin, None)
     torch.testing.assert_close(features, output.last_hidden_state[0, known:], rtol=0, atol=1e-4)
+
+
+def test_long_runs_in_batches_are_as_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits: list[torch.Tensor] = []
+    states = torch.randn(LENGTH, 16)
+    for batch in (LENGTH, 7):
+        monkeypatch.setattr("moa_shared.drafter.reused._BATCH", batch)
+        state = DraftState(make_decoder(2))
+        state.extend([1] * (LENGTH + 1))
+        state.append_reused_state(0, states)
+        logits.append(state.begin())
+    torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=1e-5)
 
 
 def test_a_decoder_without_the_layers_it_reuses_is_refused() -> None:
