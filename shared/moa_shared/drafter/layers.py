@@ -77,7 +77,7 @@ def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask
     Returns:
         [..., rows, heads * head_dim].
     """
-    if queries.dim() == 3:  # the fused kernels want a batch: ten times faster over 2,000 columns in bf16
+    if queries.dim() == 3:  # the fused kernels want a batch: at least four times faster over 2,000 columns in bf16
         return attend(queries[None], keys[None], values[None], mask)[0]
     # The queries that share a key stand together as rows, so that no key is copied: five times faster for one row.
     groups = queries.shape[-3] // keys.shape[-3]
