@@ -45,8 +45,8 @@ DRAFTS = {
     "shipped tree": {"drafter": "default", "mode": "tree", "depth": 4, "breadth": 4, "nodes": 16},
     "look-up": {"drafter": "lookup"},
 }
-GREEDY_TOKENS = 28
-SAMPLED_TOKENS = 14
+GREEDY_TOKENS = 20
+SAMPLED_TOKENS = 10
 DEVICES: dict[str, Device] = {}
 
 
