@@ -329,6 +329,11 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
 
+    def at_prompt(self, text: str) -> None:
+        """Types when the program asks: what comes before is still the terminal's, which would make Enter of Return."""
+        self.wait_for("> ")
+        self.type(text)
+
     def wait_for(self, pattern: str) -> str:
         """Reads on until the pattern comes after what was waited for before; that part of the screen."""
         deadline = time.monotonic() + PATIENCE
@@ -367,39 +372,39 @@ def test_a_chat(served: Served, terminal: Terminal) -> None:
 
     first = template.first_turn("w10")
     answer = alone(served, first, max_tokens=6)
-    terminal.type("w10\r")
+    terminal.at_prompt("w10\r")
     terminal.wait_for(words(answer))
     terminal.wait_for("cut after 6 tokens")
     committed = [*first, *answer]
     committed += template.next_turn("w11\nw12", committed)
-    terminal.type("w11\x1b\rw12\r")  # Alt-Enter
+    terminal.at_prompt("w11\x1b\rw12\r")  # Alt-Enter
     terminal.wait_for(words(alone(served, committed, max_tokens=6)))
-    terminal.type("/stats\r")
+    terminal.at_prompt("/stats\r")
     terminal.wait_for("6 tokens in")
-    terminal.type("/\r")
+    terminal.at_prompt("/\r")
     terminal.wait_for("There is no command /.")
-    terminal.type("/set max_tokens many\r")
+    terminal.at_prompt("/set max_tokens many\r")
     terminal.wait_for("--max-tokens is 'many'")
-    terminal.type("/set max_tokens 4000\r")
+    terminal.at_prompt("/set max_tokens 4000\r")
     terminal.wait_for("max_tokens is 4000 now")
-    terminal.type("/reset\r")
+    terminal.at_prompt("/reset\r")
     terminal.wait_for("A new conversation begins")
-    terminal.type("w10\r")
+    terminal.at_prompt("w10\r")
     terminal.wait_for(words(answer))  # the answer runs, and goes on for long
     terminal.process.send_signal(signal.SIGINT)
     terminal.wait_for(r"\(stopped\)")
-    terminal.type("/set max_tokens 6\r")
+    terminal.at_prompt("/set max_tokens 6\r")
     terminal.wait_for("max_tokens is 6 now")
-    terminal.type("/reset\r")
+    terminal.at_prompt("/reset\r")
     terminal.wait_for("A new conversation begins")
-    terminal.type("w10\r")
+    terminal.at_prompt("w10\r")
     terminal.wait_for(words(answer))
-    terminal.type("/bye\r")
+    terminal.at_prompt("/bye\r")
     assert terminal.process.wait(PATIENCE) == 0
 
 
 def test_ctrl_c_at_the_prompt_forgets_the_line_and_ctrl_d_leaves(terminal: Terminal) -> None:
-    terminal.type("w10\\\r")
+    terminal.at_prompt("w10\\\r")
     terminal.wait_for(r"\.\.\.")
     terminal.type("\x03")
     terminal.wait_for(">")
