@@ -331,7 +331,7 @@ class Terminal:
 
     def at_prompt(self, text: str) -> None:
         """Types when the program asks: what comes before is still the terminal's, which would make Enter of Return."""
-        self.wait_for("> ")
+        self.wait_for(">")
         self.type(text)
 
     def wait_for(self, pattern: str) -> str:
