@@ -12,7 +12,10 @@ from typing import Protocol
 import torch
 from moa_shared.coupling import Sampling
 from moa_shared.drafter import DraftState
-from moa_shared.tree import DraftTree
+from moa_shared.drafting import CHAIN, GrowingDraft, Growth, GrowthShape, TextIndex
+from moa_shared.tree import ROOT, DraftTree
+
+__all__ = ["ClientDrafter", "Growth", "LookupDrafter", "MoaDrafter", "Recipe"]
 
 Recipe = Callable[[DraftState, Sampling], DraftTree]
 
@@ -41,20 +44,37 @@ class ClientDrafter(Protocol):
         """A tree below the newest committed token; empty where there is nothing to guess."""
         ...
 
+    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
+        """One step: new nodes below `draft`, which hangs below the newest committed token.
+
+        Any draft may be given; what is unchanged since the last call costs nothing again. Empty: as long as nothing is
+        committed, there is nothing more to guess.
+        """
+        ...
+
+    def write(self, draft: DraftTree, sampling: Sampling) -> int | None:
+        """The token that it would say itself after the newest node of `draft`; None: it has nothing to say."""
+        ...
+
 
 class MoaDrafter:
     """A Mixture of Attentions drafter.
 
     Args:
         new_state: makes an empty state.
-        recipe: chain or tree.
+        recipe: of whole drafts: chain or tree.
         reads_memory: False for a drafter whose memory encoder the server does not have.
+        shape: of drafts that grow.
     """
 
-    def __init__(self, new_state: Callable[[], DraftState], recipe: Recipe, *, reads_memory: bool) -> None:
+    def __init__(
+        self, new_state: Callable[[], DraftState], recipe: Recipe, *, reads_memory: bool, shape: GrowthShape = CHAIN
+    ) -> None:
         self._new_state = new_state
         self._recipe = recipe
+        self._shape = shape
         self._state = new_state()
+        self._draft = GrowingDraft(self._state, shape)
         self.reads_memory = reads_memory
 
     def restart(self, tokens: Sequence[int]) -> None:
@@ -65,12 +85,14 @@ class MoaDrafter:
             common += 1
         if common:
             self._state.crop(common)
+            self._draft.forget()
         else:
             self._state = self._new_state()
-        self._state.extend(tokens[common:])
+            self._draft = GrowingDraft(self._state, self._shape)
+        self._draft.commit(tokens[common:])
 
     def commit(self, tokens: Sequence[int]) -> None:
-        self._state.extend(tokens)
+        self._draft.commit(tokens)
 
     def remember(self, start: int, rows: torch.Tensor, *, state: bool) -> None:
         if state:
@@ -79,38 +101,52 @@ class MoaDrafter:
             self._state.append_memory(start, rows)
 
     def draft(self, sampling: Sampling) -> DraftTree:
+        self._draft.forget()
         return self._recipe(self._state, sampling)
+
+    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
+        return self._draft.grow(draft, sampling)
+
+    def write(self, draft: DraftTree, sampling: Sampling) -> int | None:
+        return self._draft.next_token(draft, sampling)
 
 
 class LookupDrafter:
-    """Prompt look-up: what followed the last time that the newest tokens stood in the conversation.
+    """Prompt look-up.
 
     Args:
-        length: of the chain.
-        longest: tokens that must agree, tried from the longest; 3 to 1 as in the method's first description.
+        length: of a chain, and of what a step adds to one.
+        longest: tokens that must agree.
     """
 
     reads_memory = False
 
     def __init__(self, length: int, longest: int = 3) -> None:
-        self._tokens: list[int] = []
+        self._text = TextIndex(longest)
         self._length = length
-        self._longest = longest
 
     def restart(self, tokens: Sequence[int]) -> None:
-        self._tokens = list(tokens)
+        self._text.restart(tokens)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        self._tokens += tokens
+        self._text.extend(tokens)
 
     def remember(self, start: int, rows: torch.Tensor, *, state: bool) -> None:
         """It needs none."""
 
     def draft(self, sampling: Sampling) -> DraftTree:
-        tokens = self._tokens
-        for size in range(min(self._longest, len(tokens) - 1), 0, -1):
-            newest = tokens[-size:]
-            for start in range(len(tokens) - size - 1, -1, -1):
-                if tokens[start : start + size] == newest:
-                    return DraftTree.chain(tokens[start + size : start + size + self._length])
-        return DraftTree((), ())
+        return DraftTree.chain(self._text.continuation(self._length))
+
+    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
+        newest = len(draft) - 1
+        tokens = self._text.continuation(self._length, _newest_path(draft))
+        return Growth(tuple(tokens), tuple(range(newest, newest + len(tokens))))
+
+    def write(self, draft: DraftTree, sampling: Sampling) -> int | None:
+        tokens = self._text.continuation(1, _newest_path(draft))
+        return tokens[0] if tokens else None
+
+
+def _newest_path(draft: DraftTree) -> list[int]:
+    """Tokens from the root down to the newest node."""
+    return [draft.tokens[node] for node in draft.path_to(len(draft) - 1 if len(draft) else ROOT)]

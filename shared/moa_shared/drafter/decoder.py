@@ -11,8 +11,7 @@ from torch import nn
 
 from moa_shared.drafter.config import DrafterConfig
 from moa_shared.drafter.layers import DecoderLayer, RMSNorm, Rotary, attend, rotate
-
-KeyValues = tuple[torch.Tensor, torch.Tensor]  # [kv heads, rows, head_dim] each; keys rotated
+from moa_shared.drafter.row_buffer import KeyValues
 
 
 class DraftDecoder(nn.Module):

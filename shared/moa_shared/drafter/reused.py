@@ -1,18 +1,20 @@
 """Target layer inference: the target's last N layers, run on the device (arXiv 2410.03804, N > 0).
 
 State: for each layer the keys and values of the verified positions, computed in batches from the state that enters
-the first of them, and behind those the predicted ones of the draft. Invariant: verified positions are one run from
-`_first` to `_verified`; a run that starts later than 0 is computed without what lies before it, and again when the
-back-fill is complete.
+the first of them, and behind those the predicted ones: of committed tokens from `_predicted` on, then of draft nodes.
+Invariant: verified positions are one run from `_first` to `_verified`; a run that starts later than 0 is computed
+without what lies before it, and again when the back-fill is complete.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from moa_shared.drafter.layers import attend, rotate
+from moa_shared.drafter.row_buffer import RowBuffer
 from moa_shared.errors import InternalError
 
 if TYPE_CHECKING:
@@ -25,8 +27,6 @@ class ReusedLayers:
     """The reused layers' caches for one conversation."""
 
     def __init__(self, decoder: DraftDecoder) -> None:
-        from moa_shared.drafter.state import RowBuffer
-
         config = decoder.config
         self._decoder = decoder
         if decoder.final_norm is None or len(decoder.reused) != config.reused_layers:
@@ -35,18 +35,24 @@ class ReusedLayers:
         self._caches = [
             RowBuffer(config.target_kv_heads, config.target_head_dim, decoder.embeddings.dtype) for _ in decoder.reused
         ]
-        self._states: dict[int, torch.Tensor] = {}  # by position, until they are keys and values that stay
+        self._states: dict[int, torch.Tensor] = {}  # by position; a conversation may be cut back to any of them
         self._first = 0
         self._verified = 0
+        self._predicted = 0
+        self._has_news = False  # states came since they were last looked at
 
     def add(self, start: int, rows: torch.Tensor) -> None:
         for index in range(rows.shape[0]):
-            if self._first > 0 or start + index >= self._verified:
+            if start + index not in self._states:
                 self._states[start + index] = rows[index]
+                self._has_news = True
 
     def crop(self, length: int) -> None:
-        self.drop_predictions()
         self._states = {position: row for position, row in self._states.items() if position < length}
+        self._cut(length)
+
+    def _cut(self, length: int) -> None:
+        """Drops predictions, and keys and values from position `length` on."""
         self._verified = min(self._verified, length)
         if self._verified < self._first:
             self._first = self._verified
@@ -58,9 +64,38 @@ class ReusedLayers:
             cache.crop(self._verified - self._first)
 
     def catch_up(self, most: int) -> int:
-        """Turns states that have come into keys and values; the first position without them (at most `most`)."""
+        """Drops what is predicted and turns states that have come into keys and values.
+
+        Returns:
+            the first position to predict, at most `most`.
+        """
         self.drop_predictions()
+        self._predicted = self._verify(most)
+        return self._predicted
+
+    def freshen(self, most: int) -> None:
+        """Replaces predictions of positions before `most` whose states have come; those behind stay."""
+        if not self._has_news or (self._first == 0 and self._verified >= most):
+            return
+        behind = self._verified - self._first
+        predictions = [cache.take(behind) for cache in self._caches]
+        known = self._verify(most)
+        overtaken = max(0, known - self._predicted) if self._verified > self._first else 0
+        for cache, rows in zip(self._caches, predictions, strict=True):
+            cache.put(rows[:, :, overtaken:])
+        self._predicted += overtaken
+
+    def re_root(self, nodes: int, kept: Sequence[int]) -> None:
+        """Of the newest `nodes` rows, a draft's, keeps only these."""
+        for cache in self._caches:
+            cache.keep_behind(cache.length - nodes, kept)
+
+    def _verify(self, most: int) -> int:
+        """The first position before `most` without keys and values of its state; `most` where no state has come."""
+        self._has_news = False
         states = self._states
+        if self._verified > most:  # cut back to a token whose state is known: it is predicted from once more
+            self._cut(most)
         if self._first > 0 and {0, self._first - 1} <= states.keys() and all(at in states for at in range(self._first)):
             self._rebuild()
         if self._verified == self._first:
@@ -73,9 +108,8 @@ class ReusedLayers:
             stop += 1
         if stop > self._verified:
             self._compute(self._verified, stop)
-        if self._first == 0:  # a run from the very beginning is final
-            self._states = {position: row for position, row in states.items() if position >= self._verified}
-        return self._verified
+        self._has_news = stop in states
+        return stop
 
     def _newest_run(self, most: int) -> int | None:
         """First position of the newest run of states, which may end before `most` when drafting on old memory."""

@@ -2,50 +2,23 @@
 
 Owned by the inference thread. Self-attention covers every committed token; cross-attention whatever memory rows have
 come, in whatever order (keys carry their own position); reused layers the target's own state as far as it has come,
-predictions beyond. Invariant: between `begin` calls nothing of an abandoned draft is left in any cache.
+predictions beyond. Committed tokens that follow a draft re-root it: what was computed of it stays as it was computed,
+later nodes see the memory that has come since. Invariant: rows of an abandoned draft are in no cache.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
-from moa_shared.drafter.decoder import DraftDecoder, KeyValues
+from moa_shared.drafter.decoder import DraftDecoder
+from moa_shared.drafter.draft_nodes import DraftNodes
 from moa_shared.drafter.reused import ReusedLayers
+from moa_shared.drafter.row_buffer import RowBuffer
 from moa_shared.errors import InternalError, ProtocolError
 
-
-class RowBuffer:
-    """Keys and values that grow at the end, [kv heads, rows, head_dim] each, doubling in place."""
-
-    def __init__(self, kv_heads: int, head_dim: int, dtype: torch.dtype, capacity: int = 256) -> None:
-        self._buffer = torch.empty(2, kv_heads, capacity, head_dim, dtype=dtype)
-        self.length = 0
-
-    def append(self, keys_values: KeyValues) -> None:
-        stop = self.length + keys_values[0].shape[-2]
-        if stop > self._buffer.shape[2]:
-            grown = self._buffer.new_empty(2, self._buffer.shape[1], 2 * stop, self._buffer.shape[3])
-            grown[:, :, : self.length] = self._buffer[:, :, : self.length]
-            self._buffer = grown
-        for part, rows in enumerate(keys_values):
-            self._buffer[part, :, self.length : stop] = rows
-        self.length = stop
-
-    def crop(self, length: int) -> None:
-        self.length = min(self.length, length)
-
-    def keep(self, rows: torch.Tensor) -> None:
-        """Keeps only the rows where the mask [length] is True."""
-        kept = self._buffer[:, :, : self.length][:, :, rows]
-        self.length = kept.shape[2]
-        self._buffer[:, :, : self.length] = kept
-
-    @property
-    def keys_values(self) -> KeyValues:
-        return self._buffer[0, :, : self.length], self._buffer[1, :, : self.length]
+_BATCH = 512  # committed tokens a pass where their states are not known: bounds the mask
 
 
 class DraftState:
@@ -61,15 +34,30 @@ class DraftState:
         self._memory_positions: list[int] = []
         self._reused = ReusedLayers(decoder) if config.reused_layers else None
         self._read = 0  # committed tokens in the self-attention cache
-        self._root = 0  # position of the newest committed token while a draft is under way
-        self._depths: list[int] = []
-        self._seen = np.zeros((0, 0), dtype=np.bool_)
+        self._nodes = DraftNodes()
+        self._drafting = False
 
     # ------------------------------------------------------------ what the server said
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Appends committed tokens."""
+    def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
+        """Appends committed tokens. Where the draft under way holds them, it goes on below the last of them.
+
+        Returns:
+            former numbers of the draft nodes that are left, which are 0, 1, ... now; None: the next draft must `begin`.
+        """
         self.tokens.extend(tokens)
+        if not self._drafting:
+            return None
+        nodes = len(self._nodes)
+        advance = self._nodes.advance(tokens)
+        rows = [*advance.path, *(advance.kept or ())]
+        self._self.keep_behind(self._read, rows)  # a token's row there does not depend on what stood before it
+        self._read += len(advance.path)
+        if advance.kept is None:
+            self._drop_draft()
+        elif self._reused is not None:
+            self._reused.re_root(nodes, rows)
+        return advance.kept
 
     def crop(self, length: int) -> None:
         """Forgets everything from position `length` on."""
@@ -144,10 +132,13 @@ class DraftState:
         length = len(self.tokens)
         self._self_cache(torch.tensor(self.tokens[self._read :], dtype=torch.long), torch.arange(self._read, length))
         self._read = length
-        self._root = length - 1
         # Only from here on is anything predicted: of the tokens before, self-attention needs keys and values alone.
-        first = self._root if self._reused is None else self._reused.catch_up(self._root)
-        hidden = self._features(torch.tensor(self.tokens[first:]), torch.arange(first, length), None)
+        first = length - 1 if self._reused is None else self._reused.catch_up(length - 1)
+        hidden = torch.empty(0)
+        for start in range(first, length, _BATCH):
+            stop = min(start + _BATCH, length)
+            hidden = self._features(torch.tensor(self.tokens[start:stop]), torch.arange(start, stop), None, stop)
+        self._drafting = True
         return self.decoder.logits(hidden[-1:])
 
     @torch.inference_mode()
@@ -155,25 +146,23 @@ class DraftState:
         """Adds draft nodes and gives the logits after each, [nodes, draft vocab].
 
         Args:
-            parents: node numbers (in order of addition since `begin`), -1 for the newest committed token.
+            parents: node numbers (in order of addition since `begin`, or as `extend` has renumbered them), -1 for the
+                newest committed token.
+
+        Raises:
+            InternalError: no draft is under way.
         """
-        known = len(self._depths)
-        total = known + len(tokens)
-        seen = np.zeros((total, total), dtype=np.bool_)
-        seen[:known, :known] = self._seen
-        for index, parent in enumerate(parents):
-            node = known + index
-            if parent >= 0:
-                seen[node] = seen[parent]
-            seen[node, node] = True
-            self._depths.append(1 if parent < 0 else self._depths[parent] + 1)
-        self._seen = seen
-        positions = torch.tensor([self._root + depth for depth in self._depths[known:]])
-        chain = len(tokens) == 1 and bool(seen[known].all())
-        visible = None if chain else torch.from_numpy(seen[known:])
+        if not self._drafting:
+            raise InternalError("Draft nodes were added before a draft was begun.")
+        nodes, known = self._nodes, len(self._nodes)
+        if self._reused is not None:
+            self._reused.freshen(len(self.tokens) - 1)
+        nodes.add(tokens, parents)
+        positions = torch.tensor([len(self.tokens) - 1 + depth for depth in nodes.depths[known:]])
+        visible = None if nodes.is_chain else torch.from_numpy(nodes.visible(known))
         new = torch.tensor(tokens)
         self._self_cache(new, positions)
-        return self.decoder.logits(self._features(new, positions, visible))
+        return self.decoder.logits(self._features(new, positions, visible, self._self.length))
 
     def _self_cache(self, tokens: torch.Tensor, positions: torch.Tensor) -> None:
         """Appends these tokens' keys and values of self-attention."""
@@ -181,20 +170,24 @@ class DraftState:
             x = self.decoder.embed(tokens)
             self._self.append(self.decoder.self_keys_values(x, *self.decoder.rotary(positions, x.dtype)))
 
-    def _features(self, tokens: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:
-        """Features of the newest rows of the self-attention cache. `visible` [rows, draft nodes]: who sees whom among
-        the draft; None: each row sees all rows before it.
+    def _features(
+        self, tokens: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor | None, columns: int
+    ) -> torch.Tensor:
+        """Features of the last rows of the first `columns` rows of the self-attention cache.
+
+        Args:
+            visible: [rows, draft nodes], who sees whom among the draft; None: each row sees all rows before it.
         """
         decoder = self.decoder
         x = decoder.embed(tokens)
         cos, sin = decoder.rotary(positions, x.dtype)
-        rows, columns = len(tokens), self._self.length
+        rows = len(tokens)
         mask: torch.Tensor | None = None
         if visible is not None:
             mask = torch.cat((torch.ones(rows, columns - visible.shape[1], dtype=torch.bool), visible), dim=1)
         elif rows > 1:
             mask = torch.ones(rows, columns, dtype=torch.bool).tril(columns - rows)
-        x = decoder.self_attend(x, self._self.keys_values, mask, cos, sin)
+        x = decoder.self_attend(x, self._self.before(columns), mask, cos, sin)
         unscaled = decoder.config.unscaled_memory_rope
         x = decoder.cross_attend(
             x, self._memory.keys_values, *(decoder.memory_rotary(positions, x.dtype) if unscaled else (cos, sin))
@@ -204,9 +197,8 @@ class DraftState:
         return self._reused.run(x, cos, sin, visible)
 
     def _drop_draft(self) -> None:
-        if self._depths:
-            self._depths = []
-            self._seen = np.zeros((0, 0), dtype=np.bool_)
+        self._drafting = False
+        self._nodes.clear()
         self._self.crop(self._read)
         if self._reused is not None:
             self._reused.drop_predictions()

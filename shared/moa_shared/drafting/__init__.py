@@ -1,8 +1,22 @@
-"""Drafting: chains and the paper's dynamic trees, over any drafter."""
+"""Drafting: chains, the paper's dynamic trees, drafts that grow while they are verified, and prompt look-up."""
 
-from moa_shared.drafting.base import Drafter
+from moa_shared.drafting.base import Drafter, GrowingDrafter
 from moa_shared.drafting.chain import draft_chain
-from moa_shared.drafting.dynamic_tree import draft_tree
+from moa_shared.drafting.dynamic_tree import TreeShape, draft_tree
+from moa_shared.drafting.growing import CHAIN, GrowingDraft, Growth, GrowthShape
+from moa_shared.drafting.lookup import TextIndex
 from moa_shared.drafting.pool import CandidatePool
 
-__all__ = ["CandidatePool", "Drafter", "draft_chain", "draft_tree"]
+__all__ = [
+    "CHAIN",
+    "CandidatePool",
+    "Drafter",
+    "GrowingDraft",
+    "GrowingDrafter",
+    "Growth",
+    "GrowthShape",
+    "TextIndex",
+    "TreeShape",
+    "draft_chain",
+    "draft_tree",
+]

@@ -29,3 +29,16 @@ class Drafter(Protocol):
     def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
         """Adds nodes (parents: numbers in order of addition, -1 the root); logits [nodes, columns] after each."""
         ...
+
+
+class GrowingDrafter(Drafter, Protocol):
+    """A drafter whose draft goes on while tokens are committed."""
+
+    def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
+        """Appends committed tokens.
+
+        Returns:
+            former numbers of the draft nodes below the last of them, which are 0, 1, ... from now on; None: no draft is
+            left, the next must `begin`. A drafter that cannot keep a draft always returns None.
+        """
+        ...

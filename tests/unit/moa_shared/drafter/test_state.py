@@ -159,4 +159,131 @@ def test_rows_of_another_width_and_empty_conversations_are_refused() -> None:
         state.append_reused_state(0, torch.zeros(1, 3))
 
 
+class Model:
+    """What a state should hold, to compare with one that is filled anew."""
+
+    def __init__(self, decoder: DraftDecoder) -> None:
+        self.decoder = decoder
+        self.tokens = [3, 1]
+        self.memory = 1  # without any state a new draft predicts nothing before its root
+        self.nodes: list[tuple[int, int]] = []
+
+    def path(self, node: int) -> list[int]:
+        path: list[int] = []
+        while node >= 0:
+            token, node = self.nodes[node]
+            path.insert(0, token)
+        return path
+
+    def logits(self, node: int) -> torch.Tensor:
+        fresh = DraftState(self.decoder)
+        fresh.extend(self.tokens)
+        fresh.append_memory(0, ROWS[: self.memory])
+        fresh.append_reused_state(0, STATES[: self.memory])
+        logits = fresh.begin()
+        for step, token in enumerate(self.path(node)):
+            logits = fresh.expand([token], [step - 1])
+        return logits[0]
+
+
+@pytest.mark.parametrize("reused_layers", [0, 2])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_draft_pruned_and_gone_on_with_is_as_a_new_one(reused_layers: int, data: st.DataObject) -> None:
+    """Commits along the draft, off it and back, in any order, change nothing of what the draft says."""
+    decoder = DECODERS[reused_layers]
+    state, model = DraftState(decoder), Model(decoder)
+    state.extend(model.tokens)
+    state.append_memory(0, ROWS[:1])
+    state.append_reused_state(0, STATES[:1])
+    begun = False
+    for _ in range(data.draw(st.integers(2, 12))):
+        action = data.draw(st.sampled_from(["expand", "expand", "along", "off", "crop", "memory"]))
+        if not begun:
+            close(state.begin()[0], model.logits(-1))
+            begun, model.nodes = True, []
+        if action == "expand":
+            count = data.draw(st.integers(1, 3))
+            parents = [data.draw(st.integers(-1, len(model.nodes) - 1)) for _ in range(count)]
+            tokens = [len(model.nodes) + index for index in range(count)]  # siblings differ
+            model.nodes += zip(tokens, parents, strict=True)
+            logits = state.expand(tokens, parents)
+            for index in range(count):
+                close(logits[index], model.logits(len(model.nodes) - count + index))
+        elif action == "along" and model.nodes:
+            node = data.draw(st.integers(0, len(model.nodes) - 1))
+            path, below = model.path(node), {node: -1}
+            for other, (_, parent) in enumerate(model.nodes):
+                if parent in below:
+                    below[other] = len(below) - 1
+            kept = state.extend(path)
+            assert kept == tuple(list(below)[1:])
+            model.tokens += path
+            model.nodes = [(model.nodes[other][0], below[model.nodes[other][1]]) for other in kept]
+        elif action == "off":
+            path = model.path(data.draw(st.integers(-1, len(model.nodes) - 1)))
+            assert state.extend([*path, 29]) is None
+            model.tokens += [*path, 29]
+            begun = False
+        elif action == "crop":
+            length = data.draw(st.integers(2, len(model.tokens)))
+            state.crop(length)
+            del model.tokens[length:]
+            model.memory = min(model.memory, length)
+            begun = False
+        elif action == "memory":
+            stop = min(len(model.tokens) - 1, len(ROWS), model.memory + 2)
+            if stop > model.memory:
+                state.append_memory(model.memory, ROWS[model.memory : stop])
+                state.append_reused_state(model.memory, STATES[model.memory : stop])
+                model.memory = stop
+                begun = False  # what is computed already stays as it was
+
+
+@pytest.mark.parametrize("known", [(0, 3), (2, 5), (0, 0)])
+def test_states_that_come_during_a_draft_take_the_predictions_places(known: tuple[int, int]) -> None:
+    """Keys and values of the reused layers are those of the states where they have come, once each."""
+    decoder = DECODERS[2]
+    state = DraftState(decoder)
+    state.extend(TOKENS[:6])
+    state.append_memory(0, ROWS)
+    state.append_reused_state(known[0], STATES[known[0] : known[1]])
+    state.begin()
+    for step, token in enumerate(TOKENS[6:]):
+        state.expand([token], [step - 1])
+    assert state.extend(TOKENS[6:]) == ()
+    state.append_reused_state(0, STATES)
+    late = state.expand([11], [-1])
+    fresh = filled(decoder)
+    fresh.begin()
+    # The newest committed token's own row was predicted from older rows: near, not equal.
+    assert float((late - fresh.expand([11], [-1])).norm() / late.norm()) < 0.05
+    reused, other = state._reused, fresh._reused
+    assert reused is not None
+    assert other is not None
+    for mine, theirs in zip(reused._caches, other._caches, strict=True):
+        for ours, expected in zip(mine.keys_values, theirs.keys_values, strict=True):
+            assert ours.shape == expected.shape
+            close(ours[:, :7], expected[:, :7])
+
+
+def test_a_long_chain_holds_no_masks_and_is_as_a_short_one_read_anew() -> None:
+    decoder = DECODERS[2]
+    state, fresh = filled(decoder), filled(decoder)
+    state.begin()
+    logits = torch.empty(0)
+    text = [node % 30 for node in range(600)]
+    for node, token in enumerate(text):
+        logits = state.expand([token], [node - 1])
+    assert state._nodes.is_chain
+    fresh.extend(text)
+    close(fresh.begin(), logits)
+
+
+def test_nodes_without_a_draft_are_refused() -> None:
+    state = filled(DECODERS[0])
+    with pytest.raises(InternalError, match="before a draft was begun"):
+        state.expand([1], [-1])
+
+
 DECODERS = {reused_layers: make_decoder(reused_layers) for reused_layers in (0, 2)}

@@ -1,0 +1,105 @@
+"""The nodes that a drafter has taken in below the newest committed token, re-rooted as tokens are committed.
+
+Pure bookkeeping for drafters that hold a cache row a node. State: tokens, parents and depths, numbered as in a
+`DraftTree`. Invariant: the first `trunk` nodes are a chain from the root, so a long chain costs no masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from moa_shared.tree import ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """What committed tokens leave of a draft.
+
+    Args:
+        path: numbers of the nodes that the tokens follow, as far as they do.
+        kept: former numbers of the nodes below the last token, which are 0, 1, ... now; None: the tokens have left
+            the nodes, and none is kept.
+    """
+
+    path: tuple[int, ...]
+    kept: tuple[int, ...] | None
+
+
+class DraftNodes:
+    """Grows by `add`, is pruned by `advance`."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.depths: list[int] = []
+        self.trunk = 0
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def is_chain(self) -> bool:
+        return self.trunk == len(self.tokens)
+
+    def clear(self) -> None:
+        self.tokens, self.parents, self.depths, self.trunk = [], [], [], 0
+
+    def add(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
+        """Adds nodes; a parent stands before its child (-1: the root)."""
+        for token, parent in zip(tokens, parents, strict=True):
+            node = len(self.tokens)
+            if self.trunk == node and parent == node - 1:
+                self.trunk += 1
+            self.tokens.append(token)
+            self.parents.append(parent)
+            self.depths.append(1 if parent == ROOT else self.depths[parent] + 1)
+
+    def advance(self, tokens: Sequence[int]) -> Advance:
+        """Makes the node that these committed tokens lead to the root."""
+        path = self._walk(tokens)
+        if len(path) < len(tokens):
+            self.clear()
+            return Advance(path, None)
+        if not path:
+            return Advance((), tuple(range(len(self))))
+        if self.is_chain:
+            kept = list(range(path[-1] + 1, len(self)))
+        else:
+            below = {path[-1]}
+            kept = []
+            for node in range(path[-1] + 1, len(self)):
+                if self.parents[node] in below:
+                    below.add(node)
+                    kept.append(node)
+        number = {former: node for node, former in enumerate(kept)} | {path[-1]: ROOT}
+        moved = [self.tokens[node] for node in kept], [number[self.parents[node]] for node in kept]
+        self.clear()
+        self.add(*moved)
+        return Advance(path, tuple(kept))
+
+    def visible(self, first: int) -> npt.NDArray[np.bool_]:
+        """[nodes from `first` on, nodes] bool: row sees column, which is itself or one of its ancestors."""
+        seen = np.zeros((len(self) - first, len(self)), dtype=np.bool_)
+        for row, node in enumerate(range(first, len(self))):
+            while node >= self.trunk:
+                seen[row, node] = True
+                node = self.parents[node]
+            seen[row, : node + 1] = True
+        return seen
+
+    def _walk(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        path: list[int] = []
+        node = ROOT
+        for token in tokens:
+            child = next(
+                (at for at in range(node + 1, len(self)) if self.parents[at] == node and self.tokens[at] == token), None
+            )
+            if child is None:
+                break
+            path.append(child)
+            node = child
+        return tuple(path)

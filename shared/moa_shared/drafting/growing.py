@@ -1,0 +1,242 @@
+"""A draft that grows step by step while verdicts prune it: best first, in any drafter's order of likelihood.
+
+State: the nodes that the drafter knows, with their candidates, below the newest committed token. A candidate is a node
+that was not given out yet, or was and is not part of the draft any more. Invariant: whatever draft is passed, what is
+given hangs below it and is what the drafter says there; what was computed for unchanged nodes is not computed again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import torch
+
+from moa_shared.coupling import Sampling, draft_scores
+from moa_shared.drafting.base import GrowingDrafter
+from moa_shared.tree import ROOT, DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """New nodes below a draft.
+
+    Args:
+        parents: node numbers of the draft (-1: the newest committed token), going on with the new nodes.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthShape:
+    """How a draft grows.
+
+    Args:
+        breadth: candidates of each expanded node, and nodes expanded a step; 1: a chain.
+        nodes: the most nodes of a draft in flight; 64 are what a server verifies at once.
+        survival: least probability of a node and all before it, as the drafter sees it, that is worth verifying: a node
+            costs the server 1 ms of 45 (docs/bench.md) and some bytes, and saves a plain step if it survives.
+    """
+
+    breadth: int = 8
+    nodes: int = 64
+    survival: float = 0.03
+
+
+CHAIN = GrowthShape(breadth=1, nodes=1 << 20, survival=0.0)
+
+
+@dataclass(eq=False, slots=True)
+class _Node:
+    token: int
+    parent: _Node | None
+    step: float  # its own log-score; -inf for what the drafter did not propose
+    score: float  # sum of log-scores from the first root
+    depth: int
+    expanded: bool = False
+    state_number: int = ROOT  # of an expanded node in the drafter
+    children: dict[int, _Node] = field(default_factory=dict)
+    number: int = -2  # in the draft of the call under way, where `call` is that call
+    call: int = 0
+
+
+class GrowingDraft:
+    """One conversation's draft in flight.
+
+    Args:
+        drafter: is told of committed tokens through `commit` alone, so that both agree on what is left of a draft.
+    """
+
+    def __init__(self, drafter: GrowingDrafter, shape: GrowthShape) -> None:
+        self._drafter = drafter
+        self._shape = shape
+        self._floor = math.log(shape.survival) if shape.survival > 0 else -math.inf
+        self._sampling = Sampling()
+        self._root = _Node(-1, None, 0.0, 0.0, 0)
+        self._call = 0
+
+    def forget(self) -> None:
+        """The drafter's draft was dropped, or is another one's."""
+        self._root = _Node(-1, None, 0.0, 0.0, 0)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Appends committed tokens; what hangs below the last of them stays."""
+        kept = self._drafter.extend(tokens)
+        if kept is None:
+            self.forget()
+            return
+        node: _Node | None = self._root
+        for token in tokens:
+            node = node.children.get(token) if node is not None else None
+        if node is None or not node.expanded:  # the drafter says that it knows that node
+            self.forget()
+            return
+        node.parent, node.state_number = None, ROOT
+        self._root = node
+        number = {former: now for now, former in enumerate(kept)}
+        below = list(node.children.values())
+        while below:
+            child = below.pop()
+            if child.expanded:
+                child.state_number = number[child.state_number]
+                below += child.children.values()
+
+    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
+        """One step of the drafter: what is worth adding to `draft`, which hangs below the newest committed token.
+
+        Empty where nothing is: all that is likely enough is there, or the draft is as large as it may be.
+        """
+        nodes = self._place(draft, sampling)
+        room = self._shape.nodes - len(draft)
+        while room > 0:
+            grown = self._expand_best(nodes)
+            if growth := self._give(nodes, room):
+                return Growth(tuple(node.token for node in growth), tuple(_number(node.parent) for node in growth))
+            if not grown:
+                break
+        return Growth()
+
+    def next_token(self, draft: DraftTree, sampling: Sampling) -> int:
+        """The drafter's own choice after the newest node of a draft."""
+        leaf = self._place(draft, sampling)[-1]
+        if not leaf.expanded:
+            self._expand([leaf])
+        return max(leaf.children.values(), key=lambda child: child.step).token
+
+    # ------------------------------------------------------------ inside
+
+    def _place(self, draft: DraftTree, sampling: Sampling) -> list[_Node]:
+        """The root and the nodes of a draft."""
+        if sampling != self._sampling:
+            self.forget()
+            self._sampling = sampling
+        self._call += 1
+        nodes = [self._root]
+        self._root.call, self._root.number = self._call, ROOT
+        for number, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
+            above = nodes[parent + 1]
+            node = above.children.get(token)
+            if node is None:
+                # Somebody else's guess. The likeliest of all, so that it is followed.
+                node = above.children[token] = _Node(token, above, -math.inf, above.score, above.depth + 1)
+            node.call, node.number = self._call, number
+            nodes.append(node)
+        return nodes
+
+    def _expand_best(self, nodes: Sequence[_Node]) -> bool:
+        """Expands the best nodes of the draft that are not; False if there are none worth it."""
+        if self._shape.breadth == 1:
+            best = [node for node in nodes[-1:] if not node.expanded]
+        else:
+            least = self._root.score + self._floor
+            open_nodes = [node for node in nodes if not node.expanded and node.score >= least]
+            best = heapq.nlargest(self._shape.breadth, open_nodes, key=lambda node: node.score)
+        if best:
+            self._expand(best)
+        return bool(best)
+
+    def _expand(self, nodes: Sequence[_Node]) -> None:
+        """Gives these nodes their candidates, and those above them that have none."""
+        if not self._root.expanded:
+            self._candidates([self._root], self._drafter.begin())
+            self._root.state_number = ROOT
+        wanted: dict[int, _Node] = {}
+        for node in nodes:
+            at: _Node | None = node
+            while at is not None and not at.expanded and id(at) not in wanted:
+                wanted[id(at)] = at
+                at = at.parent
+        batch = sorted(wanted.values(), key=lambda node: node.depth)
+        if not batch:
+            return
+        for number, node in enumerate(batch, self._known()):
+            node.state_number = number
+        logits = self._drafter.expand(
+            [node.token for node in batch],
+            [node.parent.state_number if node.parent is not None else ROOT for node in batch],
+        )
+        self._candidates(batch, logits)
+
+    def _known(self) -> int:
+        """Nodes that the drafter holds."""
+        known = 0
+        below = list(self._root.children.values())
+        while below:
+            node = below.pop()
+            if node.expanded:
+                known += 1
+                below += node.children.values()
+        return known
+
+    def _candidates(self, nodes: Sequence[_Node], logits: torch.Tensor) -> None:
+        ids = self._drafter.token_ids
+        first = self._drafter.next_position - self._root.depth
+        scores = draft_scores(logits, [first + node.depth for node in nodes], self._sampling, ids)
+        best, columns = scores.topk(min(self._shape.breadth, scores.shape[-1]), dim=-1)
+        tokens = columns if ids is None else ids[columns]
+        for node, row_tokens, row_scores in zip(nodes, tokens.tolist(), best.tolist(), strict=True):
+            node.expanded = True
+            for token, score in zip(row_tokens, row_scores, strict=True):
+                if score == -math.inf:
+                    break  # outside the support
+                step = min(0.0, score)
+                if (child := node.children.get(token)) is not None:
+                    child.step = step
+                else:
+                    node.children[token] = _Node(token, node, step, node.score + step, node.depth + 1)
+
+    def _give(self, nodes: Sequence[_Node], room: int) -> list[_Node]:
+        """The best candidates below the draft, best first, and numbered as new nodes of it."""
+        if self._shape.breadth == 1:
+            child = max(nodes[-1].children.values(), key=lambda child: child.step)
+            child.call, child.number = self._call, len(nodes) - 1
+            return [child]
+        least = self._root.score + self._floor
+        order = count()
+
+        def candidates(node: _Node) -> list[tuple[float, int, _Node]]:
+            return [
+                (-child.score, next(order), child)
+                for child in node.children.values()
+                if child.call != self._call and child.score >= least and child.step > -math.inf
+            ]
+
+        heap = [candidate for node in nodes for candidate in candidates(node)]
+        heapq.heapify(heap)
+        given: list[_Node] = []
+        while heap and len(given) < room:
+            _, _, node = heapq.heappop(heap)
+            node.call, node.number = self._call, len(nodes) - 1 + len(given)
+            given.append(node)
+            for candidate in candidates(node):
+                heapq.heappush(heap, candidate)
+        return given
+
+
+def _number(node: _Node | None) -> int:
+    return ROOT if node is None else node.number

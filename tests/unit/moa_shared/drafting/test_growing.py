@@ -1,0 +1,185 @@
+"""Drafts that grow while they are pruned, over a toy drafter that keeps its draft, and one that cannot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_shared.coupling import Sampling
+from moa_shared.drafter.draft_nodes import DraftNodes
+from moa_shared.drafting import CHAIN, GrowingDraft, Growth, GrowthShape, draft_chain
+from moa_shared.tree import DraftTree
+
+VOCAB = 7
+TREE = GrowthShape(breadth=3, nodes=24, survival=0.02)
+GREEDY = Sampling()
+
+
+class ToyDrafter:
+    """Logits that depend on the last two tokens of the text; a node is expanded once."""
+
+    token_ids = None
+
+    def __init__(self, seed: int, *, keeps: bool = True) -> None:
+        self.text = [0]
+        self.steps = 0
+        self._keeps = keeps
+        self._nodes = DraftNodes()
+        self._begun = False
+        self._table = 2 * torch.randn(VOCAB, VOCAB, VOCAB, generator=torch.Generator().manual_seed(seed))
+
+    @property
+    def next_position(self) -> int:
+        return len(self.text)
+
+    def logits(self, text: Sequence[int]) -> torch.Tensor:
+        return self._table[([0, *text])[-2], text[-1]]
+
+    def begin(self) -> torch.Tensor:
+        self._nodes.clear()
+        self._begun = True
+        self.steps += 1
+        return self.logits(self.text)[None]
+
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
+        assert self._begun
+        known = len(self._nodes)
+        self._nodes.add(tokens, parents)
+        pairs = list(zip(self._nodes.tokens, self._nodes.parents, strict=True))
+        assert len(set(pairs)) == len(pairs)
+        self.steps += 1
+        tree = DraftTree(tuple(self._nodes.tokens), tuple(self._nodes.parents))
+        paths = [[tree.tokens[step] for step in tree.path_to(node)] for node in range(known, len(tree))]
+        return torch.stack([self.logits([*self.text, *path]) for path in paths])
+
+    def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
+        self.text += tokens
+        if not (self._begun and self._keeps):
+            self._begun = False
+            return None
+        kept = self._nodes.advance(tokens).kept
+        self._begun = kept is not None
+        return kept
+
+
+def add(draft: DraftTree, growth: Growth) -> DraftTree:
+    return DraftTree(draft.tokens + growth.tokens, draft.parents + growth.parents)
+
+
+def survival(toy: ToyDrafter, draft: DraftTree, node: int) -> float:
+    text, log = list(toy.text), 0.0
+    for step in draft.path_to(node):
+        log += float(toy.logits(text).log_softmax(-1)[draft.tokens[step]])
+        text.append(draft.tokens[step])
+    return math.exp(log)
+
+
+@given(st.integers(0, 99), st.integers(1, 8), st.sampled_from([0.0, 0.7]))
+def test_a_chain_grows_to_what_is_drafted_at_once(seed: int, length: int, temperature: float) -> None:
+    sampling = Sampling(temperature, seed=seed)
+    toy = ToyDrafter(seed)
+    growing, draft = GrowingDraft(toy, CHAIN), DraftTree((), ())
+    for _ in range(length):
+        growth = growing.grow(draft, sampling)
+        assert len(growth.tokens) == 1
+        draft = add(draft, growth)
+    assert draft == draft_chain(ToyDrafter(seed), length, sampling)
+    assert toy.steps == length
+
+
+@given(st.integers(0, 99))
+def test_a_tree_grows_until_it_holds_what_is_likely_enough(seed: int) -> None:
+    toy = ToyDrafter(seed)
+    growing, draft = GrowingDraft(toy, TREE), DraftTree((), ())
+    while (growth := growing.grow(draft, GREEDY)).tokens:
+        draft = add(draft, growth)
+    assert growing.grow(draft, GREEDY) == Growth()
+    chances = [survival(toy, draft, node) for node in range(len(draft))]
+    assert min(chances) >= TREE.survival - 1e-6
+    assert len(draft) <= TREE.nodes
+    if len(draft) < TREE.nodes:  # nothing likely was left out, but for what is not among a node's best
+        for node in range(-1, len(draft)):
+            text = [*toy.text, *(draft.tokens[step] for step in draft.path_to(node))]
+            best = toy.logits(text).log_softmax(-1).exp().topk(TREE.breadth)
+            for token, chance in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+                above = chances[node] if node >= 0 else 1.0
+                assert draft.child_with(node, token) is not None or above * chance < TREE.survival + 1e-6
+
+
+@given(st.integers(0, 99))
+def test_a_step_gives_its_nodes_best_first(seed: int) -> None:
+    toy = ToyDrafter(seed)
+    growing, draft = GrowingDraft(toy, TREE), DraftTree((), ())
+    for _ in range(3):
+        known = len(draft)
+        draft = add(draft, growing.grow(draft, GREEDY))
+        chances = [survival(toy, draft, node) for node in range(known, len(draft))]
+        assert chances == pytest.approx(sorted(chances, reverse=True))
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
+@given(data=st.data())
+def test_any_draft_is_gone_on_with_as_a_new_drafter_would(shape: GrowthShape, keeps: bool, data: st.DataObject) -> None:
+    seed = data.draw(st.integers(0, 9))
+    sampling = Sampling(data.draw(st.sampled_from([0.0, 0.8])), seed=3)
+    toy = ToyDrafter(seed, keeps=keeps)
+    growing, draft = GrowingDraft(toy, shape), DraftTree((), ())
+    for _ in range(data.draw(st.integers(1, 8))):
+        action = data.draw(st.sampled_from(["grow", "grow", "commit", "leave", "prune", "other"]))
+        if action == "grow":
+            draft = add(draft, growing.grow(draft, sampling))
+        elif action == "commit" and draft:
+            node = data.draw(st.integers(0, len(draft) - 1))
+            growing.commit([draft.tokens[step] for step in draft.path_to(node)])
+            draft = draft.subtree(node)
+        elif action == "leave":
+            tokens = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=3))
+            node = -1
+            for token in tokens:
+                node = draft.child_with(node, token) if node is not None else None  # type: ignore[assignment]
+            growing.commit(tokens)
+            draft = draft.subtree(node) if node is not None else DraftTree((), ())
+        elif action == "prune":
+            draft = draft.prefix(data.draw(st.integers(0, len(draft))))
+        elif action == "other":
+            parent = len(draft) - 1 if shape is CHAIN else data.draw(st.integers(-1, len(draft) - 1))
+            token = data.draw(st.integers(0, VOCAB - 1))
+            if draft.child_with(parent, token) is None:
+                draft = add(draft, Growth((token,), (parent,)))
+    fresh = ToyDrafter(seed)
+    fresh.text = list(toy.text)
+    again = GrowingDraft(fresh, shape)
+    assert growing.next_token(draft, sampling) == again.next_token(draft, sampling)
+    if shape is CHAIN:
+        assert growing.grow(draft, sampling) == again.grow(draft, sampling)
+    else:
+        while (growth := growing.grow(draft, sampling)).tokens:
+            draft = add(draft, growth)
+        siblings = list(zip(draft.parents, draft.tokens, strict=True))
+        assert len(set(siblings)) == len(siblings)
+
+
+def test_what_a_verdict_confirms_is_not_computed_again() -> None:
+    toy = ToyDrafter(5)
+    growing, draft = GrowingDraft(toy, CHAIN), DraftTree((), ())
+    for _ in range(6):
+        draft = add(draft, growing.grow(draft, GREEDY))
+    growing.commit(draft.tokens[:4])
+    draft = draft.subtree(3)
+    before = toy.steps
+    growing.grow(draft, GREEDY)
+    assert toy.steps == before + 1
+
+
+def test_other_sampling_settings_begin_anew() -> None:
+    toy = ToyDrafter(5)
+    growing = GrowingDraft(toy, CHAIN)
+    growing.grow(DraftTree((), ()), GREEDY)
+    for seed in range(5):
+        sampling = Sampling(1.5, seed=seed)
+        assert growing.grow(DraftTree((), ()), sampling).tokens == draft_chain(ToyDrafter(5), 1, sampling).tokens
