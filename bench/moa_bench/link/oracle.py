@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from moa_shared.drafter.draft_nodes import DraftNodes
 from moa_shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -79,23 +80,30 @@ class OracleDrafter:
         self._clock = clock
         self._sleep = sleep
         self._agreed = 0  # committed tokens that are the script's
-        self._nodes: list[tuple[int, bool]] = []  # depth of each draft node, and whether its path is the script's
+        self._nodes = DraftNodes()
+        self._on_text: list[bool] = []  # whether the path of each draft node is the script's
+        self._drafting = False
 
     # ------------------------------------------------------------ what the server said
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Appends committed tokens."""
+    def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
+        """Appends committed tokens; former numbers of the draft nodes below them, None if the draft is gone."""
         for token in tokens:
             place = len(self.tokens)
             if self._agreed == place < len(self.script.tokens) and self.script.tokens[place] == token:
                 self._agreed += 1
             self.tokens.append(token)
+        kept = self._nodes.advance(tokens).kept if self._drafting else None
+        self._on_text = [self._on_text[node] for node in kept or ()]
+        self._drafting = kept is not None
+        return kept
 
     def crop(self, length: int) -> None:
         """Forgets everything from position `length` on."""
         del self.tokens[length:]
         self._agreed = min(self._agreed, length)
         self._nodes.clear()
+        self._on_text, self._drafting = [], False
 
     def append_memory(self, start: int, rows: torch.Tensor) -> None:
         """Counts memory rows."""
@@ -124,18 +132,19 @@ class OracleDrafter:
     def begin(self) -> torch.Tensor:
         """Logits [1, vocab] of the token after the newest committed one."""
         self._nodes.clear()
+        self._on_text, self._drafting = [], True
         return self._step([(0, not self.has_left_the_script)])
 
     def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
         """Logits [nodes, vocab] after each new node."""
-        new = []
+        known = len(self._nodes)
+        self._nodes.add(tokens, parents)
         for token, parent in zip(tokens, parents, strict=True):
-            depth, on_text = self._nodes[parent] if parent >= 0 else (0, not self.has_left_the_script)
-            position = self.next_position + depth
+            on_text = self._on_text[parent] if parent >= 0 else not self.has_left_the_script
+            position = self.next_position + self._nodes.depths[len(self._on_text)] - 1
             right = on_text and position < len(self.script.tokens) and self.script.tokens[position] == token
-            new.append((depth + 1, right))
-            self._nodes.append(new[-1])
-        return self._step(new)
+            self._on_text.append(right)
+        return self._step(list(zip(self._nodes.depths, self._on_text, strict=True))[known:])
 
     def _step(self, rows: Sequence[tuple[int, bool]]) -> torch.Tensor:
         import torch

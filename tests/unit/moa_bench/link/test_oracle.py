@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moa_bench.link.oracle import OracleDrafter, Script
 from moa_shared.coupling import Sampling
-from moa_shared.drafting import draft_chain
+from moa_shared.drafting import CHAIN, GrowingDraft, draft_chain
 from moa_shared.errors import ConfigError
+from moa_shared.tree import DraftTree
 
 VOCAB = 50
 TEXT = tuple((7 * place) % VOCAB for place in range(400))
@@ -109,3 +110,28 @@ def test_memory_is_taken_in_and_counted() -> None:
 def test_an_impossible_rate_is_refused(acceptance: float) -> None:
     with pytest.raises(ConfigError, match="expected 0 to 1"):
         Script(TEXT, acceptance, 0, VOCAB)
+
+
+@settings(deadline=None)  # a busy machine is not a defect
+@given(st.floats(0.3, 1.0), st.integers(0, 1 << 32), st.lists(st.integers(1, 6), min_size=1, max_size=8))
+def test_a_draft_that_grows_is_the_same_and_costs_a_step_a_node(
+    acceptance: float, seed: int, lengths: list[int]
+) -> None:
+    """Committed tokens that the draft holds re-root it; others end it."""
+    drafter = oracle(acceptance, seed)
+    drafter.extend(TEXT[:10])
+    growing, draft = GrowingDraft(drafter, CHAIN), DraftTree.chain(())
+    for length in lengths:
+        for _ in range(length):
+            steps = drafter.steps
+            growth = growing.grow(draft, GREEDY)
+            assert drafter.steps == steps + 1
+            draft = DraftTree(draft.tokens + growth.tokens, draft.parents + growth.parents)
+        anew = oracle(acceptance, seed)
+        anew.extend(drafter.tokens)
+        assert draft == draft_chain(anew, len(draft), GREEDY)
+        start = drafter.next_position
+        tokens = TEXT[start : start + max(1, length - 1)]
+        growing.commit(tokens)
+        follows = draft.tokens[: len(tokens)] == tokens
+        draft = draft.subtree(len(tokens) - 1) if follows else DraftTree.chain(())
