@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, fresh_tensors, load_checkpoint
-from moa_shared.drafting import draft_chain, draft_tree
+from moa_shared.drafting import CHAIN, GrowthShape, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import ConfigError, MismatchError
 from moa_shared.models import ModelFiles, load_part, load_target_model, load_tokenizer, resolve
@@ -64,13 +64,15 @@ def load_device(settings: ClientSettings, served: pb.DescribeResponse, progress:
     if settings.drafter == "lookup":
         drafter = LookupDrafter(settings.length)
     elif settings.drafter == "random":
-        drafter = MoaDrafter(_states(_random_checkpoint(files), files, settings), _recipe(settings), reads_memory=False)
+        states = _states(_random_checkpoint(files), files, settings)
+        drafter = MoaDrafter(states, _recipe(settings), reads_memory=False, shape=_growth(settings))
     elif settings.drafter != "none":
         checkpoint = _checkpoint(settings, files, served, progress)
         if checkpoint is not None:
             identity.drafter_fingerprint = bytes.fromhex(checkpoint.fingerprint)
             check_identity(served.identity, identity)
-            drafter = MoaDrafter(_states(checkpoint, files, settings), _recipe(settings), reads_memory=True)
+            states = _states(checkpoint, files, settings)
+            drafter = MoaDrafter(states, _recipe(settings), reads_memory=True, shape=_growth(settings))
             memory_width = checkpoint.config.memory_width
             state_width = checkpoint.config.hidden_size if checkpoint.config.reused_layers else 0
     return Device(files, load_tokenizer(files), identity, drafter, memory_width, state_width)
@@ -125,6 +127,11 @@ def _recipe(settings: ClientSettings) -> Recipe:
         return lambda state, sampling: draft_chain(state, settings.length, sampling)
     shape = TreeShape(settings.depth, settings.breadth, settings.nodes)
     return lambda state, sampling: draft_tree(state, shape, sampling)[0]
+
+
+def _growth(settings: ClientSettings) -> GrowthShape:
+    """Of drafts that are streamed: how deep they go is measured, not set."""
+    return CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth)
 
 
 def _random_checkpoint(files: ModelFiles) -> Checkpoint:

@@ -12,7 +12,7 @@ from moa_server.stepper import MemorySource, Stepper
 from moa_server.target import Target
 from moa_shared.drafter import DrafterConfig, DraftState, fresh_tensors
 from moa_shared.drafter.checkpoint import Checkpoint
-from moa_shared.drafting import draft_chain, draft_tree
+from moa_shared.drafting import CHAIN, GrowthShape, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 
 from tests.net.server_peer import IDENTITY, LAYERS, VOCAB
@@ -70,6 +70,7 @@ def device(target: Target, name: str) -> Device:
             lambda: DraftState(decoder),
             lambda state, sampling: draft_tree(state, shape, sampling)[0] if tree else draft_chain(state, 4, sampling),
             reads_memory=name != "random",
+            shape=GrowthShape(breadth=3, survival=0.0) if tree else CHAIN,
         )
         if name != "random":
             memory_width, state_width = made.config.memory_width, 32 if reused_layers else 0
