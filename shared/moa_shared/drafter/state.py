@@ -39,6 +39,7 @@ class DraftState:
 
     # ------------------------------------------------------------ what the server said
 
+    @torch.inference_mode()
     def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
         """Appends committed tokens. Where the draft under way holds them, it goes on below the last of them.
 
@@ -59,6 +60,7 @@ class DraftState:
             self._reused.re_root(nodes, rows)
         return advance.kept
 
+    @torch.inference_mode()
     def crop(self, length: int) -> None:
         """Forgets everything from position `length` on."""
         del self.tokens[length:]

@@ -280,6 +280,24 @@ def test_a_long_chain_holds_no_masks_and_is_as_a_short_one_read_anew() -> None:
     close(fresh.begin(), logits)
 
 
+def test_a_long_conversation_can_be_cut_back() -> None:
+    decoder = DECODERS[2]
+    state, fresh = DraftState(decoder), DraftState(decoder)
+    rows = torch.randn(600, CONFIG.memory_width, generator=torch.Generator().manual_seed(2))
+    states = torch.randn(600, 16, generator=torch.Generator().manual_seed(3))
+    text = [place % 30 for place in range(600)]
+    for one, length in ((state, 600), (fresh, 301)):
+        one.extend(text[:length])
+        one.append_memory(0, rows[: length - 1])
+        one.append_reused_state(0, states[: length - 1])
+        one.begin()
+        one.expand([1, 2], [-1, -1])
+        one.extend([2])
+    state.crop(300)
+    fresh.crop(300)
+    close(state.begin(), fresh.begin())
+
+
 def test_nodes_without_a_draft_are_refused() -> None:
     state = filled(DECODERS[0])
     with pytest.raises(InternalError, match="before a draft was begun"):
