@@ -61,17 +61,15 @@ class Checkpoint:
         reused: list[nn.Module] | None = None,
         final_norm: nn.Module | None = None,
     ) -> DraftDecoder:
-        """The client's half, over the target's frozen parts (in `dtype`), which it takes over."""
-        decoder = DraftDecoder(self.config, embeddings, head, reused, final_norm, self.tensors.get("draft_ids"))
-        owned = {
-            name: tensor
-            for name, tensor in self.tensors.items()
-            if name.startswith(("self_attention.", "cross_attention.", "output_norm."))
-        }
-        decoder.load_state_dict(owned, strict=False)
-        decoder = decoder.to(dtype).eval().requires_grad_(False)
-        pack_linears(decoder)
-        return decoder
+        """The client's half, over the target's frozen parts.
+
+        Args:
+            dtype: of the weights: float32, bfloat16, or int8.
+
+        Raises:
+            ConfigError: int8, and torch has no such kernels for this processor.
+        """
+        return DraftDecoder(self.config, self.tensors, dtype, embeddings, head, reused or (), final_norm)
 
 
 def expected_shapes(config: DrafterConfig) -> dict[str, tuple[int, ...]]:

@@ -6,91 +6,99 @@ a run of committed tokens), [rows, hidden size], without a batch dimension: a de
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import nn
 
 from moa_shared.drafter.config import DrafterConfig
-from moa_shared.drafter.layers import DecoderLayer, RMSNorm, Rotary, attend, rotate
+from moa_shared.drafter.inference_layer import Angler, Angles, InferenceLayer, Norm, rotate_rows
+from moa_shared.drafter.layers import DecoderLayer, RMSNorm, Rotary
+from moa_shared.drafter.linear import compute_dtype, make_linear
 from moa_shared.drafter.row_buffer import KeyValues
 
 
-class DraftDecoder(nn.Module):
+class DraftDecoder:
     """Computes drafts.
 
     Args:
         config: of the drafter.
+        tensors: the checkpoint's.
+        dtype: of the weights: float32, bfloat16, or int8 (computes in float32).
         embeddings: the target's, [vocab, hidden size]; frozen, not in the checkpoint.
         head: the target's output weights, [vocab, hidden size] (the embeddings themselves where tied).
-        reused: the target's last N decoder layers (transformers modules), in order.
+        reused: the target's last N decoder layers (transformers modules), in order; left as they are.
         final_norm: the target's (needed for N > 0).
-        draft_ids: the target's token id of each draft vocabulary entry, [draft vocab]; None: all.
     """
 
     def __init__(
         self,
         config: DrafterConfig,
+        tensors: Mapping[str, torch.Tensor],
+        dtype: torch.dtype,
         embeddings: torch.Tensor,
         head: torch.Tensor,
-        reused: list[nn.Module] | None = None,
+        reused: Sequence[nn.Module] = (),
         final_norm: nn.Module | None = None,
-        draft_ids: torch.Tensor | None = None,
     ) -> None:
-        super().__init__()
         self.config = config
-        heads, head_dim, eps = config.target_heads, config.target_head_dim, config.rms_norm_eps
-        self.self_attention = DecoderLayer(config.hidden_size, heads, config.sa_kv_heads, head_dim, config.sa_mlp, eps)
-        self.cross_attention = DecoderLayer(config.hidden_size, heads, config.ca_kv_heads, head_dim, config.ca_mlp, eps)
-        self.output_norm = RMSNorm(config.hidden_size, eps) if config.output_norm else None
-        self.reused = nn.ModuleList(reused or [])
-        self.final_norm = final_norm
-        self.rotary = Rotary(head_dim, config.rope_parameters)
-        self.memory_rotary = Rotary(head_dim, config.memory_rope) if config.unscaled_memory_rope else self.rotary
-        self.draft_ids = draft_ids
-        self.embeddings = embeddings
-        self.head = _linear(head if draft_ids is None else head[draft_ids])
+        self.dtype = compute_dtype(dtype)
+        heads, head_dim = config.target_heads, config.target_head_dim
+        self.self_attention = InferenceLayer(_layer(config, tensors, "self_attention"), heads, head_dim, dtype)
+        self.cross_attention = InferenceLayer(
+            _layer(config, tensors, "cross_attention"), heads, head_dim, dtype, reads_memory=True
+        )
+        self.reused = [InferenceLayer(layer, heads, head_dim, dtype) for layer in reused]
+        self.final_norm = Norm(final_norm, self.dtype) if final_norm is not None else None
+        self.output_norm: Norm | None = None
+        if config.output_norm:
+            norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+            norm.load_state_dict({"weight": tensors["output_norm.weight"]})
+            self.output_norm = Norm(norm, self.dtype)
+        self.angles = Angler(Rotary(head_dim, config.rope_parameters), self.dtype)
+        self.memory_angles = self.angles
+        if config.unscaled_memory_rope:
+            self.memory_angles = Angler(Rotary(head_dim, config.memory_rope), self.dtype)
+        self.draft_ids = tensors.get("draft_ids")
+        self._embeddings = embeddings
+        self._head = make_linear([_linear(head if self.draft_ids is None else head[self.draft_ids])], dtype)
 
-    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[rows] token ids to [rows, hidden size]."""
-        return self.embeddings[tokens]
+    def embed(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Token ids to [rows, hidden size]."""
+        if len(tokens) == 1:
+            return self._embeddings[tokens[0] : tokens[0] + 1].to(self.dtype)
+        return self._embeddings.index_select(0, torch.tensor(tokens, dtype=torch.long)).to(self.dtype)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, hidden size] (post-norm feature) to [rows, draft vocab]."""
-        out: torch.Tensor = self.head(hidden)
-        return out
+        return self._head(hidden)
 
-    def self_keys_values(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> KeyValues:
-        layer = self.self_attention
-        normed = layer.input_layernorm(x)
-        return rotate(layer.self_attn.keys(normed), cos, sin), layer.self_attn.values(normed)
-
-    def self_attend(
-        self, x: torch.Tensor, keys_values: KeyValues, mask: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor
-    ) -> torch.Tensor:
-        layer = self.self_attention
-        queries = rotate(layer.self_attn.queries(layer.input_layernorm(x)), cos, sin)
-        return layer.finish(x, attend(queries, *keys_values, mask))
-
-    def memory_keys_values(self, rows: torch.Tensor, positions: torch.Tensor) -> KeyValues:
-        """Wire rows [rows, memory width] to rotated keys and values."""
-        keys, values = rows.chunk(2, dim=-1)
-        split = self.cross_attention.self_attn.split
-        return rotate(split(keys), *self.memory_rotary(positions, rows.dtype)), split(values)
-
-    def cross_attend(self, x: torch.Tensor, memory: KeyValues, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """Cross-attention; without any memory row only the MLP acts."""
-        layer = self.cross_attention
-        if memory[0].shape[-2] == 0:
-            alone: torch.Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
-            return alone
-        queries = rotate(layer.self_attn.queries(layer.input_layernorm(x)), cos, sin)
-        return layer.finish(x, attend(queries, *memory, None))
+    def memory_keys_values(self, rows: torch.Tensor, positions: range | torch.Tensor) -> KeyValues:
+        """Wire rows [rows, memory width] to rotated keys and values, [kv heads, rows, head_dim] each."""
+        keys, values = rows.reshape(rows.shape[0], 2, -1, self.config.target_head_dim).unbind(1)
+        return rotate_rows(keys, self.memory_angles(positions)).transpose(0, 1), values.transpose(0, 1)
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
-        """The cross-attention's output as the feature that the head takes (N = 0)."""
-        if self.output_norm is None:
-            return x
-        out: torch.Tensor = self.output_norm(x)
-        return out
+        """What the head takes, of the last layer's rows."""
+        norm = self.final_norm if self.reused else self.output_norm
+        return x if norm is None else norm(x)
+
+    def memory_angles_like(self, angles: Angles, positions: range | torch.Tensor) -> Angles:
+        """Angles of cross-attention where those of self-attention are known."""
+        return angles if self.memory_angles is self.angles else self.memory_angles(positions)
+
+
+def _layer(config: DrafterConfig, tensors: Mapping[str, torch.Tensor], name: str) -> DecoderLayer:
+    kv_heads, inner = (
+        (config.sa_kv_heads, config.sa_mlp) if name == "self_attention" else (config.ca_kv_heads, config.ca_mlp)
+    )
+    with torch.device("meta"):
+        layer = DecoderLayer(
+            config.hidden_size, config.target_heads, kv_heads, config.target_head_dim, inner, config.rms_norm_eps
+        )
+    owned = {key[len(name) + 1 :]: tensor for key, tensor in tensors.items() if key.startswith(name + ".")}
+    layer.load_state_dict(owned, assign=True)
+    return layer
 
 
 def _linear(weight: torch.Tensor) -> nn.Linear:

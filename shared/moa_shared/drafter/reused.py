@@ -9,11 +9,11 @@ without what lies before it, and again when the back-fill is complete.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from moa_shared.drafter.layers import attend, rotate
+from moa_shared.drafter.inference_layer import Angles, Visibility
 from moa_shared.drafter.row_buffer import RowBuffer
 from moa_shared.errors import InternalError
 
@@ -31,9 +31,8 @@ class ReusedLayers:
         self._decoder = decoder
         if decoder.final_norm is None or len(decoder.reused) != config.reused_layers:
             raise InternalError(f"The drafter reuses {config.reused_layers} target layers, which were not loaded.")
-        self._norm = decoder.final_norm
         self._caches = [
-            RowBuffer(config.target_kv_heads, config.target_head_dim, decoder.embeddings.dtype) for _ in decoder.reused
+            RowBuffer(config.target_kv_heads, config.target_head_dim, decoder.dtype) for _ in decoder.reused
         ]
         self._states: dict[int, torch.Tensor] = {}  # by position; a conversation may be cut back to any of them
         self._first = 0
@@ -127,40 +126,18 @@ class ReusedLayers:
         for first in range(start, stop, _BATCH):
             positions = range(first, min(first + _BATCH, stop))
             x = torch.stack([self._states[position] for position in positions])
-            cos, sin = self._decoder.rotary(torch.tensor(positions), x.dtype)
-            self._run(x, cos, sin, None, need_output=False)
+            visible = Visibility.of_run(len(positions), x.dtype)
+            self._run(x, self._decoder.angles(positions), visible, need_output=False)
         self._verified = stop
 
-    def run(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:
-        """Post-norm features of predicted rows, which stay in the caches until the draft is dropped."""
-        out: torch.Tensor = self._norm(self._run(x, cos, sin, visible, need_output=True))
-        return out
+    def run(self, x: torch.Tensor, angles: Angles, visible: Visibility) -> torch.Tensor:
+        """The last layer's output of predicted rows, which stay in the caches until the draft is dropped."""
+        return self._run(x, angles, visible, need_output=True)
 
-    def _run(
-        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, visible: torch.Tensor | None, *, need_output: bool
-    ) -> torch.Tensor:
-        rows = x.shape[0]
-        for index, (module, cache) in enumerate(zip(self._decoder.reused, self._caches, strict=True)):
-            layer: Any = module
-            attention = layer.self_attn
-            normed = layer.input_layernorm(x)
-            shape = (rows, -1, self._decoder.config.target_head_dim)
-            keys = attention.k_proj(normed).view(shape)
-            keys = attention.k_norm(keys) if hasattr(attention, "k_norm") else keys
-            before = cache.length
-            values = attention.v_proj(normed).view(shape).transpose(0, 1)
-            cache.append((rotate(keys.transpose(0, 1), cos, sin), values))
-            if not need_output and index == len(self._caches) - 1:
-                return x
-            queries = attention.q_proj(normed).view(shape)
-            queries = attention.q_norm(queries) if hasattr(attention, "q_norm") else queries
-            mask: torch.Tensor | None = None
-            if visible is not None:
-                prefix = cache.length - visible.shape[1]
-                mask = torch.cat((torch.ones(rows, prefix, dtype=torch.bool), visible), dim=1)
-            elif rows > 1:
-                mask = torch.ones(rows, cache.length, dtype=torch.bool).tril(before)
-            attended = attend(rotate(queries.transpose(0, 1), cos, sin), *cache.keys_values, mask)
-            x = x + attention.o_proj(attended)
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
+    def _run(self, x: torch.Tensor, angles: Angles, visible: Visibility, *, need_output: bool) -> torch.Tensor:
+        for index, (layer, cache) in enumerate(zip(self._decoder.reused, self._caches, strict=True)):
+            queries, keys_values = layer.project(x, angles)
+            cache.append(keys_values)
+            if need_output or index < len(self._caches) - 1:
+                x = layer.attend(x, queries, cache.keys_values, visible)
         return x

@@ -8,17 +8,24 @@ later nodes see the memory that has come since. Invariant: rows of an abandoned 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from moa_shared.drafter.decoder import DraftDecoder
 from moa_shared.drafter.draft_nodes import DraftNodes
+from moa_shared.drafter.inference_layer import Visibility
 from moa_shared.drafter.reused import ReusedLayers
 from moa_shared.drafter.row_buffer import RowBuffer
 from moa_shared.errors import InternalError, ProtocolError
 
-_BATCH = 512  # committed tokens a pass where their states are not known: bounds the mask
+_BATCH = 512  # committed tokens a pass: bounds the mask
+_ALL = Visibility(None, torch.float32)
+
+
+def _batches(start: int, stop: int) -> Iterator[range]:
+    for first in range(start, stop, _BATCH):
+        yield range(first, min(first + _BATCH, stop))
 
 
 class DraftState:
@@ -28,7 +35,7 @@ class DraftState:
         config = decoder.config
         self.decoder = decoder
         self.tokens: list[int] = []
-        dtype = decoder.embeddings.dtype
+        dtype = decoder.dtype
         self._self = RowBuffer(config.sa_kv_heads, config.target_head_dim, dtype)
         self._memory = RowBuffer(config.ca_kv_heads, config.target_head_dim, dtype)
         self._memory_positions: list[int] = []
@@ -88,9 +95,8 @@ class DraftState:
         if not new:
             return
         positions = torch.tensor([start + index for index in new])
-        dtype = self.decoder.embeddings.dtype
         with torch.inference_mode():
-            self._memory.append(self.decoder.memory_keys_values(rows[new].to(dtype), positions))
+            self._memory.append(self.decoder.memory_keys_values(rows[new].to(self.decoder.dtype), positions))
         self._memory_positions += positions.tolist()
 
     def append_reused_state(self, start: int, rows: torch.Tensor) -> None:
@@ -103,7 +109,7 @@ class DraftState:
             return
         if rows.shape[-1] != self.decoder.config.hidden_size:
             raise ProtocolError(f"state rows of {self.decoder.config.hidden_size} numbers", f"{rows.shape[-1]}")
-        self._reused.add(start, rows.to(self.decoder.embeddings.dtype))
+        self._reused.add(start, rows.to(self.decoder.dtype))
 
     @property
     def token_ids(self) -> torch.Tensor | None:
@@ -131,17 +137,18 @@ class DraftState:
         if not self.tokens:
             raise InternalError("A draft was begun before there was any token.")
         self._drop_draft()
-        length = len(self.tokens)
-        self._self_cache(torch.tensor(self.tokens[self._read :], dtype=torch.long), torch.arange(self._read, length))
-        self._read = length
+        last = len(self.tokens) - 1
         # Only from here on is anything predicted: of the tokens before, self-attention needs keys and values alone.
-        first = length - 1 if self._reused is None else self._reused.catch_up(length - 1)
-        hidden = torch.empty(0)
-        for start in range(first, length, _BATCH):
-            stop = min(start + _BATCH, length)
-            hidden = self._features(torch.tensor(self.tokens[start:stop]), torch.arange(start, stop), None, stop)
+        first = last if self._reused is None else self._reused.catch_up(last)
+        self._self.crop(first)
+        for positions in _batches(self._self.length, first):
+            self._read_tokens(positions)
+        x = torch.empty(0)
+        for positions in _batches(first, last + 1):
+            x = self._features(self._text(positions), positions, Visibility.of_run(len(positions), self.decoder.dtype))
+        self._read = last + 1
         self._drafting = True
-        return self.decoder.logits(hidden[-1:])
+        return self.decoder.logits(self.decoder.features(x[-1:]))
 
     @torch.inference_mode()
     def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
@@ -160,43 +167,40 @@ class DraftState:
         if self._reused is not None:
             self._reused.freshen(len(self.tokens) - 1)
         nodes.add(tokens, parents)
-        positions = torch.tensor([len(self.tokens) - 1 + depth for depth in nodes.depths[known:]])
-        visible = None if nodes.is_chain else torch.from_numpy(nodes.visible(known))
-        new = torch.tensor(tokens)
-        self._self_cache(new, positions)
-        return self.decoder.logits(self._features(new, positions, visible, self._self.length))
+        dtype, root = self.decoder.dtype, len(self.tokens) - 1
+        if nodes.is_chain:
+            x = self._features(
+                tokens, range(root + 1 + known, root + 1 + len(nodes)), Visibility.of_run(len(tokens), dtype)
+            )
+        else:
+            visible = Visibility(torch.from_numpy(nodes.visible(known)), dtype)
+            x = self._features(tokens, torch.tensor([root + depth for depth in nodes.depths[known:]]), visible)
+        return self.decoder.logits(self.decoder.features(x))
 
-    def _self_cache(self, tokens: torch.Tensor, positions: torch.Tensor) -> None:
-        """Appends these tokens' keys and values of self-attention."""
-        if len(tokens):
-            x = self.decoder.embed(tokens)
-            self._self.append(self.decoder.self_keys_values(x, *self.decoder.rotary(positions, x.dtype)))
+    def _text(self, positions: range) -> list[int]:
+        return self.tokens[positions.start : positions.stop]
 
-    def _features(
-        self, tokens: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor | None, columns: int
-    ) -> torch.Tensor:
-        """Features of the last rows of the first `columns` rows of the self-attention cache.
+    def _read_tokens(self, positions: range) -> None:
+        """Appends the self-attention's keys and values of committed tokens."""
+        decoder = self.decoder
+        x = decoder.embed(self._text(positions))
+        self._self.append(decoder.self_attention.project(x, decoder.angles(positions))[1])
 
-        Args:
-            visible: [rows, draft nodes], who sees whom among the draft; None: each row sees all rows before it.
-        """
+    def _features(self, tokens: Sequence[int], positions: range | torch.Tensor, visible: Visibility) -> torch.Tensor:
+        """The last layer's output of new rows, which are appended to the caches."""
         decoder = self.decoder
         x = decoder.embed(tokens)
-        cos, sin = decoder.rotary(positions, x.dtype)
-        rows = len(tokens)
-        mask: torch.Tensor | None = None
-        if visible is not None:
-            mask = torch.cat((torch.ones(rows, columns - visible.shape[1], dtype=torch.bool), visible), dim=1)
-        elif rows > 1:
-            mask = torch.ones(rows, columns, dtype=torch.bool).tril(columns - rows)
-        x = decoder.self_attend(x, self._self.before(columns), mask, cos, sin)
-        unscaled = decoder.config.unscaled_memory_rope
-        x = decoder.cross_attend(
-            x, self._memory.keys_values, *(decoder.memory_rotary(positions, x.dtype) if unscaled else (cos, sin))
-        )
-        if self._reused is None:
-            return decoder.features(x)
-        return self._reused.run(x, cos, sin, visible)
+        angles = decoder.angles(positions)
+        queries, keys_values = decoder.self_attention.project(x, angles)
+        self._self.append(keys_values)
+        x = decoder.self_attention.attend(x, queries, self._self.keys_values, visible)
+        layer = decoder.cross_attention
+        if self._memory.length:
+            queries = layer.queries(x, decoder.memory_angles_like(angles, positions))
+            x = layer.attend(x, queries, self._memory.keys_values, _ALL)
+        else:  # without any memory row only the MLP acts
+            x = layer.finish(x)
+        return x if self._reused is None else self._reused.run(x, angles, visible)
 
     def _drop_draft(self) -> None:
         self._drafting = False

@@ -68,7 +68,7 @@ def test_the_authors_lost_scaling_concerns_memory_alone_and_can_be_had() -> None
         checkpoint = Checkpoint(config, fresh_tensors(config, seed=0), "")
         decoder = checkpoint.decoder(torch.float32, torch.randn(30, 16), torch.randn(30, 16))
         keys.append(decoder.memory_keys_values(rows, positions)[0])
-        own.append(decoder.rotary(positions, torch.float32)[0])
+        own.append(decoder.angles(positions)[0])
         encoder: MemoryEncoder = checkpoint.encoder(torch.float32)
         memory.append(encoder(kv))
     assert torch.equal(keys[1], keys[2])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from moa_shared.drafter import Checkpoint, DraftState, fresh_tensors
+from moa_shared.drafter.inference_layer import Visibility
 from moa_shared.drafter.reused import ReusedLayers
 from moa_shared.errors import InternalError
 from transformers import (
@@ -73,8 +74,8 @@ def test_true_states_give_the_targets_own_features(family: str, reused_layers: i
     layers.add(known // 2, states[known // 2 : known])
     layers.add(0, states[: known // 2])
     assert layers.catch_up(known) == known
-    cos, sin = decoder.rotary(torch.arange(known, LENGTH), torch.float32)
-    features = layers.run(states[known:], cos, sin, None)
+    visible = Visibility.of_run(PREDICTED, torch.float32)
+    features = decoder.features(layers.run(states[known:], decoder.angles(range(known, LENGTH)), visible))
     torch.testing.assert_close(features, output.last_hidden_state[0, known:], rtol=0, atol=1e-4)
 
 
