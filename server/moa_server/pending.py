@@ -52,7 +52,8 @@ class PendingDraft:
         """Takes in a Draft frame; True if it named a state that holds (even if nothing of it is new).
 
         A frame of an older epoch or base, for a base beyond what is committed, with another prefix, or that leaves a
-        gap in the numbering is stale: its nodes are counted and dropped. A repeated frame changes nothing.
+        gap in the numbering is stale: its nodes are counted and dropped. A repeated frame changes nothing. A frame that
+        goes on with the draft held may leave out the hash (0), which its first frame has said.
 
         Raises:
             TreeError: parents that do not stand before their children.
@@ -60,7 +61,8 @@ class PendingDraft:
         """
         numbered = _number_parents(first_node, tokens, parents)
         holds = (epoch, base) >= (self.epoch, self._base) and 1 <= base <= len(committed)
-        if not holds or hashes.at(base) != prefix_hash:
+        goes_on = not prefix_hash and first_node > 0 and (epoch, base) == (self.epoch, self._base)
+        if not holds or not (goes_on or hashes.at(base) == prefix_hash):
             self.stale_nodes += len(tokens)
             return False
         known = len(self._tokens) if (epoch, base) == (self.epoch, self._base) else 0

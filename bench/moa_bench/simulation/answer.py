@@ -1,0 +1,155 @@
+"""One simulated answer: both ends, the link between them, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from moa.v1 import moa_pb2 as pb
+from moa_client.conversation import DraftMessage, Phase
+from moa_client.streamed_drafting import DraftRule
+from moa_shared.answer import AnswerSettings
+from moa_shared.errors import InternalError
+from netsim.core.conditions import Conditions
+from netsim.core.delay import DelaySpec
+from netsim.core.link import Direction
+
+from moa_bench.simulation.client import SimulatedClient
+from moa_bench.simulation.events import EventLoop, OneWay
+from moa_bench.simulation.server import Costs, SentVerdict, SimulatedServer
+from moa_bench.simulation.text import PROMPT, ScriptedText
+
+FRAME_OVERHEAD_BYTES = 14  # headers of an HTTP/2 frame (9) and of gRPC (5)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedLink:
+    """A link, both directions alike.
+
+    Args:
+        conditions: of each direction, as netsim has them.
+        memory_bytes: that follow each token down.
+    """
+
+    conditions: Conditions = field(default_factory=Conditions)
+    memory_bytes: int = 0
+
+    @classmethod
+    def of_delay(cls, mean_ms: float, deviation_ms: float = 0.0, *, correlation_ms: float = 0.0) -> SimulatedLink:
+        """With this one-way delay, drawn anew for each frame unless it is correlated in time, and nothing else."""
+        return cls(Conditions(delay=DelaySpec(mean_ms, deviation_ms, correlation_ms=correlation_ms)))
+
+    @property
+    def rtt_ms(self) -> float:
+        """Mean round trip, without the time that bytes take."""
+        return 2 * self.conditions.delay.effective().mean_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one answer came to.
+
+    Args:
+        arrivals_ms: of each token at the client.
+        stale_nodes: of drafts that came too late.
+    """
+
+    arrivals_ms: tuple[float, ...]
+    forwards: int
+    verified_nodes: int
+    accepted: int
+    stale_nodes: int
+    drafted_nodes: int
+    up_bytes: int
+    down_bytes: int
+
+    @property
+    def tokens_per_s(self) -> float:
+        """After the first token."""
+        return 1e3 * (len(self.arrivals_ms) - 1) / (self.arrivals_ms[-1] - self.arrivals_ms[0])
+
+    @property
+    def up_bytes_a_token(self) -> float:
+        return self.up_bytes / len(self.arrivals_ms)
+
+
+def simulate(
+    acceptance: float,
+    link: SimulatedLink,
+    *,
+    tokens: int = 1000,
+    seed: int = 0,
+    costs: Costs | None = None,
+    rule: DraftRule | None = None,
+    round_length: int | None = None,
+    run_ahead: bool = True,
+    chooses_nodes: bool = True,
+    wait_ms: float = 0.0,
+) -> Outcome:
+    """One answer.
+
+    Args:
+        acceptance: of the drafter, a token.
+        rule: of streamed drafts (one that nothing else uses); without it and `round_length` nothing is drafted.
+        round_length: of synchronous rounds.
+        run_ahead: whether the server steps with no draft (not in rounds).
+        chooses_nodes, wait_ms: as `SimulatedServer`.
+
+    Raises:
+        InternalError: the simulated client got another text than the target wrote.
+    """
+    costs = costs or Costs()
+    loop = EventLoop()
+    text = ScriptedText(tokens, acceptance, seed)
+    up = OneWay(loop, link.conditions, seed, Direction.UP)
+    down = OneWay(loop, link.conditions, seed, Direction.DOWN)
+
+    def send_up(frame: pb.ClientFrame, told: DraftMessage | int) -> None:
+        def deliver() -> None:
+            if isinstance(told, int):
+                server.on_ack(told)
+            else:
+                server.on_draft(told)
+
+        up.send(frame.ByteSize() + FRAME_OVERHEAD_BYTES, deliver)
+
+    def send_down(verdict: SentVerdict) -> None:
+        frame = pb.Verdict(
+            epoch=1,
+            base=verdict.base,
+            prefix_hash=verdict.prefix_hash,
+            tokens=verdict.tokens,
+            accepted=verdict.accepted,
+            drafted=verdict.verified,
+            step_ms=verdict.step_ms,
+        )
+        size = pb.ServerFrame(verdict=frame).ByteSize() + FRAME_OVERHEAD_BYTES
+        down.send(size, lambda: client.on_verdict(verdict))
+        if link.memory_bytes:
+            down.send(link.memory_bytes * len(verdict.tokens), lambda: None)
+
+    server = SimulatedServer(
+        loop,
+        costs,
+        text,
+        send_down,
+        run_ahead=run_ahead and round_length is None,
+        chooses_nodes=chooses_nodes,
+        wait_ms=wait_ms,
+    )
+    client = SimulatedClient(loop, costs, text, send_up, rule=rule, round_length=round_length, rtt_ms=link.rtt_ms)
+    ask = client.conversation.ask(PROMPT, AnswerSettings(max_tokens=tokens))
+    server.session.on_ask(ask.base, ask.prefix_hash, ask.tokens, ask.settings, ask.answer_start)
+    server.wake()
+    loop.run(lambda: client.conversation.phase is Phase.IDLE)
+    if list(client.conversation.answer) != text.tokens[len(PROMPT) : len(PROMPT) + tokens]:
+        raise InternalError("The simulated client got another text than the target wrote.")
+    return Outcome(
+        tuple(client.arrivals_ms),
+        server.forwards,
+        server.verified_nodes,
+        server.accepted,
+        server.stale_nodes,
+        client.drafted_nodes,
+        up.bytes,
+        down.bytes,
+    )

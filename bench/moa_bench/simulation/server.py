@@ -1,0 +1,141 @@
+"""The server of a simulation: one session on an engine that has nothing else to do, and what a forward takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from moa_client.conversation import DraftMessage
+from moa_server.node_choice import NodeChoice
+from moa_server.session import Judgement, Session, SessionLimits, Work
+from moa_shared.answer import Finish
+
+from moa_bench.simulation.events import EventLoop
+from moa_bench.simulation.text import VOCAB_SIZE, ScriptedText
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the parts take, in ms; the defaults are those of the default target on one core (docs/bench.md).
+
+    Args:
+        plain_ms: a forward of one token, the encoding of its memory row included.
+        verify_ms: the same where a draft hangs below it; `node_ms` more for each of its nodes.
+        draft_ms: a step of the drafter.
+    """
+
+    plain_ms: float = 49.85
+    verify_ms: float = 49.85
+    node_ms: float = 0.85
+    draft_ms: float = 5.0
+
+    def forward_ms(self, nodes: int) -> float:
+        return self.verify_ms + self.node_ms * nodes if nodes else self.plain_ms
+
+
+@dataclass(frozen=True, slots=True)
+class SentVerdict:
+    """A verdict on its way.
+
+    Args:
+        step_ms: what the forward took; `verified`: draft nodes in it.
+    """
+
+    base: int
+    prefix_hash: int
+    tokens: tuple[int, ...]
+    accepted: int
+    finish: Finish
+    step_ms: float
+    verified: int
+
+
+class SimulatedServer:
+    """Steps whenever it can.
+
+    Args:
+        run_ahead: whether to step with no draft.
+        chooses_nodes: whether it verifies only the nodes that are worth it; otherwise all that have arrived.
+        wait_ms: how long after a step it would wait for a draft before a plain step. The real server never does: 0.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        costs: Costs,
+        text: ScriptedText,
+        send: Callable[[SentVerdict], object],
+        *,
+        run_ahead: bool,
+        chooses_nodes: bool = True,
+        wait_ms: float = 0.0,
+    ) -> None:
+        limits = SessionLimits(len(text.tokens), VOCAB_SIZE)
+        self.session = Session(limits, end_of_text=frozenset(), decode=lambda tokens: "", run_ahead=run_ahead)
+        self.forwards = self.verified_nodes = self.accepted = self.stale_nodes = 0
+        self._choice = NodeChoice(limits.draft_nodes) if chooses_nodes else None
+        self._loop = loop
+        self._costs = costs
+        self._text = text
+        self._send = send
+        self._wait_ms = wait_ms
+        self._stepped_ms: float | None = None
+        self._busy = False
+
+    def on_draft(self, message: DraftMessage) -> None:
+        self.session.on_draft(
+            epoch=message.epoch,
+            base=message.base,
+            prefix_hash=message.prefix_hash,
+            first_node=message.first_node,
+            tokens=message.tokens,
+            parents=message.parents,
+            committed=message.committed,
+        )
+        self.wake()
+
+    def on_ack(self, committed: int) -> None:
+        self.session.on_ack(committed)
+        self.wake()
+
+    def wake(self) -> None:
+        """Steps, if there is something to do."""
+        if self._busy:
+            return
+        waits_until_ms = self._stepped_ms + self._wait_ms if self._stepped_ms is not None else 0.0
+        if self._loop.now_ms < waits_until_ms and not self.session.arrived_draft():
+            self._loop.at(waits_until_ms, self.wake)
+            return
+        work = self.session.next_work(self._choice.choose if self._choice is not None else None)
+        if work is None:
+            return
+        self._busy = True
+        took_ms = self._costs.forward_ms(len(work.tree))
+        self._loop.after(took_ms, partial(self._on_forward, work, took_ms))
+
+    def _on_forward(self, work: Work, took_ms: float) -> None:
+        session = self.session
+        judgement: Judgement = work.judge(self._text.choose(work.positions))
+        base, arrived = len(session.tokens), session.arrived_draft()
+        self._busy = False
+        self._stepped_ms = self._loop.now_ms
+        session.on_judged(work, judgement)
+        if self._choice is not None:
+            self._choice.on_step(took_ms, len(work.tree), arrived, judgement.taken)
+        self.forwards += 1
+        self.verified_nodes += len(work.tree)
+        self.accepted += judgement.accepted
+        self.stale_nodes += session.pending.take_stale()
+        self._send(
+            SentVerdict(
+                base,
+                session.hashes.at(base),
+                judgement.taken,
+                judgement.accepted,
+                judgement.finish,
+                took_ms,
+                len(work.tree),
+            )
+        )
+        self.wake()

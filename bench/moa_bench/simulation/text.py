@@ -1,0 +1,40 @@
+"""What the target writes in a simulation, and what a drafter makes of it: an oracle that is right at a given rate.
+
+Whether it is right at a position was drawn for that position alone, so another schedule meets the same luck.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+PROMPT = (1, 2, 3)
+VOCAB_SIZE = 16_384  # token ids of at most two bytes on the wire, as those of frequent tokens
+WRONG = 0  # what the drafter says where it is wrong; the target never does
+SPARE = 256  # positions that drafts may reach beyond the end
+
+
+class ScriptedText:
+    """A text of `tokens` tokens after the prompt.
+
+    Args:
+        acceptance: probability that the drafter is right at a position.
+    """
+
+    def __init__(self, tokens: int, acceptance: float, seed: int) -> None:
+        chance = random.Random(f"text {seed}")
+        length = len(PROMPT) + tokens + SPARE
+        self.tokens = [*PROMPT, *(1000 + position % 1000 for position in range(len(PROMPT), length))]
+        self._right = [chance.random() < acceptance for _ in range(length)]
+
+    def draft_on(self, committed: int, draft: Sequence[int]) -> int:
+        """What the drafter says after so many committed tokens and a chain of draft tokens."""
+        position = committed + len(draft)
+        if position >= len(self.tokens):
+            return WRONG
+        on_text = WRONG not in draft
+        return self.tokens[position] if on_text and self._right[position] else WRONG
+
+    def choose(self, positions: Sequence[int]) -> list[int]:
+        """The target's choices."""
+        return [self.tokens[position] for position in positions]

@@ -1,0 +1,109 @@
+"""How far to draft ahead, how many nodes a frame waits for, and when a draft comes too late to be worth anything.
+
+Pure: clock readings are arguments. State: smoothed measurements of the link, the drafter, the server's steps and the
+acceptance. Invariant: what is sent up stays near the budget of bytes a token, whatever the acceptance.
+
+Growth. A level i is confirmed with h^i and then saves a plain step, provided that it arrives before the server has got
+there by plain steps: i * step > age + round trip, with age the time since the newest verdict came. Levels n + 1 to D
+cost a draft step each. Draft on if for some D: step * sum of h^i over the levels in time > PRICE * draft_ms * (D - n).
+h is the upper end of what the acceptance may be, so a drafter that failed is tried again when that was long ago.
+
+Frames. The server reads a draft when a step begins, so nodes may wait for each other: with s nodes sent for each token
+of the text, frames of n nodes cost s * (FRAME_BYTES / n + NODE_BYTES) a token; n is the smallest that keeps the budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from moa_shared.estimates import Smoothed, TreeAcceptance
+from moa_shared.tree import DraftTree
+
+# What the user pays for the device's work: a millisecond of drafting must save a fifth of a millisecond of waiting. It
+# is a preference, no measurement; from 0.05 to 0.2 the speed is the same within 2 % (docs/adr/0011).
+PRICE = 0.2
+MOST_LEVELS = 64  # of a draft in flight: 3 s of plain steps, twice the longest round trip that an answer survives
+FRAME_BYTES = 32.0  # a Draft frame with its headers (HTTP/2 9, gRPC 5, protobuf 15 or 24), but for its nodes
+NODE_BYTES = 2.3  # token id: 2 bytes below 16,384, where frequent tokens are, 3 above
+PARENT_BYTES = 1.0  # of trees
+MOST_FRAME_NODES = 64  # what one verification may hold
+
+CHAIN_BYTES, TREE_BYTES = 37.0, 110.0  # of the 40 and 120 a token that may go up in all; acks and HTTP/2 take the rest
+
+
+class DraftWindow:
+    """Follows what is measured in one conversation; a `DraftRule` for `StreamedDrafting`.
+
+    Args:
+        bytes_a_token: of drafts that may go up for each token of the text: CHAIN_BYTES or TREE_BYTES.
+        run_ahead: whether the server steps with no draft; if not, no draft is too late, and there must always be one.
+    """
+
+    def __init__(self, bytes_a_token: float = CHAIN_BYTES, *, run_ahead: bool = True) -> None:
+        self.acceptance = TreeAcceptance()
+        self.rtt_ms = Smoothed()
+        self.draft_ms = Smoothed()
+        self.step_ms = Smoothed()  # of a plain step, as near as verdicts tell
+        self._bytes_a_token = bytes_a_token
+        self._run_ahead = run_ahead
+        self._sent_nodes = Smoothed(1.0, weight=1 / 32)  # for each token of the text
+        self._sent = 0
+        self._verdict_ms = 0.0
+
+    # ------------------------------------------------------------ measurements; rtt_ms and draft_ms the shell adds to
+
+    def on_verdict(
+        self, now_ms: float, draft: DraftTree, tokens: Sequence[int], *, step_ms: float, verified: int
+    ) -> None:
+        """A verdict has come.
+
+        Args:
+            draft: what hung below the newest committed token before it.
+            tokens: newly committed.
+            step_ms: what the server's forward took; `verified`: draft nodes in it.
+        """
+        self._verdict_ms = now_ms
+        if step_ms > 0 and (not verified or not self.step_ms.samples):
+            self.step_ms.add(step_ms)
+        for _ in tokens:
+            self._sent_nodes.add(self._sent / len(tokens))
+        if tokens:
+            self._sent = 0
+        self.acceptance.learn(draft, tokens)
+
+    def on_sent(self, nodes: int) -> None:
+        """A frame with so many nodes has gone."""
+        self._sent += nodes
+
+    # ------------------------------------------------------------ the rule
+
+    def may_grow(self, draft: DraftTree, now_ms: float) -> bool:
+        """Whether this draft is worth another level."""
+        levels = max(draft.depths, default=0)
+        if levels >= MOST_LEVELS:
+            return False
+        if not (self.draft_ms.samples and self.step_ms.samples) or not (levels or self._run_ahead):
+            return True
+        draft_ms, step_ms, hit = self.draft_ms.mean, self.step_ms.mean, self.acceptance.level.high
+        late_ms = now_ms - self._verdict_ms + self.rtt_ms.mean
+        gain = 0.0
+        for more in range(1, MOST_LEVELS - levels + 1):
+            level = levels + more
+            if not self._run_ahead or level * step_ms > late_ms + more * draft_ms:
+                gain += step_ms * hit**level
+            if gain > PRICE * draft_ms * more:
+                return True
+        return False
+
+    def may_send(self, draft: DraftTree, unsent: int) -> bool:
+        """Whether the newest `unsent` nodes of this draft should go now, rather than with the next ones."""
+        return unsent >= self.frame_nodes(chain=draft.is_chain)
+
+    def frame_nodes(self, *, chain: bool) -> int:
+        """Nodes that a frame waits for."""
+        a_node = NODE_BYTES if chain else NODE_BYTES + PARENT_BYTES
+        nodes = self._sent_nodes.mean
+        left = self._bytes_a_token - nodes * a_node
+        if left * MOST_FRAME_NODES <= nodes * FRAME_BYTES:
+            return MOST_FRAME_NODES
+        return max(1, -int(-nodes * FRAME_BYTES // left))

@@ -1,0 +1,72 @@
+"""How far to draft ahead, and how many nodes a frame waits for."""
+
+from __future__ import annotations
+
+import pytest
+from moa_client.draft_window import CHAIN_BYTES, FRAME_BYTES, MOST_LEVELS, NODE_BYTES, DraftWindow
+from moa_shared.tree import DraftTree
+
+NO_DRAFT = DraftTree((), ())
+
+
+def measured(*, rtt_ms: float, hits: int, misses: int, run_ahead: bool = True) -> DraftWindow:
+    """A window that has seen plain steps of 50 ms, draft steps of 5 ms, and so many right and wrong drafts."""
+    window = DraftWindow(run_ahead=run_ahead)
+    window.draft_ms.add(5.0)
+    window.rtt_ms.add(rtt_ms)
+    for number in range(hits + misses):
+        right = number * hits // (hits + misses) < (number + 1) * hits // (hits + misses)
+        window.on_verdict(0.0, DraftTree.chain([1]), [1 if right else 2], step_ms=50.0, verified=0)
+    return window
+
+
+def levels(window: DraftWindow, now_ms: float = 0.0) -> int:
+    """How many levels it would draft if time stood still."""
+    draft = NO_DRAFT
+    while window.may_grow(draft, now_ms):
+        draft = DraftTree.chain([1] * (len(draft) + 1))
+    return len(draft)
+
+
+def test_a_better_drafter_may_draft_further() -> None:
+    reach = [levels(measured(rtt_ms=0, hits=hits, misses=100 - hits)) for hits in (0, 35, 65, 90, 100)]
+    assert reach == sorted(reach)
+    assert reach[0] <= 2 < 6 < reach[2] < reach[4] == MOST_LEVELS
+
+
+def test_a_draft_that_comes_too_late_is_not_begun() -> None:
+    assert levels(measured(rtt_ms=20, hits=35, misses=65)) > 0
+    assert levels(measured(rtt_ms=400, hits=35, misses=65)) == 0
+    assert levels(measured(rtt_ms=20, hits=35, misses=65), now_ms=400) == 0
+
+
+def test_a_server_that_waits_always_gets_a_draft() -> None:
+    assert levels(measured(rtt_ms=400, hits=0, misses=100, run_ahead=False)) >= 1
+
+
+def test_a_drafter_that_failed_long_ago_is_tried_again() -> None:
+    window = measured(rtt_ms=50, hits=0, misses=100)
+    assert levels(window) == 0
+    for _ in range(200):
+        window.on_verdict(0.0, NO_DRAFT, [7], step_ms=50.0, verified=0)
+    assert levels(window) > 0
+
+
+@pytest.mark.parametrize("nodes_a_token", [0.5, 1, 2, 4, 8])
+def test_frames_keep_the_budget(nodes_a_token: float) -> None:
+    window = DraftWindow()
+    for _ in range(300):
+        window.on_sent(int(2 * nodes_a_token))
+        window.on_verdict(0.0, NO_DRAFT, [1, 2], step_ms=50.0, verified=0)
+    size = window.frame_nodes(chain=True)
+    assert nodes_a_token * (FRAME_BYTES / size + NODE_BYTES) <= CHAIN_BYTES
+    assert size == 1 or nodes_a_token * (FRAME_BYTES / (size - 1) + NODE_BYTES) > CHAIN_BYTES
+
+
+def test_frames_that_cannot_keep_the_budget_are_few() -> None:
+    window = DraftWindow()
+    for _ in range(300):
+        window.on_sent(60)
+        window.on_verdict(0.0, NO_DRAFT, [1], step_ms=50.0, verified=0)
+    assert not window.may_send(DraftTree.chain([1] * 63), 63)
+    assert window.may_send(DraftTree.chain([1] * 64), 64)
