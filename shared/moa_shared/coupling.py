@@ -17,11 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.errors import ConfigError
+from moa_shared.gumbel_choice import choose
 
 if TYPE_CHECKING:
     import torch
 
 SEED_LIMIT = 1 << 64
+_LIKELIEST = 512  # tokens looked at for top-p before all are
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +110,41 @@ def _noise_rows(
     import torch
 
     size = vocab_size if token_ids is None else int(token_ids.max()) + 1
-    rows = torch.stack([torch.tensor(gumbel_noise(sampling.seed, position, size)) for position in positions])
-    return rows if token_ids is None else rows[:, token_ids]
+    index = None if token_ids is None else token_ids.numpy()
+    rows: dict[int, torch.Tensor] = {}
+    for position in positions:
+        if position not in rows:
+            noise = gumbel_noise(sampling.seed, position, size)
+            rows[position] = torch.from_numpy(noise.copy() if index is None else noise[index])
+    return torch.stack([rows[position] for position in positions])
 
 
 def select(logits: torch.Tensor, positions: Sequence[int], sampling: Sampling) -> list[int]:
-    """The token chosen from each row of logits.
+    """The token chosen from each row of logits: argmax of `process_logits` + noise, or of the logits (greedy).
 
     Args:
         logits: [rows, vocab], the target's.
         positions: position of the token that each row chooses.
     """
-    if sampling.greedy:
-        return [int(token) for token in logits.argmax(dim=-1).tolist()]
-    scores = process_logits(logits, sampling)
-    return [int(token) for token in (scores + _noise_rows(positions, sampling, scores.shape[-1], None)).argmax(-1)]
+    chosen: list[int] = []
+    logits = logits.cpu()
+    with _no_grad():
+        for row, position in enumerate(positions):  # a row stays in the cache, a whole tree's logits do not
+            values = logits[row].float()
+            if sampling.greedy:
+                chosen.append(int(values.numpy(force=True).argmax()))  # a twentieth of torch's argmax
+                continue
+            values = values / sampling.temperature
+            noise = gumbel_noise(sampling.seed, position, values.shape[-1])
+            token = choose(values.numpy(force=True), noise, sampling.top_k, sampling.top_p)
+            chosen.append(_choose_plainly(logits[row], position, sampling) if token is None else token)
+    return chosen
+
+
+def _choose_plainly(logits: torch.Tensor, position: int, sampling: Sampling) -> int:
+    """The rule itself, for one row."""
+    scores = process_logits(logits[None], sampling)
+    return int((scores + _noise_rows([position], sampling, scores.shape[-1], None)).argmax())
 
 
 def draft_scores(
@@ -143,7 +165,35 @@ def draft_scores(
     """
     import torch
 
-    scores = process_logits(logits, sampling)
     if sampling.greedy:
-        return scores
+        return torch.log_softmax(logits.float(), dim=-1)
+    scores = _draft_support(logits.float() / sampling.temperature, sampling)
     return torch.log_softmax(scores + _noise_rows(positions, sampling, scores.shape[-1], token_ids), dim=-1)
+
+
+def _draft_support(scores: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """`scores` with -inf outside the support; of equal scores at the edge of top-p all are kept."""
+    import torch
+
+    if 0 < sampling.top_k < scores.shape[-1]:
+        kth = scores.topk(sampling.top_k, dim=-1).values[..., -1:]
+        scores = scores.masked_fill(scores < kth, -torch.inf)
+    if sampling.top_p < 1.0:
+        whole = torch.logsumexp(scores, dim=-1, keepdim=True)
+        count, size = _LIKELIEST, scores.shape[-1]
+        while True:
+            likeliest = scores.topk(min(count, size), dim=-1).values
+            probabilities = (likeliest - whole).exp()
+            inside = probabilities.cumsum(dim=-1) - probabilities < sampling.top_p
+            if count >= size or not bool(inside[..., -1].any()):
+                break
+            count *= 8  # a flat distribution
+        least = likeliest.masked_fill(~inside, torch.inf).amin(dim=-1, keepdim=True)
+        scores = scores.masked_fill(scores < least, -torch.inf)
+    return scores
+
+
+def _no_grad() -> torch.no_grad:
+    import torch
+
+    return torch.no_grad()

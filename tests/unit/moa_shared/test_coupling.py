@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from moa_shared.coupling import Sampling, draft_scores, gumbel_noise, process_logits, select
 from moa_shared.errors import ConfigError
@@ -82,6 +82,52 @@ def test_a_reduced_vocabulary_uses_the_noise_of_the_targets_ids() -> None:
     full[0, ids] = LOGITS[ids]
     reduced = draft_scores(LOGITS[ids][None], [4], sampling, ids)
     assert int(ids[reduced.argmax()]) == select(full, [4], sampling)[0]
+
+
+def by_the_rule(logits: torch.Tensor, positions: list[int], sampling: Sampling) -> list[int]:
+    """The rule as it is written down: everything sorted, normalised, and the argmax taken."""
+    scores = process_logits(logits, sampling)
+    if sampling.greedy:
+        return [int(token) for token in scores.argmax(-1)]
+    noise = np.stack([gumbel_noise(sampling.seed, position, scores.shape[-1]) for position in positions])
+    return [int(token) for token in (scores + torch.tensor(noise)).argmax(-1)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([1, 2, 30, 500, 4000]),
+    st.sampled_from([0.0, 1e-6, 0.3, 0.8, 1.5, 90.0]),
+    st.sampled_from([0, 1, 2, 20, 300, 1 << 20]),
+    st.sampled_from([1.0, 0.999, 0.9, 0.5, 1e-6]),
+    st.sampled_from([0.0, 0.5, 3.0, 20.0]),
+    st.booleans(),
+    st.integers(0, 1 << 40),
+)
+def test_choices_are_those_of_the_rule_to_the_bit(
+    vocab: int, temperature: float, top_k: int, top_p: float, spread: float, coarse: bool, seed: int
+) -> None:
+    """Many ties among coarse (bfloat16) logits, flat and peaked rows, supports of one token and of all."""
+    logits = spread * torch.randn(12, vocab, generator=torch.Generator().manual_seed(seed))
+    logits = logits.bfloat16() if coarse else logits
+    sampling = Sampling(temperature, top_k, top_p, seed)
+    positions = [row // 3 for row in range(12)]
+    assert select(logits, positions, sampling) == by_the_rule(logits, positions, sampling)
+
+
+def test_rows_that_are_no_numbers_are_chosen_from_as_the_rule_does() -> None:
+    rows = torch.stack([torch.full((9,), float("nan")), torch.full((9,), float("inf")), torch.full((9,), -torch.inf)])
+    rows[2, 3] = 0.0
+    for sampling in (Sampling(), Sampling(0.7), Sampling(0.7, top_k=3, top_p=0.5)):
+        assert select(rows, [1, 2, 3], sampling) == by_the_rule(rows, [1, 2, 3], sampling)
+
+
+@given(st.sampled_from([0, 3, 40]), st.sampled_from([0.3, 0.9, 0.9999]), st.integers(0, 999), st.floats(0.5, 4.0))
+def test_a_drafters_support_is_the_targets(top_k: int, top_p: float, seed: int, spread: float) -> None:
+    logits = spread * torch.randn(3, 700, generator=torch.Generator().manual_seed(seed))
+    sampling = Sampling(0.8, top_k, top_p, seed)
+    exact = torch.isfinite(process_logits(logits, sampling))
+    ours = torch.isfinite(draft_scores(logits, [1, 2, 3], sampling))
+    assert int((exact != ours).sum(-1).max()) <= 1  # rounding at the edge of top-p
 
 
 def test_noise_is_pinned() -> None:
