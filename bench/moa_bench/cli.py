@@ -63,8 +63,8 @@ def network(
 @cli.command()
 @common_options
 @click.option("--link", default="5G", show_default=True, metavar="NAME", help="The link that is cut; not RTT 0.")
-@click.option("--cuts", type=click.IntRange(min=0), help="Cuts of the link.  [30]")
-@click.option("--kills", type=click.IntRange(min=0), help="Kills of the server.  [10]")
+@click.option("--cuts", type=click.IntRange(min=0), help="Cuts of the link.  [200]")
+@click.option("--kills", type=click.IntRange(min=0), help="Kills of the server.  [50]")
 def cut(
     quick: bool, json_file: Path | None, model: str, pin: bool, link: str, cuts: int | None, kills: int | None
 ) -> None:

@@ -7,28 +7,30 @@ device holds. The drafter runs on the client's inference thread, as in the progr
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from moa_client.events import Committed
 from moa_client.figures import Figures
 from moa_client.link import Link
 from moa_client.loading import Device, load_device
 from moa_client.settings import SECTION, ClientSettings
-from moa_client.talk import Talk
+from moa_client.talk import Talk, TalkSettings
 from moa_shared.answer import AnswerSettings
 from moa_shared.codec import Codec
 from moa_shared.config import load_settings
-from moa_shared.errors import DataError, UnavailableError
+from moa_shared.errors import DataError
 from moa_shared.progress import SilentProgress
 
 from moa_bench.answers import TimedAnswer
+from moa_bench.shown_text import Moment, ShownText
+from moa_bench.traced_link import Note, TracedLink
 
 if TYPE_CHECKING:
     from moa.v1 import moa_pb2 as pb
 
-RETRY_S = 0.05  # between attempts: the wait for the link itself is gRPC's
+SETTLE_EVERY_S = 0.05  # between looks at whether the server is there again
 
 
 class SplitClient:
@@ -39,8 +41,8 @@ class SplitClient:
         address: "host:port".
         device: what this end holds; its drafter is used by one client at a time.
         codec: of the memory.
-        persist_s: how long an answer that broke off is asked for again; 0: not at all.
-        silence_s: how long the client waits for a frame; None: as the program does.
+        mode: how to draft, and what becomes of text that was written alone.
+        silence_s: how long the client waits for a server that it cannot do without; None: as the program does.
     """
 
     def __init__(
@@ -50,18 +52,24 @@ class SplitClient:
         device: Device,
         codec: Codec = Codec.INT4,
         *,
-        persist_s: float = 0.0,
+        mode: TalkSettings | None = None,
         silence_s: float | None = None,
     ) -> None:
         self._runner = runner
-        self._persist_s = persist_s
         self._device = device
         self._codec = codec
+        self._mode = mode or TalkSettings()
         self.figures = Figures()
-        self.attempts = 0  # of the newest answer
+        self.screen = ShownText()  # of the newest answer
+        self.began_s = 0.0  # when its question was asked
         self._link, described = runner.run(_connect(address, silence_s))
         self._vocab_size = int(device.files.config["vocab_size"])
         self._context = described.limits.context_tokens
+
+    @property
+    def notes(self) -> list[Note]:
+        """Frames of all answers so far."""
+        return self._link.notes
 
     def close(self) -> None:
         self._runner.run(self._link.close())
@@ -74,36 +82,32 @@ class SplitClient:
     async def _ask(
         self, prompt: Sequence[int], settings: AnswerSettings, watch: Callable[[int], object]
     ) -> TimedAnswer:
-        talk = Talk(self._link, self._device, self._vocab_size, self._codec)
-        tokens: list[int] = []
+        talk = Talk(self._link, self._device, self._vocab_size, self._codec, self._mode)
+        screen = self.screen = ShownText()
         arrivals: list[float] = []
-        began = time.perf_counter()
-        turn, most = prompt, settings.max_tokens
-        self.attempts = 0
+        began = self.began_s = time.perf_counter()
         try:
-            while True:
-                self.attempts += 1
-                try:
-                    async for new in talk.ask(turn, settings):
-                        tokens += new
-                        arrivals += [time.perf_counter() - began] * len(new)
-                        watch(len(tokens))
-                    break
-                except UnavailableError:
-                    if time.perf_counter() - began > self._persist_s:
-                        raise
-                if 0 < most <= len(tokens):
-                    break  # what broke off was the end of a whole answer
-                if talk.conversation.tokens:
-                    turn = ()  # the conversation holds the question and what was committed
-                settings = dataclasses.replace(settings, max_tokens=max(0, most - len(tokens)))
-                await asyncio.sleep(RETRY_S)
+            async for event in talk.ask(prompt, settings):
+                now = time.perf_counter() - began
+                screen.on_event(event, now)
+                if isinstance(event, Committed):
+                    arrivals += [now] * len(event.tokens)
+                    watch(len(arrivals))
+            while talk.unsettled:  # it ended without the server
+                async for _ in talk.settle():
+                    pass
+                await asyncio.sleep(SETTLE_EVERY_S)
+            tokens = tuple(talk.conversation.answer)
         finally:
             await talk.close()
         self.figures = talk.figures
         if not tokens:
             raise DataError("The server gave an empty answer.", hint="Ask another question.")
-        return TimedAnswer(tuple(tokens), tuple(arrivals))
+        settled = time.perf_counter() - began
+        if len(tokens) > len(arrivals):
+            arrivals += [settled] * (len(tokens) - len(arrivals))
+            screen.moments.append(Moment(settled, len(tokens), len(tokens), is_new=True))
+        return TimedAnswer(tokens, tuple(arrivals))
 
 
 def client_settings(**fields: Any) -> ClientSettings:
@@ -111,9 +115,9 @@ def client_settings(**fields: Any) -> ClientSettings:
     return load_settings(ClientSettings, SECTION, fields, environment={})
 
 
-async def _connect(address: str, silence_s: float | None = None) -> tuple[Link, pb.DescribeResponse]:
+async def _connect(address: str, silence_s: float | None = None) -> tuple[TracedLink, pb.DescribeResponse]:
     settings = client_settings()
-    link = Link(address, settings.connect_seconds, silence_s or settings.silence_seconds)
+    link = TracedLink(address, settings.connect_seconds, silence_s or settings.silence_seconds)
     return link, await link.describe()
 
 
@@ -125,6 +129,7 @@ def load_split_device(runner: asyncio.Runner, settings: ClientSettings) -> Devic
     """
 
     async def describe() -> pb.DescribeResponse:
+        link: Link
         link, described = await _connect(settings.server)
         await link.close()
         return described

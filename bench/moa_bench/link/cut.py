@@ -1,7 +1,7 @@
 """`moa-bench cut`: answers whose link is cut or reset, or whose server is killed, at random times.
 
-State: one server that can be killed and started again on its port, one emulated link, one client. Each incident has an
-answer of its own, whose text is held against that of an undisturbed one.
+State: one server that can be killed and started again on its port, one emulated link, one client. An answer meets as
+many incidents as its time allows; its text is held against that of an undisturbed one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -20,22 +21,20 @@ from typing import TYPE_CHECKING
 from moa_shared.answer import AnswerSettings
 from moa_shared.progress import make_progress
 
-from moa_bench.answers import PlainClient, TimedAnswer
+from moa_bench.answers import PlainClient
 from moa_bench.child import Child
 from moa_bench.cores import on_cores, split_cores
 from moa_bench.facts import gather_facts
 from moa_bench.link import tables
 from moa_bench.link.emulated import RunningLink, find_links, linked
-from moa_bench.link.incidents import Incident, Kind, Planned, judge_incident, plan_incidents
+from moa_bench.link.incidents import Incident, Kind, Planned, Struck, judge_incident, plan_incidents
 from moa_bench.link.oracle import Script
 from moa_bench.report import checkout_root, publish
 
 if TYPE_CHECKING:
     from moa_bench.split_client import SplitClient
 
-# Of a client in rounds, from the last frame: above a step, the longest link's round trip and its spread together.
-SILENCE_S = 1.0
-PERSIST_S = 60.0  # above a restart of the server and gRPC's longest wait to reconnect
+SILENCE_S = 60.0  # that a client which cannot write alone waits for a server: above a restart
 ORACLE_ACCEPTANCE = 0.65
 ORACLE_DRAFT_MS = 5.0
 
@@ -44,15 +43,15 @@ ORACLE_DRAFT_MS = 5.0
 class CutEffort:
     """How many of each kind, and how long the answers are."""
 
-    cuts: int = 30
-    resets: int = 10
-    kills: int = 10
+    cuts: int = 200
+    resets: int = 20
+    kills: int = 50
     prompts: int = 3
-    answer_tokens: int = 64
+    answer_tokens: int = 96
     seed: int = 0
 
 
-QUICK = CutEffort(1, 1, 1, 1, 24)
+QUICK = CutEffort(2, 1, 1, 1, 32)
 
 
 class RestartableServer:
@@ -121,17 +120,18 @@ def run_cut(
         stack.callback(server.close)
         running = stack.enter_context(linked(chosen, server.address, seed=effort.seed, cores=own_cores))
         connect = _connector(runner, server.address, running.address, drafter)
-        plan = plan_incidents(effort.cuts, effort.resets, effort.kills, len(prompts), effort.seed)
-        with progress.task("Answers that are disturbed", len(plan) + len(prompts)) as task:
-            stage = _Stage(running, server, connect, prompts, effort.answer_tokens, int(files.config["vocab_size"]))
-            whole = []
-            for number in range(len(prompts)):
-                whole.append(stage.undisturbed(number))
-                task.advance(1)
-            incidents = []
-            for planned in plan:
-                incidents.append(stage.disturbed(planned, whole[planned.prompt]))
-                task.advance(1)
+        plan = deque(plan_incidents(effort.cuts, effort.resets, effort.kills, effort.seed))
+        stage = _Stage(running, server, connect, prompts, effort.answer_tokens, int(files.config["vocab_size"]))
+        incidents: list[Incident] = []
+        answers = 0
+        with progress.task("Incidents", len(plan)) as task:
+            whole = [stage.undisturbed(number) for number in range(len(prompts))]
+            while plan:
+                left = len(plan)
+                number = answers % len(prompts)
+                incidents += stage.disturbed(plan, number, whole[number])
+                answers += 1
+                task.advance(left - len(plan))
     result = {
         "suite": "cut",
         "quick": quick,
@@ -140,8 +140,8 @@ def run_cut(
         "target": files.target_id,
         "link": chosen.name,
         "effort": effort,
-        "incidents": [incident for incident in incidents if incident is not None],
-        "missed": sum(incident is None for incident in incidents),
+        "incidents": incidents,
+        "answers": answers,
     }
     publish("cut", result, tables.render_cut(result), quick=quick, json_file=json_file)
 
@@ -160,15 +160,14 @@ def _effort(quick: bool, cuts: int | None, kills: int | None) -> CutEffort:
 
 def _connector(runner: asyncio.Runner, server: str, through: str, drafter: str) -> Callable[[Script], SplitClient]:
     """Makes clients whose oracle plays a script; the device is loaded once. Memory comes as for the drafter."""
-    from moa_bench.link.ways import best_length, with_oracle
+    from moa_bench.link.ways import with_oracle
     from moa_bench.split_client import SplitClient, client_settings, load_split_device
 
     device = load_split_device(runner, client_settings(server=server, drafter=drafter))
-    length = best_length(ORACLE_ACCEPTANCE, 0.0, ORACLE_DRAFT_MS)
 
     def connect(script: Script) -> SplitClient:
-        playing = with_oracle(device, script, ORACLE_DRAFT_MS, length)
-        return SplitClient(runner, through, playing, persist_s=PERSIST_S, silence_s=SILENCE_S)
+        playing = with_oracle(device, script, ORACLE_DRAFT_MS, 1)
+        return SplitClient(runner, through, playing, silence_s=SILENCE_S)
 
     return connect
 
@@ -191,51 +190,59 @@ class _Stage:
         self._prompts = prompts
         self._settings = AnswerSettings(max_tokens=answer_tokens, ignore_end_of_text=True)
         self._vocab_size = vocab_size
-        self._struck_s = self._healed_s = 0.0
 
-    def undisturbed(self, prompt: int) -> TimedAnswer:
-        """The whole answer, by plain streaming, and then once more with the oracle, whose time counts."""
+    def undisturbed(self, prompt: int) -> Sequence[int]:
+        """The whole text, by plain streaming."""
         client = PlainClient(self._link.address)
         try:
-            text = client.ask(self._prompts[prompt], self._settings)
+            return client.ask(self._prompts[prompt], self._settings).tokens
         finally:
             client.close()
-        answer, _ = self._answer(prompt, text.tokens)
-        return answer
 
-    def disturbed(self, planned: Planned, whole: TimedAnswer) -> Incident | None:
-        """One answer, and what happened to it."""
-        began = time.perf_counter()
-        strike = threading.Timer(planned.at * whole.arrivals_s[-1], self._strike, (planned,))
-        strike.start()
-        answer, attempts = self._answer(planned.prompt, whole.tokens)
-        strike.join()
-        return judge_incident(
-            planned.kind,
-            self._struck_s,
-            self._healed_s,
-            [began, *(began + arrival for arrival in answer.arrivals_s)],
-            attempts=attempts,
-            equal=answer.tokens == whole.tokens,
-        )
-
-    def _answer(self, prompt: int, text: Sequence[int]) -> tuple[TimedAnswer, int]:
+    def disturbed(self, plan: deque[Planned], prompt: int, text: Sequence[int]) -> list[Incident]:
+        """One answer, and what it met of the plan, which loses what was struck."""
         tokens = self._prompts[prompt]
-        client = self._connect(Script((*tokens, *text), ORACLE_ACCEPTANCE, prompt, self._vocab_size))
+        client = self._connect(Script((*tokens, *text), ORACLE_ACCEPTANCE, prompt + len(plan), self._vocab_size))
+        over = threading.Event()
+        struck: list[Struck] = []
+        striking = threading.Thread(target=self._strike_on, args=(plan, over, struck))
+        began = time.perf_counter()
+        striking.start()
         try:
-            return client.ask(tokens, self._settings), client.attempts
+            answer = client.ask(tokens, self._settings)
         finally:
+            over.set()
+            striking.join()
             client.close()
+        whole = answer.tokens == tuple(text) and client.screen.fits(answer.tokens)
+        met = [
+            judge_incident(
+                Struck(one.kind, began + one.at_s - client.began_s, began + one.healed_s - client.began_s),
+                client.screen.moments,
+                answer_tokens=len(answer.tokens),
+                whole=whole,
+            )
+            for one in struck
+        ]
+        missed = [one for one, incident in zip(struck, met, strict=True) if incident is None]
+        plan.extend(Planned(one.kind, 0.0, one.healed_s - one.at_s) for one in missed)  # they count with another answer
+        return [incident for incident in met if incident is not None]
+
+    def _strike_on(self, plan: deque[Planned], over: threading.Event, struck: list[Struck]) -> None:
+        """Strikes until the answer is over or the plan is done."""
+        began = time.perf_counter()
+        while plan and not over.wait(plan[0].after_s):
+            planned = plan.popleft()
+            at_s = time.perf_counter() - began
+            self._strike(planned)
+            struck.append(Struck(planned.kind, at_s, time.perf_counter() - began))
 
     def _strike(self, planned: Planned) -> None:
-        self._struck_s = time.perf_counter()
+        """Returns when link and server are there again."""
         if planned.kind is Kind.CUT:
             self._link.cut(planned.seconds)
-            self._healed_s = time.perf_counter() + planned.seconds
-            time.sleep(planned.seconds)  # the next answer must not begin in this one's cut
+            time.sleep(planned.seconds)
         elif planned.kind is Kind.RESET:
             self._link.reset()
-            self._healed_s = time.perf_counter()
         else:
             self._server.kill_and_restart()
-            self._healed_s = time.perf_counter()

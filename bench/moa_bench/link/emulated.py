@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from moa_shared.errors import ConfigError
 
 from moa_bench.child import running
+
+if TYPE_CHECKING:
+    from netsim.core.conditions import Conditions
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +24,50 @@ class Link:
 
     Args:
         name: for tables.
-        profile: one of netsim's, or empty.
-        rtt_ms: mean round trip; where there is no profile it is fixed, and 0 means no link at all, loopback.
+        delay_ms: of each direction; 0 means no link at all, loopback.
+        deviation_ms: of the delay, normal and kept above zero, correlated in time as netsim has it.
+        rate_mbps: of each direction; None: no limit.
     """
 
     name: str
-    profile: str = ""
-    rtt_ms: float = 0.0
+    delay_ms: float = 0.0
+    deviation_ms: float = 0.0
+    rate_mbps: float | None = None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """As a profile of netsim."""
+        document: dict[str, Any] = {
+            "version": 1,
+            "name": self.name.lower().replace(" ", "-"),
+            "description": "A link of moa-bench: delay and rate, no loss.",
+            "basis": "one_way",
+            "delay": {"mean_ms": self.delay_ms, "deviation_ms": self.deviation_ms},
+        }
+        return document | ({"rate_mbps": self.rate_mbps} if self.rate_mbps else {})
+
+    @property
+    def conditions(self) -> Conditions:
+        """Of each direction, as the simulation wants them."""
+        from netsim.catalogue import parse
+        from netsim.core.link import Direction
+
+        return parse(json.dumps(self.document), self.name).conditions(Direction.UP)
+
+    @property
+    def rtt_ms(self) -> float:
+        """Mean round trip: with a normal delay kept above zero it is more than twice the centre."""
+        return 2 * self.conditions.delay.effective().mean_ms
 
 
-# The links of the aim: none, the paper's 5G and 4G (delays read as one-way, the harder reading), two long ones.
+# The links of the aim: none, the paper's 5G and 4G (delays read as one-way, the harder reading), two long ones. Without
+# loss: one lost packet stalls a stream for a quarter of a second, and few answers would meet one.
 LINKS = (
     Link("RTT 0"),
-    Link("5G", "5g", rtt_ms=25.8),  # twice the mean of 10 +- 10 ms without its negative part
-    Link("4G", "4g", rtt_ms=51.5),  # twice that of 21 +- 19 ms
-    Link("RTT 150 ms", rtt_ms=150.0),
-    Link("RTT 300 ms", rtt_ms=300.0),
+    Link("5G", 10.0, 10.0),
+    Link("4G", 21.0, 19.0, 20.0),
+    Link("RTT 150 ms", 75.0),
+    Link("RTT 300 ms", 150.0),
 )
 
 
@@ -93,29 +125,16 @@ def linked(link: Link, upstream: str, *, seed: int = 0, cores: set[int] | None =
         upstream: "host:port" of the server.
         seed: of delays and losses.
     """
-    if not link.profile and not link.rtt_ms:
+    if not link.delay_ms:
         yield RunningLink(upstream, None)
         return
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder:
         control = Path(folder) / "control"
-        profile = link.profile or str(_write_profile(link, Path(folder)))
+        profile = Path(folder) / "link.yaml"
+        profile.write_text(json.dumps(link.document), "utf-8")  # YAML reads JSON
         arguments = [
-            "proxy", "--profile", profile, "--seed", str(seed), "--listen", "127.0.0.1:0", "--upstream", upstream,
+            "proxy", "--profile", str(profile), "--seed", str(seed), "--listen", "127.0.0.1:0", "--upstream", upstream,
             "--control", str(control),
         ]  # fmt: skip
         with running("netsim.cli", arguments, cores=cores) as proxy:
             yield RunningLink(proxy.address, control)
-
-
-def _write_profile(link: Link, folder: Path) -> Path:
-    """A profile of nothing but delay; YAML reads JSON."""
-    path = folder / "link.yaml"
-    document = {
-        "version": 1,
-        "name": f"rtt-{link.rtt_ms:.0f}",
-        "description": "A fixed delay and nothing else.",
-        "basis": "rtt",
-        "delay": {"mean_ms": link.rtt_ms},
-    }
-    path.write_text(json.dumps(document), "utf-8")
-    return path

@@ -9,13 +9,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 
-# A tunnel or a lift is longer than a client's patience (seconds), a hand-over shorter: both sides of it are met.
-SHORTEST_CUT_S = 0.1
+from moa_bench.shown_text import Moment
+
+# Of a cut: shorter than a client's timer (a hand-over) to much longer (a lift), as many in each octave.
+SHORTEST_CUT_S = 0.06
 LONGEST_CUT_S = 3.0
-# Of an answer's time: not before its first token could come, and not when hardly any token is left.
-EARLIEST, LATEST = 0.0, 0.8
+# From the answer's begin, or from when the incident before was over: the prompt is being read, text comes, is verified.
+EARLIEST_S, LATEST_S = 0.0, 2.0
 
 
 class Kind(StrEnum):
@@ -29,38 +30,46 @@ class Planned:
     """An incident to come.
 
     Args:
-        at: when, as a share of the time that an undisturbed answer takes.
+        after_s: from the answer's begin or the end of the incident before.
         seconds: how long a cut lasts.
-        prompt: number of the question that it meets.
     """
 
     kind: Kind
-    at: float
+    after_s: float
     seconds: float
-    prompt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """An incident that happened: when it began, and when link and server were there again, since the question."""
+
+    kind: Kind
+    at_s: float
+    healed_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One that happened.
+    """What an answer shows of one.
 
     Args:
         seconds: until the link or the server was there again.
-        stall_ms: the longest wait for a token that began before, or lasted into, the time after the incident.
-        resume_ms: from when link and server were there again to the next token.
-        attempts: streams that the answer took, the first one included.
-        equal: whether the text is that of an undisturbed answer, token for token.
+        stall_ms: the longest wait for new text that lasted into the incident or began in it; None: all of the text
+            stood on the screen already.
+        resume_ms: from when link and server were there again to the next committed token; None: none was left.
+        alone: whether text was written without the server meanwhile.
+        whole: whether the answer's final text is that of an undisturbed one, and the screen showed it, token for token.
     """
 
     kind: Kind
     seconds: float
-    stall_ms: float
-    resume_ms: float
-    attempts: int
-    equal: bool
+    stall_ms: float | None
+    resume_ms: float | None
+    alone: bool
+    whole: bool
 
 
-def plan_incidents(cuts: int, resets: int, kills: int, prompts: int, seed: int) -> list[Planned]:
+def plan_incidents(cuts: int, resets: int, kills: int, seed: int) -> list[Planned]:
     """That many of each kind in random order, at random times, for random lengths."""
     draw = random.Random(seed)
     kinds = [Kind.CUT] * cuts + [Kind.RESET] * resets + [Kind.KILL] * kills
@@ -68,32 +77,37 @@ def plan_incidents(cuts: int, resets: int, kills: int, prompts: int, seed: int) 
     return [
         Planned(
             kind,
-            at=draw.uniform(EARLIEST, LATEST),
-            seconds=draw.uniform(SHORTEST_CUT_S, LONGEST_CUT_S) if kind is Kind.CUT else 0.0,
-            prompt=number % prompts,
+            draw.uniform(EARLIEST_S, LATEST_S),
+            SHORTEST_CUT_S * (LONGEST_CUT_S / SHORTEST_CUT_S) ** draw.random() if kind is Kind.CUT else 0.0,
         )
-        for number, kind in enumerate(kinds)
+        for kind in kinds
     ]
 
 
-def judge_incident(
-    kind: Kind, struck_s: float, healed_s: float, arrivals_s: Sequence[float], *, attempts: int, equal: bool
-) -> Incident | None:
-    """What an answer's arrivals say about an incident; None if the answer had ended before it.
+def judge_incident(struck: Struck, moments: Sequence[Moment], *, answer_tokens: int, whole: bool) -> Incident | None:
+    """What a screen says about an incident; None if all of the answer had been committed before it.
 
     Args:
-        struck_s, healed_s: when it began, and when link and server were there again.
-        arrivals_s: of the answer's tokens, on the same clock, the time of the question before them.
+        moments: of the answer, in order.
+        answer_tokens: of the final text.
     """
-    if arrivals_s[-1] <= struck_s:
+    if not any(moment.at_s > struck.at_s for moment in moments):
         return None
-    waits = [later - earlier for earlier, later in pairwise(arrivals_s) if later > struck_s]
-    after = [arrival for arrival in arrivals_s if arrival > healed_s]
+    waits = []
+    since_s, length = 0.0, 0
+    for moment in moments:
+        if moment.at_s > struck.at_s and since_s < struck.healed_s and length < answer_tokens and moment.is_new:
+            waits.append(moment.at_s - since_s)
+        since_s, length = moment.at_s, moment.length
+    committed_before = max((moment.committed for moment in moments if moment.at_s <= struck.healed_s), default=0)
+    resumed = (m.at_s for m in moments if m.at_s > struck.healed_s and m.committed > committed_before)
+    during = [moment for moment in moments if struck.at_s < moment.at_s <= struck.healed_s]
+    at = next(resumed, None)
     return Incident(
-        kind,
-        round(healed_s - struck_s, 3),
-        stall_ms=round(max(waits) * 1e3, 1),
-        resume_ms=round((after[0] - healed_s) * 1e3, 1) if after else 0.0,
-        attempts=attempts,
-        equal=equal,
+        struck.kind,
+        round(struck.healed_s - struck.at_s, 3),
+        round(max(waits) * 1e3, 1) if waits else None,
+        round((at - struck.healed_s) * 1e3, 1) if at is not None else None,
+        any(moment.length > moment.committed for moment in during),
+        whole,
     )

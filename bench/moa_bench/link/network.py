@@ -33,10 +33,17 @@ class Way:
 
     Args:
         connect: makes a client for a link, its address, and what an oracle is to play (None for a real drafter).
+        predict: the seconds that the simulation expects, from an answer by plain streaming; None: it cannot say.
+        acceptances: of the oracle at which it is measured; None: at all.
     """
 
     name: str
     connect: Callable[[Link, str, Script | None], AnswerClient]
+    predict: Callable[[Link, Script, TimedAnswer], float] | None = None
+    acceptances: tuple[float, ...] | None = None
+
+    def runs_at(self, acceptance: float | None) -> bool:
+        return acceptance is None or self.acceptances is None or acceptance in self.acceptances
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,7 @@ class Cell:
     Args:
         acceptance: of the oracle, a token; None: a real drafter's own.
         ratio: of tokens a second over the whole answer, to plain streaming on the same prompt.
+        predicted: that ratio by the simulation; `error`: measured over predicted, less one, answer by answer.
         first_ratio: of the time to the first token.
         other_texts: answers that are not plain streaming's, token for token.
         failures: why answers failed; ratios and rates are of the others, and None where there is none.
@@ -60,12 +68,15 @@ class Cell:
     plain_tokens_per_s: Spread
     other_texts: int
     failures: tuple[str, ...] = ()
+    predicted: Spread | None = None
+    error: Spread | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
     answer: TimedAnswer | MoaError
     plain: tuple[TimedAnswer, TimedAnswer]
+    predicted_s: float | None = None
 
     @property
     def plain_tokens_per_s(self) -> float:
@@ -96,7 +107,7 @@ class Plan:
     @property
     def answers(self) -> int:
         """Answers in all, for a progress bar."""
-        per_prompt = 2 + len(self.acceptances) * len(self.ways)
+        per_prompt = 2 + sum(way.runs_at(acceptance) for acceptance in self.acceptances for way in self.ways)
         return len(self.links) * len(self.prompts) * per_prompt
 
 
@@ -135,13 +146,17 @@ def _run_link(plan: Plan, link: Link, running: RunningLink, advance: Callable[[i
                 if acceptance is not None:
                     script = Script((*prompt, *before.tokens), acceptance, plan.seed + number, plan.vocab_size)
                 for way in plan.ways:
+                    if not way.runs_at(acceptance):
+                        continue
                     asked = partial(way.connect, link, running.address, script)
-                    answers[acceptance, way.name] = _ask(asked, prompt, settings)
+                    found = _ask(asked, prompt, settings)
+                    predicted = way.predict(link, script, before) if way.predict and script else None
+                    answers[acceptance, way.name] = (found, predicted)
                     advance(1)
             after = plain.ask(prompt, settings)
             advance(1)
-            for key, answer in answers.items():
-                pairs.setdefault(key, []).append(_Pair(answer, (before, after)))
+            for key, (answer, predicted) in answers.items():
+                pairs.setdefault(key, []).append(_Pair(answer, (before, after), predicted))
     finally:
         plain.close()
     return [_cell(link.name, acceptance, way, found) for (acceptance, way), found in pairs.items()]
@@ -164,7 +179,7 @@ def _ask(
 
 
 def _cell(link: str, acceptance: float | None, way: str, pairs: Sequence[_Pair]) -> Cell:
-    ratios, first_ratios, rates, failures = [], [], [], []
+    ratios, first_ratios, rates, failures, predictions, errors = [], [], [], [], [], []
     other_texts = 0
     for pair in pairs:
         answer = pair.answer
@@ -174,6 +189,9 @@ def _cell(link: str, acceptance: float | None, way: str, pairs: Sequence[_Pair])
         ratios.append(answer.tokens_per_s / pair.plain_tokens_per_s)
         first_ratios.append(answer.first_ms / pair.plain_first_ms)
         rates.append(answer.tokens_per_s)
+        if pair.predicted_s is not None:
+            predictions.append(pair.plain[0].arrivals_s[-1] / pair.predicted_s)
+            errors.append(answer.tokens_per_s / pair.plain_tokens_per_s / predictions[-1] - 1)
         other_texts += answer.tokens != pair.plain[0].tokens
     return Cell(
         link,
@@ -185,4 +203,6 @@ def _cell(link: str, acceptance: float | None, way: str, pairs: Sequence[_Pair])
         Spread.of([pair.plain_tokens_per_s for pair in pairs]),
         other_texts,
         tuple(failures),
+        Spread.of(predictions) if predictions else None,
+        Spread.of(errors) if errors else None,
     )

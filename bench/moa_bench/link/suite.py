@@ -29,15 +29,21 @@ class NetworkEffort:
         answer_tokens: 64 are a paragraph, and cost 3 s when streamed.
         prompts: of the oracle's plan, and as many of the real drafter's.
         draft_ms: of a step of the oracle: a device somewhat slower than one core here, as in the event simulation.
+        traffic_tokens: of an answer whose bytes are counted.
+        starts: answers to a prompt of about `start_tokens` tokens, for the time to the first token and the first draft.
     """
 
     acceptances: tuple[float, ...] = (0.0, 0.35, 0.65, 0.8, 0.9)
     answer_tokens: int = 64
-    prompts: int = 2
+    prompts: int = 3
     draft_ms: float = 5.0
+    traffic_tokens: int = 128
+    starts: int = 5
+    start_tokens: int = 500
 
 
-QUICK = NetworkEffort((0.8,), 12, 1)
+QUICK = NetworkEffort((0.8,), 12, 1, traffic_tokens=16, starts=1, start_tokens=100)
+START_LINKS = ("RTT 0", "4G", "RTT 150 ms")
 
 
 def run_network(
@@ -90,11 +96,11 @@ def _measure(
     from moa_shared.models import load_tokenizer, resolve
 
     from moa_bench.drafters import drafter_file, find_drafter
+    from moa_bench.link.compared import ComparedWays, count_bytes
     from moa_bench.link.network import SURE_QUESTIONS, Plan, run_plan
-    from moa_bench.link.ways import oracle_rounds, real_rounds
-    from moa_bench.prompts import QUESTIONS, chat_tokens
+    from moa_bench.link.starting import measure_start
+    from moa_bench.prompts import QUESTIONS, chat_tokens, question_of
     from moa_bench.servers import running_server
-    from moa_bench.split_client import client_settings, load_split_device
 
     torch.set_num_threads(1)
     progress = make_progress()
@@ -107,20 +113,26 @@ def _measure(
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, asyncio.Runner() as runner:
         drafter = str(drafter_file(measured, files, Path(folder)))
         with running_server(model, drafter=drafter, cores=server_cores) as server:
-            chain = client_settings(server=server.address, drafter=drafter, mode="chain")
-            tree = client_settings(server=server.address, drafter=drafter, mode="tree")
-            device = load_split_device(runner, chain)
-            oracle = Plan(
-                links, [oracle_rounds(runner, device, effort.draft_ms)], acceptances, sure, effort.answer_tokens,
-                vocab_size,
-            )  # fmt: skip
-            real_ways = [
-                real_rounds("rounds, chain", runner, device),
-                real_rounds("rounds, tree", runner, load_split_device(runner, tree)),
-            ]
-            real = Plan(links, real_ways, [None], open_questions, effort.answer_tokens, vocab_size)
+            ways = ComparedWays(runner, server.address, drafter, effort.draft_ms)
+            oracle = Plan(links, ways.oracle(), acceptances, sure, effort.answer_tokens, vocab_size)
+            real = Plan(links, ways.real(), [None], open_questions, effort.answer_tokens, vocab_size)
             cells = []
             with progress.task("Answers over links", oracle.answers + real.answers) as task:
                 for plan in (oracle, real):
                     cells += run_plan(plan, server.address, own_cores, task.advance)
-    return {"target": files.target_id, "drafter": measured.description, "cells": cells}
+            with progress.task("Bytes"):
+                traffic = count_bytes(ways, sure[0], open_questions[0], effort.traffic_tokens, vocab_size)
+            with progress.task("How answers begin"):
+                prompt = chat_tokens(tokenizer, question_of(tokenizer, effort.start_tokens))
+                starts = [
+                    measure_start(link, server.address, ways.connect_tree, prompt, effort.starts, cores=own_cores)
+                    for link in links
+                    if link.name in START_LINKS
+                ]
+    return {
+        "target": files.target_id,
+        "drafter": measured.description,
+        "cells": cells,
+        "traffic": traffic,
+        "starts": starts,
+    }

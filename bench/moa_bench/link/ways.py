@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, cast
 
 from moa_client.drafters import MoaDrafter
 from moa_client.loading import Device
+from moa_client.talk import TalkSettings
 from moa_shared.drafting import draft_chain
 from moa_shared.errors import InternalError
 
-from moa_bench.answers import AnswerClient
+from moa_bench.answers import AnswerClient, TimedAnswer
 from moa_bench.link.emulated import Link
 from moa_bench.link.network import Way
 from moa_bench.link.oracle import OracleDrafter, Script
+from moa_bench.link.prediction import Drafting, Schedule, predict_seconds
 from moa_bench.split_client import SplitClient
 
 if TYPE_CHECKING:
@@ -25,6 +27,11 @@ LONGEST_CHAIN = 32
 # On one core of the machine in docs/bench.md: 49 ms for one token, 0.85 more for each further one up to 62.
 STEP_MS = 49.0
 STEP_MS_A_TOKEN = 0.85
+MODES = {
+    "streamed": TalkSettings(drafting="streamed"),
+    "waiting": TalkSettings(drafting="streamed", run_ahead=False),
+    "rounds": TalkSettings(drafting="rounds", run_ahead=False),
+}
 
 
 def best_length(acceptance: float, rtt_ms: float, draft_ms: float) -> int:
@@ -41,28 +48,42 @@ def best_length(acceptance: float, rtt_ms: float, draft_ms: float) -> int:
     return max(range(1, LONGEST_CHAIN + 1), key=tokens_per_ms)
 
 
-def oracle_rounds(runner: asyncio.Runner, device: Device, draft_ms: float) -> Way:
-    """Synchronous rounds with an oracle, at the length that is best for its acceptance and the link.
+def oracle_way(
+    name: str,
+    drafting: Drafting,
+    runner: asyncio.Runner,
+    device: Device,
+    draft_ms: float,
+    acceptances: tuple[float, ...] | None = None,
+) -> Way:
+    """Chains of an oracle; rounds have the length that is best for its acceptance and the link.
 
     Args:
         device: of a client whose drafter reads memory; the oracle takes its place, and its memory comes as it would.
         draft_ms: how long a draft step of the oracle takes.
+        acceptances: only at these; None: at all.
     """
+
+    def schedule(link: Link, script: Script) -> Schedule:
+        return Schedule(drafting, best_length(script.acceptance, link.rtt_ms, draft_ms), draft_ms)
 
     def connect(link: Link, address: str, script: Script | None) -> AnswerClient:
         if script is None:
             raise InternalError("An oracle was asked to draft without a script.")
-        length = best_length(script.acceptance, link.rtt_ms, draft_ms)
-        return SplitClient(runner, address, with_oracle(device, script, draft_ms, length))
+        playing = with_oracle(device, script, draft_ms, schedule(link, script).length)
+        return SplitClient(runner, address, playing, mode=MODES[drafting])
 
-    return Way("rounds", connect)
+    def predict(link: Link, script: Script, plain: TimedAnswer) -> float:
+        return predict_seconds(schedule(link, script), link, script, plain)
+
+    return Way(name, connect, predict, acceptances)
 
 
-def real_rounds(name: str, runner: asyncio.Runner, device: Device) -> Way:
-    """Synchronous rounds with the drafter that the device holds."""
+def real_way(name: str, mode: TalkSettings, runner: asyncio.Runner, device: Device) -> Way:
+    """The drafter that the device holds."""
 
     def connect(link: Link, address: str, script: Script | None) -> AnswerClient:
-        return SplitClient(runner, address, device)
+        return SplitClient(runner, address, device, mode=mode)
 
     return Way(name, connect)
 

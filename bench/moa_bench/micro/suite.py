@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moa_client.talk import TalkSettings
 from moa_shared.progress import Progress, make_progress
 
 from moa_bench.answers import AnswerClient, PlainClient, closing_all
@@ -69,6 +70,7 @@ SPLIT_WAYS: dict[str, dict[str, Any]] = {
     "split, tree of 16": {"mode": "tree", "depth": 4, "breadth": 4, "nodes": 16},
 }
 
+ROUNDS = TalkSettings(drafting="rounds", run_ahead=False)  # what a forward is fed is then the same in each run
 QUICK = Effort(64, 2, 1, 16, (50,), 8, 1, 1, 1)
 
 
@@ -102,7 +104,7 @@ class Bench:
         """The clients to compare, plain streaming first."""
         makers: dict[str, Callable[[], AnswerClient]] = {"plain streaming": lambda: PlainClient(address)}
         for way, device in self.devices.items():
-            makers[way] = partial(SplitClient, runner, address, device)
+            makers[way] = partial(SplitClient, runner, address, device, mode=ROUNDS)
         return makers
 
     def prompt(self, question: str) -> list[int]:

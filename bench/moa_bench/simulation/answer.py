@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from moa.v1 import moa_pb2 as pb
@@ -16,7 +17,7 @@ from netsim.core.link import Direction
 from moa_bench.simulation.client import SimulatedClient
 from moa_bench.simulation.events import EventLoop, OneWay
 from moa_bench.simulation.server import Costs, SentVerdict, SimulatedServer
-from moa_bench.simulation.text import PROMPT, ScriptedText
+from moa_bench.simulation.text import PROMPT, ScriptedText, by_chance
 
 FRAME_OVERHEAD_BYTES = 14  # headers of an HTTP/2 frame (9) and of gRPC (5)
 
@@ -73,7 +74,7 @@ class Outcome:
 
 
 def simulate(
-    acceptance: float,
+    acceptance: float | Callable[[int], bool],
     link: SimulatedLink,
     *,
     tokens: int = 1000,
@@ -88,7 +89,7 @@ def simulate(
     """One answer.
 
     Args:
-        acceptance: of the drafter, a token.
+        acceptance: of the drafter, a token; or whether it is right about the answer's token of that number.
         rule: of streamed drafts (one that nothing else uses); without it and `round_length` nothing is drafted.
         round_length: of synchronous rounds.
         run_ahead: whether the server steps with no draft (not in rounds).
@@ -99,7 +100,7 @@ def simulate(
     """
     costs = costs or Costs()
     loop = EventLoop()
-    text = ScriptedText(tokens, acceptance, seed)
+    text = ScriptedText(tokens, acceptance if callable(acceptance) else by_chance(acceptance, seed))
     up = OneWay(loop, link.conditions, seed, Direction.UP)
     down = OneWay(loop, link.conditions, seed, Direction.DOWN)
 

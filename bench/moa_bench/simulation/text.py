@@ -6,7 +6,7 @@ Whether it is right at a position was drawn for that position alone, so another 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 PROMPT = (1, 2, 3)
 VOCAB_SIZE = 16_384  # token ids of at most two bytes on the wire, as those of frequent tokens
@@ -18,14 +18,13 @@ class ScriptedText:
     """A text of `tokens` tokens after the prompt.
 
     Args:
-        acceptance: probability that the drafter is right at a position.
+        right: whether the drafter is right about the answer's token of that number.
     """
 
-    def __init__(self, tokens: int, acceptance: float, seed: int) -> None:
-        chance = random.Random(f"text {seed}")
+    def __init__(self, tokens: int, right: Callable[[int], bool]) -> None:
         length = len(PROMPT) + tokens + SPARE
         self.tokens = [*PROMPT, *(1000 + position % 1000 for position in range(len(PROMPT), length))]
-        self._right = [chance.random() < acceptance for _ in range(length)]
+        self._right = [right(position - len(PROMPT)) for position in range(length)]
 
     def draft_on(self, committed: int, draft: Sequence[int]) -> int:
         """What the drafter says after so many committed tokens and a chain of draft tokens."""
@@ -38,3 +37,8 @@ class ScriptedText:
     def choose(self, positions: Sequence[int]) -> list[int]:
         """The target's choices."""
         return [self.tokens[position] for position in positions]
+
+
+def by_chance(acceptance: float, seed: int) -> Callable[[int], bool]:
+    """A drafter that is right about each token with this probability."""
+    return lambda number: random.Random(f"{seed}:{number}").random() < acceptance

@@ -1,45 +1,71 @@
-"""Plans of incidents, and what arrivals say about one."""
+"""Plans of incidents, and what a screen says about one."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moa_bench.link.incidents import LONGEST_CUT_S, SHORTEST_CUT_S, Incident, Kind, judge_incident, plan_incidents
+from moa_bench.link.incidents import (
+    EARLIEST_S,
+    LATEST_S,
+    LONGEST_CUT_S,
+    SHORTEST_CUT_S,
+    Incident,
+    Kind,
+    Struck,
+    judge_incident,
+    plan_incidents,
+)
+from moa_bench.shown_text import Moment
 
 
 @settings(deadline=None)  # a busy machine is not a defect
-@given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 20), st.integers(1, 5), st.integers())
-def test_a_plan_holds_what_was_asked_for(cuts: int, resets: int, kills: int, prompts: int, seed: int) -> None:
-    plan = plan_incidents(cuts, resets, kills, prompts, seed)
+@given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 20), st.integers())
+def test_a_plan_holds_what_was_asked_for(cuts: int, resets: int, kills: int, seed: int) -> None:
+    plan = plan_incidents(cuts, resets, kills, seed)
     assert Counter(planned.kind for planned in plan) == Counter({Kind.CUT: cuts, Kind.RESET: resets, Kind.KILL: kills})
-    assert all(0 <= planned.prompt < prompts and 0 <= planned.at < 1 for planned in plan)
     for planned in plan:
+        assert EARLIEST_S <= planned.after_s <= LATEST_S
         lasts = planned.kind is Kind.CUT
         assert (SHORTEST_CUT_S <= planned.seconds <= LONGEST_CUT_S) if lasts else planned.seconds == 0.0
-    assert plan == plan_incidents(cuts, resets, kills, prompts, seed)
+    assert plan == plan_incidents(cuts, resets, kills, seed)
 
 
-def test_the_stall_and_the_time_to_resume() -> None:
-    arrivals = [0.0, 1.0, 2.0, 6.5, 7.0]  # the question, then tokens
-    found = judge_incident(Kind.CUT, 2.5, 5.5, arrivals, attempts=2, equal=True)
-    assert found == Incident(Kind.CUT, 3.0, stall_ms=4500.0, resume_ms=1000.0, attempts=2, equal=True)
+def judge(moments: list[Moment], at_s: float, healed_s: float, answer_tokens: int) -> Incident | None:
+    return judge_incident(Struck(Kind.CUT, at_s, healed_s), moments, answer_tokens=answer_tokens, whole=True)
+
+
+def test_a_client_that_waits_stalls_until_the_next_token() -> None:
+    moments = [Moment(1.0, 1, 1, True), Moment(2.0, 2, 2, True), Moment(6.5, 3, 3, True), Moment(7.0, 4, 4, True)]
+    assert judge(moments, 2.5, 5.5, 4) == Incident(Kind.CUT, 3.0, 4500.0, 1000.0, False, True)
+
+
+def test_a_client_that_writes_alone_stalls_until_its_own_text() -> None:
+    moments = [
+        Moment(1.0, 1, 1, True),
+        Moment(1.25, 2, 1, True),  # alone
+        Moment(1.5, 3, 1, True),  # alone, and the answer is full
+        Moment(5.0, 2, 2, False),  # corrected: the rest was wrong
+        Moment(5.5, 3, 3, True),
+    ]
+    found = judge(moments, 1.125, 4.0, 3)
+    assert found == Incident(Kind.CUT, 2.875, 250.0, 1000.0, True, True)
+
+
+def test_a_full_screen_does_not_stall() -> None:
+    moments = [Moment(1.0, 3, 1, True), Moment(5.0, 3, 3, False)]
+    found = judge(moments, 2.0, 4.0, 3)
+    assert found is not None
+    assert (found.stall_ms, found.resume_ms) == (None, 1000.0)
 
 
 def test_waits_that_ended_before_do_not_count() -> None:
-    found = judge_incident(Kind.RESET, 5.5, 5.5, [0.0, 5.0, 5.25, 5.75, 6.0], attempts=2, equal=True)
+    moments = [Moment(5.0, 1, 1, True), Moment(5.25, 2, 2, True), Moment(5.75, 3, 3, True), Moment(6.0, 4, 4, True)]
+    found = judge(moments, 5.5, 5.5625, 4)
     assert found is not None
-    assert (found.stall_ms, found.resume_ms) == (500.0, 250.0)
+    assert (found.stall_ms, found.resume_ms) == (500.0, 187.5)
 
 
-@pytest.mark.parametrize("healed", [2.0, 9.0])
-def test_an_answer_that_had_ended_says_nothing(healed: float) -> None:
-    assert judge_incident(Kind.CUT, 2.0, healed, [0.0, 1.0, 2.0], attempts=1, equal=True) is None
-
-
-def test_an_answer_that_ends_during_the_cut_has_nothing_to_resume() -> None:
-    found = judge_incident(Kind.CUT, 2.0, 5.0, [0.0, 1.0, 2.1], attempts=1, equal=True)
-    assert found is not None
-    assert found.resume_ms == 0.0
+def test_an_answer_that_was_over_says_nothing() -> None:
+    assert judge([Moment(1.0, 1, 1, True)], 2.0, 3.0, 1) is None
