@@ -74,6 +74,35 @@ def cut(
     run_cut(model=model, quick=quick, json_file=json_file, pin=pin, link=link, cuts=cuts, kills=kills)
 
 
+@cli.command()
+@click.option("--model", default="default", show_default=True, help="Target: default, hub id, folder or .gguf.")
+@click.option("--pin", is_flag=True, help="Pin the server to one core and everything else to another.")
+@click.option("--rtt-ms", type=click.FloatRange(min=1), default=50.0, show_default=True, help="Fixed round trip.")
+@click.option(
+    "--acceptance", type=click.FloatRange(0, 1), default=0.8, show_default=True, help="Of the oracle drafter."
+)
+@click.option("--tokens", type=click.IntRange(min=8), default=48, show_default=True, help="Of each answer.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Draw there instead.")
+def timeline(model: str, pin: bool, rtt_ms: float, acceptance: float, tokens: int, out: Path | None) -> None:
+    """A picture of one answer: draft steps, forwards, and every frame between client and server."""
+    from moa_bench.link.timeline import run_timeline
+
+    run_timeline(model=model, pin=pin, rtt_ms=rtt_ms, acceptance=acceptance, tokens=tokens, out=out)
+
+
+@cli.command()
+@click.option("--quick", is_flag=True, help="Short answers: shows that it works.")
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), metavar="FILE",
+    help="Write the results there (- for standard output) and leave the checkout's results and docs alone.",
+)  # fmt: skip
+def simulate(quick: bool, json_file: Path | None) -> None:
+    """The event simulation alone: streamed drafts, rounds and waiting over all links; no model, no network."""
+    from moa_bench.simulation.suite import run_simulation
+
+    run_simulation(quick=quick, json_file=json_file)
+
+
 def main() -> None:
     """Entry point; one sentence and the catalogue's exit code for every error that we know."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers and links end with us

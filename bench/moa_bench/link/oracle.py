@@ -62,14 +62,16 @@ class OracleDrafter:
     Args:
         script: what it knows.
         step_ms: how long one step takes; a device's own computation, so it sleeps for the rest of that time.
+        steps: takes the begin and the end of each step, on the clock of `time.perf_counter`.
     """
 
     def __init__(
         self,
         script: Script,
         step_ms: float = 0.0,
+        steps: list[tuple[float, float]] | None = None,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.script = script
@@ -77,6 +79,7 @@ class OracleDrafter:
         self.memory_rows = 0
         self.steps = 0
         self._step_s = step_ms / 1e3
+        self._steps_taken = steps
         self._clock = clock
         self._sleep = sleep
         self._agreed = 0  # committed tokens that are the script's
@@ -149,11 +152,14 @@ class OracleDrafter:
     def _step(self, rows: Sequence[tuple[int, bool]]) -> torch.Tensor:
         import torch
 
-        ready = self._clock() + self._step_s
+        began = self._clock()
+        ready = began + self._step_s
         self.steps += 1
         logits = torch.zeros(len(rows), self.script.vocab_size)
         for row, (depth, on_text) in enumerate(rows):
             logits[row, self.script.proposal(self.next_position + depth, on_text=on_text)] = _SURE
         if (left := ready - self._clock()) > 0:
             self._sleep(left)
+        if self._steps_taken is not None:
+            self._steps_taken.append((began, self._clock()))
         return logits

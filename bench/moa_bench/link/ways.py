@@ -88,9 +88,16 @@ def real_way(name: str, mode: TalkSettings, runner: asyncio.Runner, device: Devi
     return Way(name, connect)
 
 
-def with_oracle(device: Device, script: Script, draft_ms: float, length: int) -> Device:
-    """The same device with an oracle in its drafter's place, drafting chains."""
-    new_state = cast("Callable[[], DraftState]", lambda: OracleDrafter(script, draft_ms))
+def with_oracle(
+    device: Device, script: Script, draft_ms: float, length: int, steps: list[tuple[float, float]] | None = None
+) -> Device:
+    """The same device with an oracle in its drafter's place, drafting chains.
+
+    Args:
+        length: of a whole chain, for rounds.
+        steps: takes the times of draft steps.
+    """
+    new_state = cast("Callable[[], DraftState]", lambda: OracleDrafter(script, draft_ms, steps))
     drafter = MoaDrafter(
         new_state, lambda state, sampling: draft_chain(state, length, sampling), reads_memory=device.memory_width > 0
     )
