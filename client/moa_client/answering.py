@@ -11,6 +11,7 @@ from moa_shared.answer import AnswerSettings
 from moa_shared.template import ChatTemplate
 from moa_shared.text import TextStream
 
+from moa_client.events import Committed
 from moa_client.loading import Device
 from moa_client.talk import Talk
 
@@ -35,8 +36,8 @@ async def answer(
     async def stream() -> None:
         try:
             async with aclosing(talk.ask(turn, settings)) as answered:
-                async for tokens in answered:
-                    if piece := text.push(tokens):
+                async for event in answered:
+                    if isinstance(event, Committed) and (piece := text.push(event.tokens)):
                         show(piece)
         finally:
             if piece := text.finish():

@@ -30,6 +30,7 @@ class Provenance(Enum):
     PROMPT = auto()  # the user's turn and the template around it
     DRAFT = auto()  # drafted here, confirmed by the target
     TARGET = auto()  # chosen by the target beyond the draft
+    ALONE = auto()  # written here without the target, and kept unverified by the user's wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class Conversation:
         self.answer_start = len(self.tokens)
         self.settings = settings
         self.phase = Phase.ANSWERING
-        self._drop_draft()
+        self.drop_draft()
         return AskMessage(base, self.hashes.at(base), tuple(tokens), settings, self.answer_start)
 
     def resume(self) -> AskMessage:
@@ -122,9 +123,25 @@ class Conversation:
         """
         if self.phase is not Phase.ANSWERING:
             raise ProtocolError("an answer to resume", "none under way")
-        self._drop_draft()
+        self.drop_draft()
         base = len(self.tokens)
         return AskMessage(base, self.hashes.at(base), (), self.settings, self.answer_start)
+
+    def keep(self, tokens: Sequence[int], finish: Finish) -> None:
+        """Commits what was written without the target, unverified.
+
+        Args:
+            finish: whether and why the answer has ended with them.
+
+        Raises:
+            ProtocolError: no answer is under way.
+        """
+        if self.phase is not Phase.ANSWERING:
+            raise ProtocolError("an answer to add to", "none under way")
+        self.drop_draft()
+        self._append(tokens, Provenance.ALONE)
+        if finish is not Finish.UNFINISHED:
+            self.end()
 
     def reset(self) -> None:
         """Forgets everything but the epoch."""
@@ -134,7 +151,7 @@ class Conversation:
 
     def end(self) -> None:
         """The answer ends here, whatever the server thinks (it is gone, or the user stopped it)."""
-        self._drop_draft()
+        self.drop_draft()
         self.phase = Phase.IDLE
 
     def give_up(self) -> None:
@@ -157,6 +174,22 @@ class Conversation:
         return self._base
 
     @property
+    def draft_nodes(self) -> int:
+        """Nodes of the whole tree in flight, those that are committed or contradicted meanwhile included."""
+        return len(self._tree)
+
+    @property
+    def draft_numbers(self) -> tuple[int, ...]:
+        """Number in the whole tree of each node of `draft`, after that of the newest committed token (-1: the root)."""
+        if self._node is None:
+            return (ROOT,)
+        below = {self._node}
+        for node in range(self._node + 1, len(self._tree)):
+            if self._tree.parents[node] in below:
+                below.add(node)
+        return tuple(sorted(below))
+
+    @property
     def draft(self) -> DraftTree:
         """The draft nodes that hang below the newest committed token."""
         return self._tree.subtree(self._node) if self._node is not None else NO_DRAFT
@@ -170,7 +203,7 @@ class Conversation:
             self.epoch += 1  # nodes that the server may hold are thrown away
         self._base = len(self.tokens)
         self._tree, self._node = tree, ROOT
-        return self._message(0, tree)
+        return self.draft_message(0)
 
     def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> DraftMessage:
         """Appends nodes to the draft in flight (starts one below the newest token if there is none); what to send.
@@ -184,15 +217,17 @@ class Conversation:
         first = len(self._tree)
         added = tuple(parents) if parents is not None else tuple(range(first - 1, first - 1 + len(tokens)))
         self._tree = DraftTree(self._tree.tokens + tuple(tokens), self._tree.parents + added)
-        return self._message(first, self._tree)
+        return self.draft_message(first)
 
-    def _message(self, first: int, tree: DraftTree) -> DraftMessage:
+    def draft_message(self, first: int) -> DraftMessage:
+        """The frame that says nodes `first` and following of the tree in flight; that of node 0 names the prefix."""
+        tree = self._tree
         tokens, parents = tree.tokens[first:], tree.parents[first:]
         chain = all(parent == first + index - 1 for index, parent in enumerate(parents))
         return DraftMessage(
             self.epoch,
             self._base,
-            self.hashes.at(self._base),
+            0 if first else self.hashes.at(self._base),
             first,
             tokens,
             () if chain else parents,
@@ -238,7 +273,7 @@ class Conversation:
         if finish is not Finish.UNFINISHED:
             self.end()
         elif not kept:
-            self._drop_draft()
+            self.drop_draft()
         return Progress(tuple(new), accepted, kept, finish)
 
     # ------------------------------------------------------------ inside
@@ -255,7 +290,8 @@ class Conversation:
             self._node = child
         return len(new)
 
-    def _drop_draft(self) -> None:
+    def drop_draft(self) -> None:
+        """Throws the draft in flight away."""
         if self._node is not None and self.draft:
             self.epoch += 1
         self._tree, self._node = NO_DRAFT, None

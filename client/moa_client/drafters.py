@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from moa_shared.coupling import Sampling
 from moa_shared.drafter import DraftState
-from moa_shared.drafting import CHAIN, GrowingDraft, Growth, GrowthShape, TextIndex
+from moa_shared.drafting import CHAIN, CopyGuesser, GrowingDraft, Growth, GrowthShape, TextIndex
 from moa_shared.tree import ROOT, DraftTree
 
 __all__ = ["ClientDrafter", "Growth", "LookupDrafter", "MoaDrafter", "Recipe"]
@@ -65,16 +65,24 @@ class MoaDrafter:
         recipe: of whole drafts: chain or tree.
         reads_memory: False for a drafter whose memory encoder the server does not have.
         shape: of drafts that grow.
+        copies: merges what the conversation suggests into trees; the recipe's too if it is made for that.
     """
 
     def __init__(
-        self, new_state: Callable[[], DraftState], recipe: Recipe, *, reads_memory: bool, shape: GrowthShape = CHAIN
+        self,
+        new_state: Callable[[], DraftState],
+        recipe: Recipe,
+        *,
+        reads_memory: bool,
+        shape: GrowthShape = CHAIN,
+        copies: CopyGuesser | None = None,
     ) -> None:
         self._new_state = new_state
         self._recipe = recipe
         self._shape = shape
         self._state = new_state()
-        self._draft = GrowingDraft(self._state, shape)
+        self._copies = copies
+        self._draft = GrowingDraft(self._state, shape, copies)
         self.reads_memory = reads_memory
 
     def restart(self, tokens: Sequence[int]) -> None:
@@ -88,10 +96,14 @@ class MoaDrafter:
             self._draft.forget()
         else:
             self._state = self._new_state()
-            self._draft = GrowingDraft(self._state, self._shape)
+            self._draft = GrowingDraft(self._state, self._shape, self._copies)
         self._draft.commit(tokens[common:])
+        if self._copies is not None:
+            self._copies.restart(tokens)
 
     def commit(self, tokens: Sequence[int]) -> None:
+        if self._copies is not None:
+            self._copies.extend(tokens)
         self._draft.commit(tokens)
 
     def remember(self, start: int, rows: torch.Tensor, *, state: bool) -> None:

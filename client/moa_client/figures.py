@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from moa.v1 import moa_pb2 as pb
 from moa_shared.answer import Finish
+
+from moa_client.conversation import Progress
+from moa_client.events import Committed, Ended, Event, Provisional
 
 
 @dataclass(slots=True)
@@ -19,6 +23,7 @@ class Figures:
         stale: nodes that came too late.
         seconds, first_token_seconds: since the question was sent.
         step_ms: of each forward, at the server.
+        provisional: tokens that the device wrote without the server.
         finish: why the answer ended.
     """
 
@@ -27,6 +32,7 @@ class Figures:
     accepted: int = 0
     drafted: int = 0
     stale: int = 0
+    provisional: int = 0
     seconds: float = 0.0
     first_token_seconds: float = 0.0
     up_bytes: int = 0
@@ -43,12 +49,33 @@ class Figures:
     def tokens_per_second(self) -> float:
         return self.tokens / self.seconds if self.seconds else 0.0
 
+    def on_event(self, event: Event, seconds: float) -> None:
+        """Something has happened, `seconds` after the question."""
+        if isinstance(event, Committed):
+            self.tokens += len(event.tokens)
+        elif isinstance(event, Provisional):
+            self.provisional += len(event.tokens)
+        elif isinstance(event, Ended):
+            self.finish = event.finish
+        if isinstance(event, Committed | Provisional):
+            self.seconds = seconds
+            self.first_token_seconds = self.first_token_seconds or seconds
+
+    def on_verdict(self, progress: Progress, verdict: pb.Verdict) -> None:
+        """The server has committed tokens."""
+        self.verdicts += 1
+        self.accepted += progress.accepted
+        self.drafted += verdict.drafted
+        self.stale += verdict.stale_nodes
+        self.step_ms.append(verdict.step_ms)
+
     def line(self) -> str:
         """All of it for a person."""
         each = max(1, self.tokens)
         return (
             f"{self.tokens} tokens in {self.seconds:.2f} s, {self.tokens_per_second:.1f} tokens/s, "
             f"first after {self.first_token_seconds * 1000:.0f} ms, "
-            f"{self.acceptance_length:.2f} tokens a verification ({self.verdicts} round trips), "
+            f"{self.acceptance_length:.2f} tokens a verification ({self.verdicts} steps), "
             f"{self.up_bytes / each:.0f} bytes up and {self.down_bytes / each:.0f} down a token"
+            + (f", {self.provisional} written without the server" if self.provisional else "")
         )

@@ -1,6 +1,6 @@
 """The inference thread: everything of the drafter runs here, one call after the other, never on the event loop.
 
-State: one thread. Bounded by its callers: each waits for its own call before it makes the next.
+State: one thread. What waits is bounded by its callers: one draft step at a time, and memory as the credit allows.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class InferenceThread:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="drafter")
 
-    async def run(self, call: Callable[[], Result]) -> Result:
-        """The call's result; what it raises is raised here."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+    def submit(self, call: Callable[[], Result]) -> asyncio.Future[Result]:
+        """Runs a call when those before it are through; its result, or what it raises, comes with the future."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, call)
 
     def close(self) -> None:
         """Lets the running call end; takes no more."""

@@ -124,8 +124,17 @@ class Link:
         self.traffic = Traffic()
         self._connect_seconds = connect_seconds
         self.silence_seconds = silence_seconds
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._connect_channel()
+
+    def _connect_channel(self) -> None:
+        self._channel = grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS)
         self._stub: Any = moa_pb2_grpc.MoaStub(self._channel)  # type: ignore[no-untyped-call]
+
+    async def renew(self) -> None:
+        """Leaves the connection for a new one: packets lost in an outage hold the old one up for seconds after it."""
+        before = self._channel
+        self._connect_channel()
+        await before.close(None)
 
     async def describe(self) -> pb.DescribeResponse:
         """What the server serves.
@@ -143,8 +152,11 @@ class Link:
         check_protocol(response.protocol_version, PROTOCOL_VERSION)
         return response
 
-    async def open(self, message: pb.Open) -> tuple[Stream, pb.Opened]:
+    async def open(self, message: pb.Open, seconds: float | None = None) -> tuple[Stream, pb.Opened]:
         """Opens a conversation.
+
+        Args:
+            seconds: how long to wait; None: as for connecting.
 
         Raises:
             MoaError: the server's refusal, or that it does not answer.
@@ -152,9 +164,12 @@ class Link:
         call = self._stub.Converse()
         stream = Stream(call, self.traffic)
         try:
-            async with asyncio.timeout(self._connect_seconds):
+            async with asyncio.timeout(seconds or self._connect_seconds):
                 await stream.send(open=message)
                 frame = await stream.receive()
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
         except TimeoutError:
             call.cancel()
             raise UnavailableError(f"The server at {self.address} did not open the conversation in time.") from None

@@ -5,6 +5,7 @@ Everything is checked against what the server describes before a conversation is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ class Device:
     Args:
         drafter: None: the server answers by plain steps.
         memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
+        end_of_text: token ids that end an answer; with `context_tokens`, what ends one that is written alone.
     """
 
     files: ModelFiles
@@ -41,6 +43,13 @@ class Device:
     drafter: ClientDrafter | None
     memory_width: int
     state_width: int
+    end_of_text: frozenset[int] = frozenset()
+    context_tokens: int = 1 << 31
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of some tokens, for stop strings."""
+        text: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
+        return text
 
 
 def load_device(settings: ClientSettings, served: pb.DescribeResponse, progress: Progress) -> Device:

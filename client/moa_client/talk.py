@@ -1,7 +1,8 @@
-"""One conversation with a server: asks, drafts, and commits what the server decides.
+"""One conversation with a server: asks, drafts, commits what the server decides, and goes on when the link is lost.
 
-State: the pure `Conversation`, the open stream, and the drafter on its thread. Invariant: the drafter is told of every
-committed token once, in order, before it drafts below it.
+State: the pure `Conversation`, the jobs, the connection, the drafter at its desk, and whether the server is thought to
+be there. One loop handles one thing at a time, from one inbox; nothing in it waits for the peer or for torch.
+Invariants: committed text is the target's; what the device writes alone is provisional until the server has decided.
 """
 
 from __future__ import annotations
@@ -9,28 +10,67 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.answer import AnswerSettings, Finish
-from moa_shared.codec import Codec, decode
-from moa_shared.coupling import Sampling
-from moa_shared.errors import MoaError, ProtocolError, UnavailableError
-from moa_shared.tree import DraftTree
-from moa_shared.wire import PROTOCOL_VERSION, settings_to_proto
+from moa_shared.answer import AnswerSettings, Finish, FinishRule
+from moa_shared.codec import Codec
+from moa_shared.errors import InternalError, MoaError, ProtocolError, UnavailableError
+from moa_shared.estimates import Smoothed
+from moa_shared.tree import ROOT, DraftTree
+from moa_shared.wire import PROTOCOL_VERSION
 
-from moa_client.conversation import AskMessage, Conversation, DraftMessage, Phase
-from moa_client.drafters import ClientDrafter
+from moa_client.connection import Came, Connection, Down, Up
+from moa_client.conversation import NO_DRAFT, Conversation, Phase
+from moa_client.draft_window import CHAIN_BYTES, TREE_BYTES, DraftWindow
+from moa_client.drafter_desk import Drafted, DrafterDesk, Fault, Grown, Wrote
+from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, LinkState, Provisional, Settled
 from moa_client.figures import Figures
-from moa_client.inference import InferenceThread
-from moa_client.link import Link, Stream
+from moa_client.frames import ask_frame, draft_frame
+from moa_client.jobs import Job, Jobs, Turn
+from moa_client.link import Link
+from moa_client.link_monitor import LinkMonitor
 from moa_client.loading import Device
+from moa_client.memory_intake import MemoryIntake
+from moa_client.streamed_drafting import StreamedDrafting
 
 ACK_TOKENS = 16  # a quarter of how far a server runs ahead of a silent client
-QUEUED_FRAMES = 256  # frames read ahead of the loop; a prompt of 8,000 tokens comes in about 60
-GOODBYE_SECONDS = 1.0  # for the server to take a Bye in; a silent one is left
-MEMORY_WAIT_SECONDS = 0.25  # for the newest memory row, which follows its verdict by the time of encoding it
+SILENT_STREAM_MS = 500.0  # a stream that was silent for so long beyond the timer is left for a new one
+SLOW_STEPS, GOOD_STEPS = (
+    4.0,
+    3.0,
+)  # of a round trip, to be slow and to be good again; apart against flicker
+
+
+@dataclass(frozen=True, slots=True)
+class TalkSettings:
+    """How to talk.
+
+    Args:
+        drafting: streamed: drafts go up as they are made; rounds: one whole draft after each verdict, as in the paper.
+        run_ahead: the server steps on when no draft has come (streamed), or waits for one.
+        reconcile: what was written alone is verified, or kept as it is.
+        tree: drafts are trees.
+    """
+
+    drafting: Literal["streamed", "rounds"] = "streamed"
+    run_ahead: bool = True
+    reconcile: Literal["verify", "keep"] = "verify"
+    tree: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """How things are, for a status line; figures are those of the newest answer."""
+
+    state: LinkState
+    rtt_ms: float | None
+    tokens_per_s: float
+    acceptance: float
+    up_bytes: int
+    down_bytes: int
 
 
 class Talk:
@@ -40,280 +80,682 @@ class Talk:
         link: to the server.
         device: what this client holds.
         vocab_size: of the target.
-        codec: how memory is to be coded.
+        codec: the best one for memory; cheaper ones are offered too.
+        offline: do not connect before `go_online`.
     """
 
-    def __init__(self, link: Link, device: Device, vocab_size: int, codec: Codec) -> None:
+    def __init__(
+        self,
+        link: Link,
+        device: Device,
+        vocab_size: int,
+        codec: Codec,
+        settings: TalkSettings | None = None,
+        *,
+        offline: bool = False,
+    ) -> None:
+        self.settings = settings or TalkSettings()
         self.conversation = Conversation(vocab_size)
         self.figures = Figures()
-        self._link = link
+        self.state = LinkState.OFFLINE if offline else LinkState.GOOD
+        self.monitor = LinkMonitor()
+        self.window = DraftWindow(TREE_BYTES if self.settings.tree else CHAIN_BYTES, run_ahead=self.settings.run_ahead)
+        self.drafting = StreamedDrafting(self.conversation, self.window)
         self._device = device
+        self._inbox: asyncio.Queue[object] = asyncio.Queue()
+        self._out: deque[Event] = deque()
+        self.connection = Connection(link, self._make_open, self._inbox.put_nowait)
+        self._desk = DrafterDesk(device.drafter, self._inbox.put_nowait) if device.drafter is not None else None
         self._codec = codec
-        self._thread = InferenceThread()
-        self._stream: Stream | None = None
-        self._pump: asyncio.Task[None] | None = None
-        self._frames: asyncio.Queue[pb.ServerFrame | MoaError] = asyncio.Queue(QUEUED_FRAMES)
-        self._set_aside: deque[pb.ServerFrame | MoaError] = deque()  # came while the loop waited for memory
+        self._intake = self._new_intake()
+        self._jobs = Jobs()
+        self._current: Job | None = None
+        self._forced_offline = offline
+        self._alone = offline
+        self._cannot_write = False  # the drafter has nothing to say by itself
+        self._serial = 0  # of the provisional text
+        self._lost_since: float | None = None
+        self._last_error: MoaError | None = None
+        self._failure: MoaError | None = None
+        self._opened_with = 0  # provisional tokens that the newest Open named
         self._resume_token = b""
-        self._memory_stop = 0  # memory rows have come for positions up to here
-        self._told = 0  # committed tokens that the drafter, or else the server, was told of
+        self._told_server = 0  # committed tokens that it knows we have
         self._renewed = False  # the conversation began anew: the server's session is of no more use
         self._stopping = False
+        self._must_reopen = False
+        self._round_due = False
+        self._nothing_more = False  # the drafter has no guess beyond its draft
+        self._hold_until_ms = 0.0  # no drafting before the newest memory row, or this time
+        self._verdict_ms = 0.0
+        self._row_lag = Smoothed(20.0)  # from a verdict to its memory row
 
-    # ------------------------------------------------------------ the stream
+    # ------------------------------------------------------------ for the surfaces
 
-    async def _open(self, before: Sequence[int]) -> Stream:
-        """Opens the stream with everything that the conversation holds before the question.
-
-        Raises:
-            MoaError: the server's refusal, or that it does not answer.
-        """
-        drafter = self._device.drafter
-        codecs = [self._codec.value] if drafter is not None and drafter.reads_memory else []
-        self._stream, opened = await self._link.open(
-            pb.Open(
-                protocol_version=PROTOCOL_VERSION,
-                identity=self._device.identity,
-                codecs=codecs,  # type: ignore[arg-type]
-                resume_token=self._resume_token,
-                tokens=before,
-                reused_state=self._device.state_width > 0,
-                run_ahead=drafter is None,
-            )
+    @property
+    def status(self) -> LinkStatus:
+        """How things are."""
+        figures = self.figures
+        acceptance = figures.accepted / figures.tokens if figures.tokens else 0.0
+        return LinkStatus(
+            self.state, self.monitor.rtt_ms, figures.tokens_per_second, acceptance, figures.up_bytes, figures.down_bytes
         )
-        if opened.codec not in (pb.CODEC_UNSPECIFIED, *codecs):
-            expected = f"memory in {self._codec.name.lower()}" if codecs else "no memory"
-            raise ProtocolError(expected, f"codec {opened.codec}")
-        self._resume_token = opened.resume_token
-        self._frames = asyncio.Queue(QUEUED_FRAMES)
-        self._set_aside.clear()
-        self._memory_stop = 0
-        self._pump = asyncio.create_task(self._read(self._stream, self._frames))
-        self._told = len(before)
-        if drafter is not None:
-            await self._thread.run(lambda: drafter.restart(before))
-        return self._stream
 
-    @staticmethod
-    async def _read(stream: Stream, frames: asyncio.Queue[pb.ServerFrame | MoaError]) -> None:
-        """Moves frames to the queue until the stream ends; the reason is the last thing in it."""
-        while True:
-            try:
-                await frames.put(await stream.receive())
-            except MoaError as error:
-                await frames.put(error)
-                return
+    @property
+    def unsettled(self) -> int:
+        """Answers that have ended without the server and are not verified yet."""
+        return len(self._jobs) - (self._current is not None)
 
-    async def _drop_stream(self) -> None:
-        if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.gather(self._pump, return_exceptions=True)
-        if self._stream is not None:
-            self._stream.cancel()
-        self._stream = self._pump = None
+    async def ask(self, turn: Turn | Sequence[int], settings: AnswerSettings) -> AsyncGenerator[Event, None]:
+        """Asks for an answer; yields what happens, and last `Ended`.
 
-    async def _leave(self) -> None:
-        """Ends the conversation at the server, which frees the session."""
-        if self._stream is not None and self._pump is not None:
-            await self._stream.say_goodbye()
-            with suppress(TimeoutError, MoaError):  # the stream's end is such an error
-                async with asyncio.timeout(GOODBYE_SECONDS):
-                    while True:
-                        await self._next_frame()
-        await self._drop_stream()
-        self._resume_token = b""
-
-    async def close(self) -> None:
-        """Ends the conversation at the server, and the inference thread."""
-        await self._leave()
-        self._thread.close()
-
-    # ------------------------------------------------------------ an answer
-
-    async def ask(self, turn: Sequence[int], settings: AnswerSettings) -> AsyncGenerator[list[int], None]:
-        """Asks for an answer; yields newly committed tokens as they come.
+        Args:
+            turn: the question's tokens, or what makes them from the conversation before it.
 
         Raises:
             MoaError: why there is no (more) answer. What came of it stays in the conversation; a question that got
                 none is taken back.
         """
-        began = time.monotonic()
-        traffic = self._link.traffic
+        fixed = turn
+        job = Job(turn if callable(turn) else lambda _: fixed, settings)  # type: ignore[arg-type,return-value]
+        traffic = self.connection.link.traffic
         up, down = traffic.up_bytes, traffic.down_bytes
+        began = time.monotonic()
         figures = self.figures = Figures()
-        self._stopping = False
-        question = self.conversation.ask(turn, settings)
-        try:
-            await self._begin(question)
-            async for tokens in self._rounds():
-                figures.tokens += len(tokens)
-                figures.seconds = time.monotonic() - began
-                figures.first_token_seconds = figures.first_token_seconds or figures.seconds
-                figures.up_bytes, figures.down_bytes = traffic.up_bytes - up, traffic.down_bytes - down
-                yield tokens
-            if figures.finish is Finish.DRAINING:
-                raise UnavailableError("The server is shutting down and has cut the answer.", hint="Ask another one.")
-        except BaseException:
-            self.conversation.give_up()
-            await self._drop_stream()
-            raise
-
-    async def _begin(self, question: AskMessage) -> None:
-        """Brings the question to the server, on a stream that is open and knows this conversation."""
+        self._stopping, self._failure, self._cannot_write = False, None, False
         if self._renewed:
-            await self._leave()
-            self._renewed = False
-        if self._pump is not None and self._pump.done():
-            await self._drop_stream()  # it ended since the last answer
-        stream = self._stream or await self._open(self.conversation.tokens[: question.base])
-        await stream.send(ask=_ask_frame(question))
-        if self._stopping:
-            await self.stop()
+            await self.connection.leave()
+            self._resume_token, self._renewed = b"", False
+            self._intake = self._new_intake()
+        while not self._inbox.empty():  # what has happened since the last answer
+            self._on_item(self._inbox.get_nowait())
+        self._current = job
+        try:
+            self._begin(job)
+            async for event in self._run(lambda: self._current is None):
+                figures.on_event(event, time.monotonic() - began)
+                figures.up_bytes, figures.down_bytes = traffic.up_bytes - up, traffic.down_bytes - down
+                yield event
+        finally:
+            if self._current is job:
+                await self._give_up(job)
+
+    async def attend(self) -> AsyncGenerator[Event, None]:
+        """Looks after the link between questions, until it is closed: state changes, and `Settled` answers."""
+        async for event in self._run(lambda: False):
+            yield event
+
+    async def settle(self) -> AsyncGenerator[Event, None]:
+        """Verifies answers that ended alone, as long as there is a server; yields `Settled` for each."""
+        async for event in self._run(lambda: not self._jobs or (self._alone and not self.connection.is_trying)):
+            yield event
 
     async def stop(self) -> None:
         """Asks the server to end the running answer where it is; its last verdict then ends `ask`."""
         self._stopping = True
-        if self.conversation.phase is Phase.ANSWERING and self._stream is not None:
-            with suppress(MoaError):  # that the stream has ended, `ask` will say
-                await self._stream.send(stop=pb.Stop(base=len(self.conversation.answer)))
+        self._inbox.put_nowait(None)
+
+    def go_offline(self) -> None:
+        """Goes on without the server, until `go_online`."""
+        self._forced_offline = True
+        self._inbox.put_nowait(None)
+
+    def go_online(self) -> None:
+        """Connects again."""
+        self._forced_offline = False
+        self.connection.start()
+        self._inbox.put_nowait(None)
 
     def reset(self) -> None:
         """Starts a new conversation; the server learns of it with the next question."""
+        self._jobs.clear()
         self.conversation.reset()
+        self.drafting.restart()
         self._renewed = True
 
-    async def _rounds(self) -> AsyncIterator[list[int]]:
-        """Verdict, draft, verdict, until the answer ends."""
-        conversation = self.conversation
-        while conversation.phase is Phase.ANSWERING:
-            frame = await self._next_frame()
-            kind = frame.WhichOneof("frame")
-            if kind == "memory":
-                await self._on_memory(frame.memory)
-            elif kind == "go_away":
-                raise UnavailableError(f"The server is going away: {frame.go_away.reason or 'it is shutting down'}.")
-            elif kind == "verdict":
-                tokens = self._on_verdict(frame.verdict)
-                if tokens:
-                    yield tokens
-                if conversation.phase is Phase.ANSWERING and tokens:
-                    await self._draft()
+    async def close(self) -> None:
+        """Ends the conversation at the server, and the inference thread."""
+        await self.connection.leave()
+        if self._desk is not None:
+            self._desk.close()
 
-    def _on_verdict(self, verdict: pb.Verdict) -> list[int]:
+    # ------------------------------------------------------------ jobs
+
+    def _begin(self, job: Job) -> None:
+        """A new question."""
+        is_front = not self._jobs
+        self._jobs.append(job)
+        if is_front:
+            self._ask_front()
+        else:
+            job.asked = list(job.turn(self._jobs.text_before(job, self.conversation.tokens)))
+        if not self._forced_offline:
+            self.connection.start()
+
+    def _ask_front(self) -> None:
+        """The front job's question becomes the conversation's."""
+        job = self._jobs.front
+        if job is None:
+            return
+        message = self.conversation.ask(list(job.turn(self.conversation.tokens)), job.settings)
+        self.drafting.restart()
+        self._round_due = False
+        self._hold_until_ms = 0.0
+        if self.connection.is_up and not self._alone:
+            provisional = self._propose_written(job)
+            self.connection.send(ask=ask_frame(message, provisional))
+            self._told_server = len(self.conversation.tokens)
+
+    def _propose_written(self, job: Job) -> pb.Draft | None:
+        """Makes what was written alone the draft in flight, as sent; None if there is nothing."""
+        self.drafting.restart()
+        if not job.written:
+            return None
+        message = self.conversation.propose(DraftTree.chain(job.written))
+        self.drafting.adopt(len(job.written))
+        return draft_frame(message)
+
+    async def _give_up(self, job: Job) -> None:
+        """The current answer goes no further: an error, or nobody listens any more."""
+        self._current = None
+        self._forget(job)
+        await self.connection.drop()
+
+    def _forget(self, job: Job) -> None:
+        if self._jobs.front is job:
+            self.conversation.give_up()
+            self.drafting.restart()
+        if job in self._jobs:
+            self._jobs.remove(job)
+        self._serial += 1
+
+    def _finish_job(self, job: Job, finish: Finish) -> None:
+        """The server (or `keep`) has decided the front job's answer to its end."""
+        self._jobs.pop_front()
+        if job is self._current:
+            self._current = None
+            self._out.append(Ended(finish))
+        else:
+            self._out.append(Settled(tuple(job.verified), job.corrected, finish))
+        self._ask_front()
+
+    # ------------------------------------------------------------ the loop
+
+    async def _run(self, over: Callable[[], bool]) -> AsyncGenerator[Event, None]:
+        while True:
+            await self._advance()
+            while self._out:
+                yield self._out.popleft()
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            if over():
+                self.monitor.rest()
+                return
+            await self._take()
+
+    async def _take(self) -> None:
+        """Waits for the next thing to happen, and handles it and what has come with it."""
+        wake = self._wake_ms()
+        try:
+            async with asyncio.timeout(None if wake is None else max(0.0, (wake - _now_ms()) / 1e3)):
+                item = await self._inbox.get()
+        except TimeoutError:
+            return
+        while True:
+            self._on_item(item)
+            if self._inbox.empty() or self._out:
+                return
+            item = self._inbox.get_nowait()
+
+    def _on_item(self, item: object) -> None:
+        if isinstance(item, Came):
+            self.connection.handled()
+            try:
+                self._on_frame(item.frame)
+            except ProtocolError as error:
+                self._distrust(error)
+        elif isinstance(item, Up):
+            self._on_up(item)
+        elif isinstance(item, Down):
+            self._on_down(item)
+        elif isinstance(item, Grown):
+            self._on_grown(item)
+        elif isinstance(item, Drafted):
+            self._on_round(item)
+        elif isinstance(item, Wrote):
+            self._on_wrote(item)
+        elif isinstance(item, Fault):
+            self._on_fault(item.error)
+
+    def _wake_ms(self) -> float | None:
+        """When to look again although nothing happens."""
+        times = []
+        if (monitor := self.monitor.wake_ms) is not None and self.connection.is_up | (not self._alone):
+            times.append(monitor + (SILENT_STREAM_MS if self._alone else 0.0))
+        if self._hold_until_ms > _now_ms():
+            times.append(self._hold_until_ms)
+        if self._lost_since is not None and self._current is not None and not self._writes_alone:
+            times.append(self._lost_since + 1e3 * self.connection.link.silence_seconds)
+        return min(times, default=None)
+
+    async def _advance(self) -> None:
+        """Does what is due now: beats, timers, drafting, frames."""
+        now = _now_ms()
+        if self._forced_offline and self.connection.is_up | self.connection.is_trying:
+            await self.connection.drop()
+            self._go_alone("as you wished")
+        if self._jobs:
+            self.monitor.expect(now)
+        else:
+            self.monitor.rest()
+        if self.connection.is_up and (stamp := self.monitor.take_beat(now)) is not None:
+            self.connection.send(beat=pb.Beat(stamp=stamp))
+        if not self._alone and self.monitor.is_lost(now):
+            self._go_alone("the server is silent")
+        lost = self._alone and self.connection.is_up and self.monitor.is_lost(now - SILENT_STREAM_MS)
+        if lost or self._must_reopen:
+            self._must_reopen = False
+            self.connection.rtt_ms = self.monitor.rtt_ms or 0.0
+            await self.connection.lose()
+        self._check_patience(now)
+        if self._stopping and self._current is not None:
+            self._stop_now()
+        if self._alone:
+            self._write_on()
+        elif self.connection.is_up:
+            self._draft_on(now)
+
+    def _check_patience(self, now: float) -> None:
+        """A device that cannot go on by itself waits for the server for so long and no longer."""
+        if not self._alone or self._writes_alone or self._current is None:
+            self._lost_since = None
+            return
+        if self._lost_since is None:
+            self._lost_since = now
+        seconds = self.connection.link.silence_seconds
+        if self._forced_offline or now >= self._lost_since + 1e3 * seconds:
+            self._failure = self._last_error or UnavailableError(
+                f"The server has sent nothing for {seconds:g} s.", hint="Ask again, or try another server."
+            )
+
+    def _stop_now(self) -> None:
+        """The user wants the answer to end here."""
+        job = self._current
+        if job is None:
+            return
+        if not self._alone and job is self._jobs.front:
+            if self.connection.is_up:
+                self._stopping = False
+                self.connection.send(stop=pb.Stop(base=len(self.conversation.answer)))
+            return
+        self._stopping = False
+        if job.written or (job is self._jobs.front and self.conversation.answer):
+            self._end_alone(job, Finish.CANCELLED)
+            return
+        self._current = None  # nothing was answered: the question is taken back
+        self._forget(job)
+        self._out.append(Ended(Finish.CANCELLED))
+
+    # ------------------------------------------------------------ the stream
+
+    def _make_open(self) -> pb.Open:
+        """The handshake with everything as it stands."""
+        device, conversation, job = self._device, self.conversation, self._jobs.front
+        self.connection.rtt_ms = self.monitor.rtt_ms or 0.0
+        if self.settings.reconcile == "keep" and self._alone:
+            self._keep()
+            self._serial += 1  # what the drafter is writing now goes on with text that is committed meanwhile
+            self._inbox.put_nowait(None)
+            job = self._jobs.front
+        ask = None
+        self._opened_with = 0
+        if job is not None and conversation.phase is Phase.ANSWERING:
+            ask = ask_frame(conversation.resume(), self._propose_written(job))
+            self._opened_with = len(job.written)
+        intake = self._intake
+        return pb.Open(
+            protocol_version=PROTOCOL_VERSION,
+            identity=device.identity,
+            codecs=[codec.value for codec in self._codecs] if intake is not None else [],  # type: ignore[misc]
+            resume_token=self._resume_token,
+            tokens=conversation.tokens,
+            reused_state=device.state_width > 0,
+            run_ahead=device.drafter is None or (self.settings.drafting == "streamed" and self.settings.run_ahead),
+            memory_from=min(intake.first_missing, len(conversation.tokens)) if intake is not None else 0,
+            ask=ask,
+        )
+
+    def _on_up(self, up: Up) -> None:
+        now = _now_ms()
+        opened = up.opened
+        codecs = self._codecs if self._intake is not None else ()
+        if opened.codec not in (pb.CODEC_UNSPECIFIED, *codecs):
+            expected = f"memory in {self._codec.name.lower()}" if codecs else "no memory"
+            self._distrust(ProtocolError(expected, f"codec {opened.codec}"))
+            return
+        self._resume_token = opened.resume_token
+        self._told_server = len(self.conversation.tokens)
+        self.monitor.on_opened(now, up.took_ms)
+        self.window.rtt_ms.add(up.took_ms)
+        self._last_error = None
+        if self._desk is not None and self.conversation.tokens:
+            self._tell_drafter(self._desk, self.conversation.tokens)
+        self._return()
+
+    def _return(self) -> None:
+        """The server is there (again)."""
+        was_alone, self._alone = self._alone, False
+        self._serial += 1
+        if not was_alone:
+            if self.state is LinkState.OFFLINE:
+                self._change(LinkState.GOOD)
+            return
+        self._cannot_write = False
+        job = self._jobs.front
+        if job is not None and job.written:
+            if self._opened_with == 0:
+                self._propose_written(job)
+                self.drafting.adopt(0)  # the same stream goes on: the server has seen nothing of it
+            elif len(job.written) > self._opened_with:
+                self.conversation.extend(job.written[self._opened_with :])
+        self._change(LinkState.BACK if self._jobs else LinkState.GOOD)
+
+    def _keep(self) -> None:
+        """What was written alone becomes the conversation's, as the user wants it."""
+        while (job := self._jobs.front) is not None:
+            written, job.written = tuple(job.written), []
+            self.conversation.keep(written, job.finish)
+            job.verified += written
+            if written:
+                self._tell_reader(job, Committed(written, len(written)))
+            if not job.has_ended:
+                return
+            self._finish_job(job, job.finish)
+
+    def _on_down(self, down: Down) -> None:
+        self._last_error = down.error
+        if isinstance(down.error, ProtocolError):
+            self._distrust(down.error)
+        elif not down.retrying and self._current is not None:
+            self._failure = down.error  # a refusal: the user must change something
+        elif not self._jobs:
+            self._change(LinkState.OFFLINE, down.error.message)  # the next question tries before it goes alone
+        else:
+            self._go_alone(down.error.message)
+
+    def _distrust(self, error: ProtocolError) -> None:
+        """The server says what it must not: goes on without it, or ends the answer where that cannot be."""
+        self._forced_offline = True
+        self._last_error = error
+        self._go_alone(error.message)
+
+    def _on_frame(self, frame: pb.ServerFrame) -> None:
+        now = _now_ms()
+        self.monitor.on_frame(now)
+        kind = frame.WhichOneof("frame")
+        if self._forced_offline:
+            return
+        if self._alone:
+            if self.settings.reconcile == "keep" and self._jobs.front and self._jobs.front.written:
+                self._must_reopen = True  # the server has gone on otherwise in this stream
+                return
+            self._opened_with = 0
+            self._return()
+        if kind == "beat":
+            took = self.monitor.on_beat(now, frame.beat.stamp)
+            if took is not None:
+                self.window.rtt_ms.add(took)
+                self._grade()
+        elif kind == "verdict":
+            self._on_verdict(frame.verdict, now)
+        elif kind == "memory":
+            self._on_memory(frame.memory, now)
+        elif kind == "go_away":
+            self._last_error = UnavailableError(
+                f"The server is going away: {frame.go_away.reason or 'it is shutting down'}."
+            )
+
+    def _on_verdict(self, verdict: pb.Verdict, now: float) -> None:
         try:
             finish = Finish(verdict.finish)
         except ValueError:
             raise ProtocolError("a verdict with a finish that this version knows", f"{verdict.finish}") from None
-        progress = self.conversation.on_verdict(verdict.base, verdict.prefix_hash, list(verdict.tokens), finish)
-        self.figures.finish = progress.finish
-        if progress.tokens:
-            self.figures.verdicts += 1
-            self.figures.accepted += progress.accepted
-            self.figures.drafted += verdict.drafted
-            self.figures.stale += verdict.stale_nodes
-            self.figures.step_ms.append(verdict.step_ms)
-        return list(progress.tokens)
-
-    async def _draft(self) -> None:
-        drafter = self._device.drafter
-        if drafter is None:
-            await self._acknowledge()
+        if finish is Finish.DRAINING:
+            finish = Finish.UNFINISHED  # the server ends, not the answer
+        draft = self.conversation.draft
+        progress = self.drafting.on_verdict(verdict.base, verdict.prefix_hash, list(verdict.tokens), finish)
+        job = self._jobs.front
+        if job is None:
             return
-        if drafter.reads_memory:
-            await self._await_memory(len(self.conversation.tokens) - 1)
-        new = self.conversation.tokens[self._told :]
-        self._told = len(self.conversation.tokens)
-        sampling = self.conversation.settings.sampling
-        tree = await self._thread.run(lambda: _commit_and_draft(drafter, new, sampling))
-        if self._stream is not None:
-            await self._stream.send(draft=_draft_frame(self.conversation.propose(tree)))
+        if progress.tokens:
+            self._verdict_ms = now
+            self._nothing_more = False
+            self.figures.on_verdict(progress, verdict)
+            self.window.on_verdict(now, draft, progress.tokens, step_ms=verdict.step_ms, verified=verdict.drafted)
+            self._commit(job, progress.tokens)
+            if self._desk is not None:
+                self._tell_drafter(self._desk, self.conversation.tokens)
+            if self._intake is not None and (not progress.kept_draft or self.settings.drafting == "rounds"):
+                self._hold_until_ms = now + self._row_lag.high
+            self._round_due = True
+        if progress.finish is not Finish.UNFINISHED:
+            if job.written:
+                self._correct(job)
+            self._finish_job(job, progress.finish)
+        if self.state is LinkState.BACK and not (self._jobs.front and self._jobs.front.written):
+            self._change(LinkState.GOOD)
 
-    async def _acknowledge(self) -> None:
-        """Without drafts, which say it too: lets the server run on."""
-        committed = len(self.conversation.tokens)
-        if committed - self._told >= ACK_TOKENS and self._stream is not None:
-            self._told = committed
-            await self._stream.send(ack=pb.Ack(committed=committed))
+    def _commit(self, job: Job, tokens: Sequence[int]) -> None:
+        """Tells what a verdict means for a reader."""
+        confirmed = 0
+        for mine, theirs in zip(job.written, tokens, strict=False):
+            if mine != theirs:
+                break
+            confirmed += 1
+        del job.written[:confirmed]
+        job.verified += tokens
+        if confirmed:
+            self._tell_reader(job, Committed(tuple(tokens[:confirmed]), confirmed))
+        if confirmed < len(tokens):
+            if job.written:
+                self._correct(job)
+            self._tell_reader(job, Committed(tuple(tokens[confirmed:])))
 
-    async def _await_memory(self, stop: int) -> None:
-        """Takes in memory until rows up to `stop` are there; drafting on older memory beats waiting for long."""
-        deadline = time.monotonic() + MEMORY_WAIT_SECONDS
-        while self._memory_stop < stop and (left := deadline - time.monotonic()) > 0:
-            try:
-                frame = await asyncio.wait_for(self._frames.get(), left)
-            except TimeoutError:
-                return
-            if not isinstance(frame, MoaError) and frame.WhichOneof("frame") == "memory":
-                await self._on_memory(frame.memory)
-            else:
-                self._set_aside.append(frame)
-                return
+    def _correct(self, job: Job) -> None:
+        dropped = len(job.written)
+        job.written.clear()
+        job.corrected = True
+        self._tell_reader(job, Corrected(dropped))
 
-    async def _on_memory(self, memory: pb.Memory) -> None:
-        drafter, held = self._device.drafter, len(self.conversation.tokens)
-        if memory.plane not in pb.Plane.values():
-            raise ProtocolError("memory of plane 0 or 1", f"plane {memory.plane}")
-        state = memory.plane == pb.PLANE_REUSED_STATE
-        width = self._device.state_width if state else self._device.memory_width
-        if drafter is None or not drafter.reads_memory or not width:
+    def _tell_reader(self, job: Job, event: Event) -> None:
+        if job is self._current:
+            self._out.append(event)
+
+    def _on_memory(self, memory: pb.Memory, now: float) -> None:
+        if self._intake is None:
             raise ProtocolError("no memory that was not asked for", f"a Memory frame of plane {memory.plane}")
-        if memory.codec != self._codec.value:
-            raise ProtocolError(f"memory in {self._codec.name.lower()}", f"codec {memory.codec}")
-        start, stop = memory.start, memory.start + memory.count
-        if stop > held:
-            raise ProtocolError(f"memory of positions before {held}", f"{start} to {stop - 1}")
+        before = self._intake.newest
+        self._intake.on_frame(memory, len(self.conversation.tokens))
+        if before < self._intake.newest == len(self.conversation.tokens) - 1:
+            self._row_lag.add(now - self._verdict_ms)
+            self._hold_until_ms = 0.0
+        self.connection.send(credit=pb.Credit(bytes=len(memory.payload)))
 
-        def run() -> None:
-            drafter.remember(start, decode(memory.payload, self._codec, memory.count, width), state=state)
+    # ------------------------------------------------------------ drafting with the server
 
-        await self._thread.run(run)
-        if not state:
-            self._memory_stop = max(self._memory_stop, stop)
-        if self._stream is not None:
-            await self._stream.send(credit=pb.Credit(bytes=len(memory.payload)))
+    def _draft_on(self, now: float) -> None:
+        if self.conversation.phase is not Phase.ANSWERING or len(self.conversation.answer) == 0:
+            return  # the first token comes by itself, and drafting before it would only guess at the prompt's end
+        if self._desk is not None and self.settings.drafting == "streamed":
+            step = None
+            if now >= self._hold_until_ms and not self._nothing_more:
+                step = self.drafting.next_step(now)
+                if step is not None and not self._desk.busy:
+                    self._desk.grow(step, self.conversation.settings.sampling)
+            message = self.drafting.take_frame(flush=step is None)
+            if message is not None:
+                self.connection.send(draft=draft_frame(message))
+                self._told_server = len(self.conversation.tokens)
+        elif self._desk is not None and self._round_due and not self._desk.busy and now >= self._hold_until_ms:
+            self._round_due = False
+            self._desk.draft(len(self.conversation.tokens), self.conversation.settings.sampling)
+        committed = len(self.conversation.tokens)
+        if committed - self._told_server >= ACK_TOKENS:
+            self._told_server = committed
+            self.connection.send(ack=pb.Ack(committed=committed))
 
-    async def _next_frame(self) -> pb.ServerFrame:
-        if self._set_aside:
-            frame = self._set_aside.popleft()
+    def _on_grown(self, grown: Grown) -> None:
+        tokens = grown.growth.tokens
+        if tokens:
+            self.window.draft_ms.add(grown.took_ms)
+        if not self.drafting.on_drafted(grown.step, tokens, grown.growth.parents) or tokens:
+            return
+        self._nothing_more = grown.step.committed == len(self.conversation.tokens)
+        if self._nothing_more and not self.settings.run_ahead and not self.conversation.draft:
+            self.connection.send(draft=draft_frame(self.conversation.propose(NO_DRAFT)))  # the server waits for a draft
+            self.drafting.adopt(0)
+
+    def _on_round(self, drafted: Drafted) -> None:
+        conversation = self.conversation
+        if conversation.phase is Phase.ANSWERING and drafted.committed == len(conversation.tokens) and not self._alone:
+            self.connection.send(draft=draft_frame(conversation.propose(drafted.tree)))
+            self._told_server = len(conversation.tokens)
+
+    def _tell_drafter(self, desk: DrafterDesk, text: Sequence[int]) -> None:
+        """Tells the drafter what the text is; memory rows go with what it has to forget."""
+        held = desk.tell(text)
+        if self._intake is not None:
+            self._intake.crop(held)
+
+    # ------------------------------------------------------------ writing without the server
+
+    @property
+    def _writes_alone(self) -> bool:
+        """Whether the device can go on by itself."""
+        return self._desk is not None and not self._cannot_write
+
+    def _go_alone(self, reason: str) -> None:
+        if not self._alone:
+            self._alone = True
+            self._serial += 1
+            job = self._jobs.front
+            if job is not None and self._writes_alone:
+                ahead = _first_path(self.conversation.draft)
+                self._begin_alone(job, ahead)
+        self._change(LinkState.OFFLINE, reason)
+
+    def _begin_alone(self, job: Job, ahead: Sequence[int]) -> None:
+        """What was drafted ahead is the beginning of what is written alone."""
+        self.drafting.restart()
+        if self.conversation.phase is Phase.ANSWERING:
+            self.conversation.drop_draft()
+        if list(ahead[: len(job.written)]) == job.written:
+            self._append_alone(job, ahead[len(job.written) :])
+
+    def _write_on(self) -> None:
+        """Lets the drafter write the next token of the current answer."""
+        job, desk = self._current, self._desk
+        if job is None or desk is None or self._cannot_write or desk.busy or job.has_ended:
+            return
+        self._tell_drafter(desk, self._jobs.text_before(job, self.conversation.tokens))
+        desk.write(self._serial, job.written, job.settings.sampling)
+
+    def _on_wrote(self, wrote: Wrote) -> None:
+        job = self._current
+        if job is None or wrote.serial != self._serial or not self._alone:
+            return
+        if wrote.token is None:
+            self._cannot_write = True
+            return
+        self._append_alone(job, [wrote.token])
+
+    def _append_alone(self, job: Job, tokens: Sequence[int]) -> None:
+        """Adds to what was written alone, as far as the answer goes."""
+        device = self._device
+        before = self._jobs.text_before(job, self.conversation.tokens)
+        start = self.conversation.answer_start if job is self._jobs.front else len(before)
+        answer = [*before[start:], *job.written]
+        rule = FinishRule(job.settings, start, device.context_tokens, device.end_of_text, device.decode)
+        taken, finish = rule.cut(answer, tokens)
+        job.written += taken
+        if taken:
+            self._tell_reader(job, Provisional(tuple(taken)))
+        if finish is not Finish.UNFINISHED:
+            self._end_alone(job, finish)
+
+    def _end_alone(self, job: Job, finish: Finish) -> None:
+        """The answer is over without the server; it stays provisional."""
+        if finish is Finish.CANCELLED:
+            job.settings = self._as_long_as_written(job)
+        job.finish = finish
+        self._serial += 1
+        if job is self._current:
+            self._current = None
+            self._out.append(Ended(finish, provisional=True))
+
+    def _as_long_as_written(self, job: Job) -> AnswerSettings:
+        """Settings with which the server's answer ends where the user has stopped this one."""
+        before = self._jobs.text_before(job, self.conversation.tokens)
+        start = self.conversation.answer_start if job is self._jobs.front else len(before)
+        settings = replace(job.settings, max_tokens=max(1, len(before) - start + len(job.written)))
+        if job is self._jobs.front:
+            self.conversation.settings = settings
+        return settings
+
+    def _on_fault(self, error: Exception) -> None:
+        """The drafter has failed: memory that cannot be read is the server's fault, everything else ours."""
+        if isinstance(error, ProtocolError):
+            self._distrust(error)
         else:
-            try:
-                frame = await asyncio.wait_for(self._frames.get(), self._link.silence_seconds)
-            except TimeoutError:
-                raise UnavailableError(
-                    f"The server has sent nothing for {self._link.silence_seconds:g} s.",
-                    hint="Ask again, or try another server.",
-                ) from None
-        if isinstance(frame, MoaError):
-            raise frame
-        return frame
+            self._failure = error if isinstance(error, MoaError) else _defect(error)
+
+    # ------------------------------------------------------------ small things
+
+    def _grade(self) -> None:
+        """Good or slow, by how many steps of the server a round trip lasts."""
+        rtt_ms, step_ms = self.monitor.rtt_ms, self.window.step_ms
+        if rtt_ms is None or not step_ms.samples:
+            return
+        if self.state is LinkState.GOOD and rtt_ms > SLOW_STEPS * step_ms.mean:
+            self._change(LinkState.SLOW)
+        elif self.state is LinkState.SLOW and rtt_ms < GOOD_STEPS * step_ms.mean:
+            self._change(LinkState.GOOD)
+
+    def _change(self, state: LinkState, reason: str = "") -> None:
+        if state is not self.state:
+            self.state = state
+            self._out.append(LinkChanged(state, reason))
+
+    @property
+    def _codecs(self) -> tuple[Codec, ...]:
+        """What is offered: the wanted one, and those that take fewer bytes."""
+        return tuple(codec for codec in Codec if codec >= self._codec)
+
+    def _new_intake(self) -> MemoryIntake | None:
+        device = self._device
+        if self._desk is None or device.drafter is None or not device.drafter.reads_memory:
+            return None
+        widths = {int(pb.PLANE_MEMORY): device.memory_width}
+        if device.state_width:
+            widths[int(pb.PLANE_REUSED_STATE)] = device.state_width
+        return MemoryIntake(self._desk, widths, self._codecs)
 
 
-# ---------------------------------------------------------------- frames out
+def _now_ms() -> float:
+    return 1e3 * time.monotonic()
 
 
-def _ask_frame(message: AskMessage) -> pb.Ask:
-    return pb.Ask(
-        base=message.base,
-        prefix_hash=message.prefix_hash,
-        tokens=message.tokens,
-        sampling=settings_to_proto(message.settings),
-        answer_start=message.answer_start,
-    )
+def _first_path(tree: DraftTree) -> list[int]:
+    """The first child of the first child, and so on: what the drafter thought likeliest."""
+    path: list[int] = []
+    node = ROOT
+    while children := tree.children.get(node):
+        node = children[0]
+        path.append(tree.tokens[node])
+    return path
 
 
-def _draft_frame(message: DraftMessage) -> pb.Draft:
-    return pb.Draft(
-        epoch=message.epoch,
-        base=message.base,
-        prefix_hash=message.prefix_hash,
-        first_node=message.first_node,
-        tokens=message.tokens,
-        parents=message.parents,
-        committed=message.committed,
-    )
-
-
-def _commit_and_draft(drafter: ClientDrafter, new: Sequence[int], sampling: Sampling) -> DraftTree:
-    """On the inference thread."""
-    drafter.commit(new)
-    return drafter.draft(sampling)
+def _defect(error: Exception) -> MoaError:
+    told = InternalError(f"The drafter has failed ({type(error).__name__}).")
+    told.__cause__ = error
+    return told

@@ -1,0 +1,33 @@
+"""How long to wait between attempts to reach a server: longer each time, with jitter. Pure but for its random source.
+
+State: the attempts since the last success. The jitter keeps the clients of a server that was restarted apart.
+"""
+
+from __future__ import annotations
+
+import random
+
+FIRST_SECONDS = 0.2
+MOST_SECONDS = 3.0
+
+
+class Backoff:
+    """Doubling waits, each drawn from its upper half ("equal jitter").
+
+    Args:
+        random_source: seeded in tests.
+    """
+
+    def __init__(self, random_source: random.Random | None = None) -> None:
+        self._random = random_source or random.Random()
+        self._attempts = 0
+
+    def next_seconds(self) -> float:
+        """The wait before the next attempt."""
+        ceiling = min(MOST_SECONDS, FIRST_SECONDS * 2.0**self._attempts)
+        self._attempts = min(self._attempts + 1, 16)
+        return ceiling * self._random.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        """An attempt has succeeded."""
+        self._attempts = 0

@@ -1,0 +1,153 @@
+"""The drafter at its thread: told what is committed, fed with memory, asked for one thing at a time.
+
+State: what the drafter was told, and the call under way. Results are posted to the inbox. Invariants: the drafter is
+told of every token before it is asked about what follows; calls run in the order in which they were made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from moa_shared.codec import Codec, decode
+from moa_shared.coupling import Sampling
+from moa_shared.tree import DraftTree
+
+from moa_client.drafters import ClientDrafter, Growth
+from moa_client.inference import InferenceThread
+from moa_client.streamed_drafting import DraftStep
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A step of a streamed draft; `took_ms` on the thread."""
+
+    step: DraftStep
+    growth: Growth
+    took_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A whole draft, for one round.
+
+    Args:
+        committed: tokens that the drafter knew.
+    """
+
+    committed: int
+    tree: DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """One more token without the server; None: the drafter has nothing to say.
+
+    Args:
+        serial: of the text that it goes on with.
+    """
+
+    serial: int
+    token: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The drafter has failed."""
+
+    error: Exception
+
+
+Result = Grown | Drafted | Wrote | Fault
+
+
+class DrafterDesk:
+    """One drafter.
+
+    Args:
+        drafter: the device's.
+        post: takes results; called on the event loop.
+    """
+
+    def __init__(self, drafter: ClientDrafter, post: Callable[[Result], None]) -> None:
+        self.drafter = drafter
+        self.busy = False
+        self._post = post
+        self._thread = InferenceThread()
+        self._told: list[int] = []
+
+    def tell(self, tokens: Sequence[int]) -> int:
+        """The conversation consists of these tokens; up to which position what the drafter knows still holds."""
+        told = self._told
+        if len(tokens) >= len(told) and tokens[: len(told)] == told:
+            new = list(tokens[len(told) :])
+            if new:
+                self._call(partial(self.drafter.commit, new))
+                told += new
+            return 1 << 62
+        pairs = enumerate(zip(told, tokens, strict=False))
+        held = next((at for at, (mine, theirs) in pairs if mine != theirs), min(len(told), len(tokens)))
+        self._told = list(tokens)
+        self._call(partial(self.drafter.restart, list(tokens)))
+        return held
+
+    def remember(self, start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None:
+        """Memory rows, decoded on the thread; a payload that is none is posted as a fault."""
+
+        def take() -> None:
+            self.drafter.remember(start, decode(payload, codec, count, width), state=state)
+
+        self._call(take)
+
+    def grow(self, step: DraftStep, sampling: Sampling) -> None:
+        """One step of a streamed draft."""
+
+        def run() -> Result:
+            began = time.perf_counter()
+            growth = self.drafter.grow(step.draft, sampling)
+            return Grown(step, growth, 1e3 * (time.perf_counter() - began))
+
+        self._ask(run)
+
+    def draft(self, committed: int, sampling: Sampling) -> None:
+        """A whole draft."""
+        self._ask(lambda: Drafted(committed, self.drafter.draft(sampling)))
+
+    def write(self, serial: int, written: Sequence[int], sampling: Sampling) -> None:
+        """The token after those that were written without the server."""
+        chain = DraftTree.chain(written)
+        self._ask(lambda: Wrote(serial, self.drafter.write(chain, sampling)))
+
+    def close(self) -> None:
+        """Lets the running call end."""
+        self._thread.close()
+
+    # ------------------------------------------------------------ inside
+
+    def _call(self, call: Callable[[], None]) -> None:
+        self._thread.submit(call).add_done_callback(self._on_called)
+
+    def _ask(self, call: Callable[[], Result]) -> None:
+        self.busy = True
+        self._thread.submit(call).add_done_callback(self._on_asked)
+
+    def _on_called(self, future: asyncio.Future[None]) -> None:
+        if not future.cancelled() and (error := future.exception()) is not None:
+            self._fail(error)
+
+    def _on_asked(self, future: asyncio.Future[Result]) -> None:
+        self.busy = False
+        if future.cancelled():
+            return
+        if (error := future.exception()) is not None:
+            self._fail(error)
+        else:
+            self._post(future.result())
+
+    def _fail(self, error: BaseException) -> None:
+        if not isinstance(error, Exception):
+            raise error
+        self._post(Fault(error))
