@@ -10,10 +10,11 @@ import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation import Phase
+from moa_client.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional
 from moa_client.link import connect
 from moa_client.talk import Talk
 from moa_server.target import Target
-from moa_shared.answer import AnswerSettings
+from moa_shared.answer import AnswerSettings, Finish
 from moa_shared.codec import Codec, row_bytes
 from moa_shared.errors import MismatchError, MoaError, ProtocolError, UnavailableError
 from moa_shared.prefix_hash import PrefixHashes
@@ -24,6 +25,7 @@ from tests.net.server_peer import VOCAB
 
 PROMPT = [5, 17, 42]
 OPENED = pb.ServerFrame(opened=pb.Opened(resume_token=b"r", codec=pb.CODEC_INT4))
+OPENED_BARE = pb.ServerFrame(opened=pb.Opened(resume_token=b"r"))
 WIDTH = 32  # of a memory row of the tiny drafter: two KV heads of 8, keys and values
 
 
@@ -52,7 +54,8 @@ async def saying(
         async for frame in requests:
             heard.append(frame)
             kind = frame.WhichOneof("frame")
-            for reply in frames[:1] if kind == "open" else frames[1:] if kind == "ask" else ():
+            asks = kind == "ask" or (kind == "open" and frame.open.HasField("ask"))
+            for reply in [*frames[: kind == "open"], *(frames[1:] if asks else ())]:
                 await context.write(reply)
 
     handlers = {
@@ -74,19 +77,28 @@ async def saying(
 
 
 async def refusal(
-    target: Target, frames: Sequence[pb.ServerFrame], *, name: str = "chain", silence_seconds: float = 20.0
+    target: Target, frames: Sequence[pb.ServerFrame], *, name: str = "none", silence_seconds: float = 20.0
 ) -> tuple[MoaError, Talk]:
-    """The error with which a question ends, and the talk after it."""
+    """The error with which a question ends on a device that cannot go on alone, and the talk after it."""
     async with saying(frames) as (address, _), connect(address, 5.0, silence_seconds) as link:
         talk = Talk(link, device(target, name), VOCAB, Codec.INT4)
         try:
             with pytest.raises(MoaError) as caught:
-                async for _tokens in talk.ask(PROMPT, AnswerSettings(max_tokens=4)):
+                async for _event in talk.ask(PROMPT, AnswerSettings(max_tokens=4)):
                     pass
         finally:
             await talk.close()
     assert talk.conversation.phase is Phase.IDLE
     return caught.value, talk
+
+
+async def alone(target: Target, frames: Sequence[pb.ServerFrame], name: str = "chain") -> tuple[list[Event], Talk]:
+    """What happens on a device that goes on alone."""
+    async with saying(frames) as (address, _), connect(address, 5.0, 20.0) as link:
+        talk = Talk(link, device(target, name), VOCAB, Codec.INT4)
+        events = [event async for event in talk.ask(PROMPT, AnswerSettings(max_tokens=4))]
+        await talk.close()
+    return events, talk
 
 
 @pytest.mark.parametrize(
@@ -108,31 +120,45 @@ async def refusal(
         (memory(plane=9), "Expected memory of plane 0 or 1, got plane 9."),
     ],
 )
-async def test_frames_that_cannot_be_are_named_and_change_nothing(
+async def test_frames_that_cannot_be_are_named_and_the_device_goes_on_alone(
     target: Target, frame: pb.ServerFrame, words: str
 ) -> None:
-    error, talk = await refusal(target, [OPENED, frame])
+    events, talk = await alone(target, [OPENED, frame])
+    assert isinstance(events[0], LinkChanged)
+    assert events[0].state is LinkState.OFFLINE
+    assert words in events[0].reason
+    assert not talk.connection.is_up
+    assert not talk.connection.is_trying  # a server that says such things is not asked again
+    assert isinstance(events[-1], Ended)
+    assert events[-1].provisional
+    written = [token for event in events if isinstance(event, Provisional) for token in event.tokens]
+    assert len(written) == 4
+    assert talk.conversation.tokens == PROMPT  # nothing of it is committed
+    assert talk.unsettled == 1
+
+
+async def test_without_a_drafter_the_question_is_taken_back(target: Target) -> None:
+    error, talk = await refusal(target, [OPENED_BARE, verdict([7], base=5)])
     assert isinstance(error, ProtocolError)
-    assert words in str(error)
-    assert talk.conversation.tokens == []  # the question was taken back
-    assert talk._stream is None
+    assert "Expected a verdict from position 3 or before, got one from 5." in str(error)
+    assert talk.conversation.tokens == []
 
 
 async def test_memory_for_a_client_that_wants_none(target: Target) -> None:
-    error, _ = await refusal(target, [OPENED, memory()], name="none")
+    error, _ = await refusal(target, [OPENED, memory()])
     assert "Expected no memory, got codec 3." in str(error)
-    error, _ = await refusal(target, [pb.ServerFrame(opened=pb.Opened()), memory()], name="none")
+    error, _ = await refusal(target, [OPENED_BARE, memory()])
     assert "Expected no memory that was not asked for" in str(error)
 
 
 async def test_what_came_before_the_fault_stays(target: Target) -> None:
-    _, talk = await refusal(target, [OPENED, verdict([7, 8]), verdict([9], base=9)])
+    _, talk = await refusal(target, [OPENED_BARE, verdict([7, 8]), verdict([9], base=9)])
     assert talk.conversation.tokens == [*PROMPT, 7, 8]
 
 
 async def test_replayed_verdicts_change_nothing(target: Target) -> None:
     frames = [
-        pb.ServerFrame(opened=pb.Opened()),
+        OPENED_BARE,
         verdict([7]),
         verdict([7]),
         verdict([7, 8]),
@@ -141,23 +167,24 @@ async def test_replayed_verdicts_change_nothing(target: Target) -> None:
     frames += [verdict([9], base=5, before=[*PROMPT, 7, 8], finish=pb.FINISH_END_OF_TEXT)]
     async with saying(frames) as (address, heard), connect(address, 5.0, 20.0) as link:
         talk = Talk(link, device(target, "lookup"), VOCAB, Codec.INT4)
-        got = [token async for new in talk.ask(PROMPT, AnswerSettings()) for token in new]
+        events = [event async for event in talk.ask(PROMPT, AnswerSettings())]
         await talk.close()
-    assert got == [7, 8, 9]
-    assert [frame.WhichOneof("frame") for frame in heard] == ["open", "ask", "draft", "draft", "bye"]
+    assert [token for event in events if isinstance(event, Committed) for token in event.tokens] == [7, 8, 9]
+    assert isinstance(events[-1], Ended)
+    assert events[-1].finish is Finish.END_OF_TEXT
+    assert heard[0].WhichOneof("frame") == "open"
+    assert heard[-1].WhichOneof("frame") == "bye"
 
 
 async def test_another_first_frame_another_version_silence_and_a_server_that_leaves(target: Target) -> None:
     error, _ = await refusal(target, [verdict([7])])
     assert "Expected Opened as the first frame, got verdict." in str(error)
-    error, _ = await refusal(target, [OPENED], silence_seconds=0.2)
+    error, _ = await refusal(target, [OPENED_BARE], silence_seconds=0.2)
     assert isinstance(error, UnavailableError)
     assert "has sent nothing for 0.2 s" in str(error)
-    error, talk = await refusal(target, [OPENED, verdict([7], finish=pb.FINISH_DRAINING)])
-    assert "shutting down and has cut the answer" in str(error)
-    assert talk.conversation.tokens == [*PROMPT, 7]
-    error, _ = await refusal(target, [OPENED, pb.ServerFrame(go_away=pb.GoAway(reason="it is late"))])
-    assert "The server is going away: it is late." in str(error)
+    for last in (verdict([7], finish=pb.FINISH_DRAINING), verdict([7])):
+        _, talk = await refusal(target, [OPENED_BARE, last], silence_seconds=0.2)
+        assert talk.conversation.tokens == [*PROMPT, 7]
     async with saying([], version=99) as (address, _), connect(address, 5.0, 5.0) as link:
         with pytest.raises(MismatchError, match=f"the server has 99, the client has {PROTOCOL_VERSION}"):
             await link.describe()
