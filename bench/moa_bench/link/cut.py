@@ -7,6 +7,7 @@ many incidents as its time allows; its text is held against that of an undisturb
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import tempfile
 import threading
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 SILENCE_S = 60.0  # that a client which cannot write alone waits for a server: above a restart
 ORACLE_ACCEPTANCE = 0.65
-ORACLE_DRAFT_MS = 5.0
+ORACLE_DRAFT_MS = 25.0  # a slow device: writing alone, it is not done before a cut is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +207,6 @@ class _Stage:
         over = threading.Event()
         struck: list[Struck] = []
         striking = threading.Thread(target=self._strike_on, args=(plan, over, struck))
-        began = time.perf_counter()
         striking.start()
         try:
             answer = client.ask(tokens, self._settings)
@@ -215,14 +215,10 @@ class _Stage:
             striking.join()
             client.close()
         whole = answer.tokens == tuple(text) and client.screen.fits(answer.tokens)
+        verdicts_s = [note.at_s - client.began_s for note in client.notes if note.kind == "verdict" and note.tokens]
         met = [
-            judge_incident(
-                Struck(one.kind, began + one.at_s - client.began_s, began + one.healed_s - client.began_s),
-                client.screen.moments,
-                answer_tokens=len(answer.tokens),
-                whole=whole,
-            )
-            for one in struck
+            judge_incident(one, client.screen.moments, verdicts_s, answer_tokens=len(answer.tokens), whole=whole)
+            for one in _since(client.began_s, struck)
         ]
         missed = [one for one, incident in zip(struck, met, strict=True) if incident is None]
         plan.extend(Planned(one.kind, 0.0, one.healed_s - one.at_s) for one in missed)  # they count with another answer
@@ -230,12 +226,11 @@ class _Stage:
 
     def _strike_on(self, plan: deque[Planned], over: threading.Event, struck: list[Struck]) -> None:
         """Strikes until the answer is over or the plan is done."""
-        began = time.perf_counter()
         while plan and not over.wait(plan[0].after_s):
             planned = plan.popleft()
-            at_s = time.perf_counter() - began
+            at_s = time.perf_counter()
             self._strike(planned)
-            struck.append(Struck(planned.kind, at_s, time.perf_counter() - began))
+            struck.append(Struck(planned.kind, at_s, time.perf_counter()))
 
     def _strike(self, planned: Planned) -> None:
         """Returns when link and server are there again."""
@@ -246,3 +241,12 @@ class _Stage:
             self._link.reset()
         else:
             self._server.kill_and_restart()
+
+
+def _since(began_s: float, struck: Sequence[Struck]) -> list[Struck]:
+    """The same incidents on an answer's clock, each with the begin of the next one."""
+    nexts = [*(one.at_s for one in struck[1:]), math.inf]
+    return [
+        Struck(one.kind, one.at_s - began_s, one.healed_s - began_s, next_s - began_s)
+        for one, next_s in zip(struck, nexts, strict=True)
+    ]

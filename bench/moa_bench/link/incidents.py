@@ -5,6 +5,7 @@ Pure: plans come from a seed, and the figures of an incident from times that oth
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from moa_bench.shown_text import Moment
 SHORTEST_CUT_S = 0.06
 LONGEST_CUT_S = 3.0
 # From the answer's begin, or from when the incident before was over: the prompt is being read, text comes, is verified.
-EARLIEST_S, LATEST_S = 0.0, 2.0
+EARLIEST_S, LATEST_S = 0.0, 1.5
 
 
 class Kind(StrEnum):
@@ -41,11 +42,17 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """An incident that happened: when it began, and when link and server were there again, since the question."""
+    """An incident that happened; times are seconds since the question.
+
+    Args:
+        at_s, healed_s: when it began, and when link and server were there again.
+        next_s: when the next one began; infinite: there was none.
+    """
 
     kind: Kind
     at_s: float
     healed_s: float
+    next_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +63,9 @@ class Incident:
         seconds: until the link or the server was there again.
         stall_ms: the longest wait for new text that lasted into the incident or began in it; None: all of the text
             stood on the screen already.
-        resume_ms: from when link and server were there again to the next committed token; None: none was left.
-        alone: whether text was written without the server meanwhile.
+        resume_ms: from when link and server were there again to the next verdict; None: the next incident came first,
+            or nothing was left to decide.
+        alone: whether text was written without the server, from the incident until then.
         whole: whether the answer's final text is that of an undisturbed one, and the screen showed it, token for token.
     """
 
@@ -84,30 +92,31 @@ def plan_incidents(cuts: int, resets: int, kills: int, seed: int) -> list[Planne
     ]
 
 
-def judge_incident(struck: Struck, moments: Sequence[Moment], *, answer_tokens: int, whole: bool) -> Incident | None:
-    """What a screen says about an incident; None if all of the answer had been committed before it.
+def judge_incident(
+    struck: Struck, moments: Sequence[Moment], verdicts_s: Sequence[float], *, answer_tokens: int, whole: bool
+) -> Incident | None:
+    """What a screen says about an incident; None if all of the answer had been decided before it.
 
     Args:
         moments: of the answer, in order.
+        verdicts_s: when verdicts came.
         answer_tokens: of the final text.
     """
-    if not any(moment.at_s > struck.at_s for moment in moments):
+    if not any(at_s > struck.at_s for at_s in verdicts_s):
         return None
+    resumed_s = next((at_s for at_s in verdicts_s if at_s > struck.healed_s), math.inf)
+    over_s = min(resumed_s, struck.next_s)
     waits = []
     since_s, length = 0.0, 0
     for moment in moments:
-        if moment.at_s > struck.at_s and since_s < struck.healed_s and length < answer_tokens and moment.is_new:
-            waits.append(moment.at_s - since_s)
+        if moment.at_s > struck.at_s and since_s < over_s and length < answer_tokens and moment.is_new:
+            waits.append(min(moment.at_s, struck.next_s) - since_s)
         since_s, length = moment.at_s, moment.length
-    committed_before = max((moment.committed for moment in moments if moment.at_s <= struck.healed_s), default=0)
-    resumed = (m.at_s for m in moments if m.at_s > struck.healed_s and m.committed > committed_before)
-    during = [moment for moment in moments if struck.at_s < moment.at_s <= struck.healed_s]
-    at = next(resumed, None)
     return Incident(
         struck.kind,
         round(struck.healed_s - struck.at_s, 3),
         round(max(waits) * 1e3, 1) if waits else None,
-        round((at - struck.healed_s) * 1e3, 1) if at is not None else None,
-        any(moment.length > moment.committed for moment in during),
+        round((resumed_s - struck.healed_s) * 1e3, 1) if resumed_s < struck.next_s else None,
+        any(moment.length > moment.committed for moment in moments if struck.at_s < moment.at_s <= over_s),
         whole,
     )

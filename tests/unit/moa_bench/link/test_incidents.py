@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,8 +34,17 @@ def test_a_plan_holds_what_was_asked_for(cuts: int, resets: int, kills: int, see
     assert plan == plan_incidents(cuts, resets, kills, seed)
 
 
-def judge(moments: list[Moment], at_s: float, healed_s: float, answer_tokens: int) -> Incident | None:
-    return judge_incident(Struck(Kind.CUT, at_s, healed_s), moments, answer_tokens=answer_tokens, whole=True)
+def judge(
+    moments: list[Moment], at_s: float, healed_s: float, answer_tokens: int, next_s: float = math.inf
+) -> Incident | None:
+    """Verdicts came whenever committed text grew."""
+    verdicts = [
+        later.at_s
+        for earlier, later in pairwise([Moment(0, 0, 0, False), *moments])
+        if later.committed > earlier.committed
+    ]
+    struck = Struck(Kind.CUT, at_s, healed_s, next_s)
+    return judge_incident(struck, moments, verdicts, answer_tokens=answer_tokens, whole=True)
 
 
 def test_a_client_that_waits_stalls_until_the_next_token() -> None:
@@ -65,6 +76,13 @@ def test_waits_that_ended_before_do_not_count() -> None:
     found = judge(moments, 5.5, 5.5625, 4)
     assert found is not None
     assert (found.stall_ms, found.resume_ms) == (500.0, 187.5)
+
+
+def test_the_next_incident_ends_what_is_said_of_this_one() -> None:
+    moments = [Moment(1.0, 1, 1, True), Moment(9.0, 2, 2, True)]
+    found = judge(moments, 1.5, 2.0, 2, next_s=3.0)
+    assert found is not None
+    assert (found.stall_ms, found.resume_ms) == (2000.0, None)
 
 
 def test_an_answer_that_was_over_says_nothing() -> None:
