@@ -80,6 +80,13 @@ FRAMES: dict[str, Message] = {
     ),
     "generate": pb.GenerateRequest(tokens=[1], sampling=SAMPLING),
     "generated": pb.GenerateResponse(tokens=[1], finish=pb.FINISH_MAX_TOKENS),
+    "fetch": pb.FetchDrafterRequest(name="n", offset=300, sha256=b"\x01"),
+    "parts": pb.FetchDrafterResponse(
+        manifest=pb.PartManifest(
+            identity=IDENTITY, files=[pb.PartFile(name="n", kind=pb.PART_DRAFTER, bytes=300, sha256=b"\x01")]
+        )
+    ),
+    "part": pb.FetchDrafterResponse(chunk=pb.PartChunk(offset=300, data=b"\x00\x01")),
 }
 GOLDEN = {
     "open": "0a650801120d0a0174120201021a01032201041a01032201722a030180013001380140034a3608011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a380128025205302e312e3058808004",
@@ -99,6 +106,9 @@ GOLDEN = {
     "describe": "08011a0d0a0174120201021a01032201042a0862666c6f617431363201033803",
     "generate": "0a0101122409000000000000e03f102819000000000000d03f210700000000000000280932010a3801",
     "generated": "0a01011002",
+    "fetch": "0a016e10ac021a0101",
+    "parts": "0a1c0a0d0a0174120201021a0103220104120b0a016e100718ac02220101",
+    "part": "120708ac0212020001",
 }
 
 PAYLOADS = {

@@ -7,6 +7,17 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class PartKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PART_UNSPECIFIED: _ClassVar[PartKind]
+    PART_TEXT: _ClassVar[PartKind]
+    PART_EMBEDDINGS_BF16: _ClassVar[PartKind]
+    PART_EMBEDDINGS_INT8: _ClassVar[PartKind]
+    PART_HEAD_BF16: _ClassVar[PartKind]
+    PART_HEAD_INT8: _ClassVar[PartKind]
+    PART_REUSED_LAYERS: _ClassVar[PartKind]
+    PART_DRAFTER: _ClassVar[PartKind]
+
 class Finish(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FINISH_UNSPECIFIED: _ClassVar[Finish]
@@ -28,6 +39,14 @@ class Plane(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     PLANE_MEMORY: _ClassVar[Plane]
     PLANE_REUSED_STATE: _ClassVar[Plane]
+PART_UNSPECIFIED: PartKind
+PART_TEXT: PartKind
+PART_EMBEDDINGS_BF16: PartKind
+PART_EMBEDDINGS_INT8: PartKind
+PART_HEAD_BF16: PartKind
+PART_HEAD_INT8: PartKind
+PART_REUSED_LAYERS: PartKind
+PART_DRAFTER: PartKind
 FINISH_UNSPECIFIED: Finish
 FINISH_END_OF_TEXT: Finish
 FINISH_MAX_TOKENS: Finish
@@ -87,6 +106,52 @@ class Limits(_message.Message):
     frame_bytes: int
     sessions: int
     def __init__(self, context_tokens: _Optional[int] = ..., draft_nodes: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., sessions: _Optional[int] = ...) -> None: ...
+
+class FetchDrafterRequest(_message.Message):
+    __slots__ = ("name", "offset", "sha256")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    offset: int
+    sha256: bytes
+    def __init__(self, name: _Optional[str] = ..., offset: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
+
+class FetchDrafterResponse(_message.Message):
+    __slots__ = ("manifest", "chunk")
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    manifest: PartManifest
+    chunk: PartChunk
+    def __init__(self, manifest: _Optional[_Union[PartManifest, _Mapping]] = ..., chunk: _Optional[_Union[PartChunk, _Mapping]] = ...) -> None: ...
+
+class PartManifest(_message.Message):
+    __slots__ = ("identity", "files")
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    identity: Identity
+    files: _containers.RepeatedCompositeFieldContainer[PartFile]
+    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., files: _Optional[_Iterable[_Union[PartFile, _Mapping]]] = ...) -> None: ...
+
+class PartFile(_message.Message):
+    __slots__ = ("name", "kind", "bytes", "sha256")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: PartKind
+    bytes: int
+    sha256: bytes
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[PartKind, str]] = ..., bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
+
+class PartChunk(_message.Message):
+    __slots__ = ("offset", "data")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    data: bytes
+    def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop", "ignore_end_of_text")

@@ -44,6 +44,11 @@ class MoaStub:
                 request_serializer=moa_dot_v1_dot_moa__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=moa_dot_v1_dot_moa__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.FetchDrafter = channel.unary_stream(
+                '/moa.v1.Moa/FetchDrafter',
+                request_serializer=moa_dot_v1_dot_moa__pb2.FetchDrafterRequest.SerializeToString,
+                response_deserializer=moa_dot_v1_dot_moa__pb2.FetchDrafterResponse.FromString,
+                _registered_method=True)
         self.Converse = channel.stream_stream(
                 '/moa.v1.Moa/Converse',
                 request_serializer=moa_dot_v1_dot_moa__pb2.ClientFrame.SerializeToString,
@@ -68,6 +73,14 @@ class MoaServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FetchDrafter(self, request, context):
+        """What a device needs to draft for this target, so that a client needs nothing but a server's address: the manifest,
+        or a range of one of its files. Nothing in it is code.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Converse(self, request_iterator, context):
         """One conversation in split inference.
         """
@@ -87,6 +100,11 @@ def add_MoaServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=moa_dot_v1_dot_moa__pb2.GenerateRequest.FromString,
                     response_serializer=moa_dot_v1_dot_moa__pb2.GenerateResponse.SerializeToString,
+            ),
+            'FetchDrafter': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchDrafter,
+                    request_deserializer=moa_dot_v1_dot_moa__pb2.FetchDrafterRequest.FromString,
+                    response_serializer=moa_dot_v1_dot_moa__pb2.FetchDrafterResponse.SerializeToString,
             ),
             'Converse': grpc.stream_stream_rpc_method_handler(
                     servicer.Converse,
@@ -148,6 +166,33 @@ class Moa:
             '/moa.v1.Moa/Generate',
             moa_dot_v1_dot_moa__pb2.GenerateRequest.SerializeToString,
             moa_dot_v1_dot_moa__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchDrafter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/moa.v1.Moa/FetchDrafter',
+            moa_dot_v1_dot_moa__pb2.FetchDrafterRequest.SerializeToString,
+            moa_dot_v1_dot_moa__pb2.FetchDrafterResponse.FromString,
             options,
             channel_credentials,
             insecure,
