@@ -32,8 +32,8 @@ class Norm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         wide = x if x.dtype is torch.float32 else x.float()
         size = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        wide = wide * (size * size).div_(x.shape[-1]).add_(self._eps).rsqrt_()
-        return wide.to(x.dtype).mul_(self._weight)
+        scaled: torch.Tensor = wide * (size * size).div_(x.shape[-1]).add_(self._eps).rsqrt_()
+        return scaled.to(x.dtype).mul_(self._weight)
 
 
 class Angler:

@@ -2,6 +2,7 @@
 
 from moa_shared.drafting.base import Drafter, GrowingDrafter
 from moa_shared.drafting.chain import draft_chain
+from moa_shared.drafting.copying import CopyGuesser
 from moa_shared.drafting.dynamic_tree import TreeShape, draft_tree
 from moa_shared.drafting.growing import CHAIN, GrowingDraft, Growth, GrowthShape
 from moa_shared.drafting.lookup import TextIndex
@@ -10,6 +11,7 @@ from moa_shared.drafting.pool import CandidatePool
 __all__ = [
     "CHAIN",
     "CandidatePool",
+    "CopyGuesser",
     "Drafter",
     "GrowingDraft",
     "GrowingDrafter",

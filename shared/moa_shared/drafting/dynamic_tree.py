@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from moa_shared.coupling import Sampling, draft_scores
 from moa_shared.drafting.base import Drafter
+from moa_shared.drafting.copying import COPY_FLOOR, CopyGuesser
 from moa_shared.drafting.pool import CandidatePool
 from moa_shared.tree import ROOT, DraftTree
 
@@ -28,8 +29,15 @@ class TreeShape:
     nodes: int = 62
 
 
-def draft_tree(drafter: Drafter, shape: TreeShape, sampling: Sampling) -> tuple[DraftTree, CandidatePool, list[int]]:
-    """A tree below the newest committed token, its candidate pool, and each node's index there."""
+def draft_tree(
+    drafter: Drafter, shape: TreeShape, sampling: Sampling, copies: CopyGuesser | None = None
+) -> tuple[DraftTree, CandidatePool, list[int]]:
+    """A tree below the newest committed token, its candidate pool, and each node's index there.
+
+    Args:
+        copies: of the same conversation, to merge with the drafter's candidates (not in the paper); copied text may go
+            deeper than the drafter was asked.
+    """
     pool = CandidatePool()
     added: dict[int, int] = {ROOT: ROOT}  # pool index to the drafter's node number
     frontier = [ROOT]
@@ -53,5 +61,7 @@ def draft_tree(drafter: Drafter, shape: TreeShape, sampling: Sampling) -> tuple[
         )
         for index in frontier:
             added[index] = len(added) - 1
+    if copies is not None:
+        pool.add_copies(copies, shape.nodes, COPY_FLOOR)
     tree, chosen = pool.tree(shape.nodes)
     return tree, pool, chosen

@@ -17,6 +17,7 @@ import torch
 
 from moa_shared.coupling import Sampling, draft_scores
 from moa_shared.drafting.base import GrowingDrafter
+from moa_shared.drafting.copying import COPY_FLOOR, LEAST_SURVIVAL, CopyGuesser
 from moa_shared.tree import ROOT, DraftTree
 
 
@@ -39,16 +40,18 @@ class GrowthShape:
     Args:
         breadth: candidates of each expanded node, and nodes expanded a step; 1: a chain.
         nodes: the most nodes of a draft in flight; 64 are what a server verifies at once.
-        survival: least probability of a node and all before it, as the drafter sees it, that is worth verifying: a node
-            costs the server 1 ms of 45 (docs/bench.md) and some bytes, and saves a plain step if it survives.
+        survival: least probability of a node and all before it, as the drafter sees it, that is worth verifying.
     """
 
     breadth: int = 8
     nodes: int = 64
-    survival: float = 0.03
+    survival: float = LEAST_SURVIVAL
 
 
 CHAIN = GrowthShape(breadth=1, nodes=1 << 20, survival=0.0)
+
+
+_LEAST_STEP = -20.0  # log-score of what is outside the support
 
 
 @dataclass(eq=False, slots=True)
@@ -63,6 +66,9 @@ class _Node:
     children: dict[int, _Node] = field(default_factory=dict)
     number: int = -2  # in the draft of the call under way, where `call` is that call
     call: int = 0
+    said: float = -math.inf  # the drafter's own log-score
+    least: float = 0.0  # the least log-score among its candidates, for what is none of them
+    looked: bool = False  # whether what the conversation suggests after it is among the children
 
 
 class GrowingDraft:
@@ -70,10 +76,12 @@ class GrowingDraft:
 
     Args:
         drafter: is told of committed tokens through `commit` alone, so that both agree on what is left of a draft.
+        copies: of the same conversation, told of its tokens by the caller; merged with the drafter's candidates.
     """
 
-    def __init__(self, drafter: GrowingDrafter, shape: GrowthShape) -> None:
+    def __init__(self, drafter: GrowingDrafter, shape: GrowthShape, copies: CopyGuesser | None = None) -> None:
         self._drafter = drafter
+        self._copies = copies
         self._shape = shape
         self._floor = math.log(shape.survival) if shape.survival > 0 else -math.inf
         self._sampling = Sampling()
@@ -112,6 +120,8 @@ class GrowingDraft:
         Empty where nothing is: all that is likely enough is there, or the draft is as large as it may be.
         """
         nodes = self._place(draft, sampling)
+        for node in nodes:
+            self._look(node)
         room = self._shape.nodes - len(draft)
         while room > 0:
             grown = self._expand_best(nodes)
@@ -126,7 +136,7 @@ class GrowingDraft:
         leaf = self._place(draft, sampling)[-1]
         if not leaf.expanded:
             self._expand([leaf])
-        return max(leaf.children.values(), key=lambda child: child.step).token
+        return max(leaf.children.values(), key=lambda child: child.said).token
 
     # ------------------------------------------------------------ inside
 
@@ -140,13 +150,41 @@ class GrowingDraft:
         self._root.call, self._root.number = self._call, ROOT
         for number, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
             above = nodes[parent + 1]
+            self._look(above)
             node = above.children.get(token)
-            if node is None:
-                # Somebody else's guess. The likeliest of all, so that it is followed.
+            if node is None:  # somebody else's guess
                 node = above.children[token] = _Node(token, above, -math.inf, above.score, above.depth + 1)
+            node.score = above.score + (node.step if node.step > -math.inf else above.least)
             node.call, node.number = self._call, number
             nodes.append(node)
         return nodes
+
+    def _look(self, node: _Node) -> None:
+        """Adds what the conversation suggests after a node, as far as it is likely enough."""
+        copies = self._copies
+        if copies is None or node.looked:
+            return
+        ahead: list[int] = []
+        above: _Node | None = node
+        while above is not None and above is not self._root:
+            ahead.append(above.token)
+            above = above.parent
+        ahead.reverse()
+        least = self._root.score + max(self._floor, COPY_FLOOR)
+        while not node.looked and node.score >= least:
+            node.looked = True
+            guess = copies.guess(ahead)
+            if guess is None:
+                return
+            token, log_chance = guess
+            child = node.children.get(token)
+            if child is None:
+                child = node.children[token] = _Node(token, node, log_chance, node.score + log_chance, node.depth + 1)
+            else:
+                child.step = max(child.step, log_chance)
+                child.score = max(child.score, node.score + log_chance)
+            node = child
+            ahead.append(token)
 
     def _expand_best(self, nodes: Sequence[_Node]) -> bool:
         """Expands the best nodes of the draft that are not; False if there are none worth it."""
@@ -201,14 +239,17 @@ class GrowingDraft:
         tokens = columns if ids is None else ids[columns]
         for node, row_tokens, row_scores in zip(nodes, tokens.tolist(), best.tolist(), strict=True):
             node.expanded = True
+            node.least = min(0.0, max(_LEAST_STEP, row_scores[-1]))
             for token, score in zip(row_tokens, row_scores, strict=True):
                 if score == -math.inf:
                     break  # outside the support
                 step = min(0.0, score)
                 if (child := node.children.get(token)) is not None:
-                    child.step = step
+                    child.step = max(step, child.step)
+                    child.score = max(node.score + step, child.score)
                 else:
-                    node.children[token] = _Node(token, node, step, node.score + step, node.depth + 1)
+                    child = node.children[token] = _Node(token, node, step, node.score + step, node.depth + 1)
+                child.said = step
 
     def _give(self, nodes: Sequence[_Node], room: int) -> list[_Node]:
         """The best candidates below the draft, best first, and numbered as new nodes of it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from moa_shared.drafting.copying import CopyGuesser
 from moa_shared.tree import ROOT, DraftTree
 
 
@@ -30,6 +31,42 @@ class CandidatePool:
             self.parents.append(parent)
             self.scores.append(base + min(0.0, log_score))
         return range(first, len(self.tokens))
+
+    def add_copies(self, copies: CopyGuesser, nodes: int, floor: float) -> None:
+        """Adds what the conversation suggests after the root and after each of the `nodes` best candidates.
+
+        A candidate that is there already gets the better of both scores.
+
+        Args:
+            floor: least score of a candidate that is added.
+        """
+        held = {
+            (parent, token): index for index, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True))
+        }
+        for start in [ROOT, *self.best(range(len(self.tokens)), nodes)]:
+            at, score, ahead = start, 0.0 if start == ROOT else self.scores[start], self._path(start)
+            while (guess := copies.guess(ahead)) is not None:
+                token, log_chance = guess
+                score += log_chance
+                if score < floor:
+                    break
+                index = held.get((at, token))
+                if index is None:
+                    index = held[at, token] = self.add(at, [token], [0.0])[0]
+                    self.scores[index] = score
+                elif self.scores[index] < score:
+                    self.scores[index] = score
+                else:
+                    break  # the drafter thinks better of it; what it copies is added from there
+                at = index
+                ahead = [*ahead, token]
+
+    def _path(self, index: int) -> list[int]:
+        path: list[int] = []
+        while index != ROOT:
+            path.append(self.tokens[index])
+            index = self.parents[index]
+        return path[::-1]
 
     def best(self, candidates: Sequence[int], count: int) -> list[int]:
         """The `count` best of some candidates, best first."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.coupling import Sampling
 from moa_shared.drafter.draft_nodes import DraftNodes
-from moa_shared.drafting import CHAIN, GrowingDraft, Growth, GrowthShape, draft_chain
+from moa_shared.drafting import CHAIN, CopyGuesser, GrowingDraft, Growth, GrowthShape, draft_chain
 from moa_shared.tree import DraftTree
 
 VOCAB = 7
@@ -121,28 +121,39 @@ def test_a_step_gives_its_nodes_best_first(seed: int) -> None:
         assert chances == pytest.approx(sorted(chances, reverse=True))
 
 
+@pytest.mark.parametrize("copying", [True, False])
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
 @given(data=st.data())
-def test_any_draft_is_gone_on_with_as_a_new_drafter_would(shape: GrowthShape, keeps: bool, data: st.DataObject) -> None:
+def test_any_draft_is_gone_on_with_as_a_new_drafter_would(
+    shape: GrowthShape, keeps: bool, copying: bool, data: st.DataObject
+) -> None:
     seed = data.draw(st.integers(0, 9))
     sampling = Sampling(data.draw(st.sampled_from([0.0, 0.8])), seed=3)
     toy = ToyDrafter(seed, keeps=keeps)
-    growing, draft = GrowingDraft(toy, shape), DraftTree((), ())
+    copies = CopyGuesser() if copying else None
+    growing, draft = GrowingDraft(toy, shape, copies), DraftTree((), ())
+
+    def commit(tokens: Sequence[int]) -> None:
+        growing.commit(tokens)
+        if copies is not None:
+            copies.extend(tokens)
+
+    commit([1, 2, 3, 1, 2, 3, 1])
     for _ in range(data.draw(st.integers(1, 8))):
         action = data.draw(st.sampled_from(["grow", "grow", "commit", "leave", "prune", "other"]))
         if action == "grow":
             draft = add(draft, growing.grow(draft, sampling))
         elif action == "commit" and draft:
             node = data.draw(st.integers(0, len(draft) - 1))
-            growing.commit([draft.tokens[step] for step in draft.path_to(node)])
+            commit([draft.tokens[step] for step in draft.path_to(node)])
             draft = draft.subtree(node)
         elif action == "leave":
             tokens = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=3))
             node = -1
             for token in tokens:
                 node = draft.child_with(node, token) if node is not None else None  # type: ignore[assignment]
-            growing.commit(tokens)
+            commit(tokens)
             draft = draft.subtree(node) if node is not None else DraftTree((), ())
         elif action == "prune":
             draft = draft.prefix(data.draw(st.integers(0, len(draft))))
@@ -155,9 +166,9 @@ def test_any_draft_is_gone_on_with_as_a_new_drafter_would(shape: GrowthShape, ke
     fresh.text = list(toy.text)
     again = GrowingDraft(fresh, shape)
     assert growing.next_token(draft, sampling) == again.next_token(draft, sampling)
-    if shape is CHAIN:
+    if shape is CHAIN and copies is None:
         assert growing.grow(draft, sampling) == again.grow(draft, sampling)
-    else:
+    elif shape is TREE:
         while (growth := growing.grow(draft, sampling)).tokens:
             draft = add(draft, growth)
         siblings = list(zip(draft.parents, draft.tokens, strict=True))
@@ -174,6 +185,40 @@ def test_what_a_verdict_confirms_is_not_computed_again() -> None:
     before = toy.steps
     growing.grow(draft, GREEDY)
     assert toy.steps == before + 1
+
+
+def test_copied_text_is_drafted_without_asking_the_drafter() -> None:
+    toy, copies = ToyDrafter(5), CopyGuesser()
+    growing = GrowingDraft(toy, TREE, copies)
+    text = [1, 2, 3, 4, 5, 6, 1, 3, 5, 2, 4, 6, 1, 2, 3, 4, 5]
+    growing.commit(text)
+    copies.restart([0, *text])
+    draft = add(DraftTree((), ()), growing.grow(DraftTree((), ()), GREEDY))
+    node: int | None = -1
+    for token in (6, 1, 3, 5):
+        assert node is not None
+        node = draft.child_with(node, token)
+    assert node is not None
+    assert toy.steps <= 1
+    growing.commit([6, 1])
+    copies.extend([6, 1])
+    first = draft.child_with(-1, 6)
+    assert first is not None
+    second = draft.child_with(first, 1)
+    assert second is not None
+    draft = draft.subtree(second)
+    while (growth := growing.grow(draft, GREEDY)).tokens:
+        draft = add(draft, growth)
+    assert len(draft.children[-1]) > 1  # what is copied far ahead does not look certain
+
+
+def test_what_is_written_alone_is_not_copied() -> None:
+    for seed in range(20):
+        toy, copies = ToyDrafter(seed), CopyGuesser()
+        growing = GrowingDraft(toy, CHAIN, copies)
+        growing.commit([1, 2, 3, 1, 2, 3, 1])
+        copies.restart([0, 1, 2, 3, 1, 2, 3, 1])
+        assert growing.next_token(DraftTree((), ()), GREEDY) == int(toy.logits(toy.text).argmax())
 
 
 def test_other_sampling_settings_begin_anew() -> None:
