@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, fresh_tensors, load_checkpoint
-from moa_shared.drafting import CHAIN, GrowthShape, draft_chain, draft_tree
+from moa_shared.drafting import CHAIN, CopyGuesser, GrowthShape, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import ConfigError, MismatchError
 from moa_shared.models import ModelFiles, load_part, load_target_model, load_tokenizer, resolve
@@ -24,7 +24,7 @@ from moa_shared.wire import check_identity
 from moa_client.drafters import ClientDrafter, LookupDrafter, MoaDrafter, Recipe
 from moa_client.settings import ClientSettings
 
-DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32}
+DTYPES = {"int8": torch.int8, "bf16": torch.bfloat16, "float32": torch.float32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,13 @@ def load_device(settings: ClientSettings, served: pb.DescribeResponse, progress:
     if settings.drafter == "lookup":
         drafter = LookupDrafter(settings.length)
     elif settings.drafter == "random":
-        states = _states(_random_checkpoint(files), files, settings)
-        drafter = MoaDrafter(states, _recipe(settings), reads_memory=False, shape=_growth(settings))
+        drafter = _moa_drafter(_random_checkpoint(files), files, settings, reads_memory=False)
     elif settings.drafter != "none":
         checkpoint = _checkpoint(settings, files, served, progress)
         if checkpoint is not None:
             identity.drafter_fingerprint = bytes.fromhex(checkpoint.fingerprint)
             check_identity(served.identity, identity)
-            states = _states(checkpoint, files, settings)
-            drafter = MoaDrafter(states, _recipe(settings), reads_memory=True, shape=_growth(settings))
+            drafter = _moa_drafter(checkpoint, files, settings, reads_memory=True)
             memory_width = checkpoint.config.memory_width
             state_width = checkpoint.config.hidden_size if checkpoint.config.reused_layers else 0
     return Device(files, load_tokenizer(files), identity, drafter, memory_width, state_width)
@@ -118,8 +116,22 @@ def _checkpoint(
     return load_checkpoint(path)
 
 
+def _moa_drafter(
+    checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings, *, reads_memory: bool
+) -> MoaDrafter:
+    copies = CopyGuesser() if settings.copies else None
+    return MoaDrafter(
+        _states(checkpoint, files, settings),
+        _recipe(settings, copies),
+        reads_memory=reads_memory,
+        shape=CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth),
+        copies=copies,
+    )
+
+
 def _states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings) -> Any:
-    dtype = DTYPES[settings.dtype]
+    weights = DTYPES[settings.dtype]
+    dtype = torch.bfloat16 if weights is torch.int8 else weights  # of the target's parts as they are read
     config = checkpoint.config
     parts = load_part(files, ["model.embed_tokens.weight", "lm_head.weight"], dtype)
     reused, final_norm = None, None
@@ -127,20 +139,17 @@ def _states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings)
         last = range(config.target_layers - config.reused_layers, config.target_layers)
         model: Any = load_target_model(files, dtype, layers=last)
         reused, final_norm = list(model.model.layers), model.model.norm
-    decoder = checkpoint.decoder(dtype, parts["model.embed_tokens.weight"], parts["lm_head.weight"], reused, final_norm)
+    decoder = checkpoint.decoder(
+        weights, parts["model.embed_tokens.weight"], parts["lm_head.weight"], reused, final_norm
+    )
     return lambda: DraftState(decoder)
 
 
-def _recipe(settings: ClientSettings) -> Recipe:
+def _recipe(settings: ClientSettings, copies: CopyGuesser | None) -> Recipe:
     if settings.mode == "chain":
-        return lambda state, sampling: draft_chain(state, settings.length, sampling)
+        return lambda state, sampling: draft_chain(state, settings.length, sampling, copies)
     shape = TreeShape(settings.depth, settings.breadth, settings.nodes)
-    return lambda state, sampling: draft_tree(state, shape, sampling)[0]
-
-
-def _growth(settings: ClientSettings) -> GrowthShape:
-    """Of drafts that are streamed: how deep they go is measured, not set."""
-    return CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth)
+    return lambda state, sampling: draft_tree(state, shape, sampling, copies)[0]
 
 
 def _random_checkpoint(files: ModelFiles) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""A chain of guesses: each the drafter's own coupled choice."""
+"""A chain of guesses: each the drafter's own coupled choice, or a likelier copy from the conversation."""
 
 from __future__ import annotations
 
@@ -6,17 +6,26 @@ import torch
 
 from moa_shared.coupling import Sampling, draft_scores
 from moa_shared.drafting.base import Drafter
+from moa_shared.drafting.copying import CopyGuesser
 from moa_shared.tree import DraftTree
 
 
-def draft_chain(drafter: Drafter, length: int, sampling: Sampling) -> DraftTree:
-    """`length` tokens below the newest committed one."""
+def draft_chain(drafter: Drafter, length: int, sampling: Sampling, copies: CopyGuesser | None = None) -> DraftTree:
+    """`length` tokens below the newest committed one.
+
+    Args:
+        copies: of the same conversation (not in the paper).
+    """
     tokens: list[int] = []
     logits = drafter.begin() if length else torch.empty(0)
     for step in range(length):
         scores = draft_scores(logits, [drafter.next_position + step], sampling, drafter.token_ids)
-        column = scores.argmax(dim=-1)
-        tokens.append(int(column if drafter.token_ids is None else drafter.token_ids[column]))
+        column = int(scores.argmax())
+        guess = copies.guess(tokens) if copies is not None else None
+        if guess is not None and guess[1] > float(scores[0, column]):
+            tokens.append(guess[0])
+        else:
+            tokens.append(column if drafter.token_ids is None else int(drafter.token_ids[column]))
         if step + 1 < length:
             logits = drafter.expand([tokens[-1]], [step - 1])
     return DraftTree.chain(tokens)

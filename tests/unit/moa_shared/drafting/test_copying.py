@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.coupling import Sampling
-from moa_shared.drafting import CandidatePool, CopyGuesser, TreeShape, draft_tree
+from moa_shared.drafting import CandidatePool, CopyGuesser, TreeShape, draft_chain, draft_tree
 from moa_shared.tree import ROOT
 
 from tests.unit.moa_shared.drafting.test_growing import ToyDrafter
@@ -64,3 +64,13 @@ def test_a_copy_that_the_drafter_has_too_gets_the_better_score() -> None:
     before = list(pool.tokens)
     pool.add_copies(copies, 10, math.log(0.02))
     assert pool.tokens == before
+
+
+@given(st.integers(0, 200))
+def test_a_chain_takes_the_likelier_of_the_drafters_choice_and_the_copy(seed: int) -> None:
+    copies, toy = CopyGuesser(), ToyDrafter(seed)
+    toy.text = [0, 1, 2, 3, 4, 5, 0, 1, 2]
+    copies.restart(toy.text)
+    first = draft_chain(toy, 3, Sampling(), copies).tokens[0]
+    chances = toy.logits(toy.text).log_softmax(-1)
+    assert first == (3 if copies.log_chance(3) > float(chances.max()) else int(chances.argmax()))
