@@ -91,6 +91,20 @@ def timeline(model: str, pin: bool, rtt_ms: float, acceptance: float, tokens: in
 
 
 @cli.command()
+@click.option("--model", default="default", show_default=True, help="Target: default, hub id, folder or .gguf.")
+@click.option("--pin", is_flag=True, help="Pin the server to one core and everything else to another.")
+@click.option("--link", default="4G", show_default=True, metavar="NAME", help="The link that is cut; not RTT 0.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.cast", help="Write there instead."
+)
+def record(model: str, pin: bool, link: str, out: Path | None) -> None:
+    """Record the chat program through a cut of its link, as an asciinema cast."""
+    from moa_bench.link.recording import run_recording
+
+    run_recording(model=model, pin=pin, link=link, out=out)
+
+
+@cli.command()
 @click.option("--quick", is_flag=True, help="Short answers: shows that it works.")
 @click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), metavar="FILE",

@@ -78,16 +78,18 @@ def untrained_drafter(files: ModelFiles, reused_layers: int) -> MeasuredDrafter:
 
 
 def load_decoder(files: ModelFiles, drafter: MeasuredDrafter, dtype: torch.dtype) -> DraftDecoder:
-    """The client's half over the target's frozen parts."""
+    """The client's half over the target's frozen parts, with weights of float32, bfloat16 or int8."""
+    import torch
     from moa_shared.models import load_part, load_target_model
     from moa_shared.models.loading import EMBEDDINGS, HEAD
 
     checkpoint = drafter.checkpoint
-    parts = load_part(files, [EMBEDDINGS, HEAD], dtype)
+    read_as = torch.bfloat16 if dtype is torch.int8 else dtype
+    parts = load_part(files, [EMBEDDINGS, HEAD], read_as)
     reused, final_norm = [], None
     if count := checkpoint.config.reused_layers:
         layers = checkpoint.config.target_layers
-        tail: Any = load_target_model(files, dtype, range(layers - count, layers))
+        tail: Any = load_target_model(files, read_as, range(layers - count, layers))
         reused, final_norm = list(tail.model.layers), tail.model.norm
     return checkpoint.decoder(dtype, parts[EMBEDDINGS], parts[HEAD], reused, final_norm)
 

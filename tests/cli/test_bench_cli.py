@@ -26,7 +26,7 @@ def moa_bench(*arguments: str, timeout: float = 60) -> subprocess.CompletedProce
 def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
     done = moa_bench("--help")
     assert done.returncode == 0
-    for name in ("micro", "network", "cut"):
+    for name in ("micro", "simulate", "network", "cut", "timeline", "record"):
         assert f"  {name} " in done.stdout
     script = (
         "import sys; from moa_bench.cli import cli; sys.argv = ['moa-bench', 'micro', '--help'];"
@@ -81,14 +81,20 @@ def test_micro_measures_everything_and_writes_json(tmp_path: Path) -> None:
 def test_network_measures_an_oracle_and_a_drafter(tmp_path: Path) -> None:
     written = tmp_path / "network.json"
     done = moa_bench(
-        "network", "--quick", "--link", "RTT 0", "--acceptance", "0.9", "--json", str(written), timeout=580
+        "network", "--quick", "--link", "RTT 0", "--acceptance", "0.8", "--json", str(written), timeout=580
     )
     assert done.returncode == 0, done.stderr
-    cells = json.loads(written.read_text())["cells"]
+    result = json.loads(written.read_text())
+    cells = result["cells"]
     assert [(cell["link"], cell["acceptance"], cell["way"]) for cell in cells] == [
-        ("RTT 0", 0.9, "rounds"), ("RTT 0", None, "rounds, chain"), ("RTT 0", None, "rounds, tree"),
+        ("RTT 0", 0.8, "streamed"), ("RTT 0", 0.8, "streamed, server waits"), ("RTT 0", 0.8, "rounds"),
+        ("RTT 0", None, "streamed, tree"), ("RTT 0", None, "streamed, chain"), ("RTT 0", None, "streamed, look-up"),
+        ("RTT 0", None, "rounds, tree"),
     ]  # fmt: skip
-    assert cells[0]["other_texts"] == 0
+    assert all(cell["other_texts"] == 0 and not cell["failures"] for cell in cells[:3])
+    assert all(cell["predicted"]["median"] > 1 for cell in cells[:3])
+    assert [row["way"] for row in result["traffic"]][:2] == ["plain streaming", "oracle 0.35, chain"]
+    assert [row["link"] for row in result["starts"]] == ["RTT 0"]
 
 
 @pytest.mark.timeout(120)
@@ -125,5 +131,24 @@ def test_cut_answers_are_whole(tmp_path: Path) -> None:
     done = moa_bench("cut", "--quick", "--json", str(written), timeout=580)
     assert done.returncode == 0, done.stderr
     result = json.loads(written.read_text())
-    assert len(result["incidents"]) + result["missed"] == 3
-    assert all(incident["equal"] for incident in result["incidents"])
+    assert sorted(incident["kind"] for incident in result["incidents"]) == ["cut", "cut", "kill", "reset"]
+    assert all(incident["whole"] for incident in result["incidents"])
+
+
+@pytest.mark.timeout(120)
+def test_a_simulation_needs_no_model() -> None:
+    done = moa_bench("simulate", "--quick", "--json", "-", timeout=110)
+    assert done.returncode == 0, done.stderr
+    cells = json.loads(done.stdout)["cells"]
+    assert {cell["link"] for cell in cells} == {"RTT 0", "5G", "4G", "RTT 150 ms", "RTT 300 ms"}
+    assert all(cell["streamed"] >= 0.97 for cell in cells)
+
+
+@pytest.mark.timeout(300)
+def test_a_timeline_is_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "lines.png"
+    done = moa_bench("timeline", "--tokens", "8", "--out", str(picture), timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "streaming" in done.stdout
+    assert "streamed" in done.stdout

@@ -35,7 +35,7 @@ class NetworkEffort:
 
     acceptances: tuple[float, ...] = (0.0, 0.35, 0.65, 0.8, 0.9)
     answer_tokens: int = 64
-    prompts: int = 3
+    prompts: int = 2
     draft_ms: float = 5.0
     traffic_tokens: int = 128
     starts: int = 5

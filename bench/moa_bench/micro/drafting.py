@@ -7,24 +7,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moa_bench.interleave import time_interleaved
-from moa_bench.spread import Spread
+from moa_bench.spread import Spread, paired_ratio
 
 if TYPE_CHECKING:
+    from moa_server.target import Target
     from moa_shared.drafter import DraftDecoder, DraftState
 
 CHAIN = 5
+_FORWARD = "target forward"
 NEW_TOKENS = 2  # committed since the last draft: an accepted one and the bonus token
 
 
 @dataclass(frozen=True, slots=True)
 class DraftCost:
-    """One piece of drafting."""
+    """One piece of drafting.
+
+    Args:
+        ratio: to a target forward of one token, pair by pair.
+    """
 
     what: str
     ms: Spread
+    ratio: Spread
 
 
-def measure_drafting(decoder: DraftDecoder, prefix: int, repeats: int) -> list[DraftCost]:
+def measure_drafting(target: Target, decoder: DraftDecoder, prefix: int, repeats: int) -> list[DraftCost]:
     """Behind `prefix` tokens with all their memory rows, greedy.
 
     The first step of a draft also reads the tokens committed since the last one; it is timed for two of them.
@@ -57,9 +64,20 @@ def measure_drafting(decoder: DraftDecoder, prefix: int, repeats: int) -> list[D
         commit()
         state.begin()
 
-    taken = time_interleaved(whole, repeats, reset=commit)
-    taken |= time_interleaved(further, repeats, reset=commit_and_begin)
-    return [DraftCost(name, Spread.of(taken[name])) for name in [*whole, *further]]
+    cache = target.new_cache()
+    target.prefill(cache, [11] * prefix)
+
+    def forward() -> None:
+        target.forward(cache, [7])
+        cache.crop(prefix)
+
+    costs: list[DraftCost] = []
+    for pieces, reset in ((whole, commit), (further, commit_and_begin)):
+        taken = time_interleaved({_FORWARD: forward, **pieces}, repeats, reset=reset)
+        costs += [
+            DraftCost(name, Spread.of(taken[name]), paired_ratio(taken[name], taken[_FORWARD])) for name in pieces
+        ]
+    return costs
 
 
 def _filled_state(decoder: DraftDecoder, prefix: int) -> DraftState:

@@ -173,11 +173,18 @@ def _measure_forwards(bench: Bench, dtype: torch.dtype) -> None:
 
 
 def _measure_drafting(bench: Bench, dtype: torch.dtype) -> None:
+    """In int8, the client program's default, beside forwards of the target in `dtype`."""
+    import torch
+    from moa_server.target import Target
+    from moa_shared.models import load_target_model
+
     from moa_bench.micro.drafting import measure_drafting
 
     with bench.section("Drafting"):
-        decoder = load_decoder(bench.files, bench.drafter, dtype)
-        bench.result["drafting"] = measure_drafting(decoder, bench.effort.prefix_tokens, 5 * bench.effort.repeats)
+        target = Target(load_target_model(bench.files, dtype))
+        decoder = load_decoder(bench.files, bench.drafter, torch.int8)
+        effort = bench.effort
+        bench.result["drafting"] = measure_drafting(target, decoder, effort.prefix_tokens, 5 * effort.repeats)
 
 
 def _measure_serving(bench: Bench, runner: asyncio.Runner, address: str) -> None:

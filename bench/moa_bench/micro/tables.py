@@ -50,8 +50,9 @@ def _verification(result: Mapping[str, Any]) -> str:
 
 
 def _drafting(result: Mapping[str, Any]) -> str:
-    rows = [[cost.what, cost.ms.text(2)] for cost in result["drafting"]]
-    return f"### Drafting\n\nThe drafter: {result['drafter']}; bf16.\n\n" + table(["piece", MS], rows)
+    rows = [[cost.what, cost.ms.text(2), cost.ratio.text(3)] for cost in result["drafting"]]
+    head = f"### Drafting\n\nThe drafter: {result['drafter']}; weights in int8.\n\n"
+    return head + table(["piece", MS, "of a target forward of one token"], rows)
 
 
 def _flips(result: Mapping[str, Any]) -> str:
