@@ -14,6 +14,7 @@ from typing import Protocol
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import UnavailableError
 
+from moa_server.drafter_files import DrafterFiles
 from moa_server.engine import Engine
 from moa_server.registry import SessionRegistry
 from moa_server.session import Session, SessionLimits
@@ -54,6 +55,7 @@ class Host:
     """Everything behind the service.
 
     Args:
+        drafter_files: what clients may fetch; None: nothing.
         clock: seconds, monotonic.
     """
 
@@ -63,11 +65,13 @@ class Host:
         stepper: Stepper,
         settings: ServerSettings,
         *,
+        drafter_files: DrafterFiles | None = None,
         before: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.served = served
         self.settings = settings
+        self.drafter_files = drafter_files
         self.registry = SessionRegistry(
             settings.max_sessions, settings.detached_seconds, self._make_slot, secrets.token_bytes, clock
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,9 +11,11 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, load_target_model, load_tokenizer, resolve
+from moa_shared.models.end_of_text import end_of_text
 from moa_shared.progress import Progress
 from moa_shared.shipped import shipped_drafter
 
+from moa_server.drafter_files import DrafterFile, DrafterFiles
 from moa_server.host import Host, Served
 from moa_server.settings import ServerSettings
 from moa_server.stepper import MemorySource, Stepper
@@ -44,7 +45,8 @@ def load_host(settings: ServerSettings, progress: Progress) -> Host:
             hint="Lower --context-length, or leave it out.",
         )
     tokenizer = load_tokenizer(files)
-    drafter = find_drafter(settings.drafter, files, target)
+    path = drafter_path(settings.drafter, files)
+    drafter = check_drafter(path, files, target) if path else None
 
     def decode(tokens: Sequence[int]) -> str:
         return str(tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
@@ -69,24 +71,31 @@ def load_host(settings: ServerSettings, progress: Progress) -> Host:
             torch.set_num_threads(settings.threads)
 
     source = memory_source(drafter, target) if drafter else None
-    return Host(served, Stepper(target, source), settings, before=before)
+    offered = [DrafterFile(path, drafter.config.reused_layers)] if path and drafter else []
+    parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, settings.frame_bytes)
+    return Host(served, Stepper(target, source), settings, drafter_files=parts, before=before)
 
 
-def find_drafter(spec: str, files: ModelFiles, target: Target) -> Checkpoint | None:
+def drafter_path(spec: str, files: ModelFiles) -> Path | None:
     """The drafter whose memory rows are served.
 
     Args:
         spec: "none"; "default": the one that comes with the package for this target, if any; or a path.
-
-    Raises:
-        NotFoundError, CheckpointError: a path that is not there, or no drafter for this target.
     """
     if spec == "none":
         return None
     path = shipped_drafter(files.fingerprint) if spec == "default" else Path(spec)
     if path is None:
         log.warning("no drafter is shipped for this target: clients get no memory", target=files.target_id)
-        return None
+    return path
+
+
+def check_drafter(path: Path, files: ModelFiles, target: Target) -> Checkpoint:
+    """A checkpoint, if it is one for this target.
+
+    Raises:
+        NotFoundError, CheckpointError: a path that is not there, or no drafter for this target.
+    """
     checkpoint = load_checkpoint(path)
     config = checkpoint.config
     shapes: dict[str, tuple[object, object]] = {
@@ -113,13 +122,3 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource:
     config = drafter.config
     state_layer = target.layer_count - config.reused_layers if config.reused_layers else None
     return MemorySource(encoder.encode, config.memory_width, state_layer)
-
-
-def end_of_text(files: ModelFiles, tokenizer_eos: int | None) -> frozenset[int]:
-    """The token ids that end an answer: of the model, of its generation settings and of its tokenizer."""
-    found: set[int] = set()
-    path = files.folder / "generation_config.json"
-    generation = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    for value in (files.config.get("eos_token_id"), generation.get("eos_token_id"), tokenizer_eos):
-        found.update(value if isinstance(value, list) else [] if value is None else [value])
-    return frozenset(int(token) for token in found)

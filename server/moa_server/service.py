@@ -1,6 +1,6 @@
-"""The gRPC service: Describe, Generate, Converse. Turns calls into objects of ours and errors into statuses.
+"""The gRPC service: Describe, Generate, FetchDrafter, Converse. Turns calls into our objects, errors into statuses.
 
-Requests of Generate and Converse arrive as bytes and are parsed by us, so that what is malformed is refused in words.
+Requests of all but Describe arrive as bytes and are parsed by us, so that what is malformed is refused in words.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import grpc
 import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_shared.codec import Codec
-from moa_shared.errors import InternalError, MoaError, OverloadedError
+from moa_shared.errors import InternalError, MoaError, NotFoundError, OverloadedError
 from moa_shared.wire import PROTOCOL_VERSION, error_status
 
 from moa_server.frames import parse
@@ -45,6 +45,9 @@ class MoaService:
                 "Generate": grpc.unary_stream_rpc_method_handler(
                     self.generate, None, pb.GenerateResponse.SerializeToString
                 ),
+                "FetchDrafter": grpc.unary_stream_rpc_method_handler(
+                    self.fetch_drafter, None, pb.FetchDrafterResponse.SerializeToString
+                ),
                 "Converse": grpc.stream_stream_rpc_method_handler(
                     self.converse, None, pb.ServerFrame.SerializeToString
                 ),
@@ -70,6 +73,15 @@ class MoaService:
             await Generation(self._host, context.write).run(request)
 
         await _answer("Generate", run(), context)
+
+    async def fetch_drafter(self, data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        async def run() -> None:
+            request = parse(pb.FetchDrafterRequest, data, self._host.settings.frame_bytes)
+            if self._host.drafter_files is None:
+                raise NotFoundError("This server has no files for clients.", hint="Give --model and --drafter.")
+            await self._host.drafter_files.answer(request, context.write)
+
+        await _answer("FetchDrafter", run(), context)
 
     async def converse(self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
         await _answer("Converse", ConverseStream(self._host, context.write).run(frames), context)

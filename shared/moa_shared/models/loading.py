@@ -27,6 +27,7 @@ from moa_shared.models.files import ModelFiles
 EMBEDDINGS = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
+SCALE = ".scale"  # behind a name: the scales of the rows of a tensor in int8 (see parts.py)
 _CORRUPT = "The file is truncated or corrupt: delete it and fetch or convert the model again."
 
 
@@ -42,11 +43,16 @@ def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerBase:
         ModelSourceError: the tokenizer's files cannot be read.
     """
     try:
-        return cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(files.tokenizer, local_files_only=True))
+        return cast(PreTrainedTokenizerBase, _read_tokenizer(files.tokenizer))
     except Exception as error:  # tokenizers raises a bare Exception on a damaged tokenizer.json
         raise ModelSourceError(
             f"The tokenizer of {files.target_id} in {files.tokenizer} cannot be read ({error}).", hint=_CORRUPT
         ) from error
+
+
+def _read_tokenizer(folder: Path) -> object:
+    """Never with code that a folder brings along, and without asking whether it may."""
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def load_target_model(
@@ -103,6 +109,11 @@ def part_names(files: ModelFiles, last_layers: int = 0) -> list[str]:
     return [name for name in layers if name != HEAD] + [HEAD]
 
 
+def has_own_head(files: ModelFiles) -> bool:
+    """Whether the head is other weights than the embeddings."""
+    return HEAD in _stored(files) and not _is_tied(files)
+
+
 def load_part(files: ModelFiles, names: Iterable[str], dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
     """Read only these tensors from the disk.
 
@@ -129,6 +140,8 @@ def load_part(files: ModelFiles, names: Iterable[str], dtype: torch.dtype | None
         with _open(path) as file:
             for name in here:
                 tensor = cast(torch.Tensor, file.get_tensor(name))
+                if tensor.dtype is torch.int8:
+                    tensor = _widen(tensor, file, name)
                 read[name] = tensor if dtype is None else tensor.to(dtype)
     return {name: read[alias] for name, alias in aliases.items()}
 
@@ -159,8 +172,16 @@ def _stored(files: ModelFiles) -> dict[str, Path]:
     stored: dict[str, Path] = {}
     for path in files.weights:
         with _open(path) as file:
-            stored.update(dict.fromkeys(file.keys(), path))
+            stored.update((name, path) for name in file.keys() if not name.endswith(SCALE))  # noqa: SIM118
     return stored
+
+
+def _widen(tensor: torch.Tensor, file: safe_open, name: str) -> torch.Tensor:
+    """int8 rows times their scales."""
+    try:
+        return tensor.float() * cast(torch.Tensor, file.get_tensor(name + SCALE))[:, None]
+    except (SafetensorError, RuntimeError, IndexError) as error:
+        raise ModelSourceError(f"The scales of {name} cannot be used ({error}).", hint=_CORRUPT) from None
 
 
 def _is_tied(files: ModelFiles) -> bool:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moa_server.loading import end_of_text
 from moa_shared.models import ModelFiles
+from moa_shared.models.end_of_text import end_of_text
 
 
 @pytest.mark.parametrize(

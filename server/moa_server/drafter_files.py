@@ -1,0 +1,200 @@
+"""What clients may fetch: the manifest of the client's half, and ranges of its files (FetchDrafter).
+
+State: the files, made and hashed once, at the first request, in the cache folder. Invariant: what is given out is what
+the manifest says, byte for byte; nothing but the manifest's files is ever read for a client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import ConfigError, MismatchError, MoaError, NotFoundError, OverloadedError
+from moa_shared.models import ModelFiles
+from moa_shared.models.cache import building, cache_root, locked
+from moa_shared.models.digest import remembered_hash
+from moa_shared.models.loading import EMBEDDINGS, HEAD, has_own_head
+from moa_shared.models.manifest import MANIFEST, check_manifest, write_manifest
+from moa_shared.models.parts import TEXT_FILES, write_layers, write_matrix
+
+log = structlog.get_logger()
+
+RANGE_BYTES = 4 << 20  # of one call: what gRPC may hold for a slow client, since awaiting a write holds nothing back
+CHUNK_BYTES = 64 << 10  # lets verdicts of other calls pass between
+MOST_CALLS = 16  # at once; each holds a range
+PRECISIONS = {
+    "bf16": (pb.PART_EMBEDDINGS_BF16, pb.PART_HEAD_BF16),
+    "int8": (pb.PART_EMBEDDINGS_INT8, pb.PART_HEAD_INT8),
+}
+
+Send = Callable[[pb.FetchDrafterResponse], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterFile:
+    """A checkpoint that clients may use; `reused_layers` are those of the target that it needs."""
+
+    path: Path
+    reused_layers: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    path: Path
+    entry: pb.PartFile
+
+
+class DrafterFiles:
+    """The client's half of what is served.
+
+    Args:
+        files: the target's.
+        identity: what the server describes.
+        drafters: the first one is that whose memory is served; none: clients get only the text files.
+        cache_dir: where parts are kept.
+        chunk_bytes: the largest piece of a file in one message.
+    """
+
+    def __init__(
+        self,
+        files: ModelFiles,
+        identity: pb.Identity,
+        drafters: Sequence[DrafterFile],
+        cache_dir: Path | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self._files = files
+        self._identity = identity
+        self._drafters = tuple(drafters)
+        self._cache_dir = cache_dir
+        self._chunk_bytes = min(chunk_bytes, CHUNK_BYTES)
+        self._parts: dict[str, _Part] = {}
+        self._lock = asyncio.Lock()
+        self._calls = 0
+
+    async def answer(self, request: pb.FetchDrafterRequest, send: Send) -> None:
+        """One call.
+
+        Raises:
+            NotFoundError: no file of that name.
+            MismatchError: the file is another one than the client began to fetch.
+            OverloadedError: too many downloads at once.
+            MoaError: the parts cannot be made.
+        """
+        if self._calls >= MOST_CALLS:
+            raise OverloadedError(f"{MOST_CALLS} devices are fetching the drafter already.")
+        self._calls += 1
+        try:
+            parts = await self._ready()
+            if request.name:
+                await self._send_range(_find(parts, request), request.offset, send)
+            else:
+                manifest = pb.PartManifest(identity=self._identity, files=[part.entry for part in parts.values()])
+                await send(pb.FetchDrafterResponse(manifest=manifest))
+        finally:
+            self._calls -= 1
+
+    async def _send_range(self, part: _Part, offset: int, send: Send) -> None:
+        end = min(part.entry.bytes, offset + RANGE_BYTES)
+        if offset >= end:
+            return
+        with part.path.open("rb") as file:
+            file.seek(offset)
+            while offset < end:
+                data = await asyncio.to_thread(file.read, min(self._chunk_bytes, end - offset))
+                if not data:  # cut since it was hashed: the client's check will say so
+                    return
+                await send(pb.FetchDrafterResponse(chunk=pb.PartChunk(offset=offset, data=data)))
+                offset += len(data)
+
+    async def _ready(self) -> dict[str, _Part]:
+        async with self._lock:
+            if not self._parts:
+                self._parts = await asyncio.to_thread(self._prepare)
+                size = sum(part.entry.bytes for part in self._parts.values())
+                log.info("parts for clients are ready", files=len(self._parts), bytes=size)
+        return self._parts
+
+    def _prepare(self) -> dict[str, _Part]:
+        """Makes what is not there yet, and hashes everything."""
+        root = cache_root(self._cache_dir)
+        found: dict[str, _Part] = {}
+
+        def offer(path: Path, kind: pb.PartKind, name: str | None = None) -> None:
+            sha256 = bytes.fromhex(remembered_hash(path, root))
+            name = name or path.name
+            entry = pb.PartFile(name=name, kind=pb.PartKind.Name(kind), bytes=path.stat().st_size, sha256=sha256)
+            found[name] = _Part(path, entry)
+
+        try:
+            for name in TEXT_FILES:
+                if (path := self._files.folder / name).is_file():
+                    offer(path, pb.PART_TEXT)
+            if self._drafters:
+                for path, kind in self._tensors(root):
+                    offer(path, kind)
+            for drafter in self._drafters:
+                sha256 = remembered_hash(drafter.path, root)
+                offer(drafter.path, pb.PART_DRAFTER, f"drafter-{sha256[:16]}.safetensors")
+        except OSError as error:
+            raise ConfigError(
+                f"The server cannot read its own files: {error.strerror or error}.", hint="Tell whoever runs it."
+            ) from error
+        return found
+
+    def _tensors(self, root: Path) -> list[tuple[Path, pb.PartKind]]:
+        """The files of tensors, made once and kept beside the converted models."""
+        reused = max(drafter.reused_layers for drafter in self._drafters)
+        own_head = has_own_head(self._files)
+        entry = root / "served-parts" / f"{self._files.fingerprint[:32]}-{reused}"
+        with locked(entry):
+            if (entry / MANIFEST).is_file():
+                try:
+                    check_manifest(entry, root)
+                except MoaError as error:
+                    log.warning("parts for clients are made anew", reason=error.message)
+                    (entry / MANIFEST).unlink()
+            if not (entry / MANIFEST).is_file():
+                self._make(entry, reused, own_head=own_head)
+        kinds: list[tuple[Path, pb.PartKind]] = []
+        for precision, (embeddings, head) in PRECISIONS.items():
+            kinds.append((entry / f"embeddings.{precision}.safetensors", embeddings))
+            if own_head:
+                kinds.append((entry / f"head.{precision}.safetensors", head))
+        if reused:
+            kinds.append((entry / f"layers-{reused}.safetensors", pb.PART_REUSED_LAYERS))
+        return kinds
+
+    def _make(self, entry: Path, reused: int, *, own_head: bool) -> None:
+        files = self._files
+        values = int(files.config["vocab_size"]) * int(files.config["hidden_size"])
+        needed = 3 * values * (2 if own_head else 1) + reused * sum(
+            path.stat().st_size for path in files.weights
+        ) // int(files.config["num_hidden_layers"])
+        with building(entry, needed, "what clients fetch") as folder:
+            for precision in PRECISIONS:
+                int8 = precision == "int8"
+                write_matrix(files, EMBEDDINGS, folder / f"embeddings.{precision}.safetensors", int8=int8)
+                if own_head:
+                    write_matrix(files, HEAD, folder / f"head.{precision}.safetensors", int8=int8)
+            if reused:
+                write_layers(files, reused, folder / f"layers-{reused}.safetensors")
+            write_manifest(folder, files.target_id, files.fingerprint)
+
+
+def _find(parts: dict[str, _Part], request: pb.FetchDrafterRequest) -> _Part:
+    part = parts.get(request.name)
+    if part is None:
+        raise NotFoundError(f"The server has no file {request.name[:80]!r} for clients.", hint="Fetch the manifest.")
+    if request.sha256 and request.sha256 != part.entry.sha256:
+        raise MismatchError(
+            f"file {request.name}",
+            part.entry.sha256.hex()[:12],
+            request.sha256.hex()[:12],
+            hint="The server serves another model or drafter now: start again.",
+        )
+    return part

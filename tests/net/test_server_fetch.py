@@ -1,0 +1,154 @@
+"""FetchDrafter: the manifest, ranges of files, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+import torch
+from moa.v1 import moa_pb2 as pb
+from moa.v1 import moa_pb2_grpc
+from moa_server import drafter_files
+from moa_server.drafter_files import DrafterFile, DrafterFiles
+from moa_server.loading import load_host
+from moa_server.settings import ServerSettings
+from moa_shared.models import resolve
+from moa_shared.models.loading import EMBEDDINGS
+from moa_shared.progress import SilentProgress
+from moa_shared.wire import CODE_KEY
+from safetensors.torch import load_file
+
+from tests.net.fetch_source import Source, make_source
+from tests.net.server_peer import serving
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    return make_source(tmp_path / "source", reused_layers=1)
+
+
+@asynccontextmanager
+async def stub(source: Source, cache: Path, **changes: Any) -> AsyncIterator[Any]:
+    settings = ServerSettings(
+        model=str(source.model), drafter=str(source.drafter), dtype="float32", port=0, cache_dir=cache, **changes
+    )
+    host = load_host(settings, SilentProgress())
+    async with serving(host) as running, grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
+        yield moa_pb2_grpc.MoaStub(channel)  # type: ignore[no-untyped-call]
+
+
+async def manifest(client: Any) -> pb.PartManifest:
+    [answer] = [part async for part in client.FetchDrafter(pb.FetchDrafterRequest())]
+    return answer.manifest
+
+
+async def read(client: Any, entry: pb.PartFile) -> bytes:
+    data = b""
+    while len(data) < entry.bytes:
+        request = pb.FetchDrafterRequest(name=entry.name, offset=len(data), sha256=entry.sha256)
+        async for part in client.FetchDrafter(request):
+            assert part.chunk.offset == len(data)
+            data += part.chunk.data
+    return data
+
+
+async def test_every_file_of_the_manifest_can_be_read_in_ranges(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafter_files, "RANGE_BYTES", 10_000)
+    async with stub(source, tmp_path / "cache", frame_bytes=4096) as client:
+        told = await manifest(client)
+        for entry in told.files:
+            data = await read(client, entry)
+            assert (len(data), hashlib.sha256(data).digest()) == (entry.bytes, entry.sha256)
+    kinds = [entry.kind for entry in told.files]
+    assert kinds.count(pb.PART_DRAFTER) == 1
+    assert {pb.PART_EMBEDDINGS_BF16, pb.PART_EMBEDDINGS_INT8, pb.PART_HEAD_BF16, pb.PART_REUSED_LAYERS} < set(kinds)
+    assert told.identity.drafter_fingerprint == next(e.sha256 for e in told.files if e.kind == pb.PART_DRAFTER)
+    assert told.identity.target_fingerprint.hex() == resolve(str(source.model), tmp_path / "cache").fingerprint
+
+
+async def test_int8_embeddings_are_the_embeddings_within_half_a_step(source: Source, tmp_path: Path) -> None:
+    async with stub(source, tmp_path / "cache") as client:
+        told = {entry.kind: entry for entry in (await manifest(client)).files}
+        path = tmp_path / "int8.safetensors"
+        path.write_bytes(await read(client, told[pb.PART_EMBEDDINGS_INT8]))
+    tensors = load_file(path)
+    exact = load_file(source.model / "model.safetensors")[EMBEDDINGS]
+    scales = tensors[f"{EMBEDDINGS}.scale"][:, None]
+    error = (tensors[EMBEDDINGS].float() * scales - exact.to(torch.bfloat16).float()).abs()
+    assert bool((error <= 0.5001 * scales).all())
+
+
+async def test_what_is_made_once_is_used_again_and_what_is_damaged_is_made_anew(source: Source, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    async with stub(source, cache) as client:
+        first = await manifest(client)
+    [made] = (cache / "served-parts").glob("*/embeddings.bf16.safetensors")
+    before = made.stat().st_ino
+    async with stub(source, cache) as client:
+        assert await manifest(client) == first
+    assert made.stat().st_ino == before
+    made.write_bytes(b"damaged")
+    async with stub(source, cache) as client:
+        assert await manifest(client) == first
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (pb.FetchDrafterRequest(name="../../etc/passwd"), "not_found"),
+        (pb.FetchDrafterRequest(name="model.safetensors"), "not_found"),
+        (pb.FetchDrafterRequest(name="config.json", sha256=b"another"), "mismatch"),
+    ],
+)
+async def test_what_is_not_for_clients_is_refused(
+    source: Source, tmp_path: Path, request_: pb.FetchDrafterRequest, code: str
+) -> None:
+    async with stub(source, tmp_path / "cache") as client:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            async for _ in client.FetchDrafter(request_):
+                pass
+        assert dict(refused.value.trailing_metadata() or ())[CODE_KEY] == code
+
+
+async def test_an_offset_beyond_the_end_gives_nothing(source: Source, tmp_path: Path) -> None:
+    async with stub(source, tmp_path / "cache") as client:
+        request = pb.FetchDrafterRequest(name="config.json", offset=(1 << 64) - 1)
+        assert [part async for part in client.FetchDrafter(request)] == []
+
+
+async def test_too_many_downloads_at_once_are_refused(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafter_files, "MOST_CALLS", 0)
+    async with stub(source, tmp_path / "cache") as client:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await manifest(client)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_several_drafters_and_none(source: Source, tmp_path: Path) -> None:
+    files = resolve(str(source.model), tmp_path / "cache")
+    second = tmp_path / "second.safetensors"
+    second.write_bytes(source.drafter.read_bytes() + b" ")
+    told: list[pb.FetchDrafterResponse] = []
+
+    async def send(message: pb.FetchDrafterResponse) -> None:
+        told.append(message)
+
+    several = DrafterFiles(
+        files, pb.Identity(), [DrafterFile(source.drafter, 1), DrafterFile(second, 2)], tmp_path / "cache"
+    )
+    await several.answer(pb.FetchDrafterRequest(), send)
+    kinds = {entry.name: entry.kind for entry in told[0].manifest.files}
+    assert list(kinds.values()).count(pb.PART_DRAFTER) == 2
+    assert kinds["layers-2.safetensors"] == pb.PART_REUSED_LAYERS
+    await DrafterFiles(files, pb.Identity(), [], tmp_path / "cache").answer(pb.FetchDrafterRequest(), send)
+    assert {entry.kind for entry in told[1].manifest.files} == {pb.PART_TEXT}
