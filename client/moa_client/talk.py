@@ -465,7 +465,8 @@ class Talk:
         while (job := self._jobs.front) is not None:
             written, job.written = tuple(job.written), []
             self.conversation.keep(written, job.finish)
-            job.verified += written
+            if job.has_ended:
+                job.verified += written
             if written:
                 self._tell_reader(job, Committed(written, len(written)))
             if not job.has_ended:
@@ -553,7 +554,8 @@ class Talk:
                 break
             confirmed += 1
         del job.written[:confirmed]
-        job.verified += tokens
+        if job.has_ended:
+            job.verified += tokens
         if confirmed:
             self._tell_reader(job, Committed(tuple(tokens[:confirmed]), confirmed))
         if confirmed < len(tokens):
@@ -564,7 +566,7 @@ class Talk:
     def _correct(self, job: Job) -> None:
         dropped = len(job.written)
         job.written.clear()
-        job.corrected = True
+        job.corrected = job.corrected or job.has_ended
         self._tell_reader(job, Corrected(dropped))
 
     def _tell_reader(self, job: Job, event: Event) -> None:

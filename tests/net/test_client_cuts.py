@@ -1,0 +1,250 @@
+"""Links cut in an answer: the reader sees provisional text, and in the end the target's own."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from moa_client.drafters import MoaDrafter
+from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, LinkState, Provisional, Settled
+from moa_client.link import connect
+from moa_client.loading import Device
+from moa_client.talk import Talk, TalkSettings
+from moa_server.app import RunningServer, start
+from moa_server.target import Target
+from moa_shared.answer import AnswerSettings, Finish
+from moa_shared.codec import Codec
+from moa_shared.coupling import Sampling
+from moa_shared.tree import DraftTree
+
+from netsim import LinkHandle, open_link
+from tests.net.client_device import device, stepper
+from tests.net.server_peer import VOCAB, make_host, plain_text, serving
+
+PROMPT = [5, 17, 42, 8, 17, 42]
+SETTINGS = AnswerSettings(Sampling(0.7, seed=4), max_tokens=80, ignore_end_of_text=True)
+KEEP = TalkSettings(reconcile="keep")
+
+
+class Screen:
+    """What a reader sees, put together from events."""
+
+    def __init__(self) -> None:
+        self.committed: list[int] = []
+        self.provisional: list[int] = []
+        self.states: list[LinkState] = []
+        self.most_provisional = 0
+        self.end: Ended | None = None
+        self.settled: list[Settled] = []
+
+    def take(self, event: Event) -> None:
+        assert self.end is None or isinstance(event, LinkChanged | Settled), "the answer was over"
+        if isinstance(event, Committed):
+            assert list(event.tokens[: event.confirmed]) == self.provisional[: event.confirmed]
+            del self.provisional[: event.confirmed]
+            assert event.confirmed == len(event.tokens) or not self.provisional
+            self.committed += event.tokens
+        elif isinstance(event, Provisional):
+            self.provisional += event.tokens
+            self.most_provisional = max(self.most_provisional, len(self.provisional))
+        elif isinstance(event, Corrected):
+            assert event.dropped == len(self.provisional) > 0
+            self.provisional.clear()
+        elif isinstance(event, LinkChanged):
+            self.states.append(event.state)
+        elif isinstance(event, Settled):
+            self.settled.append(event)
+        else:
+            self.end = event
+
+
+class SlowDrafter(MoaDrafter):
+    """Writes alone at the pace of a real one, so that a test has time to heal the link."""
+
+    def write(self, draft: DraftTree, sampling: Sampling) -> int | None:
+        time.sleep(0.005)
+        return super().write(draft, sampling)
+
+
+def slow_device(target: Target, name: str = "chain") -> Device:
+    made = device(target, name)
+    assert isinstance(made.drafter, MoaDrafter)
+    made.drafter.__class__ = SlowDrafter
+    return made
+
+
+@asynccontextmanager
+async def talking(
+    target: Target, address: str, settings: TalkSettings | None = None, *, name: str = "chain", offline: bool = False
+) -> AsyncIterator[Talk]:
+    async with connect(address, 5.0, 20.0) as link:
+        talk = Talk(link, slow_device(target, name), VOCAB, Codec.INT4, settings, offline=offline)
+        try:
+            yield talk
+        finally:
+            await talk.close()
+
+
+async def watch(
+    talk: Talk,
+    screen: Screen,
+    turn: Sequence[int] = PROMPT,
+    settings: AnswerSettings = SETTINGS,
+    on_event: Callable[[Event], Awaitable[None]] | None = None,
+) -> None:
+    async for event in talk.ask(turn, settings):
+        screen.take(event)
+        if on_event is not None:
+            await on_event(event)
+
+
+@pytest.mark.parametrize("name", ["chain", "tree", "chain of N = 1"])
+async def test_an_outage_in_an_answer(target: Target, name: str) -> None:
+    expected, _ = plain_text(target, PROMPT, SETTINGS)
+    screen = Screen()
+    async with (
+        serving(make_host(target, stepper=stepper(target, int(name.endswith("N = 1"))))) as running,
+        talking(target, f"127.0.0.1:{running.port}", TalkSettings(tree=name == "tree"), name=name) as talk,
+    ):
+
+        async def cut_and_heal(event: Event) -> None:
+            if LinkState.OFFLINE not in screen.states and len(screen.committed) > 5:
+                talk.go_offline()
+            elif len(screen.provisional) >= 12 and screen.states[-1] is LinkState.OFFLINE:
+                talk.go_online()
+
+        await watch(talk, screen, on_event=cut_and_heal)
+        assert screen.committed == expected
+        assert screen.end == Ended(Finish.MAX_TOKENS)
+        assert screen.states[:2] == [LinkState.OFFLINE, LinkState.BACK]
+        assert screen.most_provisional >= 12
+        assert list(talk.conversation.answer) == expected
+
+
+async def test_an_answer_that_ends_alone_is_verified_at_the_next_contact(target: Target) -> None:
+    short = AnswerSettings(Sampling(0.7, seed=4), max_tokens=20, ignore_end_of_text=True)
+    async with (
+        serving(make_host(target, stepper=stepper(target, 0))) as running,
+        talking(target, f"127.0.0.1:{running.port}", offline=True) as talk,
+    ):
+        first, second = Screen(), Screen()
+        await watch(talk, first, settings=short)
+        await watch(talk, second, [9, 9, 4], short)
+        assert len(first.provisional) == len(second.provisional) == 20
+        assert first.end == second.end == Ended(Finish.MAX_TOKENS, provisional=True)
+        assert talk.unsettled == 2
+        talk.go_online()
+        settled = [event async for event in talk.settle() if isinstance(event, Settled)]
+        assert talk.unsettled == 0
+        texts = [plain_text(target, PROMPT, short)[0]]
+        texts.append(plain_text(target, [*PROMPT, *texts[0], 9, 9, 4], short)[0])
+        assert [list(event.tokens) for event in settled] == texts
+        assert [event.changed for event in settled] == [
+            texts[0] != first.provisional, texts[1] != second.provisional
+        ]  # fmt: skip
+        assert talk.conversation.tokens == [*PROMPT, *texts[0], 9, 9, 4, *texts[1]]
+
+
+async def test_what_was_written_alone_can_be_kept(target: Target) -> None:
+    screen = Screen()
+    async with (
+        serving(make_host(target, stepper=stepper(target, 0))) as running,
+        talking(target, f"127.0.0.1:{running.port}", KEEP, offline=True) as talk,
+    ):
+
+        async def come_online(event: Event) -> None:
+            if len(screen.provisional) >= 12:
+                talk.go_online()
+
+        await watch(talk, screen, on_event=come_online)
+        kept = next(event for event in talk.conversation.provenance[len(PROMPT) :][:12])
+        assert kept.name == "ALONE"
+        alone = sum(origin.name == "ALONE" for origin in talk.conversation.provenance)
+        start = [*PROMPT, *screen.committed[:alone]]
+        rest = plain_text(target, start, AnswerSettings(SETTINGS.sampling, 80 - alone, ignore_end_of_text=True))[0]
+        assert screen.committed[alone:] == rest
+        assert LinkState.BACK in screen.states
+
+
+async def test_stopping_an_answer_alone(target: Target) -> None:
+    screen = Screen()
+    async with (
+        serving(make_host(target, stepper=stepper(target, 0))) as running,
+        talking(target, f"127.0.0.1:{running.port}", offline=True) as talk,
+    ):
+
+        async def stop(event: Event) -> None:
+            if len(screen.provisional) == 7:
+                await talk.stop()
+
+        await watch(talk, screen, on_event=stop)
+        assert screen.end == Ended(Finish.CANCELLED, provisional=True)
+        shown = len(screen.provisional)
+        assert 7 <= shown < 20
+        talk.go_online()
+        settled = [event async for event in talk.settle() if isinstance(event, Settled)]
+        assert list(settled[0].tokens) == plain_text(target, PROMPT, SETTINGS)[0][:shown]
+
+
+class Trouble:
+    """One thing after another happens to the link or the server, at random places of an answer."""
+
+    def __init__(self, link: LinkHandle, target: Target, running: RunningServer, seed: int) -> None:
+        self.running = running
+        self._link = link
+        self._target = target
+        self._random = random.Random(seed)
+        self._next = self._random.randint(3, 12)
+        self._seen = 0
+        self.happened: list[str] = []
+
+    async def on_event(self, event: Event) -> None:
+        if isinstance(event, Committed | Provisional):
+            self._seen += len(event.tokens)
+        if self._seen < self._next:
+            return
+        self._next = self._seen + self._random.randint(3, 30)
+        kind = self._random.choice(["cut", "up", "down", "reset", "fin", "restart"])
+        self.happened.append(kind)
+        if kind == "reset":
+            await self._link.reset()
+        elif kind == "fin":
+            await self._link.fin()
+        elif kind == "restart":
+            port = self.running.port
+            await self.running.stop(0.0)
+            self.running = await start(make_host(self._target, stepper=stepper(self._target, 0), port=port))
+        else:
+            direction = "both" if kind == "cut" else kind
+            await self._link.cut(direction, seconds=self._random.uniform(0.05, 0.6))
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_happens_the_text_is_that_of_an_undisturbed_run(target: Target, seed: int) -> None:
+    expected, _ = plain_text(target, PROMPT, SETTINGS)
+    running = await start(make_host(target, stepper=stepper(target, 0)))
+    try:
+        async with (
+            open_link("perfect", upstream=f"127.0.0.1:{running.port}", seed=seed) as link,
+            talking(target, link.target) as talk,
+        ):
+            screen, trouble = Screen(), Trouble(link, target, running, seed)
+            try:
+                await watch(talk, screen, on_event=trouble.on_event)
+                await link.heal()
+                async for event in talk.settle():
+                    screen.take(event)
+                while talk.unsettled:
+                    async for event in talk.settle():
+                        screen.take(event)
+            finally:
+                running = trouble.running
+            assert trouble.happened
+            assert talk.conversation.tokens == [*PROMPT, *expected]
+            final = [token for event in screen.settled for token in event.tokens]
+            assert screen.committed + final == expected
+    finally:
+        await running.stop(0.0)
