@@ -99,7 +99,7 @@ class DrafterFiles:
             self._calls -= 1
 
     async def _send_range(self, part: _Part, offset: int, send: Send) -> None:
-        end = min(part.entry.bytes, offset + RANGE_BYTES)
+        end = min(part.entry.size, offset + RANGE_BYTES)
         if offset >= end:
             return
         with part.path.open("rb") as file:
@@ -115,7 +115,7 @@ class DrafterFiles:
         async with self._lock:
             if not self._parts:
                 self._parts = await asyncio.to_thread(self._prepare)
-                size = sum(part.entry.bytes for part in self._parts.values())
+                size = sum(part.entry.size for part in self._parts.values())
                 log.info("parts for clients are ready", files=len(self._parts), bytes=size)
         return self._parts
 

@@ -50,7 +50,7 @@ async def manifest(client: Any) -> pb.PartManifest:
 
 async def read(client: Any, entry: pb.PartFile) -> bytes:
     data = b""
-    while len(data) < entry.bytes:
+    while len(data) < entry.size:
         request = pb.FetchDrafterRequest(name=entry.name, offset=len(data), sha256=entry.sha256)
         async for part in client.FetchDrafter(request):
             assert part.chunk.offset == len(data)
@@ -66,7 +66,7 @@ async def test_every_file_of_the_manifest_can_be_read_in_ranges(
         told = await manifest(client)
         for entry in told.files:
             data = await read(client, entry)
-            assert (len(data), hashlib.sha256(data).digest()) == (entry.bytes, entry.sha256)
+            assert (len(data), hashlib.sha256(data).digest()) == (entry.size, entry.sha256)
     kinds = [entry.kind for entry in told.files]
     assert kinds.count(pb.PART_DRAFTER) == 1
     assert {pb.PART_EMBEDDINGS_BF16, pb.PART_EMBEDDINGS_INT8, pb.PART_HEAD_BF16, pb.PART_REUSED_LAYERS} < set(kinds)

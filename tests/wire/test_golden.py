@@ -83,7 +83,7 @@ FRAMES: dict[str, Message] = {
     "fetch": pb.FetchDrafterRequest(name="n", offset=300, sha256=b"\x01"),
     "parts": pb.FetchDrafterResponse(
         manifest=pb.PartManifest(
-            identity=IDENTITY, files=[pb.PartFile(name="n", kind=pb.PART_DRAFTER, bytes=300, sha256=b"\x01")]
+            identity=IDENTITY, files=[pb.PartFile(name="n", kind=pb.PART_DRAFTER, size=300, sha256=b"\x01")]
         )
     ),
     "part": pb.FetchDrafterResponse(chunk=pb.PartChunk(offset=300, data=b"\x00\x01")),

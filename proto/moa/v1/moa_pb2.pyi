@@ -134,16 +134,16 @@ class PartManifest(_message.Message):
     def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., files: _Optional[_Iterable[_Union[PartFile, _Mapping]]] = ...) -> None: ...
 
 class PartFile(_message.Message):
-    __slots__ = ("name", "kind", "bytes", "sha256")
+    __slots__ = ("name", "kind", "size", "sha256")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
-    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: PartKind
-    bytes: int
+    size: int
     sha256: bytes
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[PartKind, str]] = ..., bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[PartKind, str]] = ..., size: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
 
 class PartChunk(_message.Message):
     __slots__ = ("offset", "data")
