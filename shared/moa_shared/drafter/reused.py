@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from moa_shared.drafter.decoder import DraftDecoder
 
 _BATCH = 512  # states a pass: products are at full speed, and the mask stays small for a prompt of any length
+_FEW = 32  # states that are computed together with the rows behind them: weights are read once instead of twice
 
 
 class ReusedLayers:
@@ -38,6 +39,7 @@ class ReusedLayers:
         self._first = 0
         self._verified = 0
         self._predicted = 0
+        self._waiting = range(0)  # verified positions that the next run computes with its own rows
         self._has_news = False  # states came since they were last looked at
 
     def add(self, start: int, rows: torch.Tensor) -> None:
@@ -63,13 +65,13 @@ class ReusedLayers:
             cache.crop(self._verified - self._first)
 
     def catch_up(self, most: int) -> int:
-        """Drops what is predicted and turns states that have come into keys and values.
+        """Drops what is predicted and turns states that have come into keys and values; a few wait for the next `run`.
 
         Returns:
             the first position to predict, at most `most`.
         """
         self.drop_predictions()
-        self._predicted = self._verify(most)
+        self._predicted = self._verify(most, with_predictions=True)
         return self._predicted
 
     def freshen(self, most: int) -> None:
@@ -89,7 +91,7 @@ class ReusedLayers:
         for cache in self._caches:
             cache.keep_behind(cache.length - nodes, kept)
 
-    def _verify(self, most: int) -> int:
+    def _verify(self, most: int, *, with_predictions: bool = False) -> int:
         """The first position before `most` without keys and values of its state; `most` where no state has come."""
         self._has_news = False
         states = self._states
@@ -105,7 +107,10 @@ class ReusedLayers:
         stop = self._verified
         while stop < most and stop in states:
             stop += 1
-        if stop > self._verified:
+        if with_predictions and stop - self._verified <= _FEW:
+            self._waiting = range(self._verified, stop)
+            self._verified = stop
+        elif stop > self._verified:
             self._compute(self._verified, stop)
         self._has_news = stop in states
         return stop
@@ -132,7 +137,13 @@ class ReusedLayers:
 
     def run(self, x: torch.Tensor, angles: Angles, visible: Visibility) -> torch.Tensor:
         """The last layer's output of predicted rows, which stay in the caches until the draft is dropped."""
-        return self._run(x, angles, visible, need_output=True)
+        rows = x.shape[0]
+        if self._waiting:
+            positions = range(self._waiting.start, self._waiting.stop + rows)
+            x = torch.cat((torch.stack([self._states[position] for position in self._waiting]), x))
+            angles, visible = self._decoder.angles(positions), Visibility.of_run(len(positions), x.dtype)
+            self._waiting = range(0)
+        return self._run(x, angles, visible, need_output=True)[-rows:]
 
     def _run(self, x: torch.Tensor, angles: Angles, visible: Visibility, *, need_output: bool) -> torch.Tensor:
         for index, (layer, cache) in enumerate(zip(self._decoder.reused, self._caches, strict=True)):
