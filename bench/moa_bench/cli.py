@@ -110,6 +110,20 @@ def record(model: str, pin: bool, link: str, out: Path | None) -> None:
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), metavar="FILE",
     help="Write the results there (- for standard output) and leave the checkout's results and docs alone.",
 )  # fmt: skip
+@click.option("--model", default="default", show_default=True, help="Target: default, hub id, folder or .gguf.")
+def codecs(quick: bool, json_file: Path | None, model: str) -> None:
+    """What each memory codec costs on the wire and in acceptance."""
+    from moa_bench.link.codecs import run_codecs
+
+    run_codecs(model=model, quick=quick, json_file=json_file)
+
+
+@cli.command()
+@click.option("--quick", is_flag=True, help="Short answers: shows that it works.")
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), metavar="FILE",
+    help="Write the results there (- for standard output) and leave the checkout's results and docs alone.",
+)  # fmt: skip
 def simulate(quick: bool, json_file: Path | None) -> None:
     """The event simulation alone: streamed drafts, rounds and waiting over all links; no model, no network."""
     from moa_bench.simulation.suite import run_simulation

@@ -26,7 +26,7 @@ def moa_bench(*arguments: str, timeout: float = 60) -> subprocess.CompletedProce
 def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
     done = moa_bench("--help")
     assert done.returncode == 0
-    for name in ("micro", "simulate", "network", "cut", "timeline", "record"):
+    for name in ("micro", "simulate", "network", "cut", "codecs", "timeline", "record"):
         assert f"  {name} " in done.stdout
     script = (
         "import sys; from moa_bench.cli import cli; sys.argv = ['moa-bench', 'micro', '--help'];"
