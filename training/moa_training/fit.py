@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 from moa_shared.drafter import DrafterConfig, load_checkpoint, save_checkpoint
+from moa_shared.drafter.config import EAGLE2, MOA
 from moa_shared.errors import ConfigError, MismatchError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.progress import Progress, SilentProgress
 
+from moa_training.baselines import TrainingBaseline, baseline_objective
 from moa_training.batch_stream import BatchStream
 from moa_training.card import write_card
 from moa_training.curves import append_point, cut_points, draw_curves
@@ -27,6 +29,7 @@ from moa_training.layer_memory import FastDrafter
 from moa_training.master_weights import MasterWeights
 from moa_training.objective.blocks import staircase_probability
 from moa_training.objective.losses import Losses, LossWeights, compute_losses
+from moa_training.objective.network import Activations
 from moa_training.objective_batch import draw_objective
 from moa_training.packing import PackedBatch
 from moa_training.run_state import Position, load_state, save_state
@@ -35,7 +38,7 @@ from moa_training.settings import FitSettings
 from moa_training.shards import TokenRow, find_shards, read_shard
 from moa_training.teacher import Teacher
 from moa_training.vocabulary import choose_draft_ids
-from moa_training.warm_start import fit_memory, starting_tensors
+from moa_training.warm_start import fit_memory, fit_projection, starting_tensors
 
 DRAFTER = "drafter.safetensors"
 _DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32}
@@ -64,14 +67,8 @@ class Run:
         self.identity = self._identity()
         saved = load_state(settings.output, self.identity)
         self.draft_ids, tensors = self._start(saved)
-        self.drafter = FastDrafter(
-            self.config,
-            self.teacher.reused,
-            self.teacher.final_norm,
-            inject_true_state=settings.losses.inject_true_state,
-        ).to(self.device)
+        self.drafter = self._network().to(self.device)
         self.drafter.load_state_dict({name: t for name, t in tensors.items() if name != "draft_ids"})
-        self.drafter.gradient_share = settings.optimiser.memory_gradient_share
         self.stream = BatchStream(
             self.rows,
             batch_rows=settings.optimiser.batch_rows,
@@ -82,7 +79,7 @@ class Run:
         )
         self.position = Position(self.identity) if saved is None else saved[0]
         if saved is None and settings.drafter.warm_start and settings.start_from is None:
-            self._fit_memory(dtype)
+            self._fit_inputs()
         start = {name: weight.detach().clone() for name, weight in self.drafter.named_parameters()}
         self.drafter.to(dtype)
         self.module = self.accelerator.prepare(self.drafter)
@@ -154,11 +151,15 @@ class Run:
             (settings.seed * 1_000_003 + self.position.step) * 4096 + self.accelerator.process_index
         )
         torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))  # the memory's gradient share draws
-        drawn = draw_objective(batch, settings.blocks, staircase_probability(round(1e6 * spent), 1_000_000), generator)
+        if self.config.kind == MOA:
+            staircase = staircase_probability(round(1e6 * spent), 1_000_000)
+            drawn = draw_objective(batch, settings.blocks, staircase, generator)
+            blocks, weight = drawn.blocks, drawn.weight
+        else:
+            blocks, weight = baseline_objective(batch, settings.blocks)
         target = self.teacher.run_packed(batch)
         weights = LossWeights(settings.losses.cross_entropy, settings.losses.feature, settings.losses.count_starts)
-        prediction = self.module(target, drawn.blocks)
-        return compute_losses(prediction, target, self.head, drawn.weight, weights, drawn.blocks.is_start)
+        return compute_losses(self.module(target, blocks), target, self.head, weight, weights, blocks.is_start)
 
     @staticmethod
     def _count(losses: Losses, norm: float, rate: float, sums: dict[str, float]) -> None:
@@ -222,6 +223,11 @@ class Run:
                     f"({begun.config.target_fingerprint[:12]}, this one is {self.files.fingerprint[:12]}).",
                     hint="Name the target that it was made for.",
                 )
+            if begun.config.kind != settings.drafter.kind:
+                raise ConfigError(
+                    f"drafter.kind is {settings.drafter.kind}, but {settings.start_from} is {begun.config.kind}.",
+                    hint="Set it to the drafter's own.",
+                )
             if begun.config.reused_layers != settings.drafter.reused_layers:
                 raise ConfigError(
                     f"drafter.reused_layers is {settings.drafter.reused_layers}, but {settings.start_from} has "
@@ -235,23 +241,51 @@ class Run:
             draft_ids, covered = choose_draft_ids(self.rows, self.config.draft_vocab, self.config.vocab_size)
             self.progress.note(f"The draft vocabulary covers {100 * covered:.1f} % of the answers' tokens.")
         warm = settings.drafter.warm_start
-        return draft_ids, starting_tensors(self.config, self.teacher, draft_ids, settings.seed, warm=warm)
+        return draft_ids, starting_tensors(
+            self.config,
+            self.teacher,
+            draft_ids,
+            settings.seed,
+            warm=warm,
+            norms_near_zero=settings.drafter.norms_near_zero,
+        )
 
-    def _fit_memory(self, dtype: torch.dtype) -> None:
-        """Starts the memory near the state that the cross-attention's layer was made for."""
-        layer = self.config.target_layers - 1 - self.config.reused_layers
+    def _network(self) -> FastDrafter | TrainingBaseline:
+        """The network in its training form."""
+        settings = self.settings
+        if self.config.kind != MOA:
+            return TrainingBaseline(self.config, settings.drafter.eagle_noise)
+        inject = settings.losses.inject_true_state
+        drafter = FastDrafter(self.config, self.teacher.reused, self.teacher.final_norm, inject_true_state=inject)
+        drafter.gradient_share = settings.optimiser.memory_gradient_share
+        return drafter
+
+    def _fit_inputs(self) -> None:
+        """Starts what the drafter reads of the target near the state that its layer was made for."""
+        drafter, config = self.drafter, self.config
+        if isinstance(drafter, FastDrafter) and config.lsa:
+            target, state = self._sample(config.target_layers - 1 - config.reused_layers, 5 * config.kv_width)
+            drafter.eval()
+            fit_memory(drafter, target.kv.float(), state.float())
+        elif isinstance(drafter, TrainingBaseline) and config.kind == EAGLE2:
+            target, state = self._sample(config.target_layers - 1, 10 * config.hidden_size)
+            fit_projection(drafter.spec_model_fc, target, state)
+
+    def _sample(self, layer: int, tokens: int) -> tuple[Activations, torch.Tensor]:
+        """Activations of the first batches, and the state that enters a layer of the target."""
         states: list[torch.Tensor] = []
         hook = self.teacher.model.model.layers[layer].register_forward_pre_hook(
             lambda _, inputs: states.append(inputs[0])
         )
         kept = []
         for _, _, batch in self.stream.from_position(0, 0):
-            kept.append(self.teacher.run_packed(batch.to(self.device)).kv)
-            if sum(kv.shape[0] * kv.shape[1] for kv in kept) >= 5 * self.config.kv_width:
+            kept.append(self.teacher.run_packed(batch.to(self.device)))
+            if sum(part.positions.numel() for part in kept) >= tokens:
                 break
         hook.remove()
-        self.drafter.eval()
-        fit_memory(self.drafter, torch.cat(kept).float(), torch.cat(states).float())
+        both = [(part.embeddings, part.kv, part.last_hidden, part.positions) for part in kept]
+        embeddings, kv, last_hidden, positions = (torch.cat(parts) for parts in zip(*both, strict=True))
+        return Activations(embeddings, kv, last_hidden, None, positions), torch.cat(states)
 
     def _identity(self) -> str:
         named = {k: v for k, v in self.settings.model_dump(mode="json").items() if k not in _NOT_IDENTITY}

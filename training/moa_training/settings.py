@@ -19,6 +19,14 @@ from pydantic import Field, ValidationError, model_validator
 class DrafterSettings(SettingsBase):
     """The network. Sizes left out are the target's own, which a warm start needs."""
 
+    kind: Literal["moa", "eagle2", "independent"] = Field(default="moa", description="the others are baselines")
+    own_layers: int = Field(default=4, gt=0, description="of an independent model; a seventh of the default target's")
+    eagle_noise: float = Field(default=0.2, ge=0, description="width of the noise on EAGLE-2's inputs; authors: 0.2")
+    lsa: bool = Field(default=True, description="false: the memory is the target's last hidden state (ablation)")
+    norms_near_zero: bool = Field(
+        default=False, description="authors' mistake: norms start near 0 (cold starts)"
+    )
+    unscaled_memory_rope: bool = Field(default=False, description="authors' mistake: CA and LSA lose rope scaling")
     reused_layers: int = Field(default=0, ge=0, description="N, the target's last layers that the drafter runs too")
     draft_vocab: int = Field(default=16384, ge=0, description="tokens that the drafter can propose; 0: all")
     sa_kv_heads: int | None = Field(default=None, gt=0)
@@ -34,6 +42,14 @@ class DrafterSettings(SettingsBase):
         default=True, description="a norm of its own before the head where N = 0; the authors have none"
     )
     warm_start: bool = Field(default=True, description="start from the target's layers; the authors start at random")
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> DrafterSettings:
+        if self.kind != "moa" and self.reused_layers:
+            raise ValueError(f"drafter.reused_layers is of moa drafters alone, not of {self.kind}")
+        if self.norms_near_zero and self.warm_start:
+            raise ValueError("drafter.norms_near_zero needs drafter.warm_start = false")
+        return self
 
 
 class BlockSettings(SettingsBase):

@@ -9,27 +9,35 @@ from __future__ import annotations
 
 import torch
 from moa_shared.drafter import DrafterConfig, fresh_tensors
+from moa_shared.drafter.baseline import layer_names
+from moa_shared.drafter.config import MOA
 from moa_shared.errors import ConfigError
 
 from moa_training.layer_memory import FastDrafter
+from moa_training.objective.network import Activations
 from moa_training.teacher import Teacher
 
 _RIDGE = 1e-2  # of the mean square of the inputs; the regression's rows outnumber its columns by 5 or more
 
 
 def starting_tensors(
-    config: DrafterConfig, teacher: Teacher, draft_ids: torch.Tensor | None, seed: int, *, warm: bool
+    config: DrafterConfig,
+    teacher: Teacher,
+    draft_ids: torch.Tensor | None,
+    seed: int,
+    *,
+    warm: bool,
+    norms_near_zero: bool = False,
 ) -> dict[str, torch.Tensor]:
     """Tensors by the checkpoint's names, float32.
 
     Raises:
         ConfigError: the sizes of self- or cross-attention are not those of the target's layers.
     """
-    tensors = fresh_tensors(config, seed, draft_ids)
+    tensors = fresh_tensors(config, seed, draft_ids, norms_near_zero=norms_near_zero)
     if not warm:
         return tensors
-    source = config.target_layers - 1 - config.reused_layers
-    for name, layer in (("self_attention", 0), ("cross_attention", source)):
+    for name, layer in _sources(config).items():
         state = teacher.model.model.layers[layer].state_dict()
         for part in [key for key in tensors if key.startswith(f"{name}.")]:
             value = state[part.removeprefix(f"{name}.")].float().cpu()
@@ -40,9 +48,34 @@ def starting_tensors(
                     hint="Leave the kv_heads and mlp settings out, or set warm_start = false.",
                 )
             tensors[part] = value.clone()
-    if config.output_norm:
-        tensors["output_norm.weight"] = teacher.final_norm.state_dict()["weight"].float().cpu().clone()
+    for name in {"output_norm.weight", "norm.weight"} & tensors.keys():
+        tensors[name] = teacher.final_norm.state_dict()["weight"].float().cpu().clone()
     return tensors
+
+
+def _sources(config: DrafterConfig) -> dict[str, int]:
+    """The target's layer that each of the drafter's begins as: of baselines the first and the last ones."""
+    if config.kind == MOA:
+        return {"self_attention": 0, "cross_attention": config.target_layers - 1 - config.reused_layers}
+    names, last = layer_names(config), config.target_layers - 1
+    lower = len(names) // 2
+    return {name: at if at < lower else last - (len(names) - 1 - at) for at, name in enumerate(names)}
+
+
+@torch.no_grad()
+def fit_projection(projection: torch.nn.Linear, target: Activations, state: torch.Tensor) -> None:
+    """Sets EAGLE-2's projection so that its rows come near `state`, the input of the layer that its own begins as.
+
+    Args:
+        target: of one conversation a row, or packed; the first token of each is left out.
+        state: [rows, length, hidden].
+    """
+    inputs = torch.cat((target.embeddings, target.last_hidden.roll(1, dims=1)), dim=-1)
+    kept = target.positions > 0
+    rows, truth = inputs[kept].double(), state[kept].double()
+    gram = rows.t() @ rows
+    ridge = _RIDGE * gram.diagonal().mean() * torch.eye(len(gram), device=gram.device, dtype=torch.float64)
+    projection.weight.copy_(torch.linalg.solve(gram + ridge, rows.t() @ truth).t())
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """The drafter network in two halves: the memory encoder (server) and the draft decoder (client)."""
 
+from moa_shared.drafter.baseline_state import BaselineState
 from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from moa_shared.drafter.config import DrafterConfig
 from moa_shared.drafter.decoder import DraftDecoder
@@ -8,6 +9,7 @@ from moa_shared.drafter.initialise import fresh_tensors
 from moa_shared.drafter.state import DraftState
 
 __all__ = [
+    "BaselineState",
     "Checkpoint",
     "DraftDecoder",
     "DraftState",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +17,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from moa_shared.drafter.config import DrafterConfig
+from moa_shared.drafter.baseline import BaselineDecoder, baseline_shapes
+from moa_shared.drafter.baseline_state import BaselineState
+from moa_shared.drafter.config import MOA, DrafterConfig
 from moa_shared.drafter.decoder import DraftDecoder
 from moa_shared.drafter.encoder import MemoryEncoder
+from moa_shared.drafter.state import DraftState
 from moa_shared.errors import CheckpointError, DiskFullError, NotFoundError
 from moa_shared.models.packed_linear import pack_linears
 from moa_shared.shipped import CONFIG_KEY
@@ -53,6 +56,28 @@ class Checkpoint:
         pack_linears(encoder)
         return encoder
 
+    def rows(self, dtype: torch.dtype, device: torch.device | None = None) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Makes rows as the wire has them, [tokens, memory width], of what `config.reads_last_hidden` says."""
+        if self.config.kind != MOA:
+            return lambda hidden: hidden[:, : self.config.memory_width]
+        encoder = self.encoder(dtype).to(device)
+        return encoder.project if self.config.reads_last_hidden else encoder.encode
+
+    def states(
+        self,
+        dtype: torch.dtype,
+        embeddings: torch.Tensor,
+        head: torch.Tensor,
+        reused: list[nn.Module] | None = None,
+        final_norm: nn.Module | None = None,
+    ) -> Callable[[], DraftState | BaselineState]:
+        """What makes a conversation's drafter, of any kind; arguments as of `decoder`."""
+        if self.config.kind != MOA:
+            baseline = BaselineDecoder(self.config, self.tensors, dtype, embeddings, head)
+            return lambda: BaselineState(baseline)
+        decoder = self.decoder(dtype, embeddings, head, reused, final_norm)
+        return lambda: DraftState(decoder)
+
     def decoder(
         self,
         dtype: torch.dtype,
@@ -74,6 +99,8 @@ class Checkpoint:
 
 def expected_shapes(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
     """Shapes of the tensors that a checkpoint of this configuration holds."""
+    if config.kind != MOA:
+        return baseline_shapes(config)
     hidden, width = config.hidden_size, config.kv_width
     query = config.target_heads * config.target_head_dim
     sizes = {
@@ -81,7 +108,11 @@ def expected_shapes(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
         "cross_attention": (hidden, query, config.ca_kv_heads * config.target_head_dim, config.ca_mlp),
         "layer_self_attention": (width, width, config.lsa_kv_heads * (width // config.lsa_heads), config.lsa_mlp),
     }
-    shapes: dict[str, tuple[int, ...]] = {"Ekv2E.weight": (hidden, width), "Ekv2E.bias": (hidden,)}
+    shapes: dict[str, tuple[int, ...]] = {}
+    if config.lsa:
+        shapes = {"Ekv2E.weight": (hidden, width), "Ekv2E.bias": (hidden,)}
+    else:
+        del sizes["layer_self_attention"]
     for name, (model, queries, keys, inner) in sizes.items():
         shapes |= {
             f"{name}.self_attn.q_proj.weight": (queries, model),

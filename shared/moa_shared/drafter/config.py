@@ -9,6 +9,8 @@ from typing import Any
 
 from moa_shared.errors import CheckpointError
 
+MOA, EAGLE2, INDEPENDENT = "moa", "eagle2", "independent"
+
 
 @dataclass(frozen=True, slots=True)
 class DrafterConfig:
@@ -29,6 +31,9 @@ class DrafterConfig:
         output_norm: the drafter owns a norm before the head (N = 0 only; the authors apply the head bare).
         max_block: the longest run of tokens beyond its memory that it was trained for.
         target_fingerprint: hexadecimal sha256 of the target; empty where unknown.
+        kind: moa, or a baseline: eagle2, or independent (`own_layers` layers of its own); the layers of baselines have
+            the sizes of `sa_*`, and `ca_*` and `lsa_*` mean nothing to them.
+        lsa: False, an ablation: the memory is the target's last hidden state.
     """
 
     vocab_size: int
@@ -52,6 +57,9 @@ class DrafterConfig:
     output_norm: bool = False
     max_block: int = 15
     target_fingerprint: str = ""
+    kind: str = MOA
+    own_layers: int = 1
+    lsa: bool = True
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -68,6 +76,9 @@ class DrafterConfig:
             "output_norm stands before the head only where no layers are reused": not (
                 self.output_norm and self.reused_layers
             ),
+            "kind must be moa, eagle2 or independent": self.kind in (MOA, EAGLE2, INDEPENDENT),
+            "only moa reuses layers or owns an output norm": self.kind == MOA
+            or not (self.reused_layers or self.output_norm),
         }
         for rule, holds in checks.items():
             if not holds:
@@ -80,8 +91,17 @@ class DrafterConfig:
 
     @property
     def memory_width(self) -> int:
-        """Numbers of a memory row on the wire: un-rotated cross-attention keys, then values."""
+        """Numbers of a memory row on the wire: un-rotated cross-attention keys, then values; the target's last hidden
+        state for EAGLE-2, nothing for an independent model.
+        """
+        if self.kind != MOA:
+            return self.hidden_size if self.kind == EAGLE2 else 0
         return 2 * self.ca_kv_heads * self.target_head_dim
+
+    @property
+    def reads_last_hidden(self) -> bool:
+        """Memory rows are made of the target's last hidden state (after its final norm), not of its keys and values."""
+        return self.kind == EAGLE2 or (self.kind == MOA and not self.lsa)
 
     @property
     def memory_rope(self) -> dict[str, Any]:

@@ -21,10 +21,11 @@ class MemoryEncoder(nn.Module):
         self.config = config
         width = config.kv_width
         head_dim = width // config.lsa_heads
-        self.layer_self_attention = DecoderLayer(
-            width, config.lsa_heads, config.lsa_kv_heads, head_dim, config.lsa_mlp, config.rms_norm_eps
-        )
-        self.Ekv2E = nn.Linear(width, config.hidden_size)
+        if config.lsa:
+            self.layer_self_attention = DecoderLayer(
+                width, config.lsa_heads, config.lsa_kv_heads, head_dim, config.lsa_mlp, config.rms_norm_eps
+            )
+            self.Ekv2E = nn.Linear(width, config.hidden_size)
         self.memory_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         inner = config.ca_kv_heads * config.target_head_dim
         self.memory_keys = nn.Linear(config.hidden_size, inner, bias=False)
@@ -50,7 +51,9 @@ class MemoryEncoder(nn.Module):
         return out
 
     def project(self, memory: torch.Tensor) -> torch.Tensor:
-        """What goes on the wire: [..., memory width], un-rotated keys then values."""
+        """What goes on the wire, of memory rows (without LSA the target's last hidden state): [..., memory width],
+        un-rotated keys then values.
+        """
         normed = self.memory_norm(memory)
         return torch.cat((self.memory_keys(normed), self.memory_values(normed)), dim=-1)
 

@@ -77,10 +77,11 @@ class TrainingDrafter(nn.Module):
         hidden, width = config.hidden_size, config.kv_width
         self.self_attention = DecoderLayer(hidden, heads, config.sa_kv_heads, head_dim, config.sa_mlp, eps)
         self.cross_attention = DecoderLayer(hidden, heads, config.ca_kv_heads, head_dim, config.ca_mlp, eps)
-        self.layer_self_attention = DecoderLayer(
-            width, config.lsa_heads, config.lsa_kv_heads, width // config.lsa_heads, config.lsa_mlp, eps
-        )
-        self.Ekv2E = nn.Linear(width, hidden)
+        if config.lsa:
+            self.layer_self_attention = DecoderLayer(
+                width, config.lsa_heads, config.lsa_kv_heads, width // config.lsa_heads, config.lsa_mlp, eps
+            )
+            self.Ekv2E = nn.Linear(width, hidden)
         self.output_norm = RMSNorm(hidden, eps) if config.output_norm else None
         self._rotary = Rotary(head_dim, config.rope_parameters)
         self._memory_rotary = Rotary(head_dim, config.memory_rope)
@@ -101,7 +102,7 @@ class TrainingDrafter(nn.Module):
 
     def forward(self, target: Activations, blocks: Blocks) -> Prediction:
         """Predictions at every position of every row."""
-        memory = self.memory(target.kv)
+        memory = self.memory(target.kv) if self.config.lsa else target.last_hidden
         cos, sin = (part[:, None] for part in self._rotary(target.positions, target.embeddings.dtype))
         self_out = self._attend(self.self_attention, target.embeddings, None, blocks.self_visible, cos, sin)
         turns = (part[:, None] for part in self._memory_rotary(target.positions, target.embeddings.dtype))
