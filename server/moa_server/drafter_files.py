@@ -127,7 +127,7 @@ class DrafterFiles:
         def offer(path: Path, kind: pb.PartKind, name: str | None = None) -> None:
             sha256 = bytes.fromhex(remembered_hash(path, root))
             name = name or path.name
-            entry = pb.PartFile(name=name, kind=pb.PartKind.Name(kind), bytes=path.stat().st_size, sha256=sha256)
+            entry = pb.PartFile(name=name, kind=pb.PartKind.Name(kind), size=path.stat().st_size, sha256=sha256)
             found[name] = _Part(path, entry)
 
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -176,10 +176,11 @@ def _stored(files: ModelFiles) -> dict[str, Path]:
     return stored
 
 
-def _widen(tensor: torch.Tensor, file: safe_open, name: str) -> torch.Tensor:
+def _widen(tensor: torch.Tensor, file: Any, name: str) -> torch.Tensor:
     """int8 rows times their scales."""
     try:
-        return tensor.float() * cast(torch.Tensor, file.get_tensor(name + SCALE))[:, None]
+        scales: torch.Tensor = file.get_tensor(name + SCALE)
+        return tensor.float() * scales[:, None]
     except (SafetensorError, RuntimeError, IndexError) as error:
         raise ModelSourceError(f"The scales of {name} cannot be used ({error}).", hint=_CORRUPT) from None
 
