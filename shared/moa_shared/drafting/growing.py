@@ -87,9 +87,12 @@ class GrowingDraft:
         self._sampling = Sampling()
         self._root = _Node(-1, None, 0.0, 0.0, 0)
         self._call = 0
+        self._held = 0  # nodes that the drafter holds
+        self._written: tuple[DraftTree, _Node] | None = None  # the newest draft that was written on, and its leaf
 
     def forget(self) -> None:
         """The drafter's draft was dropped, or is another one's."""
+        self._written = None
         self._root = _Node(-1, None, 0.0, 0.0, 0)
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -105,7 +108,7 @@ class GrowingDraft:
             self.forget()
             return
         node.parent, node.state_number = None, ROOT
-        self._root = node
+        self._root, self._held, self._written = node, len(kept), None
         number = {former: now for now, former in enumerate(kept)}
         below = list(node.children.values())
         while below:
@@ -133,12 +136,25 @@ class GrowingDraft:
 
     def next_token(self, draft: DraftTree, sampling: Sampling) -> int:
         """The drafter's own choice after the newest node of a draft."""
-        leaf = self._place(draft, sampling)[-1]
+        leaf = self._leaf(draft, sampling)
         if not leaf.expanded:
             self._expand([leaf])
         return max(leaf.children.values(), key=lambda child: child.said).token
 
     # ------------------------------------------------------------ inside
+
+    def _leaf(self, draft: DraftTree, sampling: Sampling) -> _Node:
+        """The newest node of a draft; found at once where it hangs below the one before."""
+        if self._written is not None and sampling == self._sampling and draft:
+            before, node = self._written
+            goes_on = before.tokens == draft.tokens[:-1] and before.parents == draft.parents[:-1]
+            if goes_on and draft.parents[-1] == len(before) - 1 and draft.tokens[-1] in node.children:
+                leaf = node.children[draft.tokens[-1]]
+                self._written = draft, leaf
+                return leaf
+        leaf = self._place(draft, sampling)[-1]
+        self._written = draft, leaf
+        return leaf
 
     def _place(self, draft: DraftTree, sampling: Sampling) -> list[_Node]:
         """The root and the nodes of a draft."""
@@ -203,6 +219,7 @@ class GrowingDraft:
         if not self._root.expanded:
             self._candidates([self._root], self._drafter.begin())
             self._root.state_number = ROOT
+            self._held = 0
         wanted: dict[int, _Node] = {}
         for node in nodes:
             at: _Node | None = node
@@ -212,24 +229,14 @@ class GrowingDraft:
         batch = sorted(wanted.values(), key=lambda node: node.depth)
         if not batch:
             return
-        for number, node in enumerate(batch, self._known()):
+        for number, node in enumerate(batch, self._held):
             node.state_number = number
+        self._held += len(batch)
         logits = self._drafter.expand(
             [node.token for node in batch],
             [node.parent.state_number if node.parent is not None else ROOT for node in batch],
         )
         self._candidates(batch, logits)
-
-    def _known(self) -> int:
-        """Nodes that the drafter holds."""
-        known = 0
-        below = list(self._root.children.values())
-        while below:
-            node = below.pop()
-            if node.expanded:
-                known += 1
-                below += node.children.values()
-        return known
 
     def _candidates(self, nodes: Sequence[_Node], logits: torch.Tensor) -> None:
         ids = self._drafter.token_ids

@@ -228,3 +228,21 @@ def test_other_sampling_settings_begin_anew() -> None:
     for seed in range(5):
         sampling = Sampling(1.5, seed=seed)
         assert growing.grow(DraftTree((), ()), sampling).tokens == draft_chain(ToyDrafter(5), 1, sampling).tokens
+
+
+@given(st.integers(0, 99), st.integers(1, 12), st.integers(0, 11))
+def test_a_text_written_alone_costs_a_step_a_token(seed: int, length: int, confirmed: int) -> None:
+    toy = ToyDrafter(seed)
+    growing = GrowingDraft(toy, TREE)
+    written: list[int] = []
+    for _ in range(length):
+        written.append(growing.next_token(DraftTree.chain(written), GREEDY))
+    assert tuple(written) == draft_chain(ToyDrafter(seed), length, GREEDY).tokens
+    assert toy.steps == length
+    confirmed = min(confirmed, length - 1)
+    growing.commit(written[:confirmed])
+    rest = written[confirmed:]
+    for _ in range(2):
+        rest.append(growing.next_token(DraftTree.chain(rest), GREEDY))
+    assert toy.steps == length + 2
+    assert (*written[:confirmed], *rest) == draft_chain(ToyDrafter(seed), length + 2, GREEDY).tokens
