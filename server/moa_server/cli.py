@@ -25,6 +25,7 @@ OPTIONS = {  # field: (what stands for its value, what it does)
     "max_sessions": ("N", "Sessions held, detached ones included."),
     "frame_bytes": ("BYTES", "The longest message taken in."),
     "draft_nodes": ("N", "The most draft nodes of one verification."),
+    "choose_nodes": ("BOOL", "Verify the draft nodes that are worth their time (true) or all that have arrived."),
     "prefill_chunk": ("TOKENS", "Tokens of a prompt read in one step."),
     "run_ahead_tokens": ("N", "How far to step beyond what a client has acknowledged."),
     "credit_bytes": ("BYTES", "Memory in flight, unless a client names its own credit."),

@@ -44,6 +44,7 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready: deque[Slot] = deque()
         self._busy = False
+        self._short_of_time: set[Slot] = set()  # whose memory waits for idle time
 
     def start(self) -> None:
         """Starts the inference thread; call it on the event loop."""
@@ -68,18 +69,28 @@ class Engine:
     def code(self, slot: Slot, chunk: Chunk) -> asyncio.Future[CodedRows]:
         """Rows of a chunk as bytes, made between forwards."""
         future: asyncio.Future[CodedRows] = asyncio.get_running_loop().create_future()
-        holdings = slot.holdings
+        holdings, budget = slot.holdings, slot.budget if self._busy else None
 
         def job() -> None:
+            began = time.perf_counter()
             try:
                 coded = self.stepper.code(holdings, chunk)
             except Exception as error:  # noqa: BLE001 (whatever torch raises ends this session alone)
                 self._post(_fail, future, error)
             else:
                 self._post(_give, future, coded)
+            if budget is not None:
+                self._post(budget.on_encoded, _ms_since(began))
 
         self._thread.submit(job, urgent=True)
         return future
+
+    def may_code(self, slot: Slot) -> bool:
+        """Whether there is time to code older rows; if not, `on_spare_time` tells when."""
+        if not self._busy or slot.budget.allows_older:
+            return True
+        self._short_of_time.add(slot)
+        return False
 
     def _dispatch(self) -> None:
         while self._ready and not self._busy:
@@ -88,20 +99,26 @@ class Engine:
             work = self._next_work(slot)
             if work is not None:
                 slot.stepping = self._busy = True
-                feed = slot.feed
-                coding = (feed.codec, feed.most_rows(Plane.MEMORY)) if feed is not None else None
-                self._thread.submit(partial(self._run, slot, work, coding))
+                self._thread.submit(partial(self._run, slot, work, _newest_coding(slot, work)))
+        if not self._busy:
+            waiting, self._short_of_time = self._short_of_time, set()
+            for slot in waiting:
+                if slot.listener is not None:
+                    slot.listener.on_spare_time()
 
     def _next_work(self, slot: Slot) -> Work | None:
         if slot.closed:
             return None
         try:
-            return slot.session.next_work()
+            choose = slot.choice.choose if slot.choice is not None and not slot.verifies_all else None
+            return slot.session.next_work(choose)
         except Exception as error:  # noqa: BLE001 (a defect in one session must not stop the others)
             self._lose(slot, error)
             return None
 
-    def _on_chosen(self, slot: Slot, work: Work, judgement: Judgement | None, step_ms: float) -> None:
+    def _on_chosen(
+        self, slot: Slot, work: Work, judgement: Judgement | None, step_ms: float, *, rows_follow: bool
+    ) -> None:
         self._busy = slot.stepping = False
         slot.steps += 1
         try:
@@ -109,6 +126,8 @@ class Engine:
                 slot.session.on_prefilled(work)
             else:
                 self._commit(slot, work, judgement, step_ms)
+                if slot.feed is not None and not rows_follow:
+                    slot.feed.rows_ready(slot.session.cached)
         except Exception as error:  # noqa: BLE001 (as above)
             self._lose(slot, error)
         self.wake(slot)
@@ -116,8 +135,14 @@ class Engine:
 
     def _commit(self, slot: Slot, work: Work, judgement: Judgement, step_ms: float) -> None:
         session = slot.session
-        base = len(session.tokens)
-        if not session.on_judged(work, judgement) or slot.listener is None:
+        base, arrived = len(session.tokens), session.arrived_draft()
+        if not session.on_judged(work, judgement):
+            return
+        if slot.choice is not None and len(work.feed) == 1:  # others read a prompt too
+            slot.choice.on_step(step_ms, len(work.tree), arrived, judgement.taken)
+            if slot.choice.cost.known:
+                slot.budget.on_step(step_ms, len(judgement.taken), slot.choice.cost.plain_ms)
+        if slot.listener is None:
             return
         slot.listener.on_verdict(
             Verdict(
@@ -133,7 +158,8 @@ class Engine:
             )
         )
 
-    def _on_rows(self, slot: Slot, newest: CodedRows) -> None:
+    def _on_rows(self, slot: Slot, newest: CodedRows, took_ms: float) -> None:
+        slot.budget.on_encoded(took_ms)
         if slot.feed is None or slot.listener is None:
             return
         stop = newest.chunk.start + newest.chunk.count
@@ -158,27 +184,42 @@ class Engine:
 
     # ------------------------------------------------------------ on the inference thread
 
-    def _run(self, slot: Slot, work: Work, coding: tuple[Codec, int] | None) -> None:
+    def _run(self, slot: Slot, work: Work, coding: tuple[int, Codec, int] | None) -> None:
         began = time.perf_counter()
         try:
             judgement = self.stepper.choose(slot.holdings, work)
         except Exception as error:  # noqa: BLE001 (whatever torch raises ends this session alone)
             self._post(self._on_failed, slot, error, stepped=True)
             return
-        self._post(self._on_chosen, slot, work, judgement, 1000.0 * (time.perf_counter() - began))
-        if coding is None or judgement is None:
-            return  # rows of a prompt wait until its first token is out
+        if judgement is None:
+            coding = None  # rows of a prompt wait until its first token is out
+        self._post(self._on_chosen, slot, work, judgement, _ms_since(began), rows_follow=coding is not None)
+        if coding is None:
+            return
+        began = time.perf_counter()
         try:
-            newest = self.stepper.code_newest(slot.holdings, work.cached, *coding)
+            newest = self.stepper.code_newest(slot.holdings, *coding)
         except Exception as error:  # noqa: BLE001 (as above)
             self._post(self._on_failed, slot, error, stepped=False)
         else:
-            self._post(self._on_rows, slot, newest)
+            self._post(self._on_rows, slot, newest, _ms_since(began))
 
     def _post(self, callback: Callable[..., None], *args: object, **named: object) -> None:
         if self._loop is None:
             raise InternalError("The engine ran a job before it was started.")
         self._loop.call_soon_threadsafe(partial(callback, *args, **named))
+
+
+def _newest_coding(slot: Slot, work: Work) -> tuple[int, Codec, int] | None:
+    """From which position on the rows of this step are to be coded, in which codec, how many; None: not now."""
+    feed = slot.feed
+    if feed is None or not slot.budget.allows_newest:
+        return None
+    return feed.unsent_before(Plane.MEMORY, work.cached), feed.codec, feed.most_rows(Plane.MEMORY)
+
+
+def _ms_since(began: float) -> float:
+    return 1000.0 * (time.perf_counter() - began)
 
 
 def _reported(error: Exception) -> MoaError:

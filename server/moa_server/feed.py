@@ -76,6 +76,11 @@ class MemoryFeed:
         fitting = min(CHUNK_BYTES, self._credit_bytes) // row_bytes(self.codec, self._widths[plane])
         return max(1, min(fitting, CHUNK_ROWS))
 
+    def unsent_before(self, plane: Plane, stop: int) -> int:
+        """Where the run of rows that ends at `stop` and is not sent begins; `stop` if there is none."""
+        waiting = self._outboxes[plane].waiting
+        return waiting[-1][0] if waiting and waiting[-1][1] == stop else stop
+
     def take(self) -> Chunk | None:
         """The next chunk, which counts as in flight from now on; None if nothing may be sent."""
         for plane, outbox in self._outboxes.items():

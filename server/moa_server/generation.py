@@ -89,6 +89,9 @@ class Generation:
     def on_rows(self, newest: CodedRows) -> None:
         """Memory is not wanted here."""
 
+    def on_spare_time(self) -> None:
+        """As above."""
+
     def on_failure(self, error: MoaError) -> None:
         self._failure = error
         self._poke.set()

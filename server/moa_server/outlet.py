@@ -25,6 +25,7 @@ class Outlet:
     Args:
         write: hands one frame to gRPC.
         code: makes the bytes of a chunk of memory.
+        may_code: whether there is time to make some now; if not, `poke` tells when.
         write_seconds: how long a client may take nothing in.
     """
 
@@ -32,10 +33,12 @@ class Outlet:
         self,
         write: Callable[[pb.ServerFrame], Awaitable[None]],
         code: Callable[[Chunk], asyncio.Future[CodedRows]],
+        may_code: Callable[[], bool],
         write_seconds: float,
     ) -> None:
         self._write = write
         self._code = code
+        self._may_code = may_code
         self._write_seconds = write_seconds
         self._feed: MemoryFeed | None = None
         self._urgent: deque[pb.ServerFrame] = deque()
@@ -139,11 +142,13 @@ class Outlet:
         if self._feed is None:
             return None
         if self._coding is None:
+            if self._newest is None and not self._may_code():
+                return None
             chunk = self._feed.take()
             if chunk is None:
                 return None
-            if self._newest is not None and self._newest.chunk == chunk:
-                newest, self._newest = self._newest, None
+            newest, self._newest = self._newest, None
+            if newest is not None and newest.chunk == chunk:
                 return memory_frame(newest)
             future = self._code(chunk)
             future.add_done_callback(self._on_coded)

@@ -306,15 +306,20 @@ class Session:
 
     # ------------------------------------------------------------ what the target does
 
-    def next_work(self) -> Work | None:
-        """The next forward for this session, if its turn came now."""
+    def next_work(self, choose_nodes: Callable[[DraftTree], DraftTree] | None = None) -> Work | None:
+        """The next forward for this session, if its turn came now.
+
+        Args:
+            choose_nodes: of the arrived draft, what is worth verifying; None: all of it.
+        """
         if self.phase is not Phase.ANSWERING:
             return None
         feed = self.tokens[self.cached :]
         if len(feed) > self.limits.prefill_chunk:
             return self._work(feed[: self.limits.prefill_chunk], NO_DRAFT, chooses=False)
-        room = self.limits.context_tokens - len(self.tokens)
-        tree = self.pending.usable(self.tokens, max(0, min(self.limits.draft_nodes, room)))
+        tree = self.arrived_draft()
+        if choose_nodes is not None:
+            tree = choose_nodes(tree)
         ahead = len(self.tokens) - self.acknowledged
         steps_alone = self._first_step or (
             ahead < self.limits.run_ahead_tokens if self.run_ahead else self.pending.covers(self.tokens)
@@ -322,6 +327,11 @@ class Session:
         if tree or steps_alone:
             return self._work(feed, tree, chooses=True)
         return None
+
+    def arrived_draft(self) -> DraftTree:
+        """What has arrived below the newest committed token, as far as one verification may go."""
+        room = self.limits.context_tokens - len(self.tokens)
+        return self.pending.usable(self.tokens, max(0, min(self.limits.draft_nodes, room)))
 
     def on_prefilled(self, work: Work) -> bool:
         """A chunk of the prompt is in the cache; False if the session has moved on and the work is void."""

@@ -26,6 +26,7 @@ class ServerSettings(SettingsBase):
     max_sessions: int = Field(16, ge=1, le=100_000)  # a full context of the default target is 190 MB of KV
     frame_bytes: int = Field(1 << 20, ge=4096, le=1 << 28)  # an Open with 250,000 tokens
     draft_nodes: int = Field(64, ge=1, le=4096)  # holds the paper's tree of 62
+    choose_nodes: bool = True  # verify those draft nodes that are worth their time; off: all that have arrived
     prefill_chunk: int = Field(256, ge=1, le=65536)  # keeps other sessions' wait near 0.3 s on one core
     run_ahead_tokens: int = Field(64, ge=1)  # unacknowledged tokens; see ARCHITECTURE.md
     credit_bytes: int = Field(256 * 1024, ge=4096)  # of memory in flight: 0.1 s of a 20 Mbit/s link

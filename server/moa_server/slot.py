@@ -12,6 +12,8 @@ from moa_shared.answer import Finish
 from moa_shared.errors import MoaError
 
 from moa_server.feed import MemoryFeed
+from moa_server.memory_budget import MemoryBudget
+from moa_server.node_choice import NodeChoice
 from moa_server.session import Session
 from moa_server.stepper import CodedRows, Holdings
 
@@ -46,6 +48,9 @@ class Listener(Protocol):
     def on_rows(self, newest: CodedRows) -> None:
         """Memory rows are ready; the newest of them are coded already."""
 
+    def on_spare_time(self) -> None:
+        """Memory may be encoded for which there was no time before."""
+
     def on_failure(self, error: MoaError) -> None:
         """The session is lost."""
 
@@ -60,6 +65,9 @@ class Slot:
     Args:
         token: by which a client finds it again.
         feed: the memory that the attached stream owes its client; None: it wants none.
+        choice: what steps take and which nodes of a draft are worth verifying; None: no drafts come.
+        verifies_all: whether to verify all nodes that have arrived nevertheless.
+        budget: what encoding memory may take.
         listener: the attached stream; None: detached.
         queued: waits for its turn; `stepping`: a forward for it is queued or runs.
     """
@@ -68,6 +76,9 @@ class Slot:
     session: Session
     holdings: Holdings
     feed: MemoryFeed | None = None
+    choice: NodeChoice | None = None
+    verifies_all: bool = False
+    budget: MemoryBudget = field(default_factory=MemoryBudget)
     listener: Listener | None = None
     queued: bool = False
     stepping: bool = False

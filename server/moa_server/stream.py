@@ -20,6 +20,8 @@ from moa_shared.wire import PROTOCOL_VERSION, check_identity, check_protocol, se
 from moa_server.feed import Chunk, MemoryFeed, Plane
 from moa_server.frames import parse, verdict_frame
 from moa_server.host import Host
+from moa_server.memory_budget import MemoryBudget
+from moa_server.node_choice import NodeChoice
 from moa_server.outlet import Outlet
 from moa_server.rows import RowStore
 from moa_server.session import Phase
@@ -48,7 +50,7 @@ class ConverseStream:
         self._host = host
         self._slot: Slot | None = None
         self._codecs: tuple[Codec, ...] = ()
-        self._outlet = Outlet(write, self._code, host.settings.write_seconds)
+        self._outlet = Outlet(write, self._code, self._may_code, host.settings.write_seconds)
         self._reader: asyncio.Task[None] | None = None
 
     async def run(self, frames: AsyncIterator[bytes]) -> None:
@@ -132,6 +134,9 @@ class ConverseStream:
         self._slot = slot
         session = slot.session
         session.run_ahead = message.run_ahead
+        slot.choice = NodeChoice(host.settings.draft_nodes)
+        slot.verifies_all = not host.settings.choose_nodes
+        slot.budget = MemoryBudget()  # this stream's drafter is judged anew
         self._widen(slot, message.reused_state)
         cached = session.on_open(message.tokens, asks=message.HasField("ask"))
         if message.memory_from > len(message.tokens):
@@ -188,6 +193,7 @@ class ConverseStream:
             settings_from_proto(message.sampling),
             message.answer_start,
         )
+        slot.budget.begin_answer()
         if slot.feed is not None:
             self._outlet.void(message.base)
             slot.feed.crop(message.base)
@@ -246,6 +252,9 @@ class ConverseStream:
     def on_rows(self, newest: CodedRows) -> None:
         self._outlet.poke(newest)
 
+    def on_spare_time(self) -> None:
+        self._outlet.poke()
+
     def on_failure(self, error: MoaError) -> None:
         self._slot = None
         self.state = StreamState.ENDED
@@ -273,6 +282,9 @@ class ConverseStream:
 
     def _code(self, chunk: Chunk) -> asyncio.Future[CodedRows]:
         return self._host.engine.code(self._attached(), chunk)
+
+    def _may_code(self) -> bool:
+        return self._slot is not None and self._host.engine.may_code(self._slot)
 
     def _end_answer(self, slot: Slot, finish: Finish) -> None:
         session = slot.session

@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 import pytest
 from moa_server.engine import Engine
 from moa_server.feed import Chunk, MemoryFeed, Plane
+from moa_server.node_choice import NodeChoice
 from moa_server.session import Judgement, Session, SessionLimits, Work
 from moa_server.slot import Slot, Verdict
 from moa_server.stepper import CodedRows, Holdings, Stepper
 from moa_shared.answer import AnswerSettings, Finish
 from moa_shared.codec import Codec
 from moa_shared.errors import InternalError, MoaError, TokenRangeError
+from moa_shared.tree import DraftTree
 
 ANSWER = AnswerSettings(max_tokens=3)
 LIMITS = SessionLimits(100, 50, prefill_chunk=4)
@@ -56,6 +58,7 @@ class Ear:
         self.verdicts: list[Verdict] = []
         self.rows: list[CodedRows] = []
         self.error: MoaError | None = None
+        self.spare_times = 0
         self.ended = asyncio.Event()
         self.got_rows = asyncio.Event()
         self._stepper = stepper
@@ -69,6 +72,9 @@ class Ear:
     def on_rows(self, newest: CodedRows) -> None:
         self.rows.append(newest)
         self.got_rows.set()
+
+    def on_spare_time(self) -> None:
+        self.spare_times += 1
 
     def on_failure(self, error: MoaError) -> None:
         self.error = error
@@ -154,6 +160,47 @@ async def test_rows_wait_for_the_answer_s_first_token(bench: Bench) -> None:
     assert chunk is not None
     assert (chunk.start, chunk.plane) == (0, Plane.MEMORY)
     assert chunk.count <= slot.session.cached
+
+
+async def test_rows_that_cost_too_much_wait_and_then_come_together(bench: Bench) -> None:
+    slot, ear = bench.ask([1] * 3, memory=True)
+    slot.budget.on_step(1.0, 1, 1.0)
+    slot.budget.on_encoded(1e6)  # in debt for good
+    await ear.ended.wait()
+    assert slot.feed is not None
+    assert bench.stepper.order.count("rows") == 1  # of the step that had begun
+    assert slot.feed.unsent_before(Plane.MEMORY, slot.session.cached) == 0  # they are all still to be sent
+
+
+async def test_memory_that_waits_for_time_is_told_when_there_is_some(bench: Bench) -> None:
+    bench.stepper.gate.clear()
+    slot, ear = bench.ask([1], memory=True)
+    slot.budget.on_step(1.0, 1, 1.0)
+    slot.budget.on_encoded(1e6)
+    assert not bench.engine.may_code(slot)
+    assert ear.spare_times == 0
+    bench.stepper.gate.set()
+    await ear.ended.wait()
+    await bench.engine.code(slot, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))  # comes after the last step
+    assert ear.spare_times == 1
+    assert bench.engine.may_code(slot)
+
+
+async def test_only_nodes_worth_their_time_are_verified_unless_all_are_wanted(bench: Bench) -> None:
+    for verifies_all, verified in ((False, 0), (True, 2)):
+        bench.stepper.gate.clear()
+        slot, ear = bench.ask([1])
+        slot.choice, slot.verifies_all = NodeChoice(8), verifies_all
+        for _ in range(50):  # drafts were never right, and verifying is dear
+            slot.choice.on_step(1.0, 0, DraftTree((3,), (-1,)), [7])
+            slot.choice.on_step(100.0, 1, DraftTree((3,), (-1,)), [7])
+        prefix = slot.session.hashes.at(1)
+        slot.session.on_draft(
+            epoch=1, base=1, prefix_hash=prefix, first_node=0, tokens=[7, 3, 3], parents=[], committed=1
+        )
+        bench.stepper.gate.set()
+        await ear.ended.wait()
+        assert ear.verdicts[1].drafted == verified
 
 
 async def test_rows_of_a_forward_that_was_overtaken_are_not_the_session_s(bench: Bench) -> None:

@@ -27,7 +27,8 @@ class Wire:
         self.gate = asyncio.Event()
         self.gate.set()
         self.codings: list[tuple[Chunk, asyncio.Future[CodedRows]]] = []
-        self.outlet = Outlet(self._write, self._code, write_seconds)
+        self.may_code = True
+        self.outlet = Outlet(self._write, self._code, lambda: self.may_code, write_seconds)
 
     async def _write(self, frame: pb.ServerFrame) -> None:
         await self.gate.wait()
@@ -188,3 +189,23 @@ async def test_a_client_that_takes_nothing_in_is_given_up() -> None:
     wire.outlet.put(verdict(1))
     with pytest.raises(UnavailableError, match=r"nothing in for 0\.01 s"):
         await wire.outlet.run()
+
+
+async def test_memory_waits_for_time_unless_it_is_coded_already() -> None:
+    wire = Wire()
+    wire.may_code = False
+    async with wire.running():
+        fed = feed(20)
+        wire.outlet.follow(fed)
+        await wire.settle()
+        assert wire.codings == []
+        newest = Chunk(Plane.MEMORY, 4, 16, Codec.BF16, 16 * ROW)
+        wire.outlet.poke(CodedRows(newest, bytes(newest.nbytes)))
+        await wire.settle()
+        assert wire.written == ["memory 4+16"]
+        wire.may_code = True
+        wire.outlet.poke()
+        await wire.settle()
+        assert [chunk.start for chunk, _ in wire.codings] == [0]
+        wire.finish_coding()
+        await wire.settle()

@@ -1,0 +1,51 @@
+"""How much of the inference thread's time a session's memory rows may take, so that they cost no more than they gain.
+
+Pure. State: a balance in ms. A small share of every forward and half of what accepted drafts have saved come in, what
+encoding took goes out; an answer begins with a loan. Idle time is free and is not told to it.
+Invariant: at any acceptance an answer loses to plain streaming at most SHARE of its time and one plain step.
+"""
+
+from __future__ import annotations
+
+# Of the 3 % that an answer may lose to plain streaming where no draft is ever right, memory takes one; frames that are
+# read and written take the rest.
+SHARE = 0.01
+GAIN = 0.5  # of the time that drafts have saved: the other half is the user's, whatever memory costs
+LOAN_STEPS = 1.0  # plain steps: one right guess pays it back
+
+
+class MemoryBudget:
+    """Of one answer."""
+
+    def __init__(self) -> None:
+        self._balance_ms = 0.0
+        self._plain_ms: float | None = None
+
+    def begin_answer(self) -> None:
+        """Another question: each answer has its own balance."""
+        self._balance_ms = 0.0
+
+    def on_step(self, step_ms: float, tokens: int, plain_ms: float) -> None:
+        """A forward that chose tokens has ended.
+
+        Args:
+            step_ms: what it took; `tokens`: that it committed.
+            plain_ms: what a plain step takes.
+        """
+        self._plain_ms = plain_ms
+        saved_ms = max(0.0, tokens * plain_ms - step_ms)
+        self._balance_ms += SHARE * step_ms + GAIN * saved_ms
+
+    def on_encoded(self, ms: float) -> None:
+        """Encoding has taken so much time that a forward waited for."""
+        self._balance_ms -= ms
+
+    @property
+    def allows_newest(self) -> bool:
+        """Whether rows of the newest tokens may be encoded: they are worth the most, and have the whole loan."""
+        return self._plain_ms is None or self._balance_ms > -LOAN_STEPS * self._plain_ms
+
+    @property
+    def allows_older(self) -> bool:
+        """Whether rows of older tokens may be encoded before there is idle time: half of the loan is theirs."""
+        return self._plain_ms is None or self._balance_ms > -LOAN_STEPS * self._plain_ms / 2
