@@ -56,21 +56,27 @@ class StreamedDrafting:
     Args:
         conversation: whose draft in flight it is.
         rule: how far to draft ahead, and how many nodes a frame waits for.
+        announces_nothing: whether a server that waits for drafts is told when none will come.
     """
 
-    def __init__(self, conversation: Conversation, rule: DraftRule) -> None:
+    def __init__(self, conversation: Conversation, rule: DraftRule, *, announces_nothing: bool = False) -> None:
         self.conversation = conversation
         self.rule = rule
+        self._announces_nothing = announces_nothing
         self.drafted_nodes = 0
         self.sent_nodes = 0
         self._serial = 0
         self._sent = 0  # nodes of the tree in flight that were sent
+        self._exhausted = -1  # committed tokens when the drafter had nothing more to guess
+        self._told_nothing = -1  # committed tokens when the server was told that nothing comes
 
     def next_step(self, now_ms: float) -> DraftStep | None:
         """What the drafter should do now; None: nothing that is worth it."""
         conversation = self.conversation
         draft = conversation.draft
-        if conversation.phase is not Phase.ANSWERING or not self.rule.may_grow(draft, now_ms):
+        if conversation.phase is not Phase.ANSWERING or self._exhausted == len(conversation.tokens):
+            return None
+        if not self.rule.may_grow(draft, now_ms):
             return None
         return DraftStep(self._serial, len(conversation.tokens), draft, conversation.draft_numbers)
 
@@ -85,6 +91,9 @@ class StreamedDrafting:
         self.drafted_nodes += len(tokens)
         if step.serial != self._serial or conversation.phase is not Phase.ANSWERING:
             return False
+        if not tokens:  # nothing more, as long as nothing is committed
+            self._exhausted = step.committed
+            return True
         if parents is None:
             conversation.extend(tokens)
             return True
@@ -103,6 +112,11 @@ class StreamedDrafting:
         conversation = self.conversation
         unsent = conversation.draft_nodes - self._sent
         draft = conversation.draft
+        committed = len(conversation.tokens)
+        if self._announces_nothing and flush and not draft and self._exhausted == committed != self._told_nothing:
+            self.restart()
+            self._told_nothing = self._exhausted = committed
+            return conversation.propose(draft)
         if not unsent or not draft or not (flush or self.rule.may_send(draft, unsent)):
             return None
         message = conversation.draft_message(self._sent)
@@ -126,6 +140,7 @@ class StreamedDrafting:
         """The draft in flight is gone (a new answer, another stream): what is drafted next begins a new one."""
         self._serial += 1
         self._sent = 0
+        self._exhausted = self._told_nothing = -1
 
     def adopt(self, sent: int) -> None:
         """The conversation's draft in flight was made otherwise: goes on with it.

@@ -100,7 +100,7 @@ class Talk:
         self.state = LinkState.OFFLINE if offline else LinkState.GOOD
         self.monitor = LinkMonitor()
         self.window = DraftWindow(TREE_BYTES if self.settings.tree else CHAIN_BYTES, run_ahead=self.settings.run_ahead)
-        self.drafting = StreamedDrafting(self.conversation, self.window)
+        self.drafting = StreamedDrafting(self.conversation, self.window, announces_nothing=not self.settings.run_ahead)
         self._device = device
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
         self._out: deque[Event] = deque()
@@ -186,7 +186,10 @@ class Talk:
 
     async def settle(self) -> AsyncGenerator[Event, None]:
         """Verifies answers that ended alone, as long as there is a server; yields `Settled` for each."""
-        async for event in self._run(lambda: not self._jobs or (self._alone and not self.connection.is_trying)):
+        connection = self.connection
+        async for event in self._run(
+            lambda: not self._jobs or not (connection.is_up or connection.is_trying) or self._forced_offline
+        ):
             yield event
 
     async def stop(self) -> None:
