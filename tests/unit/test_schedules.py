@@ -1,0 +1,224 @@
+"""Client and server as pure state machines with the worst of networks between them: the text is always the target's.
+
+Each schedule loses, doubles and delays frames at random, cuts streams, restarts the server with an empty
+cache, lets the client write alone and come back. Frames of one stream arrive in order (it is TCP), those of a
+stream that broke may still arrive once: late, and at a peer that has moved on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Sequence
+
+import pytest
+from moa_client.conversation import AskMessage, Conversation, DraftMessage, Phase
+from moa_client.streamed_drafting import StreamedDrafting
+from moa_server.session import Session, SessionLimits
+from moa_shared.answer import AnswerSettings, Finish
+from moa_shared.tree import DraftTree
+
+VOCAB = 7  # few tokens, so that wrong guesses are often right a moment later
+LIMITS = SessionLimits(400, VOCAB, draft_nodes=6, prefill_chunk=5, run_ahead_tokens=9)
+SCHEDULES, GROUPS = 10_000, 20
+
+
+def target_token(tokens: Sequence[int]) -> int:
+    """The toy target: what follows depends on everything before it."""
+    value = 1
+    for token in tokens[-12:]:
+        value = (value * 31 + token + 1) % 1009
+    return (value + len(tokens)) % VOCAB
+
+
+def text_after(prompt: Sequence[int], count: int) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(target_token(tokens))
+    return tokens[len(prompt) :]
+
+
+class Rule:
+    """Drafts as far as a schedule says."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+
+    def may_grow(self, draft: DraftTree, now_ms: float) -> bool:
+        return len(draft) < 9
+
+    def may_send(self, draft: DraftTree, unsent: int) -> bool:
+        return self._chance.random() < 0.5
+
+    def on_sent(self, nodes: int) -> None:
+        """Counts nothing."""
+
+
+class Schedule:
+    """One run."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.trouble = self.chance.random()  # some schedules are quiet, some are all trouble
+        self.conversation = Conversation(VOCAB)
+        self.drafting = StreamedDrafting(self.conversation, Rule(self.chance))
+        self.run_ahead = self.chance.random() < 0.7
+        self.server = self._new_session()
+        self.up: deque[AskMessage | DraftMessage | int] = deque()
+        self.down: deque[tuple[int, int, tuple[int, ...], Finish]] = deque()
+        self.is_open = False
+        self.written: list[int] = []
+        self.prompt = [self.chance.randrange(VOCAB) for _ in range(self.chance.randint(1, 12))]
+        self.settings = AnswerSettings(max_tokens=self.chance.randint(1, 40))
+
+    def _new_session(self) -> Session:
+        return Session(LIMITS, end_of_text=frozenset(), decode=lambda _: "", run_ahead=self.run_ahead)
+
+    def run(self) -> list[int]:
+        self.conversation.ask(self.prompt, self.settings)
+        for _ in range(3000):
+            if self.conversation.phase is Phase.IDLE:
+                return list(self.conversation.answer)
+            self.step()
+        raise AssertionError("the answer does not end")
+
+    def step(self) -> None:
+        chance, roll = self.chance, self.chance.random()
+        if roll < 0.06 * self.trouble:
+            self.cut()
+        elif roll < 0.08 * self.trouble:
+            self.cut()
+            self.server = self._new_session()  # restarted: it has lost everything
+        elif roll < 0.14:
+            self.reach() if not self.is_open else self.repeat()
+        elif roll < 0.4:
+            self.draft()
+        elif roll < 0.6 and self.up:
+            self.deliver_up()
+        elif roll < 0.8 and self.down:
+            self.deliver_down()
+        elif self.is_open or chance.random() < 0.5:
+            self.work()
+        else:
+            self.reach()
+
+    def cut(self) -> None:
+        """The stream breaks; what is under way may be lost, or still arrive."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        while self.up and self.chance.random() < 0.5:
+            self.deliver_up()
+        while self.down and self.chance.random() < 0.5:
+            self.deliver_down()
+        self.up.clear()
+        self.down.clear()
+        if self.conversation.phase is Phase.ANSWERING and self.chance.random() < 0.7:
+            self.written = [self.guess(place) for place in range(self.chance.randint(0, 15))]
+            limit = self.settings.max_tokens - len(self.conversation.answer)
+            self.written = self.written[:limit]
+        self.drafting.restart()
+        self.conversation.drop_draft()
+
+    def reach(self) -> None:
+        """A new stream: Open with everything, the Ask, and what was written alone as one long draft."""
+        if self.is_open or self.conversation.phase is not Phase.ANSWERING:
+            return
+        self.is_open = True
+        ask = self.conversation.resume()
+        self.drafting.restart()
+        self.server.on_open(list(self.conversation.tokens), asks=True)
+        self.up.append(ask)
+        if self.written:
+            self.up.append(self.conversation.propose(DraftTree.chain(self.written)))
+            self.drafting.adopt(len(self.written))
+            self.written = []
+
+    def repeat(self) -> None:
+        """A frame comes twice."""
+        if self.up and isinstance(self.up[0], DraftMessage):
+            self.up.appendleft(self.up[0])
+        if self.down:
+            self.down.appendleft(self.down[0])
+
+    def guess(self, place: int) -> int:
+        """What the drafter says `place` tokens after the text: right as long as chance will have it."""
+        tokens = [*self.conversation.tokens]
+        for _ in range(place):
+            tokens.append(target_token(tokens))
+        return target_token(tokens) if self.chance.random() < 0.8 else self.chance.randrange(VOCAB)
+
+    def draft(self) -> None:
+        if not self.is_open or self.conversation.phase is not Phase.ANSWERING or not self.conversation.answer:
+            return
+        step = self.drafting.next_step(0.0)
+        if step is not None:
+            count = self.chance.randint(1, 3)
+            parents = [self.chance.randint(-1, len(step.draft) + index - 1) for index in range(count)]
+            depths = [0, *step.draft.depths]
+            tokens = []
+            for parent in parents:
+                depths.append(depths[parent + 1] + 1)
+                tokens.append(self.guess(depths[-1] - 1))
+            if self.chance.random() < 0.2:
+                self.deliver_down()  # a verdict overtakes the drafter
+            self.drafting.on_drafted(step, tokens, parents)
+        message = self.drafting.take_frame(flush=self.chance.random() < 0.5)
+        if message is not None:
+            self.up.append(message)
+        elif self.chance.random() < 0.3:
+            self.up.append(len(self.conversation.tokens))
+
+    def deliver_up(self) -> None:
+        if not self.up:
+            return
+        frame, server = self.up.popleft(), self.server
+        if isinstance(frame, AskMessage):
+            backlog = server.on_ask(frame.base, frame.prefix_hash, frame.tokens, frame.settings, frame.answer_start)
+            if backlog.tokens or backlog.finish is not Finish.UNFINISHED:
+                self.say(backlog.base, backlog.tokens, backlog.finish)
+        elif isinstance(frame, DraftMessage):
+            server.on_draft(**{name: getattr(frame, name) for name in DraftMessage.__slots__})
+        else:
+            server.on_ack(frame)
+
+    def say(self, base: int, tokens: tuple[int, ...], finish: Finish) -> None:
+        if self.is_open:
+            self.down.append((base, self.server.hashes.at(base), tokens, finish))
+
+    def deliver_down(self) -> None:
+        if self.down:
+            self.drafting.on_verdict(*self.down.popleft())
+
+    def work(self) -> None:
+        work = self.server.next_work()
+        if work is None:
+            if self.is_open and not self.up and not self.down and not self.run_ahead:
+                self.up.append(self.conversation.propose(self.conversation.draft))  # it waits for a draft
+                self.drafting.adopt(len(self.conversation.draft))
+            elif self.is_open and not self.up and not self.down:
+                self.up.append(len(self.conversation.tokens))
+            return
+        if self.chance.random() < 0.2:
+            self.deliver_up()  # something arrives during the forward
+        if not work.chooses:
+            self.server.on_prefilled(work)
+            return
+        before = [*self.server.tokens[: work.cached], *work.feed]
+        chosen = [target_token(before)]
+        chosen += [
+            target_token([*before, *(work.tree.tokens[at] for at in work.tree.path_to(node))])
+            for node in range(len(work.tree))
+        ]
+        judgement = work.judge(chosen)
+        base = len(self.server.tokens)
+        if self.server.on_judged(work, judgement):
+            self.say(base, judgement.taken, judgement.finish)
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_the_text_is_the_targets_whatever_happens(group: int) -> None:
+    for seed in range(group * SCHEDULES // GROUPS, (group + 1) * SCHEDULES // GROUPS):
+        schedule = Schedule(seed)
+        expected = text_after(schedule.prompt, schedule.settings.max_tokens)
+        assert schedule.run() == expected, f"schedule {seed}"
