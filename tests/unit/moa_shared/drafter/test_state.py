@@ -37,7 +37,8 @@ def make_decoder(reused_layers: int = 0, dtype: torch.dtype = torch.float32) -> 
         )
     ).requires_grad_(False)
     config = dataclasses.replace(CONFIG, reused_layers=reused_layers)
-    embeddings = torch.randn(30, 16, generator=torch.Generator().manual_seed(7)).to(dtype)
+    embeddings = torch.randn(30, 16, generator=torch.Generator().manual_seed(7))
+    embeddings = embeddings if dtype is torch.int8 else embeddings.to(dtype)
     return Checkpoint(config, fresh_tensors(config, seed=4), "").decoder(
         dtype, embeddings, embeddings, list(model.model.layers[4 - reused_layers :]), model.model.norm
     )
