@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Sequence
 
 import pytest
-from moa_client.conversation import AskMessage, Conversation, DraftMessage, Phase
+from moa_client.conversation import AskMessage, Conversation, DraftMessage, Phase, Progress
 from moa_client.streamed_drafting import StreamedDrafting
-from moa_server.session import Session, SessionLimits
+from moa_server.session import Judgement, Session, SessionLimits, Work
 from moa_shared.answer import AnswerSettings, Finish
+from moa_shared.errors import MoaError
 from moa_shared.tree import DraftTree
 
 VOCAB = 7  # few tokens, so that wrong guesses are often right a moment later
@@ -191,7 +192,8 @@ class Schedule:
             self.drafting.on_verdict(*self.down.popleft())
 
     def work(self) -> None:
-        work = self.server.next_work()
+        server = self.server
+        work = server.next_work()
         if work is None:
             if self.is_open and not self.up and not self.down and not self.run_ahead:
                 self.up.append(self.conversation.propose(self.conversation.draft))  # it waits for a draft
@@ -199,20 +201,24 @@ class Schedule:
             elif self.is_open and not self.up and not self.down:
                 self.up.append(len(self.conversation.tokens))
             return
+        before = [*server.tokens[: work.cached], *work.feed]
         if self.chance.random() < 0.2:
             self.deliver_up()  # something arrives during the forward
+        if self.chance.random() < 0.2 * self.trouble:
+            self.cut()  # and its stream breaks, and the client is back before it ends
+            self.reach()
+            self.deliver_up()
         if not work.chooses:
-            self.server.on_prefilled(work)
+            server.on_prefilled(work)
             return
-        before = [*self.server.tokens[: work.cached], *work.feed]
         chosen = [target_token(before)]
         chosen += [
             target_token([*before, *(work.tree.tokens[at] for at in work.tree.path_to(node))])
             for node in range(len(work.tree))
         ]
         judgement = work.judge(chosen)
-        base = len(self.server.tokens)
-        if self.server.on_judged(work, judgement):
+        base = len(server.tokens)
+        if server.on_judged(work, judgement):
             self.say(base, judgement.taken, judgement.finish)
 
 
@@ -222,3 +228,35 @@ def test_the_text_is_the_targets_whatever_happens(group: int) -> None:
         schedule = Schedule(seed)
         expected = text_after(schedule.prompt, schedule.settings.max_tokens)
         assert schedule.run() == expected, f"schedule {seed}"
+
+
+def test_a_server_that_trusts_drafts_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check can fail: here the server takes the first node of every draft for the target's word."""
+    judge = Work.judge
+
+    def trusting(self: Work, chosen: Sequence[int]) -> Judgement:
+        first = self.tree.tokens[0] if self.tree else chosen[0]
+        return judge(self, [first, *chosen[1:]])
+
+    monkeypatch.setattr(Work, "judge", trusting)
+    schedules = [Schedule(seed) for seed in range(30)]
+    wrong = sum(schedule.run() != text_after(schedule.prompt, schedule.settings.max_tokens) for schedule in schedules)
+    assert wrong > 10
+
+
+def test_a_client_that_takes_repeated_verdicts_for_new_ones_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Conversation.on_verdict
+
+    def forgetful(self: Conversation, base: int, prefix_hash: int, tokens: Sequence[int], finish: Finish) -> Progress:
+        held = len(self.tokens)
+        return take(self, held, self.hashes.at(held), tokens, finish)
+
+    monkeypatch.setattr(Conversation, "on_verdict", forgetful)
+    wrong = 0
+    for seed in range(30):
+        schedule = Schedule(seed)
+        try:
+            wrong += schedule.run() != text_after(schedule.prompt, schedule.settings.max_tokens)
+        except (MoaError, AssertionError):
+            wrong += 1
+    assert wrong > 10
