@@ -22,6 +22,7 @@ from moa_client.answering import answer
 from moa_client.link import Link, connect
 from moa_client.loading import Device, load_device
 from moa_client.settings import SECTION, ClientSettings
+from moa_client.sources import find_sources
 from moa_client.talk import Talk
 
 HELP = """\
@@ -190,8 +191,10 @@ def _interruptible() -> Iterator[None]:
 async def _begin(settings: ClientSettings, link: Link) -> Chat:
     """Describe, load and check; imports torch as late as here."""
     served = await link.describe()
+    progress = make_progress()
+    sources = await find_sources(settings, link, served, progress)
     with _interruptible():
-        device = load_device(settings, served, make_progress())
+        device = load_device(settings, served, progress, sources)
     vocab_size = int(device.files.config["vocab_size"])
     talk = Talk(link, device, vocab_size, Codec[settings.codec.upper()])
     return Chat(settings, device, talk, write, remark)

@@ -152,6 +152,30 @@ class Link:
         check_protocol(response.protocol_version, PROTOCOL_VERSION)
         return response
 
+    async def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
+        """One call of FetchDrafter, message by message.
+
+        Raises:
+            MoaError: the server's refusal, or that it is silent.
+        """
+        call = self._stub.FetchDrafter(request)
+        try:
+            while True:
+                async with asyncio.timeout(self.silence_seconds):
+                    message = await call.read()
+                if message is EOF:
+                    return
+                self.traffic.down_bytes += message.ByteSize() + FRAME_OVERHEAD_BYTES
+                yield message
+        except TimeoutError:
+            raise UnavailableError(
+                f"The server at {self.address} has sent nothing for {self.silence_seconds:g} s."
+            ) from None
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from None
+        finally:
+            call.cancel()
+
     async def open(self, message: pb.Open, seconds: float | None = None) -> tuple[Stream, pb.Opened]:
         """Opens a conversation.
 

@@ -15,14 +15,15 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, fresh_tensors, load_checkpoint
 from moa_shared.drafting import CHAIN, CopyGuesser, GrowthShape, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.errors import ConfigError, MismatchError
-from moa_shared.models import ModelFiles, load_part, load_target_model, load_tokenizer, resolve
+from moa_shared.errors import ConfigError, MismatchError, ModelSourceError
+from moa_shared.models import ModelFiles, load_part, load_target_model, load_tokenizer
+from moa_shared.models.end_of_text import end_of_text
 from moa_shared.progress import Progress
-from moa_shared.shipped import shipped_drafter
 from moa_shared.wire import check_identity
 
 from moa_client.drafters import ClientDrafter, LookupDrafter, MoaDrafter, Recipe
 from moa_client.settings import ClientSettings
+from moa_client.sources import Sources, resolve_sources
 
 DTYPES = {"int8": torch.int8, "bf16": torch.bfloat16, "float32": torch.float32}
 
@@ -48,12 +49,17 @@ class Device:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of some tokens, for stop strings."""
-        text: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
-        return text
+        text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text  # as the server reads it
 
 
-def load_device(settings: ClientSettings, served: pb.DescribeResponse, progress: Progress) -> Device:
+def load_device(
+    settings: ClientSettings, served: pb.DescribeResponse, progress: Progress, sources: Sources | None = None
+) -> Device:
     """Loads everything.
+
+    Args:
+        sources: the files; None: --model and the package's drafter, without asking the server for any.
 
     Raises:
         ConfigError: drafts that are larger than the server takes.
@@ -61,7 +67,8 @@ def load_device(settings: ClientSettings, served: pb.DescribeResponse, progress:
         MoaError: a model or checkpoint that cannot be loaded.
     """
     _check_draft_size(settings, served.limits.draft_nodes)
-    files = resolve(settings.model or "default", settings.cache_dir, progress)
+    sources = sources or resolve_sources(settings, served, progress)
+    files = sources.files
     identity = pb.Identity(
         target_id=files.target_id,
         target_fingerprint=bytes.fromhex(files.fingerprint),
@@ -75,29 +82,38 @@ def load_device(settings: ClientSettings, served: pb.DescribeResponse, progress:
     elif settings.drafter == "random":
         drafter = _moa_drafter(_random_checkpoint(files), files, settings, reads_memory=False)
     elif settings.drafter != "none":
-        checkpoint = _checkpoint(settings, files, served, progress)
+        checkpoint = _checkpoint(settings, sources, progress)
         if checkpoint is not None:
             identity.drafter_fingerprint = bytes.fromhex(checkpoint.fingerprint)
             check_identity(served.identity, identity)
             drafter = _moa_drafter(checkpoint, files, settings, reads_memory=True)
             memory_width = checkpoint.config.memory_width
             state_width = checkpoint.config.hidden_size if checkpoint.config.reused_layers else 0
-    return Device(files, load_tokenizer(files), identity, drafter, memory_width, state_width)
+    tokenizer = load_tokenizer(files)
+    return Device(
+        files,
+        tokenizer,
+        identity,
+        drafter,
+        memory_width,
+        state_width,
+        end_of_text(files, tokenizer.eos_token_id),
+        served.limits.context_tokens or int(files.config.get("max_position_embeddings") or 1 << 31),
+    )
 
 
 def _check_draft_size(settings: ClientSettings, most: int) -> None:
     chain = settings.mode == "chain" or settings.drafter == "lookup"
     name, value = ("length", settings.length) if chain else ("nodes", settings.nodes)
-    if settings.drafter != "none" and value > most:
+    if settings.drafter != "none" and 0 < most < value:
         raise ConfigError(
             f"--{name} is {value}, the server verifies at most {most} draft tokens at once.",
             hint=f"Give --{name} {most} or less.",
         )
 
 
-def _checkpoint(
-    settings: ClientSettings, files: ModelFiles, served: pb.DescribeResponse, progress: Progress
-) -> Checkpoint | None:
+def _checkpoint(settings: ClientSettings, sources: Sources, progress: Progress) -> Checkpoint | None:
+    files = sources.files
     if settings.drafter != "default":
         checkpoint = load_checkpoint(Path(settings.drafter))
         if checkpoint.config.target_fingerprint not in ("", files.fingerprint):
@@ -108,12 +124,11 @@ def _checkpoint(
                 hint="Give a drafter that was trained for this target, or --drafter none.",
             )
         return checkpoint
-    path = shipped_drafter(files.fingerprint)
-    if path is None or not served.identity.drafter_fingerprint:
-        where = "with this package" if path is None else "at the server"
+    if sources.drafter is None:
+        where = "here" if sources.served.identity.drafter_fingerprint else "at the server"
         progress.note(f"There is no drafter for {files.target_id} {where}: the server answers by plain steps.")
         return None
-    return load_checkpoint(path)
+    return load_checkpoint(sources.drafter)
 
 
 def _moa_drafter(
@@ -134,6 +149,13 @@ def _states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings)
     dtype = torch.bfloat16 if weights is torch.int8 else weights  # of the target's parts as they are read
     config = checkpoint.config
     parts = load_part(files, ["model.embed_tokens.weight", "lm_head.weight"], dtype)
+    for name, part in parts.items():
+        if part.shape != (config.vocab_size, config.hidden_size):
+            raise ModelSourceError(
+                f"{name} of {files.target_id} has the shape {list(part.shape)}, the drafter needs "
+                f"{[config.vocab_size, config.hidden_size]}.",
+                hint="Give a drafter that was trained for this target.",
+            )
     reused, final_norm = None, None
     if config.reused_layers:
         last = range(config.target_layers - config.reused_layers, config.target_layers)

@@ -20,9 +20,15 @@ class ClientSettings(SettingsBase):
     """
 
     server: str = "127.0.0.1:50051"
-    model: str = ""  # empty: what the server names, if it is the default model
+    model: str = ""  # empty: the server's, from the cache or fetched from it
     drafter: str = "default"
     mode: Literal["chain", "tree"] = "tree"
+    drafting: Literal["streamed", "rounds"] = "streamed"
+    run_ahead: bool = True  # the server steps on when no draft has come
+    reconcile: Literal["verify", "keep"] = "verify"
+    embeddings: Literal["int8", "bf16"] = "int8"  # as fetched: half the download, drafts alike (docs/adr/0010-fetch.md)
+    offline: bool = False
+    json_events: bool = False
     length: int = Field(5, ge=1, le=64)  # of a chain; longer ones do not pay while acceptance is low
     depth: int = Field(4, ge=1, le=16)  # with breadth and nodes: the tree that paid best on the default target
     breadth: int = Field(4, ge=1, le=64)

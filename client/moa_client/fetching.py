@@ -1,0 +1,273 @@
+"""Fetches from a server what drafting for its target needs, into the cache folder.
+
+State: a folder `fetched/<target>` of whole, checked files, and `.partial` files beside them, from which a broken
+download goes on. Invariant: a file has its final name only once its sha256 is what the manifest said. Nothing that is
+fetched is ever executed or unpickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import ChecksumError, MoaError, NotFoundError, OverloadedError, ProtocolError, UnavailableError
+from moa_shared.models import ModelFiles
+from moa_shared.models.cache import disk_full, is_disk_full, locked, require_space
+from moa_shared.models.digest import hash_file, remembered_hash
+from moa_shared.models.family import check_family
+from moa_shared.models.files import read_config
+from moa_shared.models.tokenizer_hash import hash_tokenizer
+from moa_shared.progress import Progress, Task
+
+from moa_client.backoff import Backoff
+from moa_client.link import Link
+
+RECORD = "fetched.json"
+MOST_FILES = 64  # a manifest names about fifteen
+FRUITLESS_ATTEMPTS = 6  # in a row, about ten seconds: then the user should hear of it
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(json|txt|model|jinja|safetensors)")
+TENSORS = {
+    "bf16": (pb.PART_EMBEDDINGS_BF16, pb.PART_HEAD_BF16, pb.PART_REUSED_LAYERS),
+    "int8": (pb.PART_EMBEDDINGS_INT8, pb.PART_HEAD_INT8, pb.PART_REUSED_LAYERS),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What of a server's files a client needs, beyond configuration and tokenizer.
+
+    Args:
+        target: embeddings, head and reused layers.
+        drafter: the checkpoint whose memory is served.
+        precision: of embeddings and head.
+    """
+
+    target: bool
+    drafter: bool
+    precision: Literal["bf16", "int8"]
+
+    @property
+    def kinds(self) -> Collection[int]:
+        return {
+            int(pb.PART_TEXT),
+            *(TENSORS[self.precision] if self.target else ()),
+            *((pb.PART_DRAFTER,) if self.drafter else ()),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Parts on this disk; `drafter` is None where none was wanted, or the server has none."""
+
+    files: ModelFiles
+    drafter: Path | None
+
+
+def find_fetched(root: Path, identity: pb.Identity, wanted: Wanted) -> Fetched | None:
+    """What was fetched before, if it is all there."""
+    folder = _folder(root, identity)
+    try:
+        record = json.loads((folder / RECORD).read_text("utf-8"))
+        entries = [_entry(name, value) for name, value in record["files"].items()]
+        manifest = pb.PartManifest(identity=identity, files=entries)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    chosen = _choose(manifest, wanted)
+    if _lacking(chosen, wanted) or any(not _is_whole(folder / entry.name, entry, root) for entry in chosen):
+        return None
+    try:
+        return _describe(folder, root, manifest, chosen)
+    except MoaError:
+        return None  # then it is fetched anew
+
+
+async def fetch(link: Link, root: Path, wanted: Wanted, progress: Progress) -> Fetched:
+    """Fetches what is missing.
+
+    Raises:
+        UnavailableError: the server does not answer any more; what has come is kept.
+        ChecksumError: what came is not what the manifest says.
+        ProtocolError: the server sends what it must not.
+        DiskFullError: no room.
+        MoaError: the server's refusal.
+    """
+    manifest = await _fetch_manifest(link)
+    chosen = _choose(manifest, wanted)
+    if lacking := _lacking(chosen, wanted):
+        raise NotFoundError(
+            f"The server has no {lacking} for clients.", hint="Give --model and --drafter, or --drafter lookup or none."
+        )
+    folder = _folder(root, manifest.identity)
+    with locked(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        missing = [entry for entry in chosen if not _is_whole(folder / entry.name, entry, root)]
+        sizes = {entry.name: _partial_size(folder, entry) for entry in missing}
+        total, there = sum(entry.size for entry in missing), sum(sizes.values())
+        if missing:
+            require_space(folder, total - there, "What is fetched from the server")
+            with progress.task(f"Fetching the drafter for {manifest.identity.target_id}", total, is_bytes=True) as task:
+                task.reach(there)
+                for entry in missing:
+                    await _fetch_file(link, folder, entry, task)
+        parts = _describe(folder, root, manifest, chosen)
+        _write_record(folder, manifest)
+    return parts
+
+
+async def _fetch_manifest(link: Link) -> pb.PartManifest:
+    async for message in link.fetch(pb.FetchDrafterRequest()):
+        manifest = message.manifest
+        _check_manifest(manifest)
+        return manifest
+    raise ProtocolError("a manifest", "the end of the call")
+
+
+def _check_manifest(manifest: pb.PartManifest) -> None:
+    """Raises ProtocolError for names, sizes or hashes that must not be."""
+    if not 0 < len(manifest.files) <= MOST_FILES or len(manifest.identity.target_fingerprint) != 32:
+        raise ProtocolError(f"a manifest of 1 to {MOST_FILES} files", f"{len(manifest.files)}")
+    names = [entry.name for entry in manifest.files]
+    for entry in manifest.files:
+        if not NAME.fullmatch(entry.name) or ".." in entry.name or names.count(entry.name) > 1 or entry.name == RECORD:
+            raise ProtocolError("a plain name of a file to fetch", repr(entry.name[:100]))
+        if len(entry.sha256) != 32:
+            raise ProtocolError(f"a sha256 for {entry.name}", f"{len(entry.sha256)} bytes")
+
+
+def _choose(manifest: pb.PartManifest, wanted: Wanted) -> list[pb.PartFile]:
+    """The files to fetch; of several drafters the one whose memory is served."""
+    served = manifest.identity.drafter_fingerprint
+    return [
+        entry
+        for entry in manifest.files
+        if entry.kind in wanted.kinds and (entry.kind != pb.PART_DRAFTER or entry.sha256 == served)
+    ]
+
+
+def _lacking(chosen: Sequence[pb.PartFile], wanted: Wanted) -> str:
+    """What is wanted and not among the chosen files; empty if nothing."""
+    kinds = {entry.kind for entry in chosen}
+    if wanted.drafter and pb.PART_DRAFTER not in kinds:
+        return "drafter"
+    if wanted.target and TENSORS[wanted.precision][0] not in kinds:
+        return f"embeddings in {wanted.precision}"
+    return ""
+
+
+async def _fetch_file(link: Link, folder: Path, entry: pb.PartFile, task: Task) -> None:
+    """One file, from where it is to its end, over as many calls and connections as it takes."""
+    partial = _partial(folder, entry)
+    backoff, fruitless = Backoff(), 0
+    offset = _partial_size(folder, entry)
+    while offset < entry.size:
+        before = offset
+        try:
+            request = pb.FetchDrafterRequest(name=entry.name, offset=offset, sha256=entry.sha256)
+            async for message in link.fetch(request):
+                chunk = message.chunk
+                if chunk.offset != offset or not 0 < len(chunk.data) <= entry.size - offset:
+                    raise ProtocolError(f"{entry.name} from {offset} on", f"{len(chunk.data)} bytes at {chunk.offset}")
+                _append(partial, offset, chunk.data)
+                offset += len(chunk.data)
+                task.advance(len(chunk.data))
+            if offset == before:
+                raise ProtocolError(f"{entry.size} bytes of {entry.name}", f"{offset}")
+            fruitless = 0
+        except (UnavailableError, OverloadedError) as error:
+            fruitless = 1 if offset > before else fruitless + 1
+            if fruitless >= FRUITLESS_ATTEMPTS:
+                raise type(error)(
+                    error.message, hint="Start again when the server is there: what has come is kept."
+                ) from None
+            if offset > before:
+                backoff.reset()
+            await asyncio.sleep(backoff.next_seconds())
+            await link.renew()
+    await asyncio.to_thread(_accept, partial, folder / entry.name, entry)
+
+
+def _append(partial: Path, offset: int, data: bytes) -> None:
+    try:
+        with partial.open("ab" if offset else "wb") as file:
+            file.write(data)
+    except OSError as error:
+        if is_disk_full(error):
+            raise disk_full(partial.parent, None, "what is fetched from the server") from None
+        raise
+
+
+def _accept(partial: Path, final: Path, entry: pb.PartFile) -> None:
+    """The finished download gets its name, if it is what was announced."""
+    if not entry.size:
+        partial.touch()
+    digest = hash_file(partial)
+    if digest != entry.sha256.hex():
+        partial.unlink()
+        raise ChecksumError(
+            f"{entry.name} from the server has the sha256 {digest[:12]}, expected {entry.sha256.hex()[:12]}.",
+            hint="It was thrown away: start again, or use another server.",
+        )
+    partial.replace(final)
+
+
+def _is_whole(path: Path, entry: pb.PartFile, root: Path) -> bool:
+    return path.is_file() and remembered_hash(path, root) == entry.sha256.hex()
+
+
+def _partial(folder: Path, entry: pb.PartFile) -> Path:
+    return folder / f"{entry.name}.{entry.sha256.hex()[:12]}.partial"
+
+
+def _partial_size(folder: Path, entry: pb.PartFile) -> int:
+    path = _partial(folder, entry)
+    size = path.stat().st_size if path.is_file() else 0
+    if size > entry.size:
+        path.unlink()
+        return 0
+    return size
+
+
+def _folder(root: Path, identity: pb.Identity) -> Path:
+    return root / "fetched" / identity.target_fingerprint.hex()[:32]
+
+
+def _describe(folder: Path, root: Path, manifest: pb.PartManifest, chosen: Sequence[pb.PartFile]) -> Fetched:
+    """The parts as the files of a model, of which only parts are asked.
+
+    Raises:
+        MoaError: they are no such files.
+    """
+    identity = manifest.identity
+    config = read_config(folder)
+    check_family(config, identity.target_id)
+    tensors = (*TENSORS["bf16"], *TENSORS["int8"])
+    weights = tuple(folder / entry.name for entry in chosen if entry.kind in tensors)
+    files = ModelFiles(
+        identity.target_id,
+        folder,
+        config,
+        weights,
+        identity.target_fingerprint.hex(),
+        hash_tokenizer(folder, root),
+    )
+    drafters = [folder / entry.name for entry in chosen if entry.kind == pb.PART_DRAFTER]
+    return Fetched(files, drafters[0] if drafters else None)
+
+
+def _write_record(folder: Path, manifest: pb.PartManifest) -> None:
+    """Notes what a later start finds without asking the server."""
+    files = {entry.name: [entry.kind, entry.size, entry.sha256.hex()] for entry in manifest.files}
+    beside = folder / f"{RECORD}.partial"
+    beside.write_text(json.dumps({"files": files}, indent=1) + "\n", "utf-8")
+    beside.replace(folder / RECORD)
+
+
+def _entry(name: str, value: Sequence[Any]) -> pb.PartFile:
+    kind, size, sha256 = value
+    return pb.PartFile(name=name, kind=kind, size=size, sha256=bytes.fromhex(sha256))

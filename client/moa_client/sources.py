@@ -1,0 +1,167 @@
+"""Where a device's half comes from: the cache, the package, or the server itself.
+
+What a server described is remembered by its address, so that the device can go on with it when the server is not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import MoaError
+from moa_shared.models import DEFAULT, ModelFiles, resolve
+from moa_shared.models.cache import cache_root
+from moa_shared.models.digest import recall, remember, remembered_hash
+from moa_shared.models.files import describe_folder
+from moa_shared.models.gguf import entry_of, is_converted
+from moa_shared.models.manifest import MANIFEST, check_manifest
+from moa_shared.models.packaged import DEFAULT_MODEL
+from moa_shared.progress import Progress
+from moa_shared.shipped import shipped_drafter
+from moa_shared.wire import PROTOCOL_VERSION
+
+from moa_client.fetching import Wanted, fetch, find_fetched
+from moa_client.link import Link
+from moa_client.settings import ClientSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Files for a device.
+
+    Args:
+        served: what the server describes, or described when it was last there.
+        drafter: checkpoint of --drafter default; None: there is none for this target.
+    """
+
+    served: pb.DescribeResponse
+    files: ModelFiles
+    drafter: Path | None
+
+
+async def find_sources(
+    settings: ClientSettings, link: Link, served: pb.DescribeResponse, progress: Progress
+) -> Sources:
+    """Everything for this server's target; what is not here is fetched from it.
+
+    Raises:
+        MoaError: why that cannot be.
+    """
+    root = cache_root(settings.cache_dir)
+    _remember(root, settings.server, served)
+    identity = served.identity
+    files = _named(settings, progress) or _find_converted(root, identity.target_fingerprint.hex())
+    drafter = _shipped(settings, identity)
+    wanted = _wanted(settings, identity, have_files=files is not None, have_drafter=drafter is not None)
+    if files is None or wanted.drafter:
+        parts = find_fetched(root, identity, wanted) or await fetch(link, root, wanted, progress)
+        files = files or parts.files
+        drafter = drafter or parts.drafter
+    return Sources(served, files, drafter)
+
+
+def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources | None:
+    """What is there without a server: of the one that was at this address, else of the default target; None: nothing.
+
+    Raises:
+        MoaError: a --model that cannot be used.
+    """
+    root = cache_root(settings.cache_dir)
+    served = _recall(root, settings.server)
+    files = _named(settings, progress)
+    if served is None or (files is not None and files.fingerprint != served.identity.target_fingerprint.hex()):
+        files = files or _find_default(root)
+        served = _describe_alone(files, root) if files is not None else None
+    if served is None:
+        return None
+    identity = served.identity
+    files = files or _find_converted(root, identity.target_fingerprint.hex())
+    drafter = _shipped(settings, identity)
+    wanted = _wanted(settings, identity, have_files=files is not None, have_drafter=drafter is not None)
+    if files is None or wanted.drafter:
+        parts = find_fetched(root, identity, wanted)
+        if parts is None:
+            return None
+        files = files or parts.files
+        drafter = drafter or parts.drafter
+    return Sources(served, files, drafter)
+
+
+def resolve_sources(settings: ClientSettings, served: pb.DescribeResponse, progress: Progress) -> Sources:
+    """Without asking the server for files: --model as it is named, and the drafter of the package."""
+    files = resolve(settings.model or DEFAULT, settings.cache_dir, progress)
+    return Sources(served, files, _shipped(settings, served.identity))
+
+
+def _named(settings: ClientSettings, progress: Progress) -> ModelFiles | None:
+    return resolve(settings.model, settings.cache_dir, progress) if settings.model else None
+
+
+def _shipped(settings: ClientSettings, identity: pb.Identity) -> Path | None:
+    """The package's drafter, if the server has that one."""
+    if settings.drafter != "default" or not identity.drafter_fingerprint:
+        return None
+    path = shipped_drafter(identity.target_fingerprint.hex())
+    if path is None or remembered_hash(path, cache_root(settings.cache_dir)) != identity.drafter_fingerprint.hex():
+        return None
+    return path
+
+
+def _wanted(settings: ClientSettings, identity: pb.Identity, *, have_files: bool, have_drafter: bool) -> Wanted:
+    drafts_itself = settings.drafter not in ("lookup", "none")
+    if settings.drafter == "default":
+        drafts_itself = bool(identity.drafter_fingerprint)
+    return Wanted(
+        target=drafts_itself and not have_files,
+        drafter=drafts_itself and settings.drafter == "default" and not have_drafter,
+        precision=settings.embeddings,
+    )
+
+
+def _find_converted(root: Path, fingerprint: str) -> ModelFiles | None:
+    """The whole target, if it was converted here before."""
+    for manifest in sorted((root / "models").glob(f"*/{MANIFEST}")):
+        try:
+            files = describe_folder(manifest.parent, check_manifest(manifest.parent, root), root)
+        except MoaError:
+            continue  # damaged, or of another kind: it is not needed
+        if files.fingerprint == fingerprint:
+            return files
+    return None
+
+
+def _find_default(root: Path) -> ModelFiles | None:
+    entry = entry_of(DEFAULT_MODEL.gguf_sha256, root)
+    return describe_folder(entry, check_manifest(entry, root), root) if is_converted(entry) else None
+
+
+def _describe_alone(files: ModelFiles, root: Path) -> pb.DescribeResponse | None:
+    """What a server of this target would say, where its drafter is in the package."""
+    drafter = shipped_drafter(files.fingerprint)
+    return pb.DescribeResponse(
+        protocol_version=PROTOCOL_VERSION,
+        identity=pb.Identity(
+            target_id=files.target_id,
+            target_fingerprint=bytes.fromhex(files.fingerprint),
+            tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
+            drafter_fingerprint=bytes.fromhex(remembered_hash(drafter, root)) if drafter else b"",
+        ),
+    )
+
+
+def _remember(root: Path, address: str, served: pb.DescribeResponse) -> None:
+    remember(root, _key(address), {"address": address, "described": served.SerializeToString().hex()})
+
+
+def _recall(root: Path, address: str) -> pb.DescribeResponse | None:
+    try:
+        return pb.DescribeResponse.FromString(bytes.fromhex(str(recall(root, _key(address))["described"])))
+    except (KeyError, ValueError, DecodeError):
+        return None
+
+
+def _key(address: str) -> str:
+    return "server-" + hashlib.sha256(address.encode()).hexdigest()[:32]
