@@ -33,12 +33,16 @@ class ByteCounter:
     """Made by `counting`."""
 
     def __init__(self, upstream: str) -> None:
-        host, _, port = upstream.rpartition(":")
-        self._upstream = (host, int(port))
+        self.redirect(upstream)
         self._up = 0
         self._down = 0
         self._connections: set[asyncio.Task[None]] = set()
         self.address = ""
+
+    def redirect(self, upstream: str) -> None:
+        """New connections go to this "host:port"; those that are open stay where they are."""
+        host, _, port = upstream.rpartition(":")
+        self._upstream = (host, int(port))
 
     def read(self) -> Bytes:
         """What has passed so far; may be called from any thread."""

@@ -1,7 +1,7 @@
 """`moa-bench cut`: answers whose link is cut or reset, or whose server is killed, at random times.
 
-State: one server that can be killed and started again on its port, one emulated link, one client. An answer meets as
-many incidents as its time allows; its text is held against that of an undisturbed one.
+State: one server that can be killed and replaced, one emulated link, one client. An answer meets as many incidents as
+its time allows; its text is held against that of an undisturbed one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,31 +56,45 @@ class CutEffort:
 QUICK = CutEffort(2, 1, 1, 1, 32)
 
 
-class RestartableServer:
-    """A server that can die and come back on its port.
+class MortalServer:
+    """A server behind one address that can die and be replaced by another one, which knows nothing of its sessions.
+
+    The replacement is started beforehand, so that the time without a server is the bench's to choose.
 
     Args:
-        start: starts one on a port (0: any).
+        start: starts a server.
+        address: where clients find it, a relay's.
+        redirect: tells the relay where the server is.
     """
 
-    def __init__(self, start: Callable[[int], AbstractContextManager[Child]]) -> None:
+    def __init__(
+        self, start: Callable[[], AbstractContextManager[Child]], address: str, redirect: Callable[[str], object]
+    ) -> None:
+        self.address = address
         self._start = start
-        self._stack = ExitStack()
-        self._child = self._stack.enter_context(start(0))
+        self._redirect = redirect
+        self._pool = ThreadPoolExecutor(1)
+        self._child, self._stack = self._launch()
+        redirect(self._child.address)
+        self._next = self._pool.submit(self._launch)
 
-    @property
-    def address(self) -> str:
-        return self._child.address
+    def _launch(self) -> tuple[Child, ExitStack]:
+        stack = ExitStack()
+        return stack.enter_context(self._start()), stack
 
-    def kill_and_restart(self) -> None:
-        """Returns when the new one is ready."""
-        port = int(self.address.rpartition(":")[2])
+    def kill_and_replace(self, seconds: float) -> None:
+        """Returns when the other one is in its place, after `seconds` or when it can be called."""
         self._child.kill()
         self._stack.close()
-        self._child = self._stack.enter_context(self._start(port))
+        time.sleep(seconds)
+        self._child, self._stack = self._next.result()
+        self._redirect(self._child.address)
+        self._next = self._pool.submit(self._launch)
 
     def close(self) -> None:
         self._stack.close()
+        self._next.result()[1].close()
+        self._pool.shutdown()
 
 
 def run_cut(
@@ -102,6 +117,7 @@ def run_cut(
     import torch
     from moa_shared.models import load_tokenizer, resolve
 
+    from moa_bench.byte_counter import counting
     from moa_bench.drafters import drafter_file, find_drafter
     from moa_bench.link.network import SURE_QUESTIONS
     from moa_bench.prompts import chat_tokens
@@ -115,8 +131,11 @@ def run_cut(
     with on_cores(own_cores), asyncio.Runner() as runner, ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
         drafter = str(drafter_file(find_drafter(files), files, folder))
-        server = RestartableServer(
-            lambda port: running_server(model, dtype="float32", drafter=drafter, cores=server_cores, port=port)
+        relay = stack.enter_context(counting("127.0.0.1:1"))  # until there is a server: a port where nothing listens
+        server = MortalServer(
+            lambda: running_server(model, dtype="float32", drafter=drafter, cores=server_cores),
+            relay.address,
+            relay.redirect,
         )
         stack.callback(server.close)
         running = stack.enter_context(linked(chosen, server.address, seed=effort.seed, cores=own_cores))
@@ -179,7 +198,7 @@ class _Stage:
     def __init__(
         self,
         link: RunningLink,
-        server: RestartableServer,
+        server: MortalServer,
         connect: Callable[[Script], SplitClient],
         prompts: Sequence[Sequence[int]],
         answer_tokens: int,
@@ -240,7 +259,7 @@ class _Stage:
         elif planned.kind is Kind.RESET:
             self._link.reset()
         else:
-            self._server.kill_and_restart()
+            self._server.kill_and_replace(planned.seconds)
 
 
 def _since(began_s: float, struck: Sequence[Struck]) -> list[Struck]:

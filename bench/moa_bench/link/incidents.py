@@ -13,9 +13,9 @@ from enum import StrEnum
 
 from moa_bench.shown_text import Moment
 
-# Of a cut: shorter than a client's timer (a hand-over) to much longer (a lift), as many in each octave.
-SHORTEST_CUT_S = 0.06
-LONGEST_CUT_S = 3.0
+# Without link or server: shorter than a client's timer (a hand-over) to much longer (a lift), as many in each octave.
+SHORTEST_S = 0.06
+LONGEST_S = 3.0
 # From the answer's begin, or from when the incident before was over: the prompt is being read, text comes, is verified.
 EARLIEST_S, LATEST_S = 0.0, 1.5
 
@@ -23,7 +23,7 @@ EARLIEST_S, LATEST_S = 0.0, 1.5
 class Kind(StrEnum):
     CUT = "cut"  # everything sent is lost for a time
     RESET = "reset"  # every connection ends with a reset
-    KILL = "kill"  # the server dies and is started again
+    KILL = "kill"  # the server dies, and another one takes its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Planned:
 
     Args:
         after_s: from the answer's begin or the end of the incident before.
-        seconds: how long a cut lasts.
+        seconds: how long a cut lasts, or how long there is no server at least.
     """
 
     kind: Kind
@@ -86,7 +86,7 @@ def plan_incidents(cuts: int, resets: int, kills: int, seed: int) -> list[Planne
         Planned(
             kind,
             draw.uniform(EARLIEST_S, LATEST_S),
-            SHORTEST_CUT_S * (LONGEST_CUT_S / SHORTEST_CUT_S) ** draw.random() if kind is Kind.CUT else 0.0,
+            0.0 if kind is Kind.RESET else SHORTEST_S * (LONGEST_S / SHORTEST_S) ** draw.random(),
         )
         for kind in kinds
     ]
