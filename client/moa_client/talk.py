@@ -16,12 +16,13 @@ from typing import Literal
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.answer import AnswerSettings, Finish, FinishRule
-from moa_shared.codec import Codec
+from moa_shared.codec import Codec, row_bytes
 from moa_shared.errors import InternalError, MoaError, ProtocolError, UnavailableError
 from moa_shared.estimates import Smoothed
 from moa_shared.tree import ROOT, DraftTree
 from moa_shared.wire import PROTOCOL_VERSION
 
+from moa_client.codec_ladder import CodecLadder
 from moa_client.connection import Came, Connection, Down, Up
 from moa_client.conversation import NO_DRAFT, Conversation, Phase
 from moa_client.draft_window import CHAIN_BYTES, TREE_BYTES, DraftWindow
@@ -108,6 +109,7 @@ class Talk:
         self._desk = DrafterDesk(device.drafter, self._inbox.put_nowait) if device.drafter is not None else None
         self._codec = codec
         self._intake = self._new_intake()
+        self._ladder = self._new_ladder()
         self._jobs = Jobs()
         self._current: Job | None = None
         self._forced_offline = offline
@@ -438,6 +440,7 @@ class Talk:
             return
         self._resume_token = opened.resume_token
         self._told_server = len(self.conversation.tokens)
+        self._ladder = self._new_ladder()
         self.monitor.on_opened(now, up.took_ms)
         self.window.rtt_ms.add(up.took_ms)
         self._last_error = None
@@ -539,6 +542,7 @@ class Talk:
             self._commit(job, progress.tokens)
             if self._desk is not None:
                 self._tell_drafter(self._desk, self.conversation.tokens)
+            self._adapt(now, len(progress.tokens))
             if self._intake is not None and (not progress.kept_draft or self.settings.drafting == "rounds"):
                 self._hold_until_ms = now + self._row_lag.high
             self._round_due = True
@@ -581,6 +585,7 @@ class Talk:
             raise ProtocolError("no memory that was not asked for", f"a Memory frame of plane {memory.plane}")
         before = self._intake.newest
         self._intake.on_frame(memory, len(self.conversation.tokens))
+        self._ladder.on_memory(len(memory.payload))
         if before < self._intake.newest == len(self.conversation.tokens) - 1:
             self._row_lag.add(now - self._verdict_ms)
             self._hold_until_ms = 0.0
@@ -716,6 +721,14 @@ class Talk:
 
     # ------------------------------------------------------------ small things
 
+    def _adapt(self, now: float, tokens: int) -> None:
+        """Changes the memory's codec as the link's goodput asks for."""
+        if self._intake is None:
+            return
+        behind = len(self.conversation.tokens) - 1 - tokens - self._intake.newest  # rows follow their verdict
+        if (codec := self._ladder.on_verdict(now, tokens, behind)) is not None:
+            self.connection.send(set_codec=pb.SetCodec(codec=codec.value))  # type: ignore[arg-type]
+
     def _grade(self) -> None:
         """Good or slow, by how many steps of the server a round trip lasts."""
         rtt_ms, step_ms = self.monitor.rtt_ms, self.window.step_ms
@@ -735,6 +748,10 @@ class Talk:
     def _codecs(self) -> tuple[Codec, ...]:
         """What is offered: the wanted one, and those that take fewer bytes."""
         return tuple(codec for codec in Codec if codec >= self._codec)
+
+    def _new_ladder(self) -> CodecLadder:
+        widths = [width for width in (self._device.memory_width, self._device.state_width) if width]
+        return CodecLadder(self._codecs, lambda codec: sum(row_bytes(codec, width) for width in widths))
 
     def _new_intake(self) -> MemoryIntake | None:
         device = self._device
