@@ -2,7 +2,7 @@
 
 The target's own greedy text is written once; then every verification of it is replayed: the drafter sees the tokens
 and the memory rows that the client would hold, and what of its guesses follows the text is accepted. With greedy text
-this is the real verification, since a verdict is a function of the text alone. State: one `DraftState` a replay.
+this is the real verification, since a verdict is a function of the text alone. State: one drafter's state a replay.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Protocol
 
 import torch
 from moa_shared.coupling import Sampling
-from moa_shared.drafter import Checkpoint, DraftDecoder, DraftState, MemoryEncoder
-from moa_shared.drafting import draft_chain, draft_tree
+from moa_shared.drafter import BaselineState, Checkpoint, DraftState
+from moa_shared.drafting import CopyGuesser, TextIndex, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.tree import DraftTree, longest_path
 
@@ -29,10 +30,12 @@ class Shape:
 
     nodes: int
     tree: TreeShape | None = None
+    merges_copies: bool = False  # what the conversation suggests stands in trees too
 
     @property
     def name(self) -> str:
-        return f"chain of {self.nodes}" if self.tree is None else f"tree of {self.nodes}"
+        copies = " and copies" if self.merges_copies else ""
+        return f"chain of {self.nodes}" if self.tree is None else f"tree of {self.nodes}{copies}"
 
 
 @dataclass(slots=True)
@@ -72,54 +75,115 @@ class Acceptance:
         return [after / before for before, after in pairwise(reached) if before]
 
 
-class Subject:
-    """A drafter under test, with the target that it drafts for."""
+class Subject(Protocol):
+    """What is under test, with the target that it drafts for."""
+
+    teacher: Teacher
+
+    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[Shape]) -> list[Acceptance]:
+        """Acceptance of each shape over one answer (whose first token the prefill gives)."""
+        ...
+
+    def write(self, known: Sequence[int], length: int) -> list[int]:
+        """Greedy text behind tokens that the server has verified, all but the newest with their memory."""
+        ...
+
+
+class DrafterSubject:
+    """A checkpoint of any kind."""
 
     def __init__(self, checkpoint: Checkpoint, teacher: Teacher, dtype: torch.dtype) -> None:
         self.teacher = teacher
-        self.encoder: MemoryEncoder = checkpoint.encoder(dtype)
-        self.decoder: DraftDecoder = checkpoint.decoder(
-            dtype,
-            teacher.embeddings,
-            teacher.head,
-            teacher.reused,
-            teacher.final_norm if teacher.reused_layers else None,
-        )
+        self._reads_last_hidden = checkpoint.config.reads_last_hidden
+        self._rows = checkpoint.rows(dtype) if checkpoint.config.memory_width else None
+        norm = teacher.final_norm if teacher.reused_layers else None
+        self._new_state = checkpoint.states(dtype, teacher.embeddings, teacher.head, teacher.reused, norm)
 
     @torch.inference_mode()
     def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[Shape]) -> list[Acceptance]:
-        """Acceptance of each shape over one answer (whose first token the prefill gives)."""
         ids = [*prompt, *answer]
-        batch = torch.tensor([ids])
-        target = self.teacher.run(batch, torch.arange(len(ids))[None], None)
-        memory = self.encoder.encode(target.kv[0])
-        state = None if target.state is None else target.state[0]
+        memory, state = self._read(ids)
         return [self._replay(ids, len(prompt), memory, state, shape) for shape in shapes]
+
+    @torch.inference_mode()
+    def write(self, known: Sequence[int], length: int) -> list[int]:
+        drafter = self._new_state()
+        drafter.extend(known)
+        memory, state = self._read(known[:-1])
+        drafter.append_memory(0, memory)
+        if state is not None:
+            drafter.append_reused_state(0, state)
+        return list(draft_chain(drafter, length, GREEDY).tokens)
+
+    def _read(self, ids: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Memory rows of a text, and the state that enters the first reused layer."""
+        target = self.teacher.run(torch.tensor([ids]), torch.arange(len(ids))[None], None)
+        source = target.last_hidden[0] if self._reads_last_hidden else target.kv[0]
+        memory = torch.empty(len(ids), 0) if self._rows is None else self._rows(source)
+        return memory, None if target.state is None else target.state[0]
 
     def _replay(
         self, ids: Sequence[int], prompt: int, memory: torch.Tensor, state: torch.Tensor | None, shape: Shape
     ) -> Acceptance:
-        drafter = DraftState(self.decoder)
+        drafter = self._new_state()
+        copies = CopyGuesser() if shape.merges_copies else None
         counts = Acceptance()
         known = 0
         newest = prompt  # position of the newest committed token; the prefill chose it
         while newest + 1 < len(ids):
-            drafter.extend(ids[len(drafter.tokens) : newest + 1])
+            new = ids[len(drafter.tokens) : newest + 1]
+            drafter.extend(new)
+            if copies is not None:
+                copies.extend(new)
             drafter.append_memory(known, memory[known:newest])
             if state is not None:
                 drafter.append_reused_state(known, state[known:newest])
             known = newest
-            tree = self._draft(drafter, shape, len(ids) - 1 - newest)
-            path, _ = longest_path(tree, ids[newest + 1], _choices(tree, ids, newest))
-            counts.add(len(path))
-            newest += len(path) + 1
+            tree = _draft(drafter, shape, len(ids) - 1 - newest, copies)
+            newest += _verify(tree, ids, newest, counts)
         return counts
 
-    @staticmethod
-    def _draft(drafter: DraftState, shape: Shape, room: int) -> DraftTree:
-        if shape.tree is not None:
-            return draft_tree(drafter, shape.tree, GREEDY)[0]
-        return draft_chain(drafter, min(shape.nodes, room), GREEDY)
+
+class LookupSubject:
+    """Prompt look-up: a chain copied from the conversation, whatever the shape."""
+
+    def __init__(self, teacher: Teacher, longest: int = 3) -> None:
+        self.teacher = teacher
+        self._longest = longest  # tokens that must agree: as the client has it
+
+    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[Shape]) -> list[Acceptance]:
+        ids = [*prompt, *answer]
+        return [self._replay(ids, len(prompt), shape) for shape in shapes]
+
+    def write(self, known: Sequence[int], length: int) -> list[int]:
+        """Ends where there is nothing to copy."""
+        text = TextIndex(self._longest)
+        text.restart(known)
+        return list(text.continuation(length))
+
+    def _replay(self, ids: Sequence[int], prompt: int, shape: Shape) -> Acceptance:
+        text, counts = TextIndex(self._longest), Acceptance()
+        text.restart(ids[: prompt + 1])
+        newest = prompt
+        while newest + 1 < len(ids):
+            tokens = text.continuation(min(shape.nodes, len(ids) - 1 - newest))
+            moved = _verify(DraftTree.chain(tokens), ids, newest, counts)
+            text.extend(ids[newest + 1 : newest + 1 + moved])
+            newest += moved
+        return counts
+
+
+def _draft(drafter: DraftState | BaselineState, shape: Shape, room: int, copies: CopyGuesser | None) -> DraftTree:
+    if shape.tree is not None:
+        return draft_tree(drafter, shape.tree, GREEDY, copies)[0]
+    return draft_chain(drafter, min(shape.nodes, room), GREEDY)
+
+
+def _verify(tree: DraftTree, ids: Sequence[int], newest: int, counts: Acceptance) -> int:
+    """Counts what of a draft follows the text; the tokens committed."""
+    path, _ = longest_path(tree, ids[newest + 1], _choices(tree, ids, newest))
+    counts.add(len(path))
+    return len(path) + 1
 
 
 def _choices(tree: DraftTree, ids: Sequence[int], newest: int) -> list[int]:

@@ -45,7 +45,7 @@ class TrainingBaseline(nn.Module):
             self.spec_model_fc = nn.Linear(2 * hidden, hidden, bias=False)
         else:
             self.layers = nn.ModuleList(layers)
-            self.norm = RMSNorm(hidden, eps)
+        self.output_norm = RMSNorm(hidden, eps) if config.output_norm else None
         self._stack = layers
         self._rotary = Rotary(head_dim, config.rope_parameters)
 
@@ -66,7 +66,7 @@ class TrainingBaseline(nn.Module):
             normed, attention = layer.input_layernorm(x), layer.self_attn
             queries, keys = (rotate(part, cos, sin) for part in (attention.queries(normed), attention.keys(normed)))
             x = layer.finish(x, attend(queries, keys, attention.values(normed), visible[:, None]))
-        feature = x if self.config.kind == EAGLE2 else self.norm(x)
+        feature = x if self.output_norm is None else self.output_norm(x)
         return Prediction(feature, None, target.last_hidden, x)
 
 

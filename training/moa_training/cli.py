@@ -126,6 +126,8 @@ def fit(config: Path) -> None:
 )
 @click.option("--chain", type=click.IntRange(1), default=5, show_default=True, help="Drafts of the chain.")
 @click.option("--nodes", type=click.IntRange(1), default=24, show_default=True, help="Of the tree.")
+@click.option("--more-nodes", type=click.IntRange(1), multiple=True, help="A further size of the tree; repeatable.")
+@click.option("--copies", is_flag=True, help="Trees merge what the conversation suggests (prompt look-up).")
 @click.option("--depth", type=click.IntRange(1), default=5, show_default=True, help="Of the tree.")
 @click.option("--breadth", type=click.IntRange(1), default=6, show_default=True, help="Of the tree.")
 @click.option("--alone", type=click.IntRange(0), default=96, show_default=True, help="Tokens written alone; 0: none.")
@@ -141,6 +143,8 @@ def evaluate(
     prompt_tokens: int,
     chain: int,
     nodes: int,
+    more_nodes: tuple[int, ...],
+    copies: bool,
     depth: int,
     breadth: int,
     alone: int,
@@ -149,7 +153,8 @@ def evaluate(
     """Acceptance of CHECKPOINT on QUESTIONS: tokens per target forward, by category and by position; and
     how it goes on alone where the server is cut off.
 
-    CHECKPOINT is a file, a folder with drafter.safetensors, or default, the one that comes with the package.
+    CHECKPOINT is a file, a folder with drafter.safetensors, default (the one that comes with the package), lookup
+    (prompt look-up, a chain copied from the conversation) or none (plain steps).
     QUESTIONS is a file of JSON lines ({"category", "turns": [text]}), or a folder of such.
     """
     from moa_shared.drafting.dynamic_tree import TreeShape
@@ -164,6 +169,8 @@ def evaluate(
         answer_tokens=answer_tokens,
         chain=chain,
         tree=TreeShape(depth, breadth, nodes),
+        more_nodes=more_nodes,
+        copies=copies,
         longest_prompt=prompt_tokens,
         threads=threads,
         standalone_tokens=alone,

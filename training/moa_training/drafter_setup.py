@@ -36,7 +36,7 @@ def drafter_config(settings: FitSettings, files: ModelFiles) -> DrafterConfig:
             rope_parameters=dict(target.rope_parameters),
             reused_layers=wanted.reused_layers,
             draft_vocab=min(wanted.draft_vocab, target.vocab_size),
-            output_norm=wanted.output_norm and wanted.reused_layers == 0 and wanted.kind == "moa",
+            output_norm=wanted.output_norm and wanted.reused_layers == 0,
             unscaled_memory_rope=wanted.unscaled_memory_rope,
             kind=wanted.kind,
             own_layers=wanted.own_layers if wanted.kind == "independent" else 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,12 @@ from moa_shared.models import ModelFiles, resolve
 from moa_shared.progress import Progress
 from moa_shared.shipped import shipped_drafter
 
-from moa_training.acceptance import Acceptance, Shape, Subject
+from moa_training.acceptance import Acceptance, DrafterSubject, LookupSubject, Shape, Subject
 from moa_training.questions import AnsweredQuestion, answer_questions, read_questions
 from moa_training.standalone import CUTS, StandaloneQuality, standalone_quality
 from moa_training.teacher import Teacher
 
-DEFAULT = "default"
+DEFAULT, LOOKUP, NONE = "default", "lookup", "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,8 @@ class EvaluationOptions:
         answer_tokens: where the target's answers are cut off.
         chain: drafts of the chain.
         tree: of the dynamic tree.
+        more_nodes: sizes of further trees of the same depth and breadth.
+        copies: trees merge what the conversation suggests.
         longest_prompt: questions with longer prompts are left out.
         standalone_tokens: written alone behind each cut; 0: not measured.
     """
@@ -45,6 +47,13 @@ class EvaluationOptions:
     dtype: torch.dtype = torch.bfloat16
     threads: int = 1
     standalone_tokens: int = 96
+    more_nodes: tuple[int, ...] = ()
+    copies: bool = False
+
+    @property
+    def trees(self) -> list[TreeShape]:
+        """The tree whose acceptance length counts stands last."""
+        return [*(replace(self.tree, nodes=nodes) for nodes in self.more_nodes), self.tree]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +144,21 @@ def evaluate(name: str, questions_path: Path, options: EvaluationOptions, progre
     if options.threads:
         torch.set_num_threads(options.threads)
     files = resolve(options.target, progress=progress)
-    checkpoint = load_fitting_checkpoint(name, files)
+    checkpoint = None if name in (LOOKUP, NONE) else load_fitting_checkpoint(name, files)
     questions, left_out = read_questions(questions_path, files, options.limit, options.longest_prompt)
-    teacher = Teacher.load(files, checkpoint.config.reused_layers, options.dtype, torch.device("cpu"))
+    reused = 0 if checkpoint is None else checkpoint.config.reused_layers
+    teacher = Teacher.load(files, reused, options.dtype, torch.device("cpu"))
     answered = answer_questions(questions, files, teacher.model, options.answer_tokens, options.dtype, progress)
-    shapes = [Shape(options.chain), Shape(options.tree.nodes, options.tree)]
-    subject = Subject(checkpoint, teacher, options.dtype)
+    shapes = [Shape(0)]  # plain steps
+    subject: Subject = LookupSubject(teacher)
+    if checkpoint is not None:
+        subject = DrafterSubject(checkpoint, teacher, options.dtype)
+        shapes = [Shape(options.chain), *(Shape(tree.nodes, tree, options.copies) for tree in options.trees)]
+    elif name == LOOKUP:
+        shapes = [Shape(options.chain)]
     acceptance = _replay_all(subject, answered, shapes, progress)
-    standalone = _cut_all(subject, answered, options.standalone_tokens, progress) if options.standalone_tokens else {}
+    cuts = options.standalone_tokens and name != NONE
+    standalone = _cut_all(subject, answered, options.standalone_tokens, progress) if cuts else {}
     return Evaluation(name, files.target_id, len(questions), left_out, acceptance, standalone)
 
 

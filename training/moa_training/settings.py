@@ -23,9 +23,7 @@ class DrafterSettings(SettingsBase):
     own_layers: int = Field(default=4, gt=0, description="of an independent model; a seventh of the default target's")
     eagle_noise: float = Field(default=0.2, ge=0, description="width of the noise on EAGLE-2's inputs; authors: 0.2")
     lsa: bool = Field(default=True, description="false: the memory is the target's last hidden state (ablation)")
-    norms_near_zero: bool = Field(
-        default=False, description="authors' mistake: norms start near 0 (cold starts)"
-    )
+    norms_near_zero: bool = Field(default=False, description="authors' mistake: norms start near 0 (cold starts)")
     unscaled_memory_rope: bool = Field(default=False, description="authors' mistake: CA and LSA lose rope scaling")
     reused_layers: int = Field(default=0, ge=0, description="N, the target's last layers that the drafter runs too")
     draft_vocab: int = Field(default=16384, ge=0, description="tokens that the drafter can propose; 0: all")

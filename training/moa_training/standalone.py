@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from moa_shared.coupling import Sampling
-from moa_shared.drafter import DraftState
-from moa_shared.drafting import draft_chain
 
 from moa_training.acceptance import Subject
 
@@ -72,7 +69,7 @@ def standalone_quality(
         return quality
     quality.questions = 1
     known = [*prompt, *answer[:cut]]
-    written = _write(subject, known, length)
+    written = subject.write(known, length)
     for first in FIRST:
         if len(rest) >= first:
             equal = sum(ours == theirs for ours, theirs in zip(written[:first], rest[:first], strict=False))
@@ -81,6 +78,8 @@ def standalone_quality(
         share = repeated_share(text)
         if share is not None:
             quality.add(name, share)
+    if not written:  # nothing to copy
+        return quality
     ids = [*known, *written]
     run = subject.teacher.run(torch.tensor([ids]), torch.arange(len(ids))[None], None)
     logits = (run.last_hidden[0, len(known) - 1 : -1] @ subject.teacher.head.t()).float()
@@ -93,18 +92,6 @@ def standalone_quality(
         share = sum(a and f for a, f in zip(agrees, fresh, strict=True)) / sum(fresh)
         quality.add("new_agreement", share, sum(fresh))
     return quality
-
-
-def _write(subject: Subject, known: Sequence[int], length: int) -> list[int]:
-    """Greedy text of the drafter behind tokens that the server has verified, all but the newest with their memory."""
-    drafter = DraftState(subject.decoder)
-    drafter.extend(known)
-    before = torch.tensor([known[:-1]])
-    run = subject.teacher.run(before, torch.arange(before.shape[1])[None], None)
-    drafter.append_memory(0, subject.encoder.encode(run.kv[0]))
-    if run.state is not None:
-        drafter.append_reused_state(0, run.state[0])
-    return list(draft_chain(drafter, length, Sampling()).tokens)
 
 
 def _fresh(known: Sequence[int], written: Sequence[int]) -> list[bool]:

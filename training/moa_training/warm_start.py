@@ -48,8 +48,8 @@ def starting_tensors(
                     hint="Leave the kv_heads and mlp settings out, or set warm_start = false.",
                 )
             tensors[part] = value.clone()
-    for name in {"output_norm.weight", "norm.weight"} & tensors.keys():
-        tensors[name] = teacher.final_norm.state_dict()["weight"].float().cpu().clone()
+    if config.output_norm:
+        tensors["output_norm.weight"] = teacher.final_norm.state_dict()["weight"].float().cpu().clone()
     return tensors
 
 

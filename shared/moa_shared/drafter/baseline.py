@@ -41,7 +41,10 @@ def baseline_shapes(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
             f"{name}.input_layernorm.weight": (hidden,),
             f"{name}.post_attention_layernorm.weight": (hidden,),
         }
-    shapes |= {f"{FC}.weight": (hidden, 2 * hidden)} if config.kind == EAGLE2 else {"norm.weight": (hidden,)}
+    if config.kind == EAGLE2:
+        shapes[f"{FC}.weight"] = (hidden, 2 * hidden)
+    if config.output_norm:
+        shapes["output_norm.weight"] = (hidden,)
     if config.draft_vocab:
         shapes["draft_ids"] = (config.draft_vocab,)
     return shapes
@@ -73,9 +76,9 @@ class BaselineDecoder:
         ]
         self._fc = make_linear([_linear(tensors[f"{FC}.weight"])], dtype) if config.kind == EAGLE2 else None
         self._norm: Norm | None = None
-        if config.kind != EAGLE2:
+        if config.output_norm:
             norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-            norm.load_state_dict({"weight": tensors["norm.weight"]})
+            norm.load_state_dict({"weight": tensors["output_norm.weight"]})
             self._norm = Norm(norm, self.dtype)
         self.angles = Angler(Rotary(head_dim, config.rope_parameters), self.dtype)
         self.draft_ids = tensors.get("draft_ids")
@@ -94,9 +97,13 @@ class BaselineDecoder:
             return rows
         return self._fc(torch.cat((rows, features), dim=-1))
 
-    def logits(self, out: torch.Tensor) -> torch.Tensor:
-        """[rows, hidden size] of the last layer to [rows, draft vocab]."""
-        return self._head(out if self._norm is None else self._norm(out))
+    def features(self, out: torch.Tensor) -> torch.Tensor:
+        """What the head takes, and EAGLE-2's next row, of the last layer's rows."""
+        return out if self._norm is None else self._norm(out)
+
+    def logits(self, features: torch.Tensor) -> torch.Tensor:
+        """[rows, hidden size] (post-norm feature) to [rows, draft vocab]."""
+        return self._head(features)
 
 
 def _layer(config: DrafterConfig, tensors: Mapping[str, torch.Tensor], name: str) -> DecoderLayer:

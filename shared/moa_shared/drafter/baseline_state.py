@@ -111,13 +111,22 @@ class BaselineState:
 
     @torch.inference_mode()
     def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
-        """Adds draft nodes (parents: numbers in order of addition, -1 the root); [nodes, draft vocab] logits after each.
+        """Adds draft nodes (parents: node numbers, -1 the root); [nodes, draft vocab] logits after each.
 
         Raises:
             InternalError: no draft is under way.
         """
         if not self._drafting:
             raise InternalError("Draft nodes were added before a draft was begun.")
+        logits = []
+        while tokens:  # a node takes its parent's output: those whose parents are among the new ones come after them
+            known = len(self._nodes)
+            now = next((place for place, parent in enumerate(parents) if parent >= known), len(tokens))
+            logits.append(self._expand(tokens[:now], parents[:now]))
+            tokens, parents = tokens[now:], parents[now:]
+        return torch.cat(logits)
+
+    def _expand(self, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
         nodes, known = self._nodes, len(self._nodes)
         nodes.add(tokens, parents)
         newest = self._newest()
@@ -162,7 +171,7 @@ class BaselineState:
             queries, keys_values = layer.project(x, angles)
             cache.append(keys_values)
             x = layer.attend(x, queries, cache.keys_values, visible)
-        return x
+        return self.decoder.features(x)
 
     def _keep_rows(self, rows: int) -> None:
         """Drops the committed tokens' rows from `rows` on."""

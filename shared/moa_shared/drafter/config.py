@@ -77,8 +77,7 @@ class DrafterConfig:
                 self.output_norm and self.reused_layers
             ),
             "kind must be moa, eagle2 or independent": self.kind in (MOA, EAGLE2, INDEPENDENT),
-            "only moa reuses layers or owns an output norm": self.kind == MOA
-            or not (self.reused_layers or self.output_norm),
+            "only moa reuses layers": self.kind == MOA or not self.reused_layers,
         }
         for rule, holds in checks.items():
             if not holds:

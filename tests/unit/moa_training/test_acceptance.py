@@ -3,16 +3,17 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import moa_training.acceptance
 import pytest
 import torch
 from moa_server.target import Target
 from moa_shared.coupling import Sampling, select
 from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, fresh_tensors
-from moa_shared.drafting import draft_chain, draft_tree
+from moa_shared.drafting import CopyGuesser, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.models import ModelFiles, load_target_model
 from moa_shared.tree import DraftTree, longest_path
-from moa_training.acceptance import Acceptance, Shape, Subject
+from moa_training.acceptance import Acceptance, DrafterSubject, LookupSubject, Shape
 from moa_training.drafter_setup import drafter_config
 from moa_training.settings import FitSettings
 from moa_training.teacher import Teacher
@@ -22,13 +23,13 @@ SHAPES = [Shape(4), Shape(9, TreeShape(depth=3, breadth=3, nodes=9))]
 PROMPT = random.Random(1).choices(range(5, 90), k=11)
 
 
-def checkpoint(files: ModelFiles, reused: int) -> tuple[Checkpoint, Teacher]:
+def checkpoint(files: ModelFiles, reused: int, kind: str = "moa") -> tuple[Checkpoint, Teacher]:
     settings = FitSettings.model_validate(
         {
             "shards": ["a"],
             "output": "o",
             "budget": {"tokens": 1},
-            "drafter": {"reused_layers": reused, "draft_vocab": 60},
+            "drafter": {"kind": kind, "own_layers": 2, "reused_layers": reused, "draft_vocab": 60},
         }
     )
     config: DrafterConfig = drafter_config(settings, files)
@@ -38,7 +39,7 @@ def checkpoint(files: ModelFiles, reused: int) -> tuple[Checkpoint, Teacher]:
 
 
 @torch.inference_mode()
-def verify(files: ModelFiles, subject: Subject, shape: Shape, tokens: int) -> tuple[list[int], Acceptance]:
+def verify(files: ModelFiles, subject: DrafterSubject, shape: Shape, tokens: int) -> tuple[list[int], Acceptance]:
     """The real thing: the server's target and cache, a draft and a verdict at a time."""
     model: Any = load_target_model(files, torch.float32)
     target = Target(model)
@@ -49,9 +50,9 @@ def verify(files: ModelFiles, subject: Subject, shape: Shape, tokens: int) -> tu
     states = [first.state]
     ids += select(first.logits[-1:], [len(ids)], Sampling())
     while len(ids) < len(PROMPT) + tokens:
-        drafter, newest = DraftState(subject.decoder), len(ids) - 1
+        drafter, newest = subject._new_state(), len(ids) - 1
         drafter.extend(ids)
-        drafter.append_memory(0, subject.encoder.encode(cache.lsa_input(0, newest)))
+        drafter.append_memory(0, subject._rows(cache.lsa_input(0, newest)))
         if layer is not None:
             drafter.append_reused_state(0, torch.cat([state for state in states if state is not None]))
         if shape.tree is None:
@@ -74,7 +75,7 @@ def verify(files: ModelFiles, subject: Subject, shape: Shape, tokens: int) -> tu
 @pytest.mark.parametrize("reused", [0, 1, 2])
 @pytest.mark.parametrize("shape", SHAPES, ids=["chain", "tree"])
 def test_the_replay_counts_what_the_real_verifier_accepts(files: ModelFiles, reused: int, shape: Shape) -> None:
-    subject = Subject(*checkpoint(files, reused), torch.float32)
+    subject = DrafterSubject(*checkpoint(files, reused), torch.float32)
     answer, expected = verify(files, subject, shape, 40)
     (got,) = subject.replay(PROMPT, answer[:40], [shape])
     assert got.forwards == expected.forwards
@@ -83,19 +84,19 @@ def test_the_replay_counts_what_the_real_verifier_accepts(files: ModelFiles, reu
 
 
 def test_an_oracle_is_accepted_whole_and_a_liar_never(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = Subject(*checkpoint(files, 0), torch.float32)
+    subject = DrafterSubject(*checkpoint(files, 0), torch.float32)
     answer = random.Random(2).choices(range(5, 90), k=21)
 
-    def oracle(drafter: DraftState, shape: Shape, room: int) -> DraftTree:
+    def oracle(drafter: DraftState, shape: Shape, room: int, _: CopyGuesser | None) -> DraftTree:
         at = len(drafter.tokens) - len(PROMPT)
         return DraftTree.chain(answer[at : at + min(shape.nodes, room)])
 
-    monkeypatch.setattr(Subject, "_draft", staticmethod(oracle))
+    monkeypatch.setattr(moa_training.acceptance, "_draft", oracle)
     (whole,) = subject.replay(PROMPT, answer, [Shape(4)])
     assert whole.accepted == [0, 0, 0, 0, 4]
     assert whole.length == 5.0
     assert whole.by_position == [1.0] * 4
-    monkeypatch.setattr(Subject, "_draft", staticmethod(lambda *_: DraftTree.chain([3, 3])))
+    monkeypatch.setattr(moa_training.acceptance, "_draft", lambda *_: DraftTree.chain([3, 3]))
     (none,) = subject.replay(PROMPT, answer, [Shape(2)])
     assert none.accepted == [20]
     assert none.length == 1.0
@@ -118,3 +119,32 @@ def test_counts_merge() -> None:
 def test_fresh_tensors_fit_the_configuration(files: ModelFiles) -> None:
     made, _ = checkpoint(files, 0)
     assert set(made.tensors) == set(fresh_tensors(made.config, 0))
+
+
+def test_lookup_is_accepted_where_the_answer_repeats_the_question(files: ModelFiles) -> None:
+    subject = LookupSubject(Teacher.load(files, 0, torch.float32, torch.device("cpu")))
+    (copied,) = subject.replay(PROMPT, PROMPT, [Shape(4)])
+    assert copied.length > 3.5
+    assert copied.forwards < 5
+    (fresh,) = subject.replay([5, 6, 7], list(range(8, 30)), [Shape(4)])
+    assert fresh.accepted == [21]
+    assert subject.write(PROMPT + PROMPT[:2], 4) == PROMPT[2:6]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["chain", "tree"])
+@pytest.mark.parametrize("kind", ["eagle2", "independent"])
+def test_baselines_guess_from_what_a_client_holds(files: ModelFiles, kind: str, shape: Shape) -> None:
+    """A replay tells features bit by bit; a drafter that is told all at once guesses the same."""
+    drafter, teacher = checkpoint(files, 0, kind)
+    subject = DrafterSubject(drafter, teacher, torch.float32)
+    answer = random.Random(3).choices(range(5, 90), k=25)
+    (got,) = subject.replay(PROMPT, answer, [shape])
+    ids, expected, newest = [*PROMPT, *answer], Acceptance(), len(PROMPT)
+    hidden = teacher.run(torch.tensor([ids]), torch.arange(len(ids))[None], None).last_hidden[0]
+    while newest + 1 < len(ids):
+        state = subject._new_state()
+        state.extend(ids[: newest + 1])
+        state.append_memory(0, hidden[:newest])
+        tree = moa_training.acceptance._draft(state, shape, len(ids) - 1 - newest, None)
+        newest += moa_training.acceptance._verify(tree, ids, newest, expected)
+    assert got.accepted == expected.accepted

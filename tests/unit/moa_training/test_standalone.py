@@ -5,8 +5,7 @@ import random
 import pytest
 import torch
 from moa_shared.models import ModelFiles
-from moa_training import standalone
-from moa_training.acceptance import Subject
+from moa_training.acceptance import DrafterSubject
 from moa_training.standalone import StandaloneQuality, repeated_share, standalone_quality
 
 from tests.unit.moa_training.test_acceptance import checkpoint
@@ -22,21 +21,21 @@ def test_repetition_is_the_share_of_grams_seen_before() -> None:
 
 
 def test_who_writes_the_targets_own_words_agrees(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = Subject(*checkpoint(files, 1), torch.float32)
-    monkeypatch.setattr(standalone, "_write", lambda *_: ANSWER[8:24])
+    subject = DrafterSubject(*checkpoint(files, 1), torch.float32)
+    monkeypatch.setattr(DrafterSubject, "write", lambda *_: ANSWER[8:24])
     means = standalone_quality(subject, PROMPT, ANSWER, 8, 16).means
     assert means["agreement_8"] == means["agreement_16"] == 1.0
     assert means["repeated"] == means["target_repeated"] == 0.0
-    monkeypatch.setattr(standalone, "_write", lambda *_: [3] * 16)
+    monkeypatch.setattr(DrafterSubject, "write", lambda *_: [3] * 16)
     means = standalone_quality(subject, PROMPT, ANSWER, 8, 16).means
     assert means["agreement_8"] == 0.0
     assert means["repeated"] == pytest.approx(12 / 13)
 
 
 def test_likelihood_is_the_targets(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = Subject(*checkpoint(files, 0), torch.float32)
+    subject = DrafterSubject(*checkpoint(files, 0), torch.float32)
     written = ANSWER[8:18]
-    monkeypatch.setattr(standalone, "_write", lambda *_: written)
+    monkeypatch.setattr(DrafterSubject, "write", lambda *_: written)
     means = standalone_quality(subject, PROMPT, ANSWER, 8, 10).means
     ids = [*PROMPT, *ANSWER[:18]]
     with torch.inference_mode():
@@ -49,7 +48,7 @@ def test_likelihood_is_the_targets(files: ModelFiles, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("reused", [0, 2])
 def test_a_drafter_writes_as_long_as_it_is_asked_to(files: ModelFiles, reused: int) -> None:
-    subject = Subject(*checkpoint(files, reused), torch.float32)
+    subject = DrafterSubject(*checkpoint(files, reused), torch.float32)
     quality = standalone_quality(subject, PROMPT, ANSWER, 8, 30)
     assert quality.questions == 1
     assert set(quality.means) >= {"agreement_8", "agreement_16", "repeated", "log_likelihood"}

@@ -1,0 +1,188 @@
+"""EAGLE-2 as the authors of Mixture of Attentions have it: its training form, and whole decoding runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from moa_shared.coupling import Sampling
+from moa_shared.drafter import BaselineState, Checkpoint, load_checkpoint
+from moa_shared.drafter.inference_layer import Visibility
+from moa_shared.drafting import draft_chain
+from moa_shared.drafting.base import Drafter
+from moa_shared.tree import DraftTree, longest_path
+from moa_training.baselines import TrainingBaseline
+from moa_training.objective.blocks import Blocks
+from moa_training.objective.losses import LossWeights, compute_losses
+from moa_training.objective.network import Activations
+
+from tests.parity.conftest import Reference
+
+GREEDY = Sampling()
+
+
+def eagle(reference: Reference) -> Checkpoint:
+    llama = reference.manifest["llama_config"]
+    config = replace(
+        reference.config(0),
+        kind="eagle2",
+        sa_kv_heads=llama["num_key_value_heads"],
+        sa_mlp=llama["intermediate_size"],
+    )
+    return load_checkpoint(reference.folder / "a_eagle.safetensors", config)
+
+
+def training_form(reference: Reference) -> tuple[TrainingBaseline, Activations, Blocks]:
+    checkpoint = eagle(reference)
+    network = TrainingBaseline(checkpoint.config)
+    network.load_state_dict(dict(checkpoint.tensors))
+    ids = torch.from_numpy(reference.train["input_ids"]).long()
+    positions = torch.from_numpy(reference.train["position_ids"]).long()
+    hidden = torch.from_numpy(reference.train["target_last_hidden"])
+    embeddings = reference.weights["model.embed_tokens.weight"][ids]
+    real = torch.from_numpy(reference.train["attention_mask"]).bool()
+    length = ids.shape[1]
+    causal = torch.ones(length, length, dtype=torch.bool).tril() & (real[:, None, :] | torch.eye(length).bool())
+    places = torch.arange(length).expand(ids.shape)
+    return network, Activations(embeddings, hidden, hidden, None, positions), Blocks(places, causal, causal)
+
+
+def test_the_training_form(reference: Reference) -> None:
+    network, target, blocks = training_form(reference)
+    real = torch.from_numpy(reference.train["attention_mask"]).bool()
+    out = network(target, blocks).feature.detach()
+    theirs = torch.from_numpy(reference.train["eagle_clean.layer_out"])[:, :-1]  # theirs at i is ours at i + 1
+    np.testing.assert_allclose(out[:, 1:][real[:, 1:]], theirs[real[:, 1:]], rtol=0, atol=1e-4)
+
+
+def test_losses_and_gradients(reference: Reference) -> None:
+    network, target, blocks = training_form(reference)
+    record = reference.manifest["training"]["eagle_cases"]["eagle_clean"]
+    answers = torch.from_numpy(reference.train["response_mask"]).float()
+    weight = answers.clone()
+    weight[:, 0] = 0
+    losses = compute_losses(
+        network(target, blocks),
+        target,
+        reference.weights["lm_head.weight"],
+        weight,
+        LossWeights(0.1, 1.0),
+        blocks.is_start,
+    )
+    assert losses.cross_entropy.item() == pytest.approx(record["losses"]["forward_KL"], abs=1e-5)
+    assert losses.feature.item() == pytest.approx(record["losses"]["feature_loss"], abs=1e-5)
+    assert losses.total.item() == pytest.approx(record["total_loss"], abs=1e-5)
+    losses.total.backward()
+    for name, weights in network.named_parameters():
+        assert weights.grad is not None
+        assert float(weights.grad.norm()) == pytest.approx(record["grad_l2_norms"][name], rel=1e-4)
+
+
+def prefilled(reference: Reference) -> BaselineState:
+    """After the prompt and the token that follows it."""
+    embeddings, head = reference.weights["model.embed_tokens.weight"], reference.weights["lm_head.weight"]
+    state = eagle(reference).states(torch.float32, embeddings, head)()
+    assert isinstance(state, BaselineState)
+    prompt = reference.infer["prompt_ids"].tolist()
+    state.append_memory(0, torch.from_numpy(reference.infer["prefill.target_last_hidden"]))
+    state.extend([*prompt, int(reference.infer["prefill.target_last_logits"].argmax())])
+    return state
+
+
+def run(reference: Reference, mode: str, draft: Callable[[Drafter, int], DraftTree]) -> None:
+    """All cycles that the authors recorded, each compared."""
+    record = reference.manifest["inference"][f"eagle.{mode}"]
+    checkpoint, target = eagle(reference), reference.target()
+    embeddings, head = reference.weights["model.embed_tokens.weight"], reference.weights["lm_head.weight"]
+    state = checkpoint.states(torch.float32, embeddings, head)()
+    assert isinstance(state, BaselineState)
+    cache = target.new_cache()
+    tokens: list[int] = reference.infer["prompt_ids"].tolist()
+    output = target.forward(cache, tokens)
+    state.append_memory(0, output.hidden)
+    tokens.append(int(output.logits[-1].argmax()))
+    state.extend(tokens)
+    for cycle in range(len(record["emitted_per_cycle"])):
+        tree = draft(state, cycle)
+        root = len(tokens) - 1
+        assert [tokens[-1], *tree.tokens] == reference.infer[f"eagle.{mode}.cycle{cycle}.verify_ids"].tolist()
+        output = target.forward(cache, [tokens[-1], *tree.tokens], [-1, *(parent + 1 for parent in tree.parents)])
+        chosen = output.logits.argmax(-1).tolist()
+        path, bonus = longest_path(tree, chosen[0], chosen[1:])
+        rows = [0, *(node + 1 for node in path)]
+        cache.keep(rows)
+        state.append_memory(root, output.hidden[rows])
+        new = [*(tree.tokens[node] for node in path), bonus]
+        state.extend(new)
+        tokens += new
+    expected = reference.infer[f"eagle.{mode}.ids"].tolist()
+    assert tokens[: len(expected)] == expected == reference.infer["vanilla_ids"].tolist()
+
+
+def test_chains(reference: Reference) -> None:
+    run(reference, "chain", lambda state, _: draft_chain(state, 6, GREEDY))
+
+
+def test_a_tree_begins_as_theirs(reference: Reference) -> None:
+    state = prefilled(reference)
+    expected = torch.from_numpy(reference.infer["eagle.tree.cycle0.draft_step0.logits"])
+    torch.testing.assert_close(state.begin(), expected, rtol=0, atol=1e-4)
+
+
+def test_below_it_their_nodes_see_one_column_too_far(reference: Reference) -> None:
+    """Their mask is that of the other drafter, whose cache has one row more: the first node of a step is seen by all,
+    and each sees the next one in place of itself. With that mask the logits are theirs; ours is not that.
+    """
+    state = prefilled(reference)
+    state.begin()
+    tokens = reference.infer["eagle.tree.cycle0.expanded_ids"][0].tolist()
+    theirs = torch.from_numpy(reference.infer["eagle.tree.cycle0.draft_step1.logits"])
+    shifted = torch.eye(8, dtype=torch.bool).roll(1, dims=1)
+    shifted[:, 0] = True
+    root = len(state.tokens) - 2
+    out = state._run(
+        tokens, state._newest().expand(8, -1), torch.full((8,), root + 1), Visibility(shifted, torch.float32)
+    )
+    torch.testing.assert_close(state.decoder.logits(out), theirs, rtol=0, atol=1e-4)
+    state.begin()
+    assert float((state.expand(tokens, [-1] * 8) - theirs).abs().max()) > 0.1
+
+
+def test_a_tree_says_along_each_path_what_a_chain_says(reference: Reference) -> None:
+    state = prefilled(reference)
+    state.begin()
+    state.expand([5, 6, 7], [-1, -1, -1])
+    in_tree = state.expand([8, 9], [1, 2])[0]
+    state.begin()
+    state.expand([6], [-1])
+    torch.testing.assert_close(state.expand([8], [0])[0], in_tree, rtol=0, atol=1e-5)
+    state.begin()
+    torch.testing.assert_close(state.expand([6, 8], [-1, 0])[1], in_tree, rtol=0, atol=1e-5)
+
+
+def test_features_that_come_late_change_nothing_in_the_end(reference: Reference) -> None:
+    checkpoint = eagle(reference)
+    embeddings, head = reference.weights["model.embed_tokens.weight"], reference.weights["lm_head.weight"]
+    new_state = checkpoint.states(torch.float32, embeddings, head)
+    tokens = reference.infer["prompt_ids"].tolist()
+    hidden = torch.from_numpy(reference.infer["prefill.target_last_hidden"])
+    whole, late = new_state(), new_state()
+    whole.extend(tokens)
+    whole.append_memory(0, hidden)
+    late.extend(tokens[:7])
+    unaware = late.begin()
+    late.append_memory(3, hidden[3:9])
+    late.extend(tokens[7:])
+    late.begin()
+    late.expand([1, 2], [-1, -1])
+    late.append_memory(0, hidden[:5])
+    late.append_memory(5, hidden[5:])
+    torch.testing.assert_close(late.begin(), whole.begin(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(late.expand([1, 2], [-1, 0]), whole.expand([1, 2], [-1, 0]), rtol=0, atol=1e-5)
+    late.crop(7)
+    whole.crop(7)
+    torch.testing.assert_close(late.begin(), whole.begin(), rtol=0, atol=1e-5)
+    assert float((late.begin() - unaware).abs().max()) > 1e-2
