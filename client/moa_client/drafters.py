@@ -11,13 +11,12 @@ from typing import Protocol
 
 import torch
 from moa_shared.coupling import Sampling
-from moa_shared.drafter import DraftState
-from moa_shared.drafting import CHAIN, CopyGuesser, GrowingDraft, Growth, GrowthShape, TextIndex
+from moa_shared.drafting import CHAIN, ConversationDrafter, CopyGuesser, GrowingDraft, Growth, GrowthShape, TextIndex
 from moa_shared.tree import ROOT, DraftTree
 
 __all__ = ["ClientDrafter", "Growth", "LookupDrafter", "MoaDrafter", "Recipe"]
 
-Recipe = Callable[[DraftState, Sampling], DraftTree]
+Recipe = Callable[[ConversationDrafter, Sampling], DraftTree]
 
 
 class ClientDrafter(Protocol):
@@ -58,7 +57,7 @@ class ClientDrafter(Protocol):
 
 
 class MoaDrafter:
-    """A Mixture of Attentions drafter.
+    """A Mixture of Attentions drafter, or another one that is trained for the target.
 
     Args:
         new_state: makes an empty state.
@@ -70,7 +69,7 @@ class MoaDrafter:
 
     def __init__(
         self,
-        new_state: Callable[[], DraftState],
+        new_state: Callable[[], ConversationDrafter],
         recipe: Recipe,
         *,
         reads_memory: bool,

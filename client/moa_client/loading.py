@@ -5,15 +5,15 @@ Everything is checked against what the server describes before a conversation is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from moa.v1 import moa_pb2 as pb
-from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, fresh_tensors, load_checkpoint
-from moa_shared.drafting import CHAIN, CopyGuesser, GrowthShape, draft_chain, draft_tree
+from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors, load_checkpoint
+from moa_shared.drafting import CHAIN, ConversationDrafter, CopyGuesser, GrowthShape, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import ConfigError, MismatchError, ModelSourceError
 from moa_shared.models import ModelFiles, load_part, load_target_model, load_tokenizer
@@ -86,7 +86,7 @@ def load_device(
         if checkpoint is not None:
             identity.drafter_fingerprint = bytes.fromhex(checkpoint.fingerprint)
             check_identity(served.identity, identity)
-            drafter = _moa_drafter(checkpoint, files, settings, reads_memory=True)
+            drafter = _moa_drafter(checkpoint, files, settings, reads_memory=checkpoint.config.memory_width > 0)
             memory_width = checkpoint.config.memory_width
             state_width = checkpoint.config.hidden_size if checkpoint.config.reused_layers else 0
     tokenizer = load_tokenizer(files)
@@ -144,7 +144,7 @@ def _moa_drafter(
     )
 
 
-def _states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings) -> Any:
+def _states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings) -> Callable[[], ConversationDrafter]:
     weights = DTYPES[settings.dtype]
     dtype = torch.bfloat16 if weights is torch.int8 else weights  # of the target's parts as they are read
     config = checkpoint.config
@@ -161,10 +161,7 @@ def _states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings)
         last = range(config.target_layers - config.reused_layers, config.target_layers)
         model: Any = load_target_model(files, dtype, layers=last)
         reused, final_norm = list(model.model.layers), model.model.norm
-    decoder = checkpoint.decoder(
-        weights, parts["model.embed_tokens.weight"], parts["lm_head.weight"], reused, final_norm
-    )
-    return lambda: DraftState(decoder)
+    return checkpoint.states(weights, parts["model.embed_tokens.weight"], parts["lm_head.weight"], reused, final_norm)
 
 
 def _recipe(settings: ClientSettings, copies: CopyGuesser | None) -> Recipe:

@@ -1,6 +1,6 @@
 """Drafting: chains, the paper's dynamic trees, drafts that grow while they are verified, and prompt look-up."""
 
-from moa_shared.drafting.base import Drafter, GrowingDrafter
+from moa_shared.drafting.base import ConversationDrafter, Drafter, GrowingDrafter
 from moa_shared.drafting.chain import draft_chain
 from moa_shared.drafting.copying import CopyGuesser
 from moa_shared.drafting.dynamic_tree import TreeShape, draft_tree
@@ -11,6 +11,7 @@ from moa_shared.drafting.pool import CandidatePool
 __all__ = [
     "CHAIN",
     "CandidatePool",
+    "ConversationDrafter",
     "CopyGuesser",
     "Drafter",
     "GrowingDraft",

@@ -42,3 +42,21 @@ class GrowingDrafter(Drafter, Protocol):
             left, the next must `begin`. A drafter that cannot keep a draft always returns None.
         """
         ...
+
+
+class ConversationDrafter(GrowingDrafter, Protocol):
+    """What one conversation's drafter holds, whatever its kind."""
+
+    tokens: list[int]
+
+    def crop(self, length: int) -> None:
+        """Forgets everything from position `length` on."""
+        ...
+
+    def append_memory(self, start: int, rows: torch.Tensor) -> None:
+        """Takes in memory rows of positions from `start`."""
+        ...
+
+    def append_reused_state(self, start: int, rows: torch.Tensor) -> None:
+        """Takes in the state that enters the first reused layer."""
+        ...
