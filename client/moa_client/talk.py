@@ -1,7 +1,7 @@
 """One conversation with a server: asks, drafts, commits what the server decides, and goes on when the link is lost.
 
-State: the pure `Conversation`, the jobs, the connection, the drafter at its desk, and whether the server is thought to
-be there. One loop handles one thing at a time, from one inbox; nothing in it waits for the peer or for torch.
+State: the answers over the pure `Conversation`, the connection, the drafter at its desk, and whether the server is thought
+to be there. One loop handles one thing at a time, from one inbox; nothing in it waits for the peer or for torch.
 Invariants: committed text is the target's; what the device writes alone is provisional until the server has decided.
 """
 
@@ -9,28 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.answer import AnswerSettings, Finish, FinishRule
+from moa_shared.answer import AnswerSettings, Finish
 from moa_shared.codec import Codec, row_bytes
 from moa_shared.errors import InternalError, MoaError, ProtocolError, UnavailableError
 from moa_shared.estimates import Smoothed
-from moa_shared.tree import ROOT, DraftTree
+from moa_shared.tree import DraftTree
 from moa_shared.wire import PROTOCOL_VERSION
 
+from moa_client.answers import Answers, EndRule
 from moa_client.codec_ladder import CodecLadder
 from moa_client.connection import Came, Connection, Down, Up
-from moa_client.conversation import NO_DRAFT, Conversation, Phase
+from moa_client.conversation import AskMessage, Conversation, Phase
 from moa_client.draft_window import CHAIN_BYTES, TREE_BYTES, DraftWindow
 from moa_client.drafter_desk import Drafted, DrafterDesk, Fault, Grown, Wrote
-from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, LinkState, Provisional, Settled
+from moa_client.events import Event, LinkChanged, LinkState
 from moa_client.figures import Figures
 from moa_client.frames import ask_frame, draft_frame
-from moa_client.jobs import Job, Jobs, Turn
+from moa_client.jobs import Job, Turn
 from moa_client.link import Link
 from moa_client.link_monitor import LinkMonitor
 from moa_client.loading import Device
@@ -104,14 +104,12 @@ class Talk:
         self.drafting = StreamedDrafting(self.conversation, self.window, announces_nothing=not self.settings.run_ahead)
         self._device = device
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
-        self._out: deque[Event] = deque()
         self.connection = Connection(link, self._make_open, self._inbox.put_nowait)
         self._desk = DrafterDesk(device.drafter, self._inbox.put_nowait) if device.drafter is not None else None
         self._codec = codec
         self._intake = self._new_intake()
         self._ladder = self._new_ladder()
-        self._jobs = Jobs()
-        self._current: Job | None = None
+        self.answers = Answers(self.conversation, EndRule(device.end_of_text, device.context_tokens, device.decode))
         self._forced_offline = offline
         self._alone = offline
         self._cannot_write = False  # the drafter has nothing to say by itself
@@ -126,7 +124,6 @@ class Talk:
         self._stopping = False
         self._must_reopen = False
         self._round_due = False
-        self._nothing_more = False  # the drafter has no guess beyond its draft
         self._hold_until_ms = 0.0  # no drafting before the newest memory row, or this time
         self._verdict_ms = 0.0
         self._row_lag = Smoothed(20.0)  # from a verdict to its memory row
@@ -145,7 +142,7 @@ class Talk:
     @property
     def unsettled(self) -> int:
         """Answers that have ended without the server and are not verified yet."""
-        return len(self._jobs) - (self._current is not None)
+        return self.answers.unsettled
 
     async def ask(self, turn: Turn | Sequence[int], settings: AnswerSettings) -> AsyncGenerator[Event, None]:
         """Asks for an answer; yields what happens, and last `Ended`.
@@ -157,29 +154,33 @@ class Talk:
             MoaError: why there is no (more) answer. What came of it stays in the conversation; a question that got
                 none is taken back.
         """
-        fixed = turn
-        job = Job(turn if callable(turn) else lambda _: fixed, settings)  # type: ignore[arg-type,return-value]
         traffic = self.connection.link.traffic
         up, down = traffic.up_bytes, traffic.down_bytes
         began = time.monotonic()
         figures = self.figures = Figures()
         self._stopping, self._failure, self._cannot_write = False, None, False
+        self._serial += 1
         if self._renewed:
             await self.connection.leave()
             self._resume_token, self._renewed = b"", False
             self._intake = self._new_intake()
         while not self._inbox.empty():  # what has happened since the last answer
             self._on_item(self._inbox.get_nowait())
-        self._current = job
+        fixed = turn
+        begun = self.answers.begin(turn if callable(turn) else lambda _: fixed, settings)  # type: ignore[arg-type,return-value]
+        job = self.answers.current
         try:
-            self._begin(job)
-            async for event in self._run(lambda: self._current is None):
+            self._ask(begun)
+            if not self._forced_offline:
+                self.connection.start()
+            async for event in self._run(lambda: self.answers.current is None):
                 figures.on_event(event, time.monotonic() - began)
                 figures.up_bytes, figures.down_bytes = traffic.up_bytes - up, traffic.down_bytes - down
                 yield event
         finally:
-            if self._current is job:
-                await self._give_up(job)
+            if self.answers.current is not None and self.answers.current is job:
+                self._forget_current()
+                await self.connection.drop()
 
     async def attend(self) -> AsyncGenerator[Event, None]:
         """Looks after the link between questions, until it is closed: state changes, and `Settled` answers."""
@@ -190,7 +191,7 @@ class Talk:
         """Verifies answers that ended alone, as long as there is a server; yields `Settled` for each."""
         connection = self.connection
         async for event in self._run(
-            lambda: not self._jobs or not (connection.is_up or connection.is_trying) or self._forced_offline
+            lambda: self.answers.front is None or not (connection.is_up or connection.is_trying) or self._forced_offline
         ):
             yield event
 
@@ -212,8 +213,7 @@ class Talk:
 
     def reset(self) -> None:
         """Starts a new conversation; the server learns of it with the next question."""
-        self._jobs.clear()
-        self.conversation.reset()
+        self.answers.reset()
         self.drafting.restart()
         self._renewed = True
 
@@ -223,31 +223,18 @@ class Talk:
         if self._desk is not None:
             self._desk.close()
 
-    # ------------------------------------------------------------ jobs
+    # ------------------------------------------------------------ questions
 
-    def _begin(self, job: Job) -> None:
-        """A new question."""
-        is_front = not self._jobs
-        self._jobs.append(job)
-        if is_front:
-            self._ask_front()
-        else:
-            job.asked = list(job.turn(self._jobs.text_before(job, self.conversation.tokens)))
-        if not self._forced_offline:
-            self.connection.start()
-
-    def _ask_front(self) -> None:
-        """The front job's question becomes the conversation's."""
-        job = self._jobs.front
-        if job is None:
+    def _ask(self, message: AskMessage | None) -> None:
+        """A question has become the conversation's: tells the server, if there is one."""
+        job = self.answers.front
+        if message is None or job is None:
             return
-        message = self.conversation.ask(list(job.turn(self.conversation.tokens)), job.settings)
         self.drafting.restart()
         self._round_due = False
         self._hold_until_ms = 0.0
         if self.connection.is_up and not self._alone:
-            provisional = self._propose_written(job)
-            self.connection.send(ask=ask_frame(message, provisional))
+            self.connection.send(ask=ask_frame(message, self._propose_written(job)))
             self._told_server = len(self.conversation.tokens)
 
     def _propose_written(self, job: Job) -> pb.Draft | None:
@@ -259,37 +246,19 @@ class Talk:
         self.drafting.adopt(len(job.written))
         return draft_frame(message)
 
-    async def _give_up(self, job: Job) -> None:
-        """The current answer goes no further: an error, or nobody listens any more."""
-        self._current = None
-        self._forget(job)
-        await self.connection.drop()
-
-    def _forget(self, job: Job) -> None:
-        if self._jobs.front is job:
-            self.conversation.give_up()
-            self.drafting.restart()
-        if job in self._jobs:
-            self._jobs.remove(job)
+    def _forget_current(self) -> None:
+        """The current answer goes no further."""
+        self.answers.forget_current()
+        self.drafting.restart()
         self._serial += 1
-
-    def _finish_job(self, job: Job, finish: Finish) -> None:
-        """The server (or `keep`) has decided the front job's answer to its end."""
-        self._jobs.pop_front()
-        if job is self._current:
-            self._current = None
-            self._out.append(Ended(finish))
-        else:
-            self._out.append(Settled(tuple(job.verified), job.corrected, finish))
-        self._ask_front()
 
     # ------------------------------------------------------------ the loop
 
     async def _run(self, over: Callable[[], bool]) -> AsyncGenerator[Event, None]:
         while True:
             await self._advance()
-            while self._out:
-                yield self._out.popleft()
+            while self.answers.events:
+                yield self.answers.events.popleft()
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
@@ -308,7 +277,7 @@ class Talk:
             return
         while True:
             self._on_item(item)
-            if self._inbox.empty() or self._out:
+            if self._inbox.empty() or self.answers.events:
                 return
             item = self._inbox.get_nowait()
 
@@ -339,7 +308,7 @@ class Talk:
             times.append(monitor + (SILENT_STREAM_MS if self._alone else 0.0))
         if self._hold_until_ms > _now_ms():
             times.append(self._hold_until_ms)
-        if self._lost_since is not None and self._current is not None and not self._writes_alone:
+        if self._lost_since is not None and self.answers.current is not None and not self._writes_alone:
             times.append(self._lost_since + 1e3 * self.connection.link.silence_seconds)
         return min(times, default=None)
 
@@ -349,7 +318,7 @@ class Talk:
         if self._forced_offline and self.connection.is_up | self.connection.is_trying:
             await self.connection.drop()
             self._go_alone("as you wished")
-        if self._jobs:
+        if self.answers.front is not None:
             self.monitor.expect(now)
         else:
             self.monitor.rest()
@@ -363,7 +332,7 @@ class Talk:
             self.connection.rtt_ms = self.monitor.rtt_ms or 0.0
             await self.connection.lose()
         self._check_patience(now)
-        if self._stopping and self._current is not None:
+        if self._stopping and self.answers.current is not None:
             self._stop_now()
         if self._alone:
             self._write_on()
@@ -372,7 +341,7 @@ class Talk:
 
     def _check_patience(self, now: float) -> None:
         """A device that cannot go on by itself waits for the server for so long and no longer."""
-        if not self._alone or self._writes_alone or self._current is None:
+        if not self._alone or self._writes_alone or self.answers.current is None:
             self._lost_since = None
             return
         if self._lost_since is None:
@@ -385,33 +354,26 @@ class Talk:
 
     def _stop_now(self) -> None:
         """The user wants the answer to end here."""
-        job = self._current
-        if job is None:
-            return
-        if not self._alone and job is self._jobs.front:
+        if not self._alone and self.answers.current_is_front:
             if self.connection.is_up:
                 self._stopping = False
                 self.connection.send(stop=pb.Stop(base=len(self.conversation.answer)))
             return
         self._stopping = False
-        if job.written or (job is self._jobs.front and self.conversation.answer):
-            self._end_alone(job, Finish.CANCELLED)
-            return
-        self._current = None  # nothing was answered: the question is taken back
-        self._forget(job)
-        self._out.append(Ended(Finish.CANCELLED))
+        self._serial += 1
+        self.answers.stop()
 
     # ------------------------------------------------------------ the stream
 
     def _make_open(self) -> pb.Open:
         """The handshake with everything as it stands."""
-        device, conversation, job = self._device, self.conversation, self._jobs.front
+        device, conversation = self._device, self.conversation
         self.connection.rtt_ms = self.monitor.rtt_ms or 0.0
         if self.settings.reconcile == "keep" and self._alone:
-            self._keep()
+            self.answers.keep()
             self._serial += 1  # what the drafter is writing now goes on with text that is committed meanwhile
             self._inbox.put_nowait(None)
-            job = self._jobs.front
+        job = self.answers.front
         ask = None
         self._opened_with = 0
         if job is not None and conversation.phase is Phase.ANSWERING:
@@ -457,35 +419,22 @@ class Talk:
                 self._change(LinkState.GOOD)
             return
         self._cannot_write = False
-        job = self._jobs.front
+        job = self.answers.front
         if job is not None and job.written:
             if self._opened_with == 0:
                 self._propose_written(job)
                 self.drafting.adopt(0)  # the same stream goes on: the server has seen nothing of it
             elif len(job.written) > self._opened_with:
                 self.conversation.extend(job.written[self._opened_with :])
-        self._change(LinkState.BACK if self._jobs else LinkState.GOOD)
-
-    def _keep(self) -> None:
-        """What was written alone becomes the conversation's, as the user wants it."""
-        while (job := self._jobs.front) is not None:
-            written, job.written = tuple(job.written), []
-            self.conversation.keep(written, job.finish)
-            if job.has_ended:
-                job.verified += written
-            if written:
-                self._tell_reader(job, Committed(written, len(written)))
-            if not job.has_ended:
-                return
-            self._finish_job(job, job.finish)
+        self._change(LinkState.GOOD if job is None else LinkState.BACK)
 
     def _on_down(self, down: Down) -> None:
         self._last_error = down.error
         if isinstance(down.error, ProtocolError):
             self._distrust(down.error)
-        elif not down.retrying and self._current is not None:
+        elif not down.retrying and self.answers.current is not None:
             self._failure = down.error  # a refusal: the user must change something
-        elif not self._jobs:
+        elif self.answers.front is None:
             self._change(LinkState.OFFLINE, down.error.message)  # the next question tries before it goes alone
         else:
             self._go_alone(down.error.message)
@@ -503,7 +452,7 @@ class Talk:
         if self._forced_offline:
             return
         if self._alone:
-            if self.settings.reconcile == "keep" and self._jobs.front and self._jobs.front.written:
+            if self.settings.reconcile == "keep" and self._has_provisional:
                 self._must_reopen = True  # the server has gone on otherwise in this stream
                 return
             self._opened_with = 0
@@ -531,15 +480,11 @@ class Talk:
             finish = Finish.UNFINISHED  # the server ends, not the answer
         draft = self.conversation.draft
         progress = self.drafting.on_verdict(verdict.base, verdict.prefix_hash, list(verdict.tokens), finish)
-        job = self._jobs.front
-        if job is None:
-            return
         if progress.tokens:
             self._verdict_ms = now
-            self._nothing_more = False
             self.figures.on_verdict(progress, verdict)
             self.window.on_verdict(now, draft, progress.tokens, step_ms=verdict.step_ms, verified=verdict.drafted)
-            self._commit(job, progress.tokens)
+            self.answers.on_committed(progress.tokens)
             if self._desk is not None:
                 self._tell_drafter(self._desk, self.conversation.tokens)
             self._adapt(now, len(progress.tokens))
@@ -547,38 +492,15 @@ class Talk:
                 self._hold_until_ms = now + self._row_lag.high
             self._round_due = True
         if progress.finish is not Finish.UNFINISHED:
-            if job.written:
-                self._correct(job)
-            self._finish_job(job, progress.finish)
-        if self.state is LinkState.BACK and not (self._jobs.front and self._jobs.front.written):
+            self._ask(self.answers.on_finished(progress.finish))
+        if self.state is LinkState.BACK and not self._has_provisional:
             self._change(LinkState.GOOD)
 
-    def _commit(self, job: Job, tokens: Sequence[int]) -> None:
-        """Tells what a verdict means for a reader."""
-        confirmed = 0
-        for mine, theirs in zip(job.written, tokens, strict=False):
-            if mine != theirs:
-                break
-            confirmed += 1
-        del job.written[:confirmed]
-        if job.has_ended:
-            job.verified += tokens
-        if confirmed:
-            self._tell_reader(job, Committed(tuple(tokens[:confirmed]), confirmed))
-        if confirmed < len(tokens):
-            if job.written:
-                self._correct(job)
-            self._tell_reader(job, Committed(tuple(tokens[confirmed:])))
-
-    def _correct(self, job: Job) -> None:
-        dropped = len(job.written)
-        job.written.clear()
-        job.corrected = job.corrected or job.has_ended
-        self._tell_reader(job, Corrected(dropped))
-
-    def _tell_reader(self, job: Job, event: Event) -> None:
-        if job is self._current:
-            self._out.append(event)
+    @property
+    def _has_provisional(self) -> bool:
+        """Whether provisional text of the front answer is shown."""
+        job = self.answers.front
+        return job is not None and bool(job.written)
 
     def _on_memory(self, memory: pb.Memory, now: float) -> None:
         if self._intake is None:
@@ -598,7 +520,7 @@ class Talk:
             return  # the first token comes by itself, and drafting before it would only guess at the prompt's end
         if self._desk is not None and self.settings.drafting == "streamed":
             step = None
-            if now >= self._hold_until_ms and not self._nothing_more:
+            if now >= self._hold_until_ms:
                 step = self.drafting.next_step(now)
                 if step is not None and not self._desk.busy:
                     self._desk.grow(step, self.conversation.settings.sampling)
@@ -615,15 +537,9 @@ class Talk:
             self.connection.send(ack=pb.Ack(committed=committed))
 
     def _on_grown(self, grown: Grown) -> None:
-        tokens = grown.growth.tokens
-        if tokens:
+        if grown.growth.tokens:
             self.window.draft_ms.add(grown.took_ms)
-        if not self.drafting.on_drafted(grown.step, tokens, grown.growth.parents) or tokens:
-            return
-        self._nothing_more = grown.step.committed == len(self.conversation.tokens)
-        if self._nothing_more and not self.settings.run_ahead and not self.conversation.draft:
-            self.connection.send(draft=draft_frame(self.conversation.propose(NO_DRAFT)))  # the server waits for a draft
-            self.drafting.adopt(0)
+        self.drafting.on_drafted(grown.step, grown.growth.tokens, grown.growth.parents)
 
     def _on_round(self, drafted: Drafted) -> None:
         conversation = self.conversation
@@ -648,69 +564,27 @@ class Talk:
         if not self._alone:
             self._alone = True
             self._serial += 1
-            job = self._jobs.front
-            if job is not None and self._writes_alone:
-                ahead = _first_path(self.conversation.draft)
-                self._begin_alone(job, ahead)
+            self.drafting.restart()
+            if self._writes_alone:
+                self.answers.go_alone()
         self._change(LinkState.OFFLINE, reason)
-
-    def _begin_alone(self, job: Job, ahead: Sequence[int]) -> None:
-        """What was drafted ahead is the beginning of what is written alone."""
-        self.drafting.restart()
-        if self.conversation.phase is Phase.ANSWERING:
-            self.conversation.drop_draft()
-        if list(ahead[: len(job.written)]) == job.written:
-            self._append_alone(job, ahead[len(job.written) :])
 
     def _write_on(self) -> None:
         """Lets the drafter write the next token of the current answer."""
-        job, desk = self._current, self._desk
-        if job is None or desk is None or self._cannot_write or desk.busy or job.has_ended:
+        job, desk = self.answers.current, self._desk
+        if job is None or desk is None or self._cannot_write or desk.busy:
             return
-        self._tell_drafter(desk, self._jobs.text_before(job, self.conversation.tokens))
+        self._tell_drafter(desk, self.answers.text_before(job))
         desk.write(self._serial, job.written, job.settings.sampling)
 
     def _on_wrote(self, wrote: Wrote) -> None:
-        job = self._current
+        job = self.answers.current
         if job is None or wrote.serial != self._serial or not self._alone:
             return
         if wrote.token is None:
             self._cannot_write = True
             return
-        self._append_alone(job, [wrote.token])
-
-    def _append_alone(self, job: Job, tokens: Sequence[int]) -> None:
-        """Adds to what was written alone, as far as the answer goes."""
-        device = self._device
-        before = self._jobs.text_before(job, self.conversation.tokens)
-        start = self.conversation.answer_start if job is self._jobs.front else len(before)
-        answer = [*before[start:], *job.written]
-        rule = FinishRule(job.settings, start, device.context_tokens, device.end_of_text, device.decode)
-        taken, finish = rule.cut(answer, tokens)
-        job.written += taken
-        if taken:
-            self._tell_reader(job, Provisional(tuple(taken)))
-        if finish is not Finish.UNFINISHED:
-            self._end_alone(job, finish)
-
-    def _end_alone(self, job: Job, finish: Finish) -> None:
-        """The answer is over without the server; it stays provisional."""
-        if finish is Finish.CANCELLED:
-            job.settings = self._as_long_as_written(job)
-        job.finish = finish
-        self._serial += 1
-        if job is self._current:
-            self._current = None
-            self._out.append(Ended(finish, provisional=True))
-
-    def _as_long_as_written(self, job: Job) -> AnswerSettings:
-        """Settings with which the server's answer ends where the user has stopped this one."""
-        before = self._jobs.text_before(job, self.conversation.tokens)
-        start = self.conversation.answer_start if job is self._jobs.front else len(before)
-        settings = replace(job.settings, max_tokens=max(1, len(before) - start + len(job.written)))
-        if job is self._jobs.front:
-            self.conversation.settings = settings
-        return settings
+        self.answers.write(job, [wrote.token])
 
     def _on_fault(self, error: Exception) -> None:
         """The drafter has failed: memory that cannot be read is the server's fault, everything else ours."""
@@ -742,7 +616,7 @@ class Talk:
     def _change(self, state: LinkState, reason: str = "") -> None:
         if state is not self.state:
             self.state = state
-            self._out.append(LinkChanged(state, reason))
+            self.answers.events.append(LinkChanged(state, reason))
 
     @property
     def _codecs(self) -> tuple[Codec, ...]:
@@ -765,16 +639,6 @@ class Talk:
 
 def _now_ms() -> float:
     return 1e3 * time.monotonic()
-
-
-def _first_path(tree: DraftTree) -> list[int]:
-    """The first child of the first child, and so on: what the drafter thought likeliest."""
-    path: list[int] = []
-    node = ROOT
-    while children := tree.children.get(node):
-        node = children[0]
-        path.append(tree.tokens[node])
-    return path
 
 
 def _defect(error: Exception) -> MoaError:
