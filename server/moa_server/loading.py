@@ -9,6 +9,7 @@ import structlog
 import torch
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint, load_checkpoint
+from moa_shared.drafter.config import EAGLE2
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, load_target_model, load_tokenizer, resolve
 from moa_shared.models.end_of_text import end_of_text
@@ -116,9 +117,24 @@ def check_drafter(path: Path, files: ModelFiles, target: Target) -> Checkpoint:
     return checkpoint
 
 
-def memory_source(drafter: Checkpoint, target: Target) -> MemorySource:
-    """The drafter's memory encoder, in the target's precision."""
-    encoder = drafter.encoder(target.dtype).to(target.device)
+def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
+    """What makes the drafter's rows, in the target's precision; None for a drafter that reads nothing of the target.
+
+    Raises:
+        CheckpointError: an ablation that no server serves.
+    """
     config = drafter.config
+    if config.memory_width == 0:
+        return None
+    rows = drafter.rows(target.dtype, target.device)
+    if config.kind == EAGLE2:
+        return MemorySource(
+            lambda state: rows(target.normed(state)), config.memory_width, target.layer_count, reads_state=True
+        )
+    if config.reads_last_hidden:
+        raise CheckpointError(
+            "A drafter without layer self-attention cannot be served.",
+            hint="It is for comparison: moa-train evaluate measures it.",
+        )
     state_layer = target.layer_count - config.reused_layers if config.reused_layers else None
-    return MemorySource(encoder.encode, config.memory_width, state_layer)
+    return MemorySource(rows, config.memory_width, state_layer)

@@ -27,11 +27,14 @@ class MemorySource:
         encode: [tokens, layers, 2 * kv_heads * head_dim] of the cache to [tokens, width] memory rows.
         width: numbers of a memory row on the wire.
         state_layer: decoder layer whose input is the reused state; None: the drafter reuses no layers.
+        reads_state: `encode` takes that state, [tokens, hidden size], in place of keys and values, and no plane holds
+            it (EAGLE-2, which reads what leaves the last layer).
     """
 
     encode: Callable[[torch.Tensor], torch.Tensor]
     width: int
     state_layer: int | None
+    reads_state: bool = False
 
 
 @dataclass(slots=True)
@@ -71,9 +74,13 @@ class Stepper:
         if self.source is None:
             return {}
         widths = {Plane.MEMORY: self.source.width}
-        if reused_state and self.source.state_layer is not None:
+        if reused_state and self.source.state_layer is not None and not self.source.reads_state:
             widths[Plane.REUSED_STATE] = self.target.hidden_size
         return widths
+
+    def made_by_forward(self, plane: Plane) -> bool:
+        """Whether rows of a plane come of the forward itself and cannot be made of the cache later."""
+        return plane is Plane.REUSED_STATE or (self.source is not None and self.source.reads_state)
 
     def new_holdings(self) -> Holdings:
         return Holdings(self.target.new_cache(), {})
@@ -84,14 +91,16 @@ class Stepper:
         cache.crop(work.cached)
         for store in holdings.planes.values():
             store.crop(work.cached)
-        states = holdings.planes.get(Plane.REUSED_STATE)
+        source = self.source
+        reads_state = source is not None and source.reads_state
+        states = holdings.planes.get(Plane.MEMORY if reads_state else Plane.REUSED_STATE)
         fed = len(work.feed)
         output = self.target.forward(
             cache,
             [*work.feed, *work.tree.tokens],
             _parents(work),
             slice(fed - 1, None) if work.chooses else slice(0, 0),
-            self.source.state_layer if states is not None and self.source is not None else None,
+            source.state_layer if states is not None and source is not None else None,
         )
         judgement = None
         kept: Sequence[int] = ()
@@ -100,7 +109,8 @@ class Stepper:
             kept = [fed + node for node in judgement.kept]
             cache.keep([*range(fed), *kept])
         if states is not None and output.state is not None:
-            states.write(work.cached, output.state[[*range(fed), *kept]])
+            rows = output.state[[*range(fed), *kept]]
+            states.write(work.cached, source.encode(rows) if source is not None and source.reads_state else rows)
         return judgement
 
     def code(self, holdings: Holdings, chunk: Chunk) -> CodedRows:

@@ -17,7 +17,7 @@ from moa_shared.codec import Codec
 from moa_shared.errors import MismatchError, MoaError, ProtocolError, UnavailableError
 from moa_shared.wire import PROTOCOL_VERSION, check_identity, check_protocol, settings_from_proto
 
-from moa_server.feed import Chunk, MemoryFeed, Plane
+from moa_server.feed import Chunk, MemoryFeed
 from moa_server.frames import parse, verdict_frame
 from moa_server.host import Host
 from moa_server.memory_budget import MemoryBudget
@@ -181,7 +181,7 @@ class ConverseStream:
         for plane, width in self._host.engine.stepper.widths(reused_state=reused_state).items():
             if plane not in slot.holdings.planes:
                 slot.holdings.planes[plane] = RowStore(width)
-                if plane is Plane.REUSED_STATE:
+                if self._host.engine.stepper.made_by_forward(plane):
                     slot.session.forget_cache(0)
 
     def _on_ask(self, slot: Slot, message: pb.Ask) -> None:

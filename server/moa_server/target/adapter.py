@@ -97,7 +97,8 @@ class Target:
         Args:
             parents: of each token within `tokens`, -1 for the last token of the cache; None for a chain.
             logits_for: the rows (of `tokens`) that logits and hidden state are wanted of.
-            want_state_layer: also give the state that enters this decoder layer.
+            want_state_layer: also give the state that enters this decoder layer; as many as there are layers: what
+                leaves the last one.
 
         Raises:
             TokenRangeError: no tokens, or one outside the vocabulary.
@@ -105,7 +106,7 @@ class Target:
             ContextLengthError: positions beyond the context.
         """
         depths = self._check(cache.length, tokens, parents)
-        if want_state_layer is not None and not 0 <= want_state_layer < self.layer_count:
+        if want_state_layer is not None and not 0 <= want_state_layer <= self.layer_count:
             raise InternalError(f"Layer {want_state_layer} was asked of a target with {self.layer_count}.")
         if parents is not None and all(parent == node - 1 for node, parent in enumerate(parents)):
             parents = None
@@ -117,6 +118,11 @@ class Target:
             state = None if state is None else state.clone()
             normed = self._norm(hidden[rows_index(logits_for, len(tokens), self.device)])
             return TargetOutput(self._head(normed), normed, state)
+
+    def normed(self, state: torch.Tensor) -> torch.Tensor:
+        """The final norm of what leaves the last layer, [rows, hidden_size]: what the head takes."""
+        out: torch.Tensor = self._norm(state)
+        return out
 
     def prefill(
         self,
@@ -164,7 +170,7 @@ class Target:
             if index == want_state_layer:
                 state = hidden[0]
             hidden = layer(hidden, attention_mask=mask, position_embeddings=rotary, past_key_values=cache)
-        return state, hidden[0]
+        return hidden[0] if want_state_layer == self.layer_count else state, hidden[0]
 
     def _check(self, prefix: int, tokens: Sequence[int], parents: Sequence[int] | None) -> Sequence[int]:
         """Validate what came from outside; the depth of each token."""

@@ -158,3 +158,22 @@ def test_without_a_drafter_there_is_no_memory(target: Target) -> None:
     assert stepper.widths(reused_state=True) == {}
     held = stepper.new_holdings()
     assert stepper.choose(held, work(0, PROMPT)) is not None
+
+
+def test_rows_made_of_the_last_hidden_state_are_kept_along_the_path(target: Target) -> None:
+    """EAGLE-2's: made in the forward, in one plane, and not to be made of the cache later."""
+    source = MemorySource(target.normed, target.hidden_size, target.layer_count, reads_state=True)
+    stepper = Stepper(target, source)
+    assert set(stepper.widths(reused_state=True)) == {Plane.MEMORY}
+    assert stepper.made_by_forward(Plane.MEMORY)
+    a, b, _ = plain(target, 3, Sampling())
+    held = holdings(stepper)
+    stepper.choose(held, work(0, PROMPT, DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1))))
+    expected = target.forward(target.new_cache(), [*PROMPT, a, b]).hidden
+    rows = held.planes[Plane.MEMORY].read(0, len(PROMPT) + 2)
+    assert torch.allclose(rows.float(), expected, atol=0.03)
+
+
+def test_other_memory_rows_can_be_made_later(stepper: Stepper) -> None:
+    assert not stepper.made_by_forward(Plane.MEMORY)
+    assert stepper.made_by_forward(Plane.REUSED_STATE)

@@ -232,8 +232,8 @@ def test_the_context_is_no_longer_than_the_model_was_trained_for(make_model) -> 
 
 def test_a_layer_or_row_that_is_not_there_is_a_defect(make_model) -> None:
     target = Target(make_model())
-    with pytest.raises(InternalError, match="Layer 3"):
-        target.forward(target.new_cache(), PREFIX, want_state_layer=3)
+    with pytest.raises(InternalError, match="Layer 4"):
+        target.forward(target.new_cache(), PREFIX, want_state_layer=4)
     with pytest.raises(InternalError, match="Rows"):
         rows_index([7], 7, target.device)
 
