@@ -1,7 +1,7 @@
 """One conversation with a server: asks, drafts, commits what the server decides, and goes on when the link is lost.
 
-State: the answers over the pure `Conversation`, the connection, the drafter at its desk, and whether the server is thought
-to be there. One loop handles one thing at a time, from one inbox; nothing in it waits for the peer or for torch.
+State: the answers over the pure `Conversation`, the connection, the drafter at its desk, and whether the server is
+thought to be there. One loop handles one thing at a time, from one inbox; nothing in it waits for peer or torch.
 Invariants: committed text is the target's; what the device writes alone is provisional until the server has decided.
 """
 

@@ -32,7 +32,7 @@ def test_figures_make_one_line() -> None:
     )
     assert figures.acceptance_length == 2.0
     assert figures.line() == (
-        "21 tokens in 2.00 s, 10.5 tokens/s, first after 250 ms, 2.00 tokens a verification (11 round trips), "
+        "21 tokens in 2.00 s, 10.5 tokens/s, first after 250 ms, 2.00 tokens a verification (11 steps), "
         "20 bytes up and 100 down a token"
     )
     assert Figures().line().startswith("0 tokens")
