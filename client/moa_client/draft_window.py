@@ -28,7 +28,8 @@ NODE_BYTES = 2.3  # token id: 2 bytes below 16,384, where frequent tokens are, 3
 PARENT_BYTES = 1.0  # of trees
 MOST_FRAME_NODES = 64  # what one verification may hold
 
-CHAIN_BYTES, TREE_BYTES = 34.0, 105.0  # of the 40 and 120 a token that may go up in all; credits, beats, HTTP/2: the rest
+# Of the 40 and 120 a token that may go up in all; credits, beats and HTTP/2 take the rest.
+CHAIN_BYTES, TREE_BYTES = 34.0, 105.0
 
 
 class DraftWindow:
