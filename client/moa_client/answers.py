@@ -168,7 +168,14 @@ class Answers:
         if taken:
             self._tell(job, Provisional(tuple(taken)))
         if finish is not Finish.UNFINISHED:
-            self._end(job, finish)
+            job.finish = finish
+
+    def end_alone(self) -> None:
+        """There is no server to wait for: the current answer, if it has ended, stays provisional."""
+        job = self.current
+        if job is not None and job.has_ended:
+            self.current = None
+            self.events.append(Ended(job.finish, provisional=True))
 
     def stop(self) -> None:
         """The user ends the current answer where it is, without the server."""
@@ -184,20 +191,14 @@ class Answers:
         job.settings = replace(job.settings, max_tokens=max(1, length))  # where the server's answer will end
         if self.current_is_front:
             self.conversation.settings = job.settings
-        self._end(job, Finish.CANCELLED)
+        job.finish = Finish.CANCELLED
+        self.end_alone()
 
     # ------------------------------------------------------------ inside
 
     def _start_of(self, job: Job, before: Sequence[int]) -> int:
         """Where a job's answer begins."""
         return self.conversation.answer_start if job is self.front else len(before)
-
-    def _end(self, job: Job, finish: Finish) -> None:
-        """The answer is over without the server; it stays provisional."""
-        job.finish = finish
-        if job is self.current:
-            self.current = None
-            self.events.append(Ended(finish, provisional=True))
 
     def _correct(self, job: Job) -> None:
         """What is still provisional of an answer does not hold."""

@@ -336,6 +336,8 @@ class Talk:
             self._stop_now()
         if self._alone:
             self._write_on()
+            if not self.connection.is_up:  # a stream that is only silent may still come back
+                self.answers.end_alone()
         elif self.connection.is_up:
             self._draft_on(now)
 
@@ -572,14 +574,14 @@ class Talk:
     def _write_on(self) -> None:
         """Lets the drafter write the next token of the current answer."""
         job, desk = self.answers.current, self._desk
-        if job is None or desk is None or self._cannot_write or desk.busy:
+        if job is None or job.has_ended or desk is None or self._cannot_write or desk.busy:
             return
         self._tell_drafter(desk, self.answers.text_before(job))
         desk.write(self._serial, job.written, job.settings.sampling)
 
     def _on_wrote(self, wrote: Wrote) -> None:
         job = self.answers.current
-        if job is None or wrote.serial != self._serial or not self._alone:
+        if job is None or job.has_ended or wrote.serial != self._serial or not self._alone:
             return
         if wrote.token is None:
             self._cannot_write = True

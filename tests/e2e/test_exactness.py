@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import grpc.aio
 import pytest
@@ -18,7 +18,7 @@ from moa.v1 import moa_pb2_grpc
 from moa_client.link import connect
 from moa_client.loading import Device, load_device
 from moa_client.settings import ClientSettings
-from moa_client.talk import Talk
+from moa_client.talk import Talk, TalkSettings
 from moa_shared.answer import AnswerSettings
 from moa_shared.codec import Codec
 from moa_shared.coupling import Sampling
@@ -57,7 +57,9 @@ async def talking(address: str, name: str) -> AsyncIterator[Talk]:
         served = await link.describe()
         if name not in DEVICES:
             DEVICES[name] = load_device(settings, served, SilentProgress())
-        talk = Talk(link, DEVICES[name], int(DEVICES[name].files.config["vocab_size"]), Codec.INT4)
+        drafting: Literal["rounds", "streamed"] = "rounds" if name.startswith("random") else "streamed"
+        vocab_size = int(DEVICES[name].files.config["vocab_size"])
+        talk = Talk(link, DEVICES[name], vocab_size, Codec.INT4, TalkSettings(drafting, tree=name.endswith("tree")))
         try:
             yield talk
         finally:
@@ -93,8 +95,14 @@ def generated(default_model_files: ModelFiles, tokenizer: Any) -> list[list[int]
 
 
 async def answer(talk: Talk, tokens: list[int], settings: AnswerSettings) -> list[int]:
+    """The text when the server has decided all of it: on a busy machine a part may have been written without it."""
     talk.reset()
-    return [token async for new in talk.ask(tokens, settings) for token in new]
+    async for _ in talk.ask(tokens, settings):
+        pass
+    while talk.unsettled:
+        async for _ in talk.settle():
+            pass
+    return list(talk.conversation.answer)
 
 
 @pytest.mark.parametrize("name", ["shipped tree", "shipped chain"])
