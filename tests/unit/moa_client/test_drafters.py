@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.drafters import LookupDrafter
+from moa_client.drafters import Growth, LookupDrafter
 from moa_client.figures import Figures
 from moa_shared.coupling import Sampling
+from moa_shared.tree import DraftTree
 
 
 def test_look_up_copies_what_followed_the_longest_match() -> None:
@@ -36,3 +37,13 @@ def test_figures_make_one_line() -> None:
         "20 bytes up and 100 down a token"
     )
     assert Figures().line().startswith("0 tokens")
+
+
+def test_look_up_goes_on_below_any_draft_and_writes_alone() -> None:
+    drafter = LookupDrafter(length=2)
+    drafter.restart([1, 2, 3, 4, 5, 9, 1, 2])
+    assert drafter.grow(DraftTree.chain([]), Sampling()) == Growth((3, 4), (-1, 0))
+    assert drafter.grow(DraftTree.chain([3, 4]), Sampling()) == Growth((5, 9), (1, 2))
+    assert drafter.grow(DraftTree((3, 4, 7), (-1, 0, 0)), Sampling()) == Growth()
+    assert drafter.write(DraftTree.chain([3]), Sampling()) == 4
+    assert drafter.write(DraftTree.chain([8]), Sampling()) is None
