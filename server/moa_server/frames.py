@@ -46,7 +46,13 @@ def verdict_frame(verdict: Verdict) -> pb.ServerFrame:
     )
 
 
-def memory_frame(rows: CodedRows) -> pb.ServerFrame:
+def memory_frame(rows: CodedRows, prefix_hash: int) -> pb.ServerFrame:
+    """A chunk of memory.
+
+    Args:
+        prefix_hash: of all tokens up to the last one that has a row in it; half of it goes on the wire, which is enough
+            to tell a row of another branch.
+    """
     chunk = rows.chunk
     return pb.ServerFrame(
         memory=pb.Memory(
@@ -55,5 +61,6 @@ def memory_frame(rows: CodedRows) -> pb.ServerFrame:
             codec=pb.Codec.Name(chunk.codec),
             payload=rows.payload,
             plane=pb.Plane.Name(chunk.plane),
+            prefix_hash=prefix_hash & 0xFFFFFFFF,
         )
     )

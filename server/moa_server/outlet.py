@@ -25,6 +25,7 @@ class Outlet:
     Args:
         write: hands one frame to gRPC.
         code: makes the bytes of a chunk of memory.
+        hash_at: hash of so many tokens of the conversation, which names the state that memory belongs to.
         may_code: whether there is time to make some now; if not, `poke` tells when.
         write_seconds: how long a client may take nothing in.
     """
@@ -33,11 +34,13 @@ class Outlet:
         self,
         write: Callable[[pb.ServerFrame], Awaitable[None]],
         code: Callable[[Chunk], asyncio.Future[CodedRows]],
+        hash_at: Callable[[int], int],
         may_code: Callable[[], bool],
         write_seconds: float,
     ) -> None:
         self._write = write
         self._code = code
+        self._hash_at = hash_at
         self._may_code = may_code
         self._write_seconds = write_seconds
         self._feed: MemoryFeed | None = None
@@ -149,7 +152,7 @@ class Outlet:
                 return None
             newest, self._newest = self._newest, None
             if newest is not None and newest.chunk == chunk:
-                return memory_frame(newest)
+                return self._frame(newest)
             future = self._code(chunk)
             future.add_done_callback(self._on_coded)
             self._coding = (chunk, future)
@@ -157,4 +160,7 @@ class Outlet:
         if not future.done():
             return None
         self._coding = None
-        return memory_frame(future.result())
+        return self._frame(future.result())
+
+    def _frame(self, rows: CodedRows) -> pb.ServerFrame:
+        return memory_frame(rows, self._hash_at(rows.chunk.start + rows.chunk.count))

@@ -50,7 +50,7 @@ class ConverseStream:
         self._host = host
         self._slot: Slot | None = None
         self._codecs: tuple[Codec, ...] = ()
-        self._outlet = Outlet(write, self._code, self._may_code, host.settings.write_seconds)
+        self._outlet = Outlet(write, self._code, self._hash_at, self._may_code, host.settings.write_seconds)
         self._reader: asyncio.Task[None] | None = None
 
     async def run(self, frames: AsyncIterator[bytes]) -> None:
@@ -282,6 +282,9 @@ class ConverseStream:
 
     def _code(self, chunk: Chunk) -> asyncio.Future[CodedRows]:
         return self._host.engine.code(self._attached(), chunk)
+
+    def _hash_at(self, length: int) -> int:
+        return self._attached().session.hashes.at(length)
 
     def _may_code(self) -> bool:
         return self._slot is not None and self._host.engine.may_code(self._slot)

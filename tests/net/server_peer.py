@@ -194,12 +194,16 @@ class Peer:
         if kind == "opened":
             self.opened = frame.opened
         elif kind == "memory":
-            self.memory.append(frame.memory)
+            self._take_memory(frame.memory)
         elif kind == "go_away":
             self.go_away = frame.go_away
         elif kind == "verdict":
             self._take(frame.verdict)
         return frame
+
+    def _take_memory(self, memory: pb.Memory) -> None:
+        assert memory.prefix_hash == self.hashes.at(memory.start + memory.count) & 0xFFFFFFFF
+        self.memory.append(memory)
 
     def _take(self, verdict: pb.Verdict) -> None:
         assert verdict.base <= len(self.tokens)

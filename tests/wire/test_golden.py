@@ -72,7 +72,14 @@ FRAMES: dict[str, Message] = {
         )
     ),
     "memory": pb.ServerFrame(
-        memory=pb.Memory(start=1, count=2, codec=pb.CODEC_INT4, payload=b"\x00\x01", plane=pb.PLANE_REUSED_STATE)
+        memory=pb.Memory(
+            start=1,
+            count=2,
+            codec=pb.CODEC_INT4,
+            payload=b"\x00\x01",
+            plane=pb.PLANE_REUSED_STATE,
+            prefix_hash=0x01020304,
+        )
     ),
     "go_away": pb.ServerFrame(go_away=pb.GoAway(resume_token=b"r", reason="drain")),
     "describe": pb.DescribeResponse(
@@ -101,7 +108,7 @@ GOLDEN = {
     "ack": "4a020806",
     "opened": "0a150a01721002180122090880101040180120082a0104",
     "verdict": "121f080110ad021903000000000000002202070828013003380540024d0000c03f",
-    "memory": "1a0c080110021803220200012801",
+    "memory": "1a110801100218032202000128013504030201",
     "go_away": "220a0a01721205647261696e",
     "describe": "08011a0d0a0174120201021a01032201042a0862666c6f617431363201033803",
     "generate": "0a0101122409000000000000e03f102819000000000000d03f210700000000000000280932010a3801",

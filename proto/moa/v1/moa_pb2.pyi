@@ -326,18 +326,20 @@ class Verdict(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., finish: _Optional[_Union[Finish, str]] = ..., drafted: _Optional[int] = ..., stale_nodes: _Optional[int] = ..., step_ms: _Optional[float] = ...) -> None: ...
 
 class Memory(_message.Message):
-    __slots__ = ("start", "count", "codec", "payload", "plane")
+    __slots__ = ("start", "count", "codec", "payload", "plane", "prefix_hash")
     START_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     PLANE_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_HASH_FIELD_NUMBER: _ClassVar[int]
     start: int
     count: int
     codec: Codec
     payload: bytes
     plane: Plane
-    def __init__(self, start: _Optional[int] = ..., count: _Optional[int] = ..., codec: _Optional[_Union[Codec, str]] = ..., payload: _Optional[bytes] = ..., plane: _Optional[_Union[Plane, str]] = ...) -> None: ...
+    prefix_hash: int
+    def __init__(self, start: _Optional[int] = ..., count: _Optional[int] = ..., codec: _Optional[_Union[Codec, str]] = ..., payload: _Optional[bytes] = ..., plane: _Optional[_Union[Plane, str]] = ..., prefix_hash: _Optional[int] = ...) -> None: ...
 
 class Stop(_message.Message):
     __slots__ = ("base",)

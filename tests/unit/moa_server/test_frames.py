@@ -45,7 +45,7 @@ def test_a_verdict_says_everything() -> None:
 
 
 def test_memory_says_its_plane_and_codec() -> None:
-    frame = memory_frame(CodedRows(Chunk(Plane.REUSED_STATE, 5, 2, Codec.INT8, 4), b"rows"))
+    frame = memory_frame(CodedRows(Chunk(Plane.REUSED_STATE, 5, 2, Codec.INT8, 4), b"rows"), 0x0102030405060708)
     assert frame.memory == pb.Memory(
-        start=5, count=2, codec=pb.CODEC_INT8, payload=b"rows", plane=pb.PLANE_REUSED_STATE
+        start=5, count=2, codec=pb.CODEC_INT8, payload=b"rows", plane=pb.PLANE_REUSED_STATE, prefix_hash=0x05060708
     )

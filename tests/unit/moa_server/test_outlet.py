@@ -28,7 +28,7 @@ class Wire:
         self.gate.set()
         self.codings: list[tuple[Chunk, asyncio.Future[CodedRows]]] = []
         self.may_code = True
-        self.outlet = Outlet(self._write, self._code, lambda: self.may_code, write_seconds)
+        self.outlet = Outlet(self._write, self._code, lambda length: length, lambda: self.may_code, write_seconds)
 
     async def _write(self, frame: pb.ServerFrame) -> None:
         await self.gate.wait()
