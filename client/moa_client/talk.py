@@ -162,6 +162,8 @@ class Talk:
         self._serial += 1
         if self._renewed:
             await self.connection.leave()
+            while not self._inbox.empty():  # frames about the conversation before
+                self._inbox.get_nowait()
             self._resume_token, self._renewed = b"", False
             self._intake = self._new_intake()
         while not self._inbox.empty():  # what has happened since the last answer
@@ -451,7 +453,7 @@ class Talk:
         now = _now_ms()
         self.monitor.on_frame(now)
         kind = frame.WhichOneof("frame")
-        if self._forced_offline:
+        if self._forced_offline or self._renewed:  # frames of a stream that is to be left
             return
         if self._alone:
             if self.settings.reconcile == "keep" and self._has_provisional:
