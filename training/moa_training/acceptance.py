@@ -7,6 +7,7 @@ this is the real verification, since a verdict is a function of the text alone. 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -44,16 +45,18 @@ class Acceptance:
 
     Attributes:
         accepted: verifications by number of accepted drafts.
-        forwards, tokens: of the target; tokens committed by them.
+        draft_seconds: spent on drafts, all together.
     """
 
     accepted: list[int] = field(default_factory=list)
+    draft_seconds: float = field(default=0.0, compare=False)
 
     def add(self, count: int) -> None:
         self.accepted += [0] * (count + 1 - len(self.accepted))
         self.accepted[count] += 1
 
     def merge(self, other: Acceptance) -> None:
+        self.draft_seconds += other.draft_seconds
         for count, times in enumerate(other.accepted):
             self.accepted += [0] * (count + 1 - len(self.accepted))
             self.accepted[count] += times
@@ -67,6 +70,11 @@ class Acceptance:
         """Mean acceptance length: accepted drafts and the bonus token, per target forward."""
         drafts = sum(count * times for count, times in enumerate(self.accepted))
         return drafts / self.forwards + 1 if self.forwards else 0.0
+
+    @property
+    def draft_ms(self) -> float:
+        """Mean time of a draft, reading what was committed since the last one included."""
+        return 1e3 * self.draft_seconds / self.forwards if self.forwards else 0.0
 
     @property
     def by_position(self) -> list[float]:
@@ -139,7 +147,9 @@ class DrafterSubject:
             if state is not None:
                 drafter.append_reused_state(known, state[known:newest])
             known = newest
+            begun = time.perf_counter()
             tree = _draft(drafter, shape, len(ids) - 1 - newest, copies)
+            counts.draft_seconds += time.perf_counter() - begun
             newest += _verify(tree, ids, newest, counts)
         return counts
 

@@ -8,7 +8,7 @@ from moa_shared.drafter import DrafterConfig
 from moa_shared.errors import DiskFullError, NotFoundError
 from moa_shared.models import ModelFiles
 
-from moa_training.curves import read_points
+from moa_training.curves import gain_per_doubling, read_points
 from moa_training.run_state import Position
 from moa_training.settings import FitSettings
 
@@ -25,6 +25,7 @@ def write_card(
     conversations: int,
 ) -> None:
     """Writes `README.md` whole or not at all."""
+    gain = gain_per_doubling(read_points(folder))
     points = read_points(folder)[-10:]
     agreement = sum(point["agreement"] for point in points) / max(1, len(points))
     lsa = f"{config.lsa_heads} heads, MLP {config.lsa_mlp}"
@@ -43,6 +44,7 @@ A Mixture of Attentions drafter (arXiv 2410.03804), trained by moa. Licence: tha
 | tokens seen | {position.tokens:,} in {position.step:,} updates, {position.epoch + 1} epoch(s) begun |
 | running time | {position.seconds / 60:.0f} minutes |
 | agreement with the target at the end of training | {agreement:.3f} of positions, all depths of a block |
+| each doubling of the tokens brought | {"unknown, too short a run" if gain is None else f"{gain:.3f} of agreement"} |
 
 Command: `moa-train fit CONFIG` with
 

@@ -193,6 +193,30 @@ def evaluate(
         json_file.write_text(text + "\n", encoding="utf-8")
 
 
+@cli.command()
+@click.argument("results", nargs=-1, required=True, metavar="NAME=FILE...")
+@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Stand-alone quality, as a PNG.")
+@click.option(
+    "--forward-ms", type=click.FloatRange(0.001), default=49.0, show_default=True, help="Of a target forward."
+)
+@click.option("--node-ms", type=click.FloatRange(0), default=0.85, show_default=True, help="Of each draft node in it.")
+def compare(results: tuple[str, ...], picture: Path | None, forward_ms: float, node_ms: float) -> None:
+    """Put evaluations (evaluate --json) side by side, as tables and as a picture."""
+    from moa_training.comparison import acceptance_table, draw_standalone, read_evaluation, standalone_table
+
+    evaluations = {}
+    for result in results:
+        name, separator, file = result.partition("=")
+        if not separator:
+            raise ConfigError(f"{result!r} is no NAME=FILE.", hint="Name each evaluation, such as eagle2=eagle2.json.")
+        evaluations[name] = read_evaluation(Path(file))
+    click.echo(acceptance_table(evaluations, forward_ms, node_ms))
+    click.echo("")
+    click.echo(standalone_table(evaluations))
+    if picture is not None:
+        draw_standalone(evaluations, picture)
+
+
 def main() -> None:
     """Entry point; one sentence and the catalogue's exit code for every error that we know."""
     try:

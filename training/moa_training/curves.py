@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
 from pathlib import Path
 
 from moa_shared.errors import DiskFullError
@@ -44,6 +46,22 @@ def cut_points(folder: Path, up_to_step: int) -> None:
     if (folder / LINES).is_file():
         text = "".join(json.dumps(point) + "\n" for point in points)
         (folder / LINES).write_text(text, encoding="utf-8")
+
+
+def gain_per_doubling(points: list[dict[str, float]]) -> float | None:
+    """What a doubling of the tokens brings in agreement: the slope over the base-2 logarithm of the tokens, by least
+    squares, from an eighth of the run on (three doublings); None for less than 16 points there.
+
+    The learning rate falls along a run, so that a longer run would not have had all of it at the same tokens: a guide.
+    """
+    if not points:
+        return None
+    late = [point for point in points if point["tokens"] >= points[-1]["tokens"] / 8]
+    if len(late) < 16:
+        return None
+    x = [math.log2(point["tokens"]) for point in late]
+    y = [point["agreement"] for point in late]
+    return statistics.linear_regression(x, y).slope
 
 
 def draw_curves(folder: Path) -> None:

@@ -81,9 +81,10 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Keys: checkpoint, target, questions, left_out, acceptance_length (of the tree), and `shapes`: for each its
-        acceptance_length, forwards, accepted (verifications by number of accepted drafts), by_position (share accepted
-        at each depth where the one before was) and by_category (acceptance_length); and `standalone`: for each cut the
-        questions and the means that `StandaloneQuality` describes.
+        acceptance_length, forwards, draft_ms (mean time of a draft), accepted (verifications by number of accepted
+        drafts), by_position (share accepted at each depth where the one before was) and by_category
+        (acceptance_length); and `standalone`: for each cut the questions and the means that `StandaloneQuality`
+        describes.
         """
         shapes = {}
         for name, categories in self.by_category.items():
@@ -91,6 +92,7 @@ class Evaluation:
             shapes[name] = {
                 "acceptance_length": round(total.length, 4),
                 "forwards": total.forwards,
+                "draft_ms": round(total.draft_ms, 3),
                 "accepted": total.accepted,
                 "by_position": [round(share, 4) for share in total.by_position],
                 "by_category": {category: round(part.length, 4) for category, part in categories.items()},
@@ -199,6 +201,8 @@ def format_table(evaluation: Evaluation) -> str:
     for name, total in zip(names, totals, strict=True):
         shares = " ".join(f"{share:.2f}" for share in total.by_position)
         lines.append(f"accepted at each depth, {name}: {shares}")
+    times = ", ".join(f"{name} {total.draft_ms:.1f}" for name, total in zip(names, totals, strict=True))
+    lines.append(f"ms a draft: {times}")
     noun = "question" if evaluation.questions == 1 else "questions"
     left_out = f", {evaluation.left_out} left out" if evaluation.left_out else ""
     lines.append(f"{evaluation.questions} {noun}{left_out}; tokens per target forward, the bonus token included")
