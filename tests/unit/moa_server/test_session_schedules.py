@@ -1,0 +1,170 @@
+"""The session alone against a sender that repeats, delays, re-orders and invents frames, over cuts and lost servers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from moa_server.session import Judgement, Session, SessionLimits, Work
+from moa_shared.answer import AnswerSettings, Finish
+from moa_shared.errors import ProtocolError
+from moa_shared.prefix_hash import PrefixHashes
+from moa_shared.tree import DraftTree
+
+VOCAB = 4
+LENGTH = 24  # of the answer
+LIMITS = SessionLimits(100, VOCAB, draft_nodes=5, prefill_chunk=6, run_ahead_tokens=6)
+HOW = AnswerSettings(max_tokens=LENGTH, ignore_end_of_text=True)
+
+
+def choose(tokens: Sequence[int]) -> int:
+    """The toy target."""
+    return hash(tuple(tokens)) // 7 % VOCAB
+
+
+@dataclass
+class Device:
+    """A client without a state machine: it takes committed tokens as they come, and sends whatever it likes.
+
+    Args:
+        sent: frames of this stream, any of which may arrive again at any time.
+        delivered: tokens that verdicts have brought.
+    """
+
+    prompt: list[int]
+    tokens: list[int]
+    delivered: list[tuple[int, tuple[int, ...], Finish]] = field(default_factory=list)
+    sent: list[dict[str, object]] = field(default_factory=list)
+    epoch: int = 0
+    finish: Finish = Finish.UNFINISHED
+
+    def draft(self, rng: random.Random, text: Sequence[int]) -> dict[str, object]:
+        """A frame: of the newest state or of an old one, right or wrong, with gaps, other hashes and epochs."""
+        self.epoch += rng.random() < 0.3
+        base = len(self.tokens) if rng.random() < 0.6 else rng.randrange(1, len(self.tokens) + 1)
+        tokens = [
+            text[at] if at < len(text) and rng.random() < 0.8 else rng.randrange(VOCAB)
+            for at in range(base, base + rng.randrange(8))
+        ]
+        first = 0 if rng.random() < 0.7 else rng.randrange(6)
+        parents = [rng.randrange(-1, first + index) for index in range(len(tokens))] if rng.random() < 0.3 else []
+        right = PrefixHashes(self.tokens[:base]).at(base)
+        return {
+            "epoch": max(0, self.epoch - (rng.random() < 0.1)),
+            "base": base,
+            "prefix_hash": rng.choice([right, right, right, 0, 12345]),
+            "first_node": first,
+            "tokens": tokens,
+            "parents": parents,
+            "committed": rng.randrange(len(self.tokens) + 1),
+        }
+
+    def take(self, rng: random.Random) -> None:
+        """A verdict arrives, now and then an old one again."""
+        if not self.delivered:
+            return
+        base, tokens, finish = self.delivered[0] if rng.random() < 0.2 else self.delivered.pop(0)
+        assert base <= len(self.tokens)
+        known = len(self.tokens) - base
+        assert self.tokens[base:] == list(tokens[:known])  # nothing that was committed is ever taken back
+        self.tokens += tokens[known:]
+        self.finish = finish
+
+
+class Server:
+    """A session and its cache, with one forward under way at most."""
+
+    def __init__(self, *, run_ahead: bool) -> None:
+        self.session = Session(LIMITS, end_of_text=frozenset(), decode=str, run_ahead=run_ahead)
+        self.flying: tuple[Work, Judgement | None] | None = None
+
+    def begin(self, rng: random.Random) -> None:
+        """A forward that verifies all that has arrived, or some of it."""
+        most = rng.randrange(6)
+        work = self.session.next_work(None if rng.random() < 0.5 else lambda tree: tree.prefix(most))
+        if work is None:
+            return
+        held = [*self.session.tokens[: work.cached], *work.feed]
+        judgement = work.judge(_chosen(held, work.tree)) if work.chooses else None
+        self.flying = work, judgement
+
+    def end(self, device: Device) -> None:
+        """The forward's outcome, which is void if something overtook it."""
+        if self.flying is None:
+            return
+        (work, judgement), self.flying = self.flying, None
+        base = len(self.session.tokens)
+        if judgement is None:
+            self.session.on_prefilled(work)
+        elif self.session.on_judged(work, judgement):
+            device.delivered.append((base, judgement.taken, judgement.finish))
+
+    def ask(self, device: Device) -> None:
+        base = len(device.tokens)
+        backlog = self.session.on_ask(base, PrefixHashes(device.tokens).at(base), (), HOW, len(device.prompt))
+        if backlog.tokens:
+            device.delivered.append((backlog.base, backlog.tokens, backlog.finish))
+
+
+def _chosen(held: Sequence[int], tree: DraftTree) -> list[int]:
+    paths = [[tree.tokens[node] for node in tree.path_to(node)] for node in range(len(tree))]
+    return [choose([*held, *path]) for path in [[], *paths]]
+
+
+def plain_text(prompt: Sequence[int]) -> list[int]:
+    text = list(prompt)
+    for _ in range(LENGTH):
+        text.append(choose(text))
+    return text
+
+
+def run_schedule(rng: random.Random, *, run_ahead: bool) -> tuple[Device, list[int]]:
+    prompt = [rng.randrange(VOCAB) for _ in range(rng.randrange(1, 9))]
+    text = plain_text(prompt)
+    device = Device(prompt, list(prompt))
+    server = Server(run_ahead=run_ahead)
+    server.session.on_open(device.tokens)
+    server.ask(device)
+    for _ in range(20_000):
+        event = rng.random()
+        if device.finish is not Finish.UNFINISHED:
+            return device, text
+        if event < 0.3:
+            device.sent.append(device.draft(rng, text))
+            _deliver(server, device.sent[-1])
+        elif event < 0.4 and device.sent:
+            _deliver(server, rng.choice(device.sent))  # again, late, out of order
+        elif event < 0.65:
+            if server.flying is None:
+                server.begin(rng)
+            else:
+                server.end(device)
+        elif event < 0.95:
+            device.take(rng)
+            server.session.on_ack(len(device.tokens))
+        else:  # the stream breaks: what was on its way is lost, and perhaps the server with it
+            device.sent, device.delivered, device.epoch = [], [], 0
+            if rng.random() < 0.3:
+                server = Server(run_ahead=run_ahead)
+            asks = rng.random() < 0.5
+            server.session.on_open(device.tokens, asks=asks)
+            server.ask(device)
+        assert server.session.tokens == text[: len(server.session.tokens)]
+        assert len(server.session.tokens) - server.session.acknowledged <= LIMITS.run_ahead_tokens + LIMITS.draft_nodes
+    raise AssertionError("the answer did not end")
+
+
+def _deliver(server: Server, frame: dict[str, object]) -> None:
+    with suppress(ProtocolError):  # a frame that claims what is not committed here is refused, and nothing is changed
+        server.session.on_draft(**frame)  # type: ignore[arg-type]
+
+
+@given(seed=st.integers(0, 2**32), run_ahead=st.booleans())
+@settings(max_examples=1500, deadline=None)
+def test_what_is_committed_is_the_target_s_text(seed: int, run_ahead: bool) -> None:
+    device, text = run_schedule(random.Random(seed), run_ahead=run_ahead)
+    assert device.tokens == text
