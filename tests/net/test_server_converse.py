@@ -321,6 +321,69 @@ async def test_what_was_written_offline_is_verified_as_one_long_draft(
     assert verdict.accepted == 15
 
 
+async def test_a_long_run_alone_is_verified_a_few_nodes_at_a_time(target: Target) -> None:
+    how = AnswerSettings(max_tokens=140, ignore_end_of_text=True)
+    expected, _ = plain_text(target, PROMPT, how)
+    async with (
+        serving(make_host(target, draft_nodes=8)) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        peer = Peer(channel)
+        peer.append(PROMPT)
+        ask = peer.ask_message([], how, answer_start=len(PROMPT))
+        alone = [*expected[:100], (expected[100] + 1) % VOCAB, *[3] * 30]
+        ask.provisional.CopyFrom(
+            pb.Draft(epoch=1, base=len(PROMPT), prefix_hash=peer.hashes.at(len(PROMPT)), tokens=alone)
+        )
+        peer.tokens, peer.hashes = [], PrefixHashes()
+        await peer.open(tokens=PROMPT, ask=ask, run_ahead=True)
+        verdict = await peer.verdict()
+        while verdict.finish == pb.FINISH_UNSPECIFIED:
+            await peer.send(ack=pb.Ack(committed=len(peer.tokens)))
+            verdict = await peer.verdict()
+    assert peer.tokens[len(PROMPT) :] == expected
+    confirming = [verdict for verdict in peer.verdicts if verdict.base < len(PROMPT) + 100]
+    assert [len(verdict.tokens) for verdict in confirming] == [9] * 11 + [2]  # 8 drafted and the bonus, 99 in all
+    assert sum(verdict.accepted for verdict in confirming) == 8 * 11 + 1
+
+
+async def test_a_resume_brings_what_was_chosen_meanwhile_and_takes_what_was_written_alone(
+    server: RunningServer, channel: grpc.aio.Channel, target: Target
+) -> None:
+    how = AnswerSettings(max_tokens=100, ignore_end_of_text=True)
+    expected, _ = plain_text(target, PROMPT, how)
+    peer = Peer(channel)
+    peer.epoch = 7
+    opened = await peer.open(run_ahead=True)
+    await peer.ask(PROMPT, how)
+    await peer.verdict()
+    await peer.draft(expected[1:3])
+    await peer.verdict()
+    peer.call.cancel()
+    held = list(peer.tokens)
+    session = server.host.registry.slots[0].session
+    await until(lambda: server.host.registry.detached == 1 and len(session.tokens) >= len(held) + 40)
+    again = Peer(channel)
+    again.append(held)
+    ask = again.ask_message([], how, answer_start=len(PROMPT))
+    done = len(held) - len(PROMPT)
+    ask.provisional.CopyFrom(
+        pb.Draft(epoch=1, base=len(held), prefix_hash=again.hashes.at(len(held)), tokens=expected[done : done + 95])
+    )
+    again.tokens, again.hashes = [], PrefixHashes()
+    await again.open(tokens=held, resume_token=opened.resume_token, run_ahead=True, ask=ask)
+    backlog = await again.verdict()
+    assert (backlog.base, backlog.drafted) == (len(held), 0)
+    assert len(backlog.tokens) >= 40
+    verdict = await again.verdict()
+    assert verdict.epoch == 1  # a new stream counts anew: an epoch below the old stream's is no stale one
+    assert verdict.accepted > 0
+    while verdict.finish == pb.FINISH_UNSPECIFIED:
+        await again.send(ack=pb.Ack(committed=len(again.tokens)))
+        verdict = await again.verdict()
+    assert again.tokens[len(PROMPT) :] == expected
+
+
 async def test_a_session_is_taken_over_from_a_stream_that_hangs(channel: grpc.aio.Channel) -> None:
     peer, again = Peer(channel), Peer(channel)
     opened = await peer.open()
