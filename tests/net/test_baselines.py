@@ -1,0 +1,72 @@
+"""Baselines in the running system: real client and server, and the target's own text, whatever drafts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+from moa.v1 import moa_pb2 as pb
+from moa_client.drafters import MoaDrafter
+from moa_client.link import connect
+from moa_client.loading import Device
+from moa_client.talk import Talk, TalkSettings
+from moa_server.loading import memory_source
+from moa_server.stepper import Stepper
+from moa_server.target import Target
+from moa_shared.answer import AnswerSettings
+from moa_shared.codec import Codec
+from moa_shared.coupling import Sampling
+from moa_shared.drafter import fresh_tensors
+from moa_shared.drafter.checkpoint import Checkpoint
+from moa_shared.drafting import GrowthShape, draft_chain
+
+from tests.net.client_device import checkpoint
+from tests.net.server_peer import IDENTITY, VOCAB, make_host, plain_text, serving
+from tests.net.test_client_talk import PROMPT, ask
+
+
+def drafter_of(kind: str) -> Checkpoint:
+    """A random drafter of the tiny target."""
+    config = replace(checkpoint(0).config, kind=kind, own_layers=2)
+    return Checkpoint(config, fresh_tensors(config, seed=2), "64" * 32)
+
+
+@pytest.mark.parametrize("drafting", ["rounds", "streamed"])
+@pytest.mark.parametrize("kind", ["eagle2", "independent"])
+async def test_the_text_is_the_targets_own(target: Target, kind: str, drafting: Any) -> None:
+    made = drafter_of(kind)
+    host = make_host(target, stepper=Stepper(target, memory_source(made, target)))
+    model: Any = target.model
+    states = made.states(torch.float32, model.get_input_embeddings().weight.detach(), model.lm_head.weight.detach())
+    rows_seen = []
+
+    class Watched(MoaDrafter):
+        def remember(self, start: int, rows: torch.Tensor, *, state: bool) -> None:
+            rows_seen.append(rows.shape[1])
+            super().remember(start, rows, state=state)
+
+    width = made.config.memory_width
+    drafter = Watched(
+        states,
+        lambda state, sampling: draft_chain(state, 4, sampling),
+        reads_memory=width > 0,
+        shape=GrowthShape(breadth=3, survival=0.0),
+    )
+    identity = pb.Identity()
+    identity.CopyFrom(IDENTITY)
+    if not width:
+        identity.drafter_fingerprint = b""
+    device = Device(cast(Any, None), cast(Any, None), identity, drafter, width, 0)
+    async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link:
+        talk = Talk(link, device, VOCAB, Codec.BF16, TalkSettings(drafting=drafting))
+        try:
+            for temperature in (0.0, 0.7):
+                settings = AnswerSettings(Sampling(temperature, seed=3), max_tokens=40)
+                expected, _ = plain_text(target, PROMPT, settings)
+                talk.reset()
+                assert await ask(talk, PROMPT, settings) == expected
+        finally:
+            await talk.close()
+    assert set(rows_seen) == ({width} if width else set())
