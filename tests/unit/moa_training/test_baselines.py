@@ -8,6 +8,7 @@ from moa_shared.drafter import load_checkpoint
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles
 from moa_shared.progress import SilentProgress
+from moa_training.baselines import TrainingBaseline
 from moa_training.curves import read_points
 from moa_training.fit import Run
 from moa_training.prepare import prepare
@@ -64,6 +65,7 @@ def test_a_run_that_goes_on_is_of_the_same_kind(tmp_path: Path, files: ModelFile
 def test_the_projection_starts_near_what_the_layer_was_made_for(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
     run = Run(load_fit_settings(configured(tmp_path, files, shard, 'kind = "eagle2"', 200)), SilentProgress())
     target, state = run._sample(run.config.target_layers - 1, 1000)
+    assert isinstance(run.drafter, TrainingBaseline)
     near = run.drafter.spec_model_fc(torch.cat((target.embeddings, target.last_hidden.roll(1, 1)), -1))
     kept = target.positions > 0
     assert (near - state)[kept].square().mean() < 0.8 * state[kept].square().mean()
