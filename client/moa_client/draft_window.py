@@ -26,7 +26,7 @@ MOST_LEVELS = 64  # of a draft in flight: 3 s of plain steps, twice the longest 
 FRAME_BYTES = 32.0  # a Draft frame with its headers (HTTP/2 9, gRPC 5, protobuf 15 or 24), but for its nodes
 NODE_BYTES = 2.3  # token id: 2 bytes below 16,384, where frequent tokens are, 3 above
 PARENT_BYTES = 1.0  # of trees
-MOST_FRAME_NODES = 16  # where the budget cannot be kept (a server many times slower than the drafter): 80 ms of drafting
+MOST_FRAME_NODES = 16  # where the budget cannot be kept (a server far slower than the drafter): 80 ms of drafting
 
 # Of the 40 and 120 a token that may go up in all; credits, beats and HTTP/2 take the rest.
 CHAIN_BYTES, TREE_BYTES = 34.0, 105.0
