@@ -1,4 +1,4 @@
-"""One answer on a screen or a pipe: text as it comes, and Ctrl-C that ends the answer and not the program."""
+"""One answer: its events to a view, and Ctrl-C that ends the answer and not the program."""
 
 from __future__ import annotations
 
@@ -8,40 +8,28 @@ from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 
 from moa_shared.answer import AnswerSettings
-from moa_shared.template import ChatTemplate
-from moa_shared.text import TextStream
 
-from moa_client.events import Committed
-from moa_client.loading import Device
+from moa_client.jobs import Turn
 from moa_client.talk import Talk
+from moa_client.transcript import Transcript
+from moa_client.views import View
 
 
-async def answer(
-    talk: Talk,
-    device: Device,
-    template: ChatTemplate,
-    question: str,
-    settings: AnswerSettings,
-    show: Callable[[str], None],
-) -> bool:
-    """Asks, and shows the answer piece by piece; False if the user stopped it.
+async def answer(talk: Talk, turn: Turn, settings: AnswerSettings, transcript: Transcript, view: View) -> bool:
+    """Asks, and shows what happens; False if the user stopped it.
 
     Raises:
         MoaError: why there is no (more) answer; what had come was shown.
     """
-    committed = talk.conversation.tokens
-    turn = template.next_turn(question, committed) if committed else template.first_turn(question)
-    text = TextStream(lambda tokens: device.tokenizer.decode(tokens, skip_special_tokens=True), settings.stop)
 
     async def stream() -> None:
         try:
-            async with aclosing(talk.ask(turn, settings)) as answered:
-                async for event in answered:
-                    if isinstance(event, Committed) and (piece := text.push(event.tokens)):
-                        show(piece)
+            view.begin()
+            async with aclosing(talk.ask(turn, settings)) as events:
+                async for event in events:
+                    view.show(event, transcript.apply(event), transcript)
         finally:
-            if piece := text.finish():
-                show(piece)
+            view.end(transcript.break_off(), transcript)
 
     return await interruptible(asyncio.ensure_future(stream()), talk.stop)
 

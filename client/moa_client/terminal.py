@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing
+
 from prompt_toolkit import PromptSession
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
+from prompt_toolkit.patch_stdout import patch_stdout
+from prompt_toolkit.styles import Style
 
 from moa_client.chat import Chat, remark
 
@@ -69,12 +74,15 @@ async def converse(chat: Chat) -> None:
     remark(f"Talking to {chat.device.files.target_id} at {chat.settings.server}. /help lists commands.")
     # An answer may be piped out while questions are typed: then the prompt belongs on standard error.
     session: PromptSession[str] = PromptSession(
-        key_bindings=key_bindings(), output=create_output(always_prefer_tty=True)
+        key_bindings=key_bindings(),
+        output=create_output(always_prefer_tty=True),
+        bottom_toolbar=lambda: chat.status,
+        style=Style.from_dict({"bottom-toolbar": "noreverse"}),
     )
     lines = Lines()
     while True:
         try:
-            line = await session.prompt_async("... " if lines.unfinished else "> ")
+            line = await _prompt(chat, session, "... " if lines.unfinished else "> ")
         except KeyboardInterrupt:
             lines.clear()
             continue
@@ -83,3 +91,20 @@ async def converse(chat: Chat) -> None:
         question = lines.push(line)
         if question is not None and not await chat.on_line(question):
             return
+
+
+async def _prompt(chat: Chat, session: PromptSession[str], mark: str) -> str:
+    """A line from the user; meanwhile what happens to the link is told above it."""
+
+    async def attend() -> None:
+        async with aclosing(chat.attend()) as happenings:
+            async for _ in happenings:
+                session.app.invalidate()
+
+    with patch_stdout():
+        attending = asyncio.ensure_future(attend())
+        try:
+            return await session.prompt_async(mark)
+        finally:
+            attending.cancel()
+            await asyncio.gather(attending, return_exceptions=True)

@@ -7,6 +7,7 @@ tokens, cut before the first stop string.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 
 INCOMPLETE = "�"  # how a tokenizer shows the first bytes of a character
 
@@ -44,6 +45,12 @@ class TextStream:
         self._held += self._decode(self._tokens[self._prefix :])[len(before) :]
         self._read = self._prefix = len(self._tokens)
         return self._release(final=True)
+
+    def fork(self) -> TextStream:
+        """Another one, as if it had been given the same tokens: what becomes of it changes nothing here."""
+        other = copy(self)
+        other._tokens = list(self._tokens)
+        return other
 
     def _release(self, *, final: bool) -> str:
         if self._ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.server
 import io
 import os
@@ -10,8 +11,10 @@ import re
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+import pyte
 import pytest
 import torch
 from click.testing import CliRunner
@@ -315,16 +319,32 @@ def test_models_and_drafters_that_do_not_fit(served: Served, run: Run, tmp_path:
 # ---------------------------------------------------------------- a chat on a terminal
 
 
-class Terminal:
-    """A program on a pseudo-terminal, and everything that it has written there."""
+class Screen(pyte.HistoryScreen):
+    """An emulated terminal that answers where its cursor is; pyte knows no dim: it blinks instead."""
 
-    def __init__(self, command: list[str]) -> None:
+    answer: Callable[[str], None]
+
+    def select_graphic_rendition(self, *attributes: int, private: bool = False) -> None:
+        super().select_graphic_rendition(*(5 if attribute == 2 else attribute for attribute in attributes))
+
+    def write_process_input(self, data: str) -> None:
+        self.answer(data)
+
+
+class Terminal:
+    """A program on a pseudo-terminal, and what it shows there."""
+
+    def __init__(self, command: list[str], environment: dict[str, str] = ENVIRONMENT) -> None:
         self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
         self.process = subprocess.Popen(
-            command, env=ENVIRONMENT, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+            command, env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
         )
         os.close(slave)
-        self.text = ""
+        self.screen = Screen(120, 40, history=100_000)
+        self.screen.answer = self.type
+        self.raw = b""
+        self._stream = pyte.ByteStream(self.screen)
         self._seen = 0
 
     def type(self, text: str) -> None:
@@ -332,21 +352,36 @@ class Terminal:
 
     def at_prompt(self, text: str) -> None:
         """Types when the program asks: what comes before is still the terminal's, which would make Enter of Return."""
-        self.wait_for(">")
+        self.wait_for(r"\n> ?\n")
         self.type(text)
 
+    @property
+    def text(self) -> str:
+        """All lines, those that have scrolled out too; the last one without the blanks after it."""
+        lines = [*self.screen.history.top, *(self.screen.buffer[row] for row in range(self.screen.lines))]
+        shown = ["".join(line[at].data for at in range(self.screen.columns)).rstrip() for line in lines]
+        return "\n" + "\n".join(shown)
+
+    @property
+    def dim(self) -> str:
+        """The provisional text on the screen."""
+        rows = [self.screen.buffer[row] for row in range(self.screen.lines)]
+        return "".join(row[at].data for row in rows for at in range(self.screen.columns) if row[at].blink)
+
     def wait_for(self, pattern: str) -> str:
-        """Reads on until the pattern comes after what was waited for before; that part of the screen."""
+        """Reads on until the screen shows the pattern below what was waited for before; that part of it."""
+        return self.wait_until(lambda: re.compile(pattern, re.DOTALL).search(self.text, self._seen), pattern)
+
+    def wait_until(self, found: Callable[[], re.Match[str] | None], what: str = "") -> str:
         deadline = time.monotonic() + PATIENCE
-        while (found := re.compile(pattern, re.DOTALL).search(self.text, self._seen)) is None:
+        while (match := found()) is None:
             ready, _, _ = select.select([self.master], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, f"waited for {pattern!r} after {self.text[self._seen :]!r}"
-            data = os.read(self.master, 65536).decode(errors="replace")
-            self.text += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]", "", data)
-            if "\x1b[6n" in data:
-                self.type("\x1b[1;1R")  # where the cursor is
-        part = self.text[self._seen : found.end()]
-        self._seen = found.end()
+            assert ready, f"waited for {what!r} after {self.text[self._seen :].rstrip()!r}"
+            data = os.read(self.master, 65536)
+            self.raw += data
+            self._stream.feed(data)
+        part = self.text[self._seen : match.end()]
+        self._seen = match.end() - match[0].endswith("\n")
         return part
 
     def close(self) -> None:

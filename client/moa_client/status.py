@@ -1,0 +1,32 @@
+"""The status line: how the link is, and what the newest answer costs. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moa_shared.progress import format_bytes
+
+from moa_client.events import LinkState
+
+if TYPE_CHECKING:
+    from moa_client.talk import LinkStatus
+
+MARKS = {LinkState.GOOD: "good", LinkState.SLOW: "slow", LinkState.OFFLINE: "OFFLINE", LinkState.BACK: "back"}
+
+
+def status_line(status: LinkStatus, unsettled: int = 0, reason: str = "") -> str:
+    """One line, without line breaks.
+
+    Args:
+        unsettled: answers that have ended without the server and are not verified yet.
+        reason: why the link is as it is.
+    """
+    parts = [f"link {MARKS[status.state]}" + (f" ({reason})" if reason else "")]
+    if status.rtt_ms is not None:
+        parts.append(f"RTT {status.rtt_ms:.0f} ms")
+    parts.append(f"{status.tokens_per_s:.1f} tokens/s")
+    parts.append(f"{100 * status.acceptance:.0f} % drafted here")
+    parts.append(f"{format_bytes(status.up_bytes)} up, {format_bytes(status.down_bytes)} down")
+    if unsettled:
+        parts.append(f"{unsettled} unverified")
+    return " | ".join(parts)

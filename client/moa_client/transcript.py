@@ -1,0 +1,73 @@
+"""The text of an answer as its events come: what is committed, and behind it what is provisional. Pure.
+
+Invariants: committed text only grows; whatever was provisional in between, the text at the end is that of the committed
+tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from moa_shared.text import TextStream
+
+from moa_client.events import Committed, Corrected, Ended, Event, Provisional
+
+
+class Transcript:
+    """Of one answer.
+
+    Args:
+        decode: text of some tokens.
+        stop: strings before which the text ends.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = ()) -> None:
+        self.committed = ""
+        self.provisional = ""
+        self.waiting: list[int] = []  # provisional tokens
+        self._stream = TextStream(decode, stop)
+        self._ahead = self._stream  # with the provisional tokens, if there are any
+
+    def apply(self, event: Event) -> str:
+        """What the event adds to the committed text."""
+        piece = ""
+        if isinstance(event, Committed):
+            piece = self._stream.push(event.tokens)
+            del self.waiting[: event.confirmed]
+            self._look_ahead()
+        elif isinstance(event, Provisional):
+            if not self.waiting:
+                self._ahead = self._stream.fork()
+            self.waiting += event.tokens
+            self.provisional += self._ahead.push(event.tokens)
+        elif isinstance(event, Corrected):
+            self.waiting.clear()
+            self._look_ahead()
+        elif isinstance(event, Ended):
+            piece = self._end(event)
+        self.committed += piece
+        return piece
+
+    def break_off(self) -> str:
+        """The answer goes no further; the rest of the committed text, where nothing provisional stands behind it."""
+        if self.waiting:
+            return ""
+        piece = self._stream.finish()
+        self.committed += piece
+        return piece
+
+    def _end(self, event: Ended) -> str:
+        if event.provisional:
+            if not self.waiting:
+                self._ahead = self._stream.fork()
+            self.provisional += self._ahead.finish()
+            return ""
+        self.provisional = ""
+        return self._stream.finish()
+
+    def _look_ahead(self) -> None:
+        """What the tokens that are still provisional read like behind what is committed."""
+        self.provisional = ""
+        if self.waiting:
+            self._ahead = self._stream.fork()
+            self.provisional = self._ahead.push(self.waiting)

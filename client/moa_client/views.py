@@ -1,0 +1,146 @@
+"""How an answer is shown: on a terminal, on a pipe, or as lines of JSON.
+
+A view is told of each event after the transcript has taken it in. Views write; what they write is decided by the pure
+`Screen` and `json_events`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from moa_client.events import Ended, Event, LinkChanged, LinkState
+from moa_client.json_events import event_line
+from moa_client.status import status_line
+from moa_client.transcript import Transcript
+
+if TYPE_CHECKING:
+    from moa_client.screen import Screen
+    from moa_client.talk import Talk
+
+Write = Callable[[str], None]
+
+
+class View(Protocol):
+    """Of one answer."""
+
+    def begin(self) -> None:
+        """The question has been asked."""
+
+    def show(self, event: Event, piece: str, transcript: Transcript) -> None:
+        """Something has happened; `piece` is what it adds to the committed text."""
+
+    def end(self, piece: str, transcript: Transcript) -> None:
+        """Nothing more comes; `piece` is what of a broken answer's committed text was not shown yet."""
+
+
+class TerminalView:
+    """Provisional text dim and taken back in place, a status line below.
+
+    Args:
+        screen: for the terminal as it is now.
+        status: the newest status line.
+        size: the terminal's columns and rows.
+    """
+
+    def __init__(
+        self, screen: Screen, status: Callable[[str], str], size: Callable[[], tuple[int, int]], write: Write
+    ) -> None:
+        self._screen = screen
+        self._status = status
+        self._size = size
+        self._write = write
+        self._reason = ""
+
+    def begin(self) -> None:
+        self._write(self._screen.update("", "", self._status("")))
+
+    def show(self, event: Event, piece: str, transcript: Transcript) -> None:
+        if isinstance(event, LinkChanged):
+            self._reason = event.reason if event.state is LinkState.OFFLINE else ""
+        drawn = self._screen.resize(*self._size())
+        drawn += self._screen.update(piece, transcript.provisional, self._status(self._reason))
+        if drawn:
+            self._write(drawn)
+
+    def end(self, piece: str, transcript: Transcript) -> None:
+        self._write(self._screen.update(piece, transcript.provisional, "") + self._screen.finish())
+
+
+class PipeView:
+    """Committed text alone; what ended unverified comes last.
+
+    Args:
+        remark: takes what is no part of the answer.
+    """
+
+    def __init__(self, write: Write, remark: Write) -> None:
+        self._write = write
+        self._remark = remark
+
+    def begin(self) -> None:
+        """Nothing to show yet."""
+
+    def show(self, event: Event, piece: str, transcript: Transcript) -> None:
+        if piece:
+            self._write(piece)
+        if isinstance(event, LinkChanged) and (words := link_words(event)):
+            self._remark(words)
+        if isinstance(event, Ended) and event.provisional:
+            self._write(transcript.provisional)
+            self._remark(
+                f"(The last {len(transcript.waiting)} tokens were written by the drafter on this device alone; "
+                "no server has verified them.)"
+            )
+
+    def end(self, piece: str, transcript: Transcript) -> None:
+        self._write(piece + "\n")
+
+
+class JsonView:
+    """A line an event."""
+
+    def __init__(self, write: Write, talk: Talk) -> None:
+        self._write = write
+        self._talk = talk
+
+    def begin(self) -> None:
+        """The first event says more."""
+
+    def show(self, event: Event, piece: str, transcript: Transcript) -> None:
+        self._write(event_line(event, piece, transcript.provisional, self._talk.figures) + "\n")
+
+    def end(self, piece: str, transcript: Transcript) -> None:
+        """`Ended`, or the error, was the last line."""
+
+
+def link_words(event: LinkChanged) -> str:
+    """A change of the link in words; empty where it need not be said."""
+    if event.state is LinkState.OFFLINE:
+        return f"(offline: {event.reason.rstrip('.') or 'the server is not there'})"
+    if event.state is LinkState.BACK:
+        return "(the server is back)"
+    return ""
+
+
+def make_view(talk: Talk, write: Write, remark: Write, *, json_events: bool) -> View:
+    """For standard output as it is: a terminal that can move its cursor, or anything else."""
+    if json_events:
+        return JsonView(write, talk)
+    if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        return PipeView(write, remark)
+    from moa_client.screen import Screen
+
+    def status(reason: str) -> str:
+        return status_line(talk.status, talk.unsettled, reason)
+
+    styled = not os.environ.get("NO_COLOR")
+    return TerminalView(Screen(*_size(), styled=styled), status, _size, write)
+
+
+def _size() -> tuple[int, int]:
+    size = shutil.get_terminal_size()
+    return max(2, size.columns), max(2, size.lines)
