@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from moa.v1 import moa_pb2 as pb
 from moa_shared.codec import Codec
 from moa_shared.errors import ProtocolError
+from moa_shared.prefix_hash import PrefixHashes
 
 from moa_client.drafter_desk import DrafterDesk
+
+SHORT_HASH = 0xFFFF_FFFF  # a Memory frame names its tokens by the low half of their hash
 
 
 class RowsHeld:
@@ -66,11 +69,11 @@ class MemoryIntake:
         for rows in self._rows.values():
             rows.crop(length)
 
-    def on_frame(self, memory: pb.Memory, committed: int) -> None:
-        """Takes in a frame.
+    def on_frame(self, memory: pb.Memory, hashes: PrefixHashes) -> None:
+        """Takes in a frame; one that belongs to other tokens (it was under way when they changed) is passed over.
 
         Args:
-            committed: tokens of the conversation.
+            hashes: of the committed tokens.
 
         Raises:
             ProtocolError: memory that was not asked for, or of positions that do not exist.
@@ -85,8 +88,10 @@ class MemoryIntake:
             names = " or ".join(codec.name.lower() for codec in self._codecs.values())
             raise ProtocolError(f"memory in {names}", f"codec {memory.codec}")
         stop = memory.start + memory.count
-        if stop > committed:
-            raise ProtocolError(f"memory of positions before {committed}", f"{memory.start} to {stop - 1}")
+        if stop > len(hashes):
+            raise ProtocolError(f"memory of positions before {len(hashes)}", f"{memory.start} to {stop - 1}")
+        if memory.prefix_hash != hashes.at(stop) & SHORT_HASH:
+            return
         self._desk.remember(
             memory.start, memory.payload, codec, memory.count, width, state=memory.plane == pb.PLANE_REUSED_STATE
         )

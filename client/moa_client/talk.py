@@ -510,7 +510,7 @@ class Talk:
         if self._intake is None:
             raise ProtocolError("no memory that was not asked for", f"a Memory frame of plane {memory.plane}")
         before = self._intake.newest
-        self._intake.on_frame(memory, len(self.conversation.tokens))
+        self._intake.on_frame(memory, self.conversation.hashes)
         self._ladder.on_memory(len(memory.payload))
         if before < self._intake.newest == len(self.conversation.tokens) - 1:
             self._row_lag.add(now - self._verdict_ms)

@@ -36,7 +36,8 @@ def verdict(tokens: Sequence[int], base: int = 3, before: Sequence[int] = PROMPT
 
 def memory(start: int = 0, count: int = 2, **fields: Any) -> pb.ServerFrame:
     payload = bytes(2 * row_bytes(Codec.INT4, WIDTH))
-    values = {"start": start, "count": count, "codec": pb.CODEC_INT4, "payload": payload}
+    hashed = PrefixHashes(PROMPT).at(min(start + count, len(PROMPT))) & 0xFFFF_FFFF
+    values = {"start": start, "count": count, "codec": pb.CODEC_INT4, "payload": payload, "prefix_hash": hashed}
     return pb.ServerFrame(memory=pb.Memory(**values | fields))
 
 
@@ -135,6 +136,14 @@ async def test_frames_that_cannot_be_are_named_and_the_device_goes_on_alone(
     assert len(written) == 4
     assert talk.conversation.tokens == PROMPT  # nothing of it is committed
     assert talk.unsettled == 1
+
+
+async def test_memory_of_other_tokens_is_passed_over(target: Target) -> None:
+    hashed = PrefixHashes([1, 2]).at(2) & 0xFFFF_FFFF
+    frames = [OPENED, memory(payload=b"short", prefix_hash=hashed), verdict([7, 8, 9, 1], finish=pb.FINISH_MAX_TOKENS)]
+    events, talk = await alone(target, frames)
+    assert events == [Committed((7, 8, 9, 1)), Ended(Finish.MAX_TOKENS)]
+    assert talk.unsettled == 0
 
 
 async def test_without_a_drafter_the_question_is_taken_back(target: Target) -> None:
