@@ -13,7 +13,7 @@ from pathlib import Path
 
 import structlog
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import ConfigError, MismatchError, MoaError, NotFoundError, OverloadedError
+from moa_shared.errors import ConfigError, DiskFullError, MismatchError, MoaError, NotFoundError, OverloadedError
 from moa_shared.models import ModelFiles
 from moa_shared.models.cache import building, cache_root, locked
 from moa_shared.models.digest import remembered_hash
@@ -140,6 +140,12 @@ class DrafterFiles:
             for drafter in self._drafters:
                 sha256 = remembered_hash(drafter.path, root)
                 offer(drafter.path, pb.PART_DRAFTER, f"drafter-{sha256[:16]}.safetensors")
+        except DiskFullError as error:
+            log.exception("parts for clients cannot be made", reason=error.message)
+            raise DiskFullError(
+                "The server's disk has no room for what clients fetch.",
+                hint="Tell whoever runs it, or give --model and --drafter.",
+            ) from None
         except OSError as error:
             raise ConfigError(
                 f"The server cannot read its own files: {error.strerror or error}.", hint="Tell whoever runs it."
@@ -175,7 +181,7 @@ class DrafterFiles:
         needed = 3 * values * (2 if own_head else 1) + reused * sum(
             path.stat().st_size for path in files.weights
         ) // int(files.config["num_hidden_layers"])
-        with building(entry, needed, "what clients fetch") as folder:
+        with building(entry, needed, "What clients fetch") as folder:
             for precision in PRECISIONS:
                 int8 = precision == "int8"
                 write_matrix(files, EMBEDDINGS, folder / f"embeddings.{precision}.safetensors", int8=int8)

@@ -455,5 +455,5 @@ def test_ctrl_c_in_a_single_answer_ends_the_program(served: Served) -> None:
         process.stdout.read(10)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
+    assert process.returncode == 130, err.decode()
     assert "Error: The answer was stopped." in err.decode()

@@ -1,0 +1,292 @@
+"""A client that holds nothing fetches its half from the server, over links that break and from servers that lie."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moa.v1 import moa_pb2 as pb
+from moa_client import fetching
+from moa_client.fetching import Wanted, fetch, find_fetched
+from moa_client.link import Link, connect
+from moa_client.loading import load_device
+from moa_client.settings import ClientSettings
+from moa_client.sources import find_local_sources, find_sources
+from moa_server import drafter_files
+from moa_server.host import Host
+from moa_server.loading import load_host
+from moa_server.settings import ServerSettings
+from moa_shared.errors import ChecksumError, DiskFullError, MoaError, NotFoundError, ProtocolError, UnavailableError
+from moa_shared.models import load_part, load_tokenizer, resolve
+from moa_shared.progress import SilentProgress
+
+from tests.net.fetch_source import Source, make_source
+from tests.net.server_peer import serving
+
+QUIET = SilentProgress()
+ALL = Wanted(target=True, drafter=True, precision="bf16")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    return make_source(tmp_path / "source", reused_layers=1)
+
+
+def host_of(source: Source, cache: Path, **changes: Any) -> Host:
+    settings = {"model": str(source.model), "drafter": str(source.drafter), "dtype": "float32", "port": 0} | changes
+    return load_host(ServerSettings(**settings, cache_dir=cache), QUIET)
+
+
+@asynccontextmanager
+async def served(source: Source, tmp_path: Path, **changes: Any) -> AsyncIterator[Link]:
+    host = host_of(source, tmp_path / "server", **changes)
+    async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 5.0, 10.0) as link:
+        yield link
+
+
+def here(tmp_path: Path) -> Path:
+    return tmp_path / "client"
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize(("reused_layers", "tied"), [(1, False), (0, True)])
+async def test_a_device_with_nothing_can_draft(tmp_path: Path, precision: Any, reused_layers: int, tied: bool) -> None:
+    source = make_source(tmp_path / "source", reused_layers=reused_layers, tied=tied)
+    async with served(source, tmp_path) as link:
+        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), dtype="float32", embeddings=precision)
+        described = await link.describe()
+        device = load_device(settings, described, QUIET, await find_sources(settings, link, described, QUIET))
+    assert device.identity == described.identity
+    assert device.drafter is not None
+    assert device.drafter.reads_memory
+    whole = resolve(str(source.model), tmp_path / "server")
+    assert device.tokenizer.decode([7, 9]) == load_tokenizer(whole).decode([7, 9])
+    assert device.end_of_text == {2}
+    names = ["model.embed_tokens.weight", "lm_head.weight"]
+    mine, exact = load_part(device.files, names), load_part(whole, names)
+    for name in names:
+        step = exact[name].abs().amax() / 127
+        assert bool(((mine[name].float() - exact[name]).abs() <= step).all())
+    fetched = sum(path.stat().st_size for path in device.files.folder.iterdir())
+    assert fetched < sum(path.stat().st_size for path in source.model.iterdir()) + source.drafter.stat().st_size
+
+
+async def test_what_was_fetched_serves_the_next_start_and_no_server_at_all(source: Source, tmp_path: Path) -> None:
+    async with served(source, tmp_path) as link:
+        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
+        described = await link.describe()
+        first = await find_sources(settings, link, described, QUIET)
+        before = link.traffic.down_bytes
+        assert await find_sources(settings, link, described, QUIET) == first
+        assert link.traffic.down_bytes == before
+    alone = find_local_sources(settings, QUIET)
+    assert alone == first
+    elsewhere = ClientSettings(server="127.0.0.1:1", cache_dir=here(tmp_path))
+    assert find_local_sources(elsewhere, QUIET) is None
+
+
+class Cut(Link):
+    """Breaks each call after some messages."""
+
+    after = 2
+
+    async def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
+        count = 0
+        async for message in super().fetch(request):
+            if request.name and count == self.after:
+                raise UnavailableError("The server cannot be reached (cut).")
+            count += 1
+            yield message
+
+
+async def test_a_download_goes_on_where_it_broke(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafter_files, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(fetching, "Backoff", Impatient)
+    async with serving(host_of(source, tmp_path / "server")) as running:
+        link = Cut(f"127.0.0.1:{running.port}", 5.0, 10.0)
+        parts = await fetch(link, here(tmp_path), ALL, QUIET)
+        total = sum(path.stat().st_size for path in parts.files.folder.iterdir())
+        assert link.traffic.down_bytes < 1.7 * total  # each break repeats one message of three
+        await link.close()
+    assert parts.drafter is not None
+    assert parts.drafter.read_bytes() == source.drafter.read_bytes()
+
+
+async def test_a_download_that_was_given_up_goes_on_at_the_next_start(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafter_files, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(fetching, "Backoff", Impatient)
+    monkeypatch.setattr(fetching, "FRUITLESS_ATTEMPTS", 1)
+    async with serving(host_of(source, tmp_path / "server")) as running:
+        link = Cut(f"127.0.0.1:{running.port}", 5.0, 10.0)
+        with pytest.raises(UnavailableError, match="what has come is kept"):
+            await fetch(link, here(tmp_path), ALL, QUIET)
+        await link.close()
+        [partial] = here(tmp_path).glob("fetched/*/*.partial")
+        assert partial.stat().st_size == 2000
+        assert find_fetched(here(tmp_path), pb.Identity(target_fingerprint=b"t" * 32), ALL) is None
+        async with connect(f"127.0.0.1:{running.port}", 5.0, 10.0) as whole:
+            parts = await fetch(whole, here(tmp_path), ALL, QUIET)
+            sizes = sum(path.stat().st_size for path in parts.files.folder.iterdir())
+            assert whole.traffic.down_bytes < sizes + 2000
+    assert not list(here(tmp_path).glob("fetched/*/*.partial"))
+
+
+class Impatient:
+    """Waits for nothing."""
+
+    def next_seconds(self) -> float:
+        return 0.0
+
+    def reset(self) -> None:
+        """There is nothing to reset."""
+
+
+class Liar(Link):
+    """Changes what the server says."""
+
+    change: Callable[[pb.FetchDrafterResponse], None]
+
+    async def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
+        async for message in super().fetch(request):
+            type(self).change(message)
+            yield message
+
+
+def rename(name: str) -> Callable[[pb.FetchDrafterResponse], None]:
+    def change(message: pb.FetchDrafterResponse) -> None:
+        if message.manifest.files:
+            message.manifest.files[0].name = name
+
+    return change
+
+
+def flip(message: pb.FetchDrafterResponse) -> None:
+    if message.chunk.data:
+        message.chunk.data = bytes([message.chunk.data[0] ^ 1]) + message.chunk.data[1:]
+
+
+def shift(message: pb.FetchDrafterResponse) -> None:
+    message.chunk.offset += 1 if message.chunk.data else 0
+
+
+def lengthen(message: pb.FetchDrafterResponse) -> None:
+    message.chunk.data += b"more" if message.chunk.data else b""
+
+
+def grow(message: pb.FetchDrafterResponse) -> None:
+    for entry in message.manifest.files:
+        entry.size = 1 << 60
+
+
+def shorten_hash(message: pb.FetchDrafterResponse) -> None:
+    for entry in message.manifest.files:
+        entry.sha256 = b"short"
+
+
+def empty(message: pb.FetchDrafterResponse) -> None:
+    del message.manifest.files[:]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (rename("../../outside.json"), ProtocolError),
+        (rename("/etc/passwd"), ProtocolError),
+        (rename("weights.bin"), ProtocolError),
+        (rename("model.py"), ProtocolError),
+        (rename("fetched.json"), ProtocolError),
+        (rename("tokenizer.json"), ProtocolError),  # twice
+        (flip, ChecksumError),
+        (shift, ProtocolError),
+        (lengthen, ProtocolError),
+        (grow, DiskFullError),
+        (shorten_hash, ProtocolError),
+        (empty, ProtocolError),
+    ],
+)
+async def test_what_a_server_must_not_send(
+    source: Source, tmp_path: Path, change: Callable[[pb.FetchDrafterResponse], None], error: type[MoaError]
+) -> None:
+    async with serving(host_of(source, tmp_path / "server")) as running:
+        link = type("AnyLiar", (Liar,), {"change": staticmethod(change)})(f"127.0.0.1:{running.port}", 5.0, 10.0)
+        with pytest.raises(error):
+            await fetch(link, here(tmp_path), ALL, QUIET)
+        await link.close()
+    assert not (tmp_path / "outside.json").exists()
+
+
+async def test_a_damaged_file_is_fetched_again(source: Source, tmp_path: Path) -> None:
+    async with served(source, tmp_path) as link:
+        identity = (await link.describe()).identity
+        parts = await fetch(link, here(tmp_path), ALL, QUIET)
+        assert find_fetched(here(tmp_path), identity, ALL) == parts
+        assert parts.drafter is not None
+        parts.drafter.write_bytes(b"damaged")
+        assert find_fetched(here(tmp_path), identity, ALL) is None
+        again = await fetch(link, here(tmp_path), ALL, QUIET)
+        assert again.drafter is not None
+        digest = hashlib.sha256(again.drafter.read_bytes()).digest()
+        assert digest == identity.drafter_fingerprint
+
+
+async def test_text_files_alone_are_fetched_where_nothing_else_is_needed(source: Source, tmp_path: Path) -> None:
+    async with served(source, tmp_path) as link:
+        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), drafter="lookup")
+        sources = await find_sources(settings, link, await link.describe(), QUIET)
+        assert sources.files.weights == ()
+        assert link.traffic.down_bytes < 50_000
+        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
+        assert (await find_sources(settings, link, await link.describe(), QUIET)).files.weights
+
+
+async def test_a_server_without_a_drafter_has_no_embeddings_for_others(source: Source, tmp_path: Path) -> None:
+    async with served(source, tmp_path, drafter="none") as link:
+        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), drafter="random")
+        with pytest.raises(NotFoundError, match="no embeddings"):
+            await find_sources(settings, link, await link.describe(), QUIET)
+        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
+        described = await link.describe()
+        device = load_device(settings, described, QUIET, await find_sources(settings, link, described, QUIET))
+        assert device.drafter is None
+
+
+async def test_a_full_disk_is_seen_before_the_download(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(source, tmp_path) as link:
+        await fetch(link, tmp_path / "another", Wanted(target=False, drafter=False, precision="bf16"), QUIET)
+        usage = shutil.disk_usage(tmp_path)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+        with pytest.raises(DiskFullError, match="What is fetched from the server needs"):
+            await fetch(link, here(tmp_path), ALL, QUIET)
+    assert not list(here(tmp_path).glob("**/*.partial"))
+
+
+async def test_a_full_disk_of_the_server_is_told_as_its_own(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(source, tmp_path) as link:
+        usage = shutil.disk_usage(tmp_path)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+        with pytest.raises(DiskFullError, match="The server's disk has no room"):
+            await fetch(link, here(tmp_path), ALL, QUIET)
+
+
+async def test_two_clients_at_once_fetch_whole_files(source: Source, tmp_path: Path) -> None:
+    async with served(source, tmp_path) as link:
+        both = await asyncio.gather(
+            fetch(link, here(tmp_path), ALL, QUIET), fetch(link, tmp_path / "another", ALL, QUIET)
+        )
+    for parts in both:
+        assert parts.drafter is not None
+        assert parts.drafter.read_bytes() == source.drafter.read_bytes()
