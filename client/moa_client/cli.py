@@ -46,7 +46,7 @@ def cli() -> None:
 @click.option("--codec", help="Of the memory: bf16, int8 or int4.  [int4]")
 @click.option("--dtype", help="Of the drafter: int8, bf16 or float32.  [int8]")
 @click.option("--copies", type=bool, help="on or off: merge what the conversation suggests into drafts.  [on]")
-@click.option("--embeddings", help="How to fetch the target's embeddings: int8 or bf16.  [int8]")
+@click.option("--parts", help="How to fetch parts of the target: int8 or bf16.  [int8]")
 @click.option("--threads", type=int, help="Of the drafter; 0: as many as there are.  [0]")
 @click.option("--connect-seconds", type=float, help="How long to wait for the server.  [5]")
 @click.option("--silence-seconds", type=float, help="The longest silence during an answer.  [60]")

@@ -33,8 +33,8 @@ MOST_FILES = 64  # a manifest names about fifteen
 FRUITLESS_ATTEMPTS = 6  # in a row, about ten seconds: then the user should hear of it
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(json|txt|model|jinja|safetensors)")
 TENSORS = {
-    "bf16": (pb.PART_EMBEDDINGS_BF16, pb.PART_HEAD_BF16, pb.PART_REUSED_LAYERS),
-    "int8": (pb.PART_EMBEDDINGS_INT8, pb.PART_HEAD_INT8, pb.PART_REUSED_LAYERS),
+    "bf16": (pb.PART_EMBEDDINGS_BF16, pb.PART_HEAD_BF16, pb.PART_LAYERS_BF16),
+    "int8": (pb.PART_EMBEDDINGS_INT8, pb.PART_HEAD_INT8, pb.PART_LAYERS_INT8),
 }
 
 
@@ -45,7 +45,7 @@ class Wanted:
     Args:
         target: embeddings, head and reused layers.
         drafter: the checkpoint whose memory is served.
-        precision: of embeddings and head.
+        precision: of the target's matrices.
     """
 
     target: bool

@@ -117,7 +117,7 @@ def _wanted(settings: ClientSettings, identity: pb.Identity, *, have_files: bool
     return Wanted(
         target=drafts_itself and not have_files,
         drafter=drafts_itself and settings.drafter == "default" and not have_drafter,
-        precision=settings.embeddings,
+        precision=settings.parts,
     )
 
 

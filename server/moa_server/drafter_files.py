@@ -18,8 +18,8 @@ from moa_shared.models import ModelFiles
 from moa_shared.models.cache import building, cache_root, locked
 from moa_shared.models.digest import remembered_hash
 from moa_shared.models.loading import EMBEDDINGS, HEAD, has_own_head
-from moa_shared.models.manifest import MANIFEST, check_manifest, write_manifest
-from moa_shared.models.parts import TEXT_FILES, write_layers, write_matrix
+from moa_shared.models.manifest import FORMAT, MANIFEST, check_manifest, write_manifest
+from moa_shared.models.parts import TEXT_FILES, layer_names, write_part
 
 log = structlog.get_logger()
 
@@ -27,8 +27,8 @@ RANGE_BYTES = 4 << 20  # of one call: what gRPC may hold for a slow client, sinc
 CHUNK_BYTES = 64 << 10  # lets verdicts of other calls pass between
 MOST_CALLS = 16  # at once; each holds a range
 PRECISIONS = {
-    "bf16": (pb.PART_EMBEDDINGS_BF16, pb.PART_HEAD_BF16),
-    "int8": (pb.PART_EMBEDDINGS_INT8, pb.PART_HEAD_INT8),
+    "bf16": (pb.PART_EMBEDDINGS_BF16, pb.PART_HEAD_BF16, pb.PART_LAYERS_BF16),
+    "int8": (pb.PART_EMBEDDINGS_INT8, pb.PART_HEAD_INT8, pb.PART_LAYERS_INT8),
 }
 
 Send = Callable[[pb.FetchDrafterResponse], Awaitable[None]]
@@ -154,9 +154,12 @@ class DrafterFiles:
 
     def _tensors(self, root: Path) -> list[tuple[Path, pb.PartKind]]:
         """The files of tensors, made once and kept beside the converted models."""
+        files = self._files
         reused = max(drafter.reused_layers for drafter in self._drafters)
-        own_head = has_own_head(self._files)
-        entry = root / "served-parts" / f"{self._files.fingerprint[:32]}-{reused}"
+        entry = root / "served-parts" / f"{files.fingerprint[:32]}-{reused}-v{FORMAT}"
+        plan = [("embeddings", [EMBEDDINGS])]
+        plan += [("head", [HEAD])] if has_own_head(files) else []
+        plan += [(f"layers-{reused}", layer_names(files, reused))] if reused else []
         with locked(entry):
             if (entry / MANIFEST).is_file():
                 try:
@@ -165,30 +168,24 @@ class DrafterFiles:
                     log.warning("parts for clients are made anew", reason=error.message)
                     (entry / MANIFEST).unlink()
             if not (entry / MANIFEST).is_file():
-                self._make(entry, reused, own_head=own_head)
-        kinds: list[tuple[Path, pb.PartKind]] = []
-        for precision, (embeddings, head) in PRECISIONS.items():
-            kinds.append((entry / f"embeddings.{precision}.safetensors", embeddings))
-            if own_head:
-                kinds.append((entry / f"head.{precision}.safetensors", head))
-        if reused:
-            kinds.append((entry / f"layers-{reused}.safetensors", pb.PART_REUSED_LAYERS))
-        return kinds
+                self._make(entry, plan, reused)
+        order = {"embeddings": 0, "head": 1, f"layers-{reused}": 2}
+        return [
+            (entry / f"{name}.{precision}.safetensors", kinds[order[name]])
+            for precision, kinds in PRECISIONS.items()
+            for name, _ in plan
+        ]
 
-    def _make(self, entry: Path, reused: int, *, own_head: bool) -> None:
-        files = self._files
-        values = int(files.config["vocab_size"]) * int(files.config["hidden_size"])
-        needed = 3 * values * (2 if own_head else 1) + reused * sum(
-            path.stat().st_size for path in files.weights
-        ) // int(files.config["num_hidden_layers"])
+    def _make(self, entry: Path, plan: Sequence[tuple[str, Sequence[str]]], reused: int) -> None:
+        files, config = self._files, self._files.config
+        matrices = sum(name != f"layers-{reused}" for name, _ in plan)
+        whole = sum(path.stat().st_size for path in files.weights)  # bounds a layer, whatever it is stored in
+        needed = 3 * matrices * int(config["vocab_size"]) * int(config["hidden_size"])
+        needed += 2 * reused * whole // int(config["num_hidden_layers"])
         with building(entry, needed, "What clients fetch") as folder:
             for precision in PRECISIONS:
-                int8 = precision == "int8"
-                write_matrix(files, EMBEDDINGS, folder / f"embeddings.{precision}.safetensors", int8=int8)
-                if own_head:
-                    write_matrix(files, HEAD, folder / f"head.{precision}.safetensors", int8=int8)
-            if reused:
-                write_layers(files, reused, folder / f"layers-{reused}.safetensors")
+                for name, tensors in plan:
+                    write_part(files, tensors, folder / f"{name}.{precision}.safetensors", int8=precision == "int8")
             write_manifest(folder, files.target_id, files.fingerprint)
 
 

@@ -59,7 +59,7 @@ def here(tmp_path: Path) -> Path:
 async def test_a_device_with_nothing_can_draft(tmp_path: Path, precision: Any, reused_layers: int, tied: bool) -> None:
     source = make_source(tmp_path / "source", reused_layers=reused_layers, tied=tied)
     async with served(source, tmp_path) as link:
-        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), dtype="float32", embeddings=precision)
+        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), dtype="float32", parts=precision)
         described = await link.describe()
         device = load_device(settings, described, QUIET, await find_sources(settings, link, described, QUIET))
     assert device.identity == described.identity

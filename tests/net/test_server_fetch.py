@@ -69,7 +69,7 @@ async def test_every_file_of_the_manifest_can_be_read_in_ranges(
             assert (len(data), hashlib.sha256(data).digest()) == (entry.size, entry.sha256)
     kinds = [entry.kind for entry in told.files]
     assert kinds.count(pb.PART_DRAFTER) == 1
-    assert {pb.PART_EMBEDDINGS_BF16, pb.PART_EMBEDDINGS_INT8, pb.PART_HEAD_BF16, pb.PART_REUSED_LAYERS} < set(kinds)
+    assert {pb.PART_EMBEDDINGS_BF16, pb.PART_EMBEDDINGS_INT8, pb.PART_HEAD_BF16, pb.PART_LAYERS_BF16} < set(kinds)
     assert told.identity.drafter_fingerprint == next(e.sha256 for e in told.files if e.kind == pb.PART_DRAFTER)
     assert told.identity.target_fingerprint.hex() == resolve(str(source.model), tmp_path / "cache").fingerprint
 
@@ -149,6 +149,6 @@ async def test_several_drafters_and_none(source: Source, tmp_path: Path) -> None
     await several.answer(pb.FetchDrafterRequest(), send)
     kinds = {entry.name: entry.kind for entry in told[0].manifest.files}
     assert list(kinds.values()).count(pb.PART_DRAFTER) == 2
-    assert kinds["layers-2.safetensors"] == pb.PART_REUSED_LAYERS
+    assert kinds["layers-2.int8.safetensors"] == pb.PART_LAYERS_INT8
     await DrafterFiles(files, pb.Identity(), [], tmp_path / "cache").answer(pb.FetchDrafterRequest(), send)
     assert {entry.kind for entry in told[1].manifest.files} == {pb.PART_TEXT}

@@ -15,8 +15,9 @@ class PartKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PART_EMBEDDINGS_INT8: _ClassVar[PartKind]
     PART_HEAD_BF16: _ClassVar[PartKind]
     PART_HEAD_INT8: _ClassVar[PartKind]
-    PART_REUSED_LAYERS: _ClassVar[PartKind]
+    PART_LAYERS_BF16: _ClassVar[PartKind]
     PART_DRAFTER: _ClassVar[PartKind]
+    PART_LAYERS_INT8: _ClassVar[PartKind]
 
 class Finish(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -45,8 +46,9 @@ PART_EMBEDDINGS_BF16: PartKind
 PART_EMBEDDINGS_INT8: PartKind
 PART_HEAD_BF16: PartKind
 PART_HEAD_INT8: PartKind
-PART_REUSED_LAYERS: PartKind
+PART_LAYERS_BF16: PartKind
 PART_DRAFTER: PartKind
+PART_LAYERS_INT8: PartKind
 FINISH_UNSPECIFIED: Finish
 FINISH_END_OF_TEXT: Finish
 FINISH_MAX_TOKENS: Finish

@@ -6,6 +6,7 @@ asked of it. int8 tensors have a scale for each row beside them (`NAME.scale`); 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -40,24 +41,23 @@ def quantise_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (wide / safe[:, None]).round().clamp(-LEVELS, LEVELS).to(torch.int8), scales
 
 
-def write_matrix(files: ModelFiles, name: str, path: Path, *, int8: bool) -> None:
-    """Writes embeddings or head in bfloat16 or int8.
+def write_part(files: ModelFiles, names: Sequence[str], path: Path, *, int8: bool) -> None:
+    """Writes tensors in bfloat16, or their matrices in int8.
 
     Raises:
         DiskFullError: no room.
         ModelSourceError: the weights cannot be read.
     """
-    weight = load_part(files, [name], torch.bfloat16)[name]
-    tensors = {name: weight}
+    tensors = load_part(files, names, torch.bfloat16)
     if int8:
-        tensors[name], tensors[name + SCALE] = quantise_rows(weight)
+        for name in [name for name, tensor in tensors.items() if tensor.dim() == 2]:
+            tensors[name], tensors[name + SCALE] = quantise_rows(tensors[name])
     _write(tensors, path)
 
 
-def write_layers(files: ModelFiles, count: int, path: Path) -> None:
-    """Writes the last `count` layers and the final norm in bfloat16."""
-    names = [name for name in part_names(files, count) if name not in (EMBEDDINGS, HEAD)]
-    _write(load_part(files, names, torch.bfloat16), path)
+def layer_names(files: ModelFiles, count: int) -> list[str]:
+    """The tensors of the last `count` layers, and the final norm."""
+    return [name for name in part_names(files, count) if name not in (EMBEDDINGS, HEAD)]
 
 
 def _write(tensors: dict[str, torch.Tensor], path: Path) -> None:
