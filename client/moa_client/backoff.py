@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import random
 
+AT_ONCE_SECONDS = 0.05  # most, before the first attempt: what broke a stream is often over
 FIRST_SECONDS = 0.2
 MOST_SECONDS = 3.0
 
 
 class Backoff:
-    """Doubling waits, each drawn from its upper half ("equal jitter").
+    """Nearly none, then doubling waits, each drawn from its upper half ("equal jitter").
 
     Args:
         random_source: seeded in tests.
@@ -24,9 +25,10 @@ class Backoff:
 
     def next_seconds(self) -> float:
         """The wait before the next attempt."""
-        ceiling = min(MOST_SECONDS, FIRST_SECONDS * 2.0**self._attempts)
-        self._attempts = min(self._attempts + 1, 16)
-        return ceiling * self._random.uniform(0.5, 1.0)
+        attempts, self._attempts = self._attempts, min(self._attempts + 1, 16)
+        if attempts == 0:
+            return self._random.uniform(0.0, AT_ONCE_SECONDS)
+        return min(MOST_SECONDS, FIRST_SECONDS * 2.0 ** (attempts - 1)) * self._random.uniform(0.5, 1.0)
 
     def reset(self) -> None:
         """An attempt has succeeded."""

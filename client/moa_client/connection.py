@@ -48,10 +48,12 @@ class Down:
 
     Args:
         retrying: whether the connection tries again by itself.
+        broke: a stream that was open has ended; the first attempt to open another one is still to come.
     """
 
     error: MoaError
     retrying: bool
+    broke: bool
 
 
 Post = Callable[[Came | Up | Down], None]
@@ -77,6 +79,7 @@ class Connection:
         self._stream: Stream | None = None
         self._outgoing: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WRITE_AHEAD)
         self._room = asyncio.Semaphore(READ_AHEAD)
+        self._was_open = False  # in this attempt
         self._lost_before = False  # then the next attempt makes a new connection
         self._leaving = False
         self.rtt_ms = 0.0  # as the monitor knows it, for the length of an attempt
@@ -136,13 +139,14 @@ class Connection:
     async def _keep(self) -> None:
         self._leaving = False
         while True:
+            self._was_open = False
             try:
                 await self._run_stream()
             except MoaError as error:
                 if self._leaving:
                     return
                 retrying = isinstance(error, PASSING)
-                self._post(Down(error, retrying))
+                self._post(Down(error, retrying, broke=self._was_open))
                 if not retrying:
                     return
             self._lost_before = True
@@ -161,6 +165,7 @@ class Connection:
         began = time.monotonic()
         stream, opened = await self.link.open(self._make_open(), seconds)
         self._backoff.reset()
+        self._was_open = True
         self._stream = stream
         self._outgoing = asyncio.Queue(WRITE_AHEAD)
         self._room = asyncio.Semaphore(READ_AHEAD)

@@ -440,7 +440,7 @@ class Talk:
             self._failure = down.error  # a refusal: the user must change something
         elif self.answers.front is None:
             self._change(LinkState.OFFLINE, down.error.message)  # the next question tries before it goes alone
-        else:
+        elif not down.broke:  # a stream that broke is opened again at once; the timer runs meanwhile
             self._go_alone(down.error.message)
 
     def _distrust(self, error: ProtocolError) -> None:

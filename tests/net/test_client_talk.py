@@ -159,7 +159,10 @@ async def test_a_server_that_was_restarted_between_two_questions_is_not_noticed(
         first = await ask(talk, PROMPT, settings)
     async with serving(make_host(target, stepper=stepper(target, 0), port=port)):
         whole = [*PROMPT, *first, 3]
-        assert await ask(talk, [3], settings) == plain_text(target, whole, settings)[0]
+        await ask(talk, [3], settings)
+        async for _ in talk.settle():  # a restart that takes long is bridged by provisional text
+            pass
+        assert talk.conversation.tokens == [*whole, *plain_text(target, whole, settings)[0]]
         await talk.close()
         await link.close()
 

@@ -71,7 +71,7 @@ SPLIT_WAYS: dict[str, dict[str, Any]] = {
 }
 
 ROUNDS = TalkSettings(drafting="rounds", run_ahead=False)  # what a forward is fed is then the same in each run
-QUICK = Effort(64, 2, 1, 16, (50,), 8, 1, 1, 1)
+QUICK = Effort(64, 2, 1, 16, (50,), 32, 1, 1, 1)
 
 
 @dataclass(slots=True)

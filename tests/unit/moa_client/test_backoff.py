@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 
-from moa_client.backoff import FIRST_SECONDS, MOST_SECONDS, Backoff
+from moa_client.backoff import AT_ONCE_SECONDS, FIRST_SECONDS, MOST_SECONDS, Backoff
 
 
 def test_waits_double_to_a_limit_and_begin_anew() -> None:
     backoff = Backoff(random.Random(1))
+    assert backoff.next_seconds() <= AT_ONCE_SECONDS
     waits = [backoff.next_seconds() for _ in range(12)]
     for place, wait in enumerate(waits):
         ceiling = min(MOST_SECONDS, FIRST_SECONDS * 2**place)
         assert ceiling / 2 <= wait <= ceiling
     backoff.reset()
-    assert backoff.next_seconds() <= FIRST_SECONDS
+    assert backoff.next_seconds() <= AT_ONCE_SECONDS
 
 
 def test_two_clients_wait_apart() -> None:
