@@ -63,7 +63,7 @@ def running(
         began = time.perf_counter()
         with on_cores(cores):
             process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments, ready_flag, str(ready)],
+                [sys.executable, "-P", "-m", module, *arguments, ready_flag, str(ready)],
                 stdout=log,
                 stderr=log,
                 env=child_environment(),

@@ -32,7 +32,7 @@ class LinkProcess:
         with self._said.open("wb") as said:
             self.process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "netsim.cli", command, *outputs, "--control", str(self.control_path),
+                    sys.executable, "-P", "-m", "netsim.cli", command, *outputs, "--control", str(self.control_path),
                     "--ready-file", str(self._ready), *words,
                 ],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, env=environment(),

@@ -126,7 +126,7 @@ def run_recording(*, model: str, pin: bool, link: str, out: Path | None) -> None
             running_server(model, drafter=drafter, cores=server_cores) as server,
             linked(chosen, server.address, cores=own_cores) as running,
         ):
-            arguments = ["-m", "moa_client.cli", "chat", "--server", running.address, "--drafter", drafter]
+            arguments = ["-P", "-m", "moa_client.cli", "chat", "--server", running.address, "--drafter", drafter]
             terminal = Terminal([*arguments, "--max-tokens", str(ANSWER_TOKENS)], cast)
             try:
                 terminal.read_until(GREETING, QUIET_S)

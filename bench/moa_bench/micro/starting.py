@@ -62,7 +62,7 @@ def _run_ms(module_and_arguments: Sequence[str], cores: set[int] | None) -> floa
     began = time.perf_counter()
     with on_cores(cores):
         done = subprocess.run(
-            [sys.executable, "-m", *module_and_arguments],
+            [sys.executable, "-P", "-m", *module_and_arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=child_environment(),

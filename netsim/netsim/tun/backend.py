@@ -82,7 +82,7 @@ class TunBackend:
             ) from error
         fd = listener.fileno()
         self._forwarder = subprocess.Popen(
-            [sys.executable, "-m", "netsim.tun.forward", str(fd), str(upstream)],
+            [sys.executable, "-P", "-m", "netsim.tun.forward", str(fd), str(upstream)],
             pass_fds=[fd],
             stdin=subprocess.PIPE,  # its end tells the forwarder that we are gone, however we went
             stdout=subprocess.PIPE,

@@ -26,7 +26,10 @@ class MachineProbe:
 
     def __enter__(self) -> MachineProbe:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "netsim.validate.machine"], stdout=subprocess.PIPE, text=True, env=environment()
+            [sys.executable, "-P", "-m", "netsim.validate.machine"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(),
         )
         return self
 
