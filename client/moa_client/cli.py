@@ -50,6 +50,7 @@ def cli() -> None:
 @click.option("--threads", type=int, help="Of the drafter; 0: as many as there are.  [0]")
 @click.option("--connect-seconds", type=float, help="How long to wait for the server.  [5]")
 @click.option("--silence-seconds", type=float, help="The longest silence during an answer.  [60]")
+@click.option("--settle-seconds", type=float, help="How long one answer waits to be verified after a cut.  [10]")
 @click.option("--cache-dir", type=click.Path(path_type=Path), help="Where models are kept.  [MOA_CACHE_DIR]")
 @click.option("--config", type=click.Path(path_type=Path), help="A TOML file with a table [client].  [MOA_CONFIG]")
 def chat(prompt: str | None, config: Path | None, **flags: Any) -> None:
@@ -63,7 +64,7 @@ def chat(prompt: str | None, config: Path | None, **flags: Any) -> None:
         import torch
 
         torch.set_num_threads(settings.threads)
-    from moa_client.chat import run
+    from moa_client.program import run
 
     try:
         asyncio.run(run(settings, prompt))

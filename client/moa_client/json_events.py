@@ -15,7 +15,7 @@ def event_line(event: Event, piece: str, provisional: str, figures: Figures) -> 
     """One event.
 
     Args:
-        piece: what it adds to the committed text (of a `Settled` answer: its whole text).
+        piece: what it adds to the committed text (`Settled`: the whole text of the answer that it decides).
         provisional: all text that is provisional after it, in place of what was.
         figures: of the answer so far.
     """

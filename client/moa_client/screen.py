@@ -65,6 +65,12 @@ class Screen:
         drawn = self._go_back() if self._loose or self._status else ""
         return drawn + self._write(piece) + self._draw(loose, status)
 
+    def interject(self, text: str) -> str:
+        """Lines of their own behind the committed text; the next update draws what is provisional below them."""
+        drawn = self.update("", "", "") + ("\r\n" if self._column else "")
+        self._column, self._last_cell = 0, ""
+        return drawn + clean(text).replace("\n", "\r\n") + "\r\n"
+
     def finish(self) -> str:
         """The answer is over: the status line goes, and the cursor to a line of its own."""
         drawn = self.update("", self._loose if self._styled else self._loose.removeprefix(PLAIN_MARK), "")

@@ -49,6 +49,7 @@ class ClientSettings(SettingsBase):
     silence_seconds: float = Field(
         60.0, gt=0
     )  # the longest wait for a frame while an answer runs: a long prompt's prefill
+    settle_seconds: float = Field(10.0, ge=0)  # of a single answer: a server restarts from its cache in five
     cache_dir: Path | None = None
 
     @field_validator("server")

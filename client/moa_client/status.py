@@ -18,15 +18,17 @@ def status_line(status: LinkStatus, unsettled: int = 0, reason: str = "") -> str
     """One line, without line breaks.
 
     Args:
-        unsettled: answers that have ended without the server and are not verified yet.
+        unsettled: answers that have ended without the server; it verifies them as soon as it is there.
         reason: why the link is as it is.
     """
     parts = [f"link {MARKS[status.state]}" + (f" ({reason})" if reason else "")]
     if status.rtt_ms is not None:
         parts.append(f"RTT {status.rtt_ms:.0f} ms")
-    parts.append(f"{status.tokens_per_s:.1f} tokens/s")
-    parts.append(f"{100 * status.acceptance:.0f} % drafted here")
-    parts.append(f"{format_bytes(status.up_bytes)} up, {format_bytes(status.down_bytes)} down")
+    if status.tokens_per_s:
+        parts.append(f"{status.tokens_per_s:.1f} tokens/s")
+        parts.append(f"{100 * status.acceptance:.0f} % drafted here")
+    if status.up_bytes or status.down_bytes:
+        parts.append(f"{format_bytes(status.up_bytes)} up, {format_bytes(status.down_bytes)} down")
     if unsettled:
-        parts.append(f"{unsettled} unverified")
+        parts.append(f"{unsettled} unverified" if status.state is LinkState.OFFLINE else f"verifying {unsettled}")
     return " | ".join(parts)

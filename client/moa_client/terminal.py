@@ -11,7 +11,8 @@ from prompt_toolkit.output import create_output
 from prompt_toolkit.patch_stdout import patch_stdout
 from prompt_toolkit.styles import Style
 
-from moa_client.chat import Chat, remark
+from moa_client.chat import Chat
+from moa_client.keys import quiet_keys
 
 QUOTES = '"""'
 
@@ -71,7 +72,7 @@ class Lines:
 
 async def converse(chat: Chat) -> None:
     """Questions and answers until the user leaves."""
-    remark(f"Talking to {chat.device.files.target_id} at {chat.settings.server}. /help lists commands.")
+    chat.greet()
     # An answer may be piped out while questions are typed: then the prompt belongs on standard error.
     session: PromptSession[str] = PromptSession(
         key_bindings=key_bindings(),
@@ -89,8 +90,11 @@ async def converse(chat: Chat) -> None:
         except EOFError:
             return
         question = lines.push(line)
-        if question is not None and not await chat.on_line(question):
-            return
+        if question is None:
+            continue
+        with quiet_keys():
+            if not await chat.on_line(question):
+                return
 
 
 async def _prompt(chat: Chat, session: PromptSession[str], mark: str) -> str:

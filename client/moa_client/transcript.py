@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from moa_shared.text import TextStream
 
-from moa_client.events import Committed, Corrected, Ended, Event, Provisional
+from moa_client.events import Committed, Corrected, Ended, Event, Provisional, Settled
 
 
 class Transcript:
@@ -19,9 +19,11 @@ class Transcript:
     Args:
         decode: text of some tokens.
         stop: strings before which the text ends.
+        question: what is answered, for remarks about it.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = ()) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = (), question: str = "") -> None:
+        self.question = question
         self.committed = ""
         self.provisional = ""
         self.waiting: list[int] = []  # provisional tokens
@@ -29,7 +31,7 @@ class Transcript:
         self._ahead = self._stream  # with the provisional tokens, if there are any
 
     def apply(self, event: Event) -> str:
-        """What the event adds to the committed text."""
+        """What the event adds to the committed text; `Settled` must be that of this answer."""
         piece = ""
         if isinstance(event, Committed):
             piece = self._stream.push(event.tokens)
@@ -45,6 +47,10 @@ class Transcript:
             self._look_ahead()
         elif isinstance(event, Ended):
             piece = self._end(event)
+        elif isinstance(event, Settled):
+            self.waiting.clear()
+            self.provisional = ""
+            piece = self._stream.push(event.tokens) + self._stream.finish()
         self.committed += piece
         return piece
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from moa_client.events import Ended, Event, LinkChanged, LinkState
+from moa_client.events import Event, LinkChanged, LinkState, Settled
 from moa_client.json_events import event_line
 from moa_client.status import status_line
 from moa_client.transcript import Transcript
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from moa_client.talk import Talk
 
 Write = Callable[[str], None]
+SHOWN_CHARACTERS = 48  # of a question, to be known again by
 
 
 class View(Protocol):
@@ -32,6 +33,9 @@ class View(Protocol):
 
     def show(self, event: Event, piece: str, transcript: Transcript) -> None:
         """Something has happened; `piece` is what it adds to the committed text."""
+
+    def show_settled(self, event: Settled, earlier: Transcript) -> None:
+        """An earlier answer has been decided while this one is still to be."""
 
     def end(self, piece: str, transcript: Transcript) -> None:
         """Nothing more comes; `piece` is what of a broken answer's committed text was not shown yet."""
@@ -66,12 +70,17 @@ class TerminalView:
         if drawn:
             self._write(drawn)
 
+    def show_settled(self, event: Settled, earlier: Transcript) -> None:
+        """Above this answer, of which nothing can be committed before; what is provisional is drawn again below."""
+        drawn = self._screen.resize(*self._size())
+        self._write(drawn + self._screen.interject(settled_words(event, earlier)))
+
     def end(self, piece: str, transcript: Transcript) -> None:
         self._write(self._screen.update(piece, transcript.provisional, "") + self._screen.finish())
 
 
 class PipeView:
-    """Committed text alone; what ended unverified comes last.
+    """Committed text alone; what is unverified when nothing more comes is written last.
 
     Args:
         remark: takes what is no part of the answer.
@@ -89,15 +98,17 @@ class PipeView:
             self._write(piece)
         if isinstance(event, LinkChanged) and (words := link_words(event)):
             self._remark(words)
-        if isinstance(event, Ended) and event.provisional:
-            self._write(transcript.provisional)
+
+    def show_settled(self, event: Settled, earlier: Transcript) -> None:
+        self._remark(settled_words(event, earlier))
+
+    def end(self, piece: str, transcript: Transcript) -> None:
+        self._write(piece + transcript.provisional + "\n")
+        if transcript.waiting:
             self._remark(
                 f"(The last {len(transcript.waiting)} tokens were written by the drafter on this device alone; "
                 "no server has verified them.)"
             )
-
-    def end(self, piece: str, transcript: Transcript) -> None:
-        self._write(piece + "\n")
 
 
 class JsonView:
@@ -111,7 +122,11 @@ class JsonView:
         """The first event says more."""
 
     def show(self, event: Event, piece: str, transcript: Transcript) -> None:
-        self._write(event_line(event, piece, transcript.provisional, self._talk.figures) + "\n")
+        text = transcript.committed if isinstance(event, Settled) else piece
+        self._write(event_line(event, text, transcript.provisional, self._talk.figures) + "\n")
+
+    def show_settled(self, event: Settled, earlier: Transcript) -> None:
+        self._write(event_line(event, earlier.committed, "", self._talk.figures) + "\n")
 
     def end(self, piece: str, transcript: Transcript) -> None:
         """`Ended`, or the error, was the last line."""
@@ -124,6 +139,15 @@ def link_words(event: LinkChanged) -> str:
     if event.state is LinkState.BACK:
         return "(the server is back)"
     return ""
+
+
+def settled_words(event: Settled, earlier: Transcript) -> str:
+    """An answer that had ended without the server has been decided, in words."""
+    question = " ".join(earlier.question.split())
+    about = f'"{question}"' if len(question) <= SHOWN_CHARACTERS else f'"{question[: SHOWN_CHARACTERS - 3]}..."'
+    if not event.changed:
+        return f"(The answer to {about} stands.)"
+    return f"(The server has corrected the answer to {about}. It reads:)\n{earlier.committed.strip()}"
 
 
 def make_view(talk: Talk, write: Write, remark: Write, *, json_events: bool) -> View:

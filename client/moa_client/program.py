@@ -1,0 +1,146 @@
+"""The client program: connects, loads what is needed, then gives one answer or opens a chat.
+
+State: none of its own. Where no server is there it goes on with what this device has, and says so; a single answer
+that no server has verified is an error, unless that was wished.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+
+from moa_shared.codec import Codec
+from moa_shared.errors import CancelledAnswerError, ConfigError, DataError, MoaError, NotFoundError, UnavailableError
+from moa_shared.progress import make_progress
+
+from moa_client.chat import Chat
+from moa_client.events import LinkState
+from moa_client.json_events import error_line, ready_line
+from moa_client.keys import quiet_keys
+from moa_client.link import Link, connect
+from moa_client.loading import load_device
+from moa_client.settings import ClientSettings
+from moa_client.sources import Sources, find_local_sources, find_sources
+from moa_client.talk import Talk
+from moa_client.talk_settings import TalkSettings
+
+
+def write(text: str) -> None:
+    """Text to standard output, at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def remark(text: str) -> None:
+    """A line to standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+async def run(settings: ClientSettings, prompt: str | None) -> None:
+    """The whole program: connect, load, then one answer (`prompt`, or standard input that is no terminal) or a chat.
+
+    Raises:
+        MoaError: why it cannot go on.
+    """
+    try:
+        await _run(settings, _read_question(prompt))
+    except MoaError as error:
+        if settings.json_events:
+            write(error_line(error) + "\n")
+        raise
+
+
+async def _run(settings: ClientSettings, question: str | None) -> None:
+    async with AsyncExitStack() as stack:
+        link = await stack.enter_async_context(
+            connect(settings.server, settings.connect_seconds, settings.silence_seconds)
+        )
+        chat = await _begin(settings, link, single=question is not None)
+        stack.push_async_callback(chat.talk.close)
+        if settings.json_events:
+            online = chat.talk.status.state is not LinkState.OFFLINE
+            write(ready_line(chat.device.files.target_id, settings.server, online=online) + "\n")
+        if question is not None:
+            with quiet_keys():
+                finished = await chat.ask(question)
+            remark(chat.talk.figures.line())
+            if not finished:
+                raise CancelledAnswerError("The answer was stopped.")
+            if chat.talk.unsettled and not settings.offline:
+                raise UnavailableError(
+                    "No server has verified the answer to its end.", hint="Ask again when one is there."
+                )
+        else:
+            from moa_client.terminal import converse
+
+            await converse(chat)
+
+
+def _read_question(prompt: str | None) -> str | None:
+    """The prompt given, or standard input if that is no terminal; None for a chat."""
+    question = prompt
+    try:
+        if question is None and not sys.stdin.isatty():
+            question = sys.stdin.read()
+        if question is not None:
+            question.encode()  # an argument that is no UTF-8 arrives as surrogates
+    except UnicodeError:
+        raise DataError("The prompt is not text in UTF-8.", hint="Convert it first, for example with iconv.") from None
+    if question is not None and not question.strip():
+        raise ConfigError("The prompt is empty.", hint="Give a prompt as an argument or on standard input.")
+    return question
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C ends the program at once: loading does not return to the event loop, which would see to it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+async def _begin(settings: ClientSettings, link: Link, *, single: bool) -> Chat:
+    """Describe, load and check; imports torch as late as here."""
+    progress = make_progress()
+    absent: UnavailableError | None = None
+    served = None
+    if not settings.offline:
+        try:
+            served = await link.describe()
+        except UnavailableError as error:
+            absent = error
+    if served is not None:
+        sources = await find_sources(settings, link, served, progress)
+    else:
+        sources = _find_alone(settings, absent)
+    with _interruptible():
+        device = load_device(settings, sources.served, progress, sources)
+    mode = TalkSettings(settings.drafting, settings.run_ahead, settings.reconcile, tree=settings.mode == "tree")
+    vocab_size = int(device.files.config["vocab_size"])
+    talk = Talk(link, device, vocab_size, Codec[settings.codec.upper()], mode, offline=served is None)
+    if served is None:
+        why = absent.message if absent is not None else "Offline, as you wish."
+        remark(f"{why} Answers are the small drafter's alone, far below {device.files.target_id}, until there is one.")
+    if absent is not None:
+        talk.go_online()
+    settle_seconds = settings.settle_seconds if single and absent is None else 0.0
+    return Chat(settings, device, talk, write, remark, settle_seconds)
+
+
+def _find_alone(settings: ClientSettings, absent: UnavailableError | None) -> Sources:
+    """What this device can go on with by itself.
+
+    Raises:
+        MoaError: nothing; why the server is not there, if it was asked.
+    """
+    writes = settings.drafter not in ("lookup", "none")
+    sources = find_local_sources(settings, make_progress()) if writes else None
+    if sources is not None and (settings.drafter != "default" or sources.drafter is not None):
+        return sources
+    raise absent or NotFoundError(
+        "There is no drafter on this device to write with.", hint="Connect to a server once: then it is here."
+    )
