@@ -31,6 +31,7 @@ from moa_client.link import Link
 RECORD = "fetched.json"
 MOST_FILES = 64  # a manifest names about fifteen
 FRUITLESS_ATTEMPTS = 6  # in a row, about ten seconds: then the user should hear of it
+WINDOW_BYTES = 4 << 20  # the 64 KiB of a conversation would bound a download at 600 ms to half of what TCP carries
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(json|txt|model|jinja|safetensors)")
 TENSORS = {
     "bf16": (pb.PART_EMBEDDINGS_BF16, pb.PART_HEAD_BF16, pb.PART_LAYERS_BF16),
@@ -88,7 +89,7 @@ def find_fetched(root: Path, identity: pb.Identity, wanted: Wanted) -> Fetched |
 
 
 async def fetch(link: Link, root: Path, wanted: Wanted, progress: Progress) -> Fetched:
-    """Fetches what is missing.
+    """Fetches what is missing, over a connection of its own.
 
     Raises:
         UnavailableError: the server does not answer any more; what has come is kept.
@@ -97,6 +98,14 @@ async def fetch(link: Link, root: Path, wanted: Wanted, progress: Progress) -> F
         DiskFullError: no room.
         MoaError: the server's refusal.
     """
+    wide = link.widened(WINDOW_BYTES)
+    try:
+        return await _fetch(wide, root, wanted, progress)
+    finally:
+        await wide.close()
+
+
+async def _fetch(link: Link, root: Path, wanted: Wanted, progress: Progress) -> Fetched:
     manifest = await _fetch_manifest(link)
     chosen = _choose(manifest, wanted)
     if lacking := _lacking(chosen, wanted):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +26,11 @@ CHANNEL_OPTIONS = [
     ("grpc.keepalive_timeout_ms", 6_000),
     ("grpc.http2.ping_timeout_ms", 6_000),
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 65_536),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 2_000),  # bounds an attempt to connect too: 500 failed at a round trip of 300 ms
     ("grpc.max_reconnect_backoff_ms", 3_000),
 ]
+WINDOW_BYTES = 64 << 10  # of a conversation: more would let memory queue up in the network before verdicts
 EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 FRAME_OVERHEAD_BYTES = 5  # gRPC's own header of a message
 NOT_GRPC = ("HTTP/2", "SETTINGS", "Socket closed")  # gRPC's words where something else listens
@@ -121,13 +122,15 @@ class Link:
 
     def __init__(self, address: str, connect_seconds: float, silence_seconds: float) -> None:
         self.address = address
+        self._window_bytes = WINDOW_BYTES
         self.traffic = Traffic()
         self._connect_seconds = connect_seconds
         self.silence_seconds = silence_seconds
         self._connect_channel()
 
     def _connect_channel(self) -> None:
-        self._channel = grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS)
+        options = [*CHANNEL_OPTIONS, ("grpc.http2.lookahead_bytes", self._window_bytes)]
+        self._channel = grpc.aio.insecure_channel(self.address, options=options)
         self._stub: Any = moa_pb2_grpc.MoaStub(self._channel)  # type: ignore[no-untyped-call]
 
     async def renew(self) -> None:
@@ -135,6 +138,17 @@ class Link:
         before = self._channel
         self._connect_channel()
         await before.close(None)
+
+    def widened(self, window_bytes: int) -> Link:
+        """Another connection to the same server, for a download; its traffic is counted here.
+
+        Args:
+            window_bytes: what a call may have under way towards us.
+        """
+        other = copy(self)
+        other._window_bytes = window_bytes
+        other._connect_channel()
+        return other
 
     async def describe(self) -> pb.DescribeResponse:
         """What the server serves.

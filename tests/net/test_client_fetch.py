@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client import fetching
@@ -89,6 +90,24 @@ async def test_what_was_fetched_serves_the_next_start_and_no_server_at_all(sourc
     assert alone == first
     elsewhere = ClientSettings(server="127.0.0.1:1", cache_dir=here(tmp_path))
     assert find_local_sources(elsewhere, QUIET) is None
+
+
+async def test_a_download_has_a_connection_of_its_own_that_takes_a_whole_range(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[dict[str, Any]] = []
+    make_channel = grpc.aio.insecure_channel
+
+    def insecure_channel(address: str, options: Any) -> Any:
+        made.append(dict(options))
+        return make_channel(address, options=options)
+
+    monkeypatch.setattr(grpc.aio, "insecure_channel", insecure_channel)
+    async with served(source, tmp_path) as link:
+        await fetch(link, here(tmp_path), ALL, QUIET)
+        await link.describe()  # the first one is still there
+    talk, download = (options["grpc.http2.lookahead_bytes"] for options in made)
+    assert talk < drafter_files.CHUNK_BYTES + 1 < drafter_files.RANGE_BYTES <= download
 
 
 class Cut(Link):
