@@ -44,7 +44,6 @@ DRAFTER = "drafter.safetensors"
 _DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32}
 # An update takes seconds; what takes longer is a suspended machine or a stopped process, not running time.
 _LONGEST_UPDATE_SECONDS = 60.0
-_NOT_IDENTITY = {"output", "budget", "checkpoint_minutes", "report_steps", "threads", "shards", "start_from"}
 
 
 class Run:
@@ -288,6 +287,6 @@ class Run:
         return Activations(embeddings, kv, last_hidden, None, positions), torch.cat(states)
 
     def _identity(self) -> str:
-        named = {k: v for k, v in self.settings.model_dump(mode="json").items() if k not in _NOT_IDENTITY}
         sizes = [len(self.rows), sum(len(row.ids) for row in self.rows), self.accelerator.num_processes]
-        return hashlib.sha256(json.dumps([named, sizes, self.files.fingerprint]).encode()).hexdigest()
+        content = json.dumps([self.settings.identity(), sizes, self.files.fingerprint], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()

@@ -103,6 +103,11 @@ class BudgetSettings(SettingsBase):
     minutes: float | None = Field(default=None, gt=0, description="of running time, all pieces together")
 
 
+# Raised with every change of a default, or of what a setting does, that makes the same file train another drafter.
+DEFAULTS_VERSION = 1
+_NOT_IDENTITY = {"output", "budget", "checkpoint_minutes", "report_steps", "threads", "shards", "start_from"}
+
+
 class FitSettings(SettingsBase):
     """A training run."""
 
@@ -120,6 +125,13 @@ class FitSettings(SettingsBase):
     losses: LossSettings = LossSettings()
     optimiser: OptimiserSettings = OptimiserSettings()
     budget: BudgetSettings
+
+    def identity(self) -> dict[str, Any]:
+        """What a run must have in common with one that it goes on from: the settings that differ from their defaults,
+        and the version of the defaults. So a setting that comes new into the program, off, parts no run from its state.
+        """
+        chosen = self.model_dump(mode="json", exclude=_NOT_IDENTITY, exclude_defaults=True)
+        return {"defaults": DEFAULTS_VERSION, **chosen}
 
 
 def load_fit_settings(path: Path, overrides: dict[str, Any] | None = None) -> FitSettings:

@@ -15,7 +15,7 @@ from moa_training.curves import read_points
 from moa_training.fit import DRAFTER, Run
 from moa_training.master_weights import MasterWeights
 from moa_training.prepare import prepare
-from moa_training.settings import load_fit_settings
+from moa_training.settings import FitSettings, load_fit_settings
 
 from tests.unit.moa_training.tiny import tiny_files, write_conversations, write_fit_config
 
@@ -122,6 +122,19 @@ def test_another_target_tokenizer_or_run_is_refused(tmp_path: Path, files: Model
     foreign = tiny_files(tmp_path / "foreign", tmp_path / "cache", words=words)
     with pytest.raises(MismatchError, match="another tokenizer"):
         run(tmp_path / "three", foreign, shard)
+
+
+def test_a_run_goes_on_after_an_upgrade_that_adds_a_setting(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+    class LaterSettings(FitSettings):
+        another: bool = False
+
+    def later(**values: Any) -> FitSettings:
+        return LaterSettings(**dict(load_fit_settings(tmp_path / "fit.toml")), **values)
+
+    run(tmp_path, files, shard, tokens=500)
+    assert Run(later(), SilentProgress()).position.step > 0
+    with pytest.raises(CheckpointError, match="other settings or data"):
+        Run(later(another=True), SilentProgress())
 
 
 def test_training_goes_on_from_a_finished_drafter(tmp_path: Path, files: ModelFiles, shard: Path) -> None:

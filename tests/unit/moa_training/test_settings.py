@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from moa_shared.errors import ConfigError, NotFoundError
-from moa_training.settings import load_fit_settings
+from moa_training.settings import DEFAULTS_VERSION, FitSettings, LossSettings, load_fit_settings
 
 MINIMAL = 'shards = ["a"]\noutput = "out"\n[budget]\ntokens = 10\n'
 
@@ -51,3 +52,92 @@ def test_a_list_or_nothing_is_no_configuration(tmp_path: Path) -> None:
         load(tmp_path, "- a\n", "fit.yaml")
     with pytest.raises(NotFoundError):
         load_fit_settings(tmp_path / "none.toml")
+
+
+class LaterLosses(LossSettings):
+    """As a later version has them: with one more."""
+
+    further: float = 0.0
+
+
+class LaterSettings(FitSettings):
+    another: bool = False
+    losses: LossSettings = LaterLosses()
+
+
+def settings(cls: type[FitSettings], **values: Any) -> FitSettings:
+    return cls.model_validate({"shards": ["a"], "output": "out", "budget": {"tokens": 10}, **values})
+
+
+@pytest.mark.parametrize("values", [{}, {"seed": 3, "losses": {"feature": 0.1}}])
+def test_a_new_setting_that_is_off_leaves_a_run_what_it_was(values: dict[str, Any]) -> None:
+    later = dict(values)
+    if "losses" in values:
+        later["losses"] = LaterLosses(**values["losses"])
+    before = settings(FitSettings, **values).identity()
+    assert settings(LaterSettings, **later).identity() == before
+    assert settings(LaterSettings, **{**later, "another": True}).identity() != before
+    assert settings(LaterSettings, **{**later, "losses": LaterLosses(further=0.5)}).identity() != before
+
+
+def test_what_a_run_writes_and_how_long_it_takes_are_no_part_of_it() -> None:
+    before = settings(FitSettings).identity()
+    assert settings(FitSettings, output="else", threads=2, budget={"tokens": 99}).identity() == before
+    assert settings(FitSettings, losses={"feature": 1.0}).identity() == before  # its default, written out
+    assert settings(FitSettings, losses={"feature": 0.9}).identity() != before
+
+
+def test_a_changed_default_raises_the_version() -> None:
+    """States keep only what differs from the defaults: change one below, and DEFAULTS_VERSION with it."""
+    defaults = settings(FitSettings).model_dump(mode="json", exclude={"shards", "output", "budget"})
+    pinned: dict[str, Any] = {
+        "target": "default",
+        "start_from": None,
+        "seed": 0,
+        "dtype": "bf16",
+        "threads": 1,
+        "checkpoint_minutes": 3.0,
+        "report_steps": 10,
+        "drafter": {
+            "kind": "moa",
+            "own_layers": 4,
+            "eagle_noise": 0.2,
+            "lsa": True,
+            "norms_near_zero": False,
+            "unscaled_memory_rope": False,
+            "reused_layers": 0,
+            "draft_vocab": 16384,
+            "sa_kv_heads": None,
+            "sa_mlp": None,
+            "ca_kv_heads": None,
+            "ca_mlp": None,
+            "lsa_heads": None,
+            "lsa_kv_heads": None,
+            "lsa_mlp": 512,
+            "output_norm": True,
+            "warm_start": True,
+        },
+        "blocks": {
+            "shortest": 5,
+            "longest": 12,
+            "bounded": True,
+            "staircase": True,
+            "memory_dropout": 0.1,
+            "prompts": True,
+            "depth_decay": 0.9,
+        },
+        "losses": {"cross_entropy": 1.0, "feature": 1.0, "count_starts": False, "inject_true_state": False},
+        "optimiser": {
+            "learning_rate": 1.5e-3,
+            "final_learning_rate": 3e-5,
+            "warmup_steps": 50,
+            "schedule": "cosine",
+            "beta1": 0.9,
+            "beta2": 0.95,
+            "clip": 1.0,
+            "batch_rows": 2,
+            "row_tokens": 512,
+            "memory_gradient_share": 0.25,
+        },
+    }
+    assert (DEFAULTS_VERSION, defaults) == (1, pinned)
