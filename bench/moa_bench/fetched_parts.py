@@ -12,18 +12,20 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import click
 import torch
 from moa.v1 import moa_pb2 as pb
+from moa_client.loading import drafter_states
+from moa_client.settings import SECTION, ClientSettings
 from moa_server.drafter_files import DrafterFile, DrafterFiles
+from moa_shared.config import load_settings
 from moa_shared.coupling import Sampling
 from moa_shared.drafter import Checkpoint
 from moa_shared.drafting import draft_chain
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.models import ModelFiles, load_part, load_target_model, resolve
-from moa_shared.models.loading import EMBEDDINGS, HEAD
+from moa_shared.models import ModelFiles, resolve
 from moa_shared.progress import make_progress
 from moa_training.acceptance import Acceptance, DrafterSubject, Shape
 from moa_training.evaluation import find_checkpoint, load_fitting_checkpoint
@@ -33,7 +35,8 @@ from moa_training.teacher import Teacher
 ANSWER_TOKENS, PROMPT_TOKENS = 96, 512  # of a question: as the tables of docs/drafters.md
 CHAIN = 5
 SHAPES = (Shape(CHAIN), Shape(24, TreeShape(depth=5, breadth=6, nodes=24)))
-WEIGHTS = {"int8": torch.int8, "bf16": torch.bfloat16}
+Weights = Literal["int8", "bf16"]
+WEIGHTS: tuple[Weights, ...] = ("int8", "bf16")
 PARTS = ("bf16", "int8")
 Chain = tuple[int, ...]
 
@@ -61,16 +64,10 @@ class Drafting:
 class PartsSubject(DrafterSubject):
     """A drafter over parts of the target as a client fetches them; the server's half is computed as ever."""
 
-    def __init__(self, checkpoint: Checkpoint, teacher: Teacher, parts: ModelFiles, weights: torch.dtype) -> None:
+    def __init__(self, checkpoint: Checkpoint, teacher: Teacher, parts: ModelFiles, weights: Weights) -> None:
         super().__init__(checkpoint, teacher, torch.bfloat16)
-        config = checkpoint.config
-        read = load_part(parts, [EMBEDDINGS, HEAD], torch.bfloat16)
-        reused, norm = None, None
-        if config.reused_layers:
-            last = range(config.target_layers - config.reused_layers, config.target_layers)
-            model: Any = load_target_model(parts, torch.bfloat16, layers=last)
-            reused, norm = list(model.model.layers), model.model.norm
-        self._new_state = checkpoint.states(weights, read[EMBEDDINGS], read[HEAD], reused, norm)
+        settings = load_settings(ClientSettings, SECTION, {"dtype": weights}, environment={})
+        self._new_state = drafter_states(checkpoint, parts, settings)
 
     @torch.inference_mode()
     def chains(self, question: AnsweredQuestion) -> list[Chain]:
@@ -144,11 +141,11 @@ def main(questions: Path, limit: int, model: str, drafter: str) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         sizes = make_parts(files, find_checkpoint(drafter, files), reused, folder)
-        for name, weights in WEIGHTS.items():
+        for weights in WEIGHTS:
             reference: list[Chain] = []
             for precision in PARTS:
                 subject = PartsSubject(checkpoint, teacher, parts_of(files, folder, precision), weights)
-                draftings.append(replace(compare(subject, reference, answered), weights=name, parts=precision))
+                draftings.append(replace(compare(subject, reference, answered), weights=weights, parts=precision))
                 progress.note(f"{draftings[-1]}")
     results = {"bytes": sizes, "questions": len(answered), "drafting": [asdict(drafting) for drafting in draftings]}
     click.echo(json.dumps(results, indent=1))

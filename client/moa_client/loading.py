@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 from moa.v1 import moa_pb2 as pb
-from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors, load_checkpoint
-from moa_shared.drafting import CHAIN, ConversationDrafter, CopyGuesser, GrowthShape, draft_chain, draft_tree
+from moa_shared.drafter import BaselineState, Checkpoint, DrafterConfig, DraftState, fresh_tensors, load_checkpoint
+from moa_shared.drafting import CHAIN, CopyGuesser, GrowthShape, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import ConfigError, MismatchError, ModelSourceError
 from moa_shared.models import ModelFiles, load_part, load_target_model, load_tokenizer
 from moa_shared.models.end_of_text import end_of_text
+from moa_shared.models.loading import EMBEDDINGS, HEAD
 from moa_shared.progress import Progress
 from moa_shared.wire import check_identity
 
@@ -136,7 +137,7 @@ def _moa_drafter(
 ) -> MoaDrafter:
     copies = CopyGuesser() if settings.copies else None
     return MoaDrafter(
-        _states(checkpoint, files, settings),
+        drafter_states(checkpoint, files, settings),
         _recipe(settings, copies),
         reads_memory=reads_memory,
         shape=CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth),
@@ -144,12 +145,21 @@ def _moa_drafter(
     )
 
 
-def _states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings) -> Callable[[], ConversationDrafter]:
-    weights = DTYPES[settings.dtype]
-    dtype = torch.bfloat16 if weights is torch.int8 else weights  # of the target's parts as they are read
-    config = checkpoint.config
-    parts = load_part(files, ["model.embed_tokens.weight", "lm_head.weight"], dtype)
-    for name, part in parts.items():
+def drafter_states(
+    checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings
+) -> Callable[[], DraftState | BaselineState]:
+    """What makes a conversation's drafter, over the parts of the target that `files` hold.
+
+    Raises:
+        ModelSourceError: a part has another shape than the drafter needs.
+    """
+    weights, config = DTYPES[settings.dtype], checkpoint.config
+    # Embeddings are looked up and need no more than bf16. What is computed with in int8 is read in float32: parts that
+    # came in int8 are then the same integers again, where rounding to bf16 in between changed a tenth of all drafts.
+    narrow, wide = (torch.bfloat16, torch.float32) if weights is torch.int8 else (weights, weights)
+    embeddings = load_part(files, [EMBEDDINGS], narrow)[EMBEDDINGS]
+    head = load_part(files, [HEAD], wide)[HEAD]
+    for name, part in ((EMBEDDINGS, embeddings), (HEAD, head)):
         if part.shape != (config.vocab_size, config.hidden_size):
             raise ModelSourceError(
                 f"{name} of {files.target_id} has the shape {list(part.shape)}, the drafter needs "
@@ -159,9 +169,9 @@ def _states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings)
     reused, final_norm = None, None
     if config.reused_layers:
         last = range(config.target_layers - config.reused_layers, config.target_layers)
-        model: Any = load_target_model(files, dtype, layers=last)
+        model: Any = load_target_model(files, wide, layers=last)
         reused, final_norm = list(model.model.layers), model.model.norm
-    return checkpoint.states(weights, parts["model.embed_tokens.weight"], parts["lm_head.weight"], reused, final_norm)
+    return checkpoint.states(weights, embeddings, head, reused, final_norm)
 
 
 def _recipe(settings: ClientSettings, copies: CopyGuesser | None) -> Recipe:

@@ -1,13 +1,21 @@
-"""Ctrl-C while an answer runs."""
+"""Ctrl-C while an answer runs; answers that end without the server."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, cast
 
 import pytest
-from moa_client.answering import interruptible
+from moa_client.answering import Answering, interruptible
+from moa_client.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional, Settled
+from moa_client.jobs import Turn
+from moa_client.transcript import Transcript
+from moa_client.views import PipeView
+from moa_shared.answer import AnswerSettings, Finish
+from moa_shared.coupling import Sampling
 from moa_shared.errors import UnavailableError
 
 
@@ -78,3 +86,127 @@ async def test_errors_and_cancellation_from_elsewhere_pass_through() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert server.cleaned_up
+
+
+# ---------------------------------------------------------------- answers that end without the server
+
+
+class Talk:
+    """Answers end without the server; `later` is what happens after that."""
+
+    def __init__(self, *later: Event) -> None:
+        self.later = later
+        self.waits = asyncio.Event()
+        self.settled = 0
+
+    async def ask(self, turn: Turn, settings: AnswerSettings) -> AsyncGenerator[Event, None]:
+        yield Committed((0,))
+        yield Provisional((1, 2))
+        yield Ended(Finish.MAX_TOKENS, provisional=True)
+
+    async def settle(self) -> AsyncGenerator[Event, None]:
+        self.settled += 1
+        for event in self.later:
+            yield event
+        if not any(isinstance(event, Settled) for event in self.later):
+            self.waits.set()
+            await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        raise AssertionError("There is no answer to stop any more.")
+
+
+def decode(tokens: Sequence[int]) -> str:
+    return "".join(chr(ord("a") + token) for token in tokens)
+
+
+SETTLED = Settled((1, 3), True, Finish.MAX_TOKENS)
+SETTINGS = AnswerSettings(Sampling(), 8)
+
+
+class Asked:
+    """One question on a pipe."""
+
+    def __init__(self, talk: Talk, settle_seconds: float) -> None:
+        self.out: list[str] = []
+        self.remarks: list[str] = []
+        self.answering = Answering(cast("Any", talk), settle_seconds)
+
+    async def answer(self, question: str = "") -> bool:
+        view = PipeView(self.out.append, self.remarks.append)
+        return await self.answering.answer(lambda _: [7], SETTINGS, Transcript(decode, question=question), view)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.out)
+
+
+async def test_a_single_answer_waits_until_the_server_has_verified_it() -> None:
+    asked = Asked(Talk(LinkChanged(LinkState.BACK), SETTLED), 20.0)
+    assert await asked.answer()
+    assert asked.text == "abd\n"
+    assert asked.remarks == ["(the server is back)"]
+
+
+async def test_it_waits_for_so_long_and_is_then_given_as_it_is() -> None:
+    asked = Asked(Talk(), 0.01)
+    assert await asked.answer()
+    assert asked.text == "abc\n"
+    assert "no server has verified them" in asked.remarks[-1]
+
+
+async def test_the_time_runs_only_while_the_server_is_away() -> None:
+    talk = Talk(LinkChanged(LinkState.BACK), LinkChanged(LinkState.OFFLINE, "cut"))
+    asked = Asked(talk, 0.01)
+    assert await asked.answer()
+    assert asked.remarks[:2] == ["(the server is back)", "(offline: cut)"]
+    there = Talk(LinkChanged(LinkState.BACK))
+    asked = Asked(there, 0.01)
+    waiting = asyncio.ensure_future(asked.answer())
+    await there.waits.wait()
+    await asyncio.wait((waiting,), timeout=0.05)
+    assert not waiting.done()
+    interrupt()
+    await waiting
+
+
+async def test_an_interrupt_ends_the_waiting() -> None:
+    talk = Talk()
+    asked = Asked(talk, 20.0)
+    waiting = asyncio.ensure_future(asked.answer())
+    await talk.waits.wait()
+    interrupt()
+    assert not await waiting
+    assert asked.text == "abc\n"
+
+
+async def test_in_a_chat_it_is_decided_later() -> None:
+    talk = Talk()
+    asked = Asked(talk, 0.0)
+    assert await asked.answer("first")
+    assert await asked.answer("second")
+    assert talk.settled == 0
+    for question in ("first", "second"):
+        earlier = asked.answering.settle(SETTLED)
+        assert earlier is not None
+        assert (earlier.question, earlier.committed) == (question, "abd")
+    assert asked.answering.settle(SETTLED) is None
+    assert await asked.answer("third")
+    asked.answering.reset()
+    assert asked.answering.settle(SETTLED) is None
+
+
+async def test_an_earlier_answer_that_is_decided_while_another_is_written_is_told() -> None:
+    class Back(Talk):
+        async def ask(self, turn: Turn, settings: AnswerSettings) -> AsyncGenerator[Event, None]:
+            yield SETTLED
+            yield Committed((4,))
+            yield Ended(Finish.MAX_TOKENS)
+
+    asked = Asked(Talk(), 0.0)
+    await asked.answer("first")
+    asked.answering._talk = cast("Any", Back())
+    asked.out.clear()
+    assert await asked.answer("second")
+    assert asked.text == "e\n"
+    assert asked.remarks[-1] == '(The server has corrected the answer to "first". It reads:)\nabd'

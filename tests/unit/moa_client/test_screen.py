@@ -26,6 +26,9 @@ class Terminal:
         self.pyte = DimScreen(columns, rows, history=1000)
         self._stream = pyte.Stream(self.pyte)
 
+    def feed(self, drawn: str) -> None:
+        self._stream.feed(drawn)
+
     def update(self, piece: str, provisional: str = "", status: str = "") -> None:
         self._stream.feed(self.screen.update(piece, provisional, status))
 
@@ -164,6 +167,18 @@ def test_whatever_happened_the_screen_shows_the_text(steps: list[tuple[str, str,
         assert terminal.text() == shown(committed + mark + provisional + below), (piece, provisional)
     terminal.finish()
     assert terminal.text() == shown(committed + (mark + provisional if steps else ""))
+
+
+def test_lines_of_their_own_stand_between_committed_and_provisional_text() -> None:
+    terminal = Terminal(columns=40)
+    terminal.update("sure", "perhaps", "good")
+    terminal.feed(terminal.screen.interject("told\x1b[2J\nmore"))
+    assert terminal.text() == "sure\ntold\N{REPLACEMENT CHARACTER}[2J\nmore"
+    terminal.update("", "perhaps", "good")
+    terminal.update("right", "", "good")
+    assert terminal.lines()[3:5] == ["right", "good"]
+    terminal.finish()
+    assert terminal.text().endswith("more\nright")
 
 
 def test_dim_is_what_terminals_take_for_it() -> None:

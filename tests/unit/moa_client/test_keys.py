@@ -1,0 +1,52 @@
+"""Keys that are typed while an answer is written."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import sys
+import termios
+from collections.abc import Iterator
+
+import pytest
+from moa_client.keys import quiet_keys
+
+
+@pytest.fixture
+def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Standard input is a terminal; what its keyboard is connected to."""
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "r") as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        yield master
+    os.close(master)
+
+
+def test_keys_are_kept_and_not_echoed(keyboard: int) -> None:
+    before = termios.tcgetattr(sys.stdin.fileno())
+    with quiet_keys():
+        os.write(keyboard, b"next\r")
+        assert os.read(sys.stdin.fileno(), 100) == b"next\r"  # at once, and Return is still Return
+    assert termios.tcgetattr(sys.stdin.fileno()) == before
+    os.set_blocking(keyboard, False)
+    with pytest.raises(BlockingIOError):
+        os.read(keyboard, 100)  # nothing was echoed
+
+
+def test_interrupts_still_work(keyboard: int) -> None:
+    with quiet_keys():
+        assert termios.tcgetattr(sys.stdin.fileno())[3] & termios.ISIG
+
+
+def test_the_terminal_is_as_before_after_an_error(keyboard: int) -> None:
+    before = termios.tcgetattr(sys.stdin.fileno())
+    with pytest.raises(KeyError), quiet_keys():
+        raise KeyError
+    assert termios.tcgetattr(sys.stdin.fileno()) == before
+
+
+def test_what_is_no_terminal_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("text"))
+    with quiet_keys():
+        assert sys.stdin.read() == "text"
