@@ -72,6 +72,9 @@ def test_from_conversations_to_an_evaluated_drafter(tmp_path: Path) -> None:
         result = runner.invoke(cli, [*arguments, "-", "--card", str(card)], catch_exceptions=False)
     assert card.read_text().count("depth, chain of 5") == card.read_text().count("## Acceptance") == 1
     assert json.loads(result.stdout)["questions"] == 1
+    questions.write_text(json.dumps({"turns": ["w1 w2 w3"], "final_answer": "3"}) + "\n")
+    result = runner.invoke(cli, [*arguments, "-", "--task-tokens", "12"], catch_exceptions=False)
+    assert set(json.loads(result.stdout)["task"]) == {"8", "32", "64"}
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,8 @@ def fit(config: Path) -> None:
 @click.option("--depth", type=click.IntRange(1), default=5, show_default=True, help="Of the tree.")
 @click.option("--breadth", type=click.IntRange(1), default=6, show_default=True, help="Of the tree.")
 @click.option("--alone", type=click.IntRange(0), default=96, show_default=True, help="Tokens written alone; 0: none.")
+@click.option("--task-tokens", type=click.IntRange(0), default=0, show_default="not checked",
+              help="Check results of answers cut and continued to so many tokens; GSM8K needs 320.")  # fmt: skip
 @_THREADS
 def evaluate(
     checkpoint: str,
@@ -148,6 +150,7 @@ def evaluate(
     depth: int,
     breadth: int,
     alone: int,
+    task_tokens: int,
     threads: int,
 ) -> None:
     """Acceptance of CHECKPOINT on QUESTIONS: tokens per target forward, by category and by position; and
@@ -174,6 +177,7 @@ def evaluate(
         longest_prompt=prompt_tokens,
         threads=threads,
         standalone_tokens=alone,
+        task_tokens=task_tokens,
     )
     result = measure(checkpoint, questions, options, make_progress())
     text = json.dumps(result.to_json(), indent=1)

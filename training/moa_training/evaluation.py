@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.errors import MismatchError, NotFoundError
-from moa_shared.models import ModelFiles, resolve
+from moa_shared.errors import DataError, MismatchError, NotFoundError
+from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.progress import Progress
 from moa_shared.shipped import shipped_drafter
 
 from moa_training.acceptance import Acceptance, DrafterSubject, LookupSubject, Shape, Subject
-from moa_training.questions import AnsweredQuestion, answer_questions, read_questions
+from moa_training.questions import AnsweredQuestion, Question, answer_questions, read_questions, stop_tokens
 from moa_training.standalone import CUTS, StandaloneQuality, standalone_quality
+from moa_training.task_accuracy import TaskAccuracy, task_accuracy
 from moa_training.teacher import Teacher
 
 DEFAULT, LOOKUP, NONE = "default", "lookup", "none"
@@ -36,6 +37,8 @@ class EvaluationOptions:
         copies: trees merge what the conversation suggests.
         longest_prompt: questions with longer prompts are left out.
         standalone_tokens: written alone behind each cut; 0: not measured.
+        task_tokens: longest answer, the part before the cut included, whose result is checked; 0: not measured. A
+            result needs a whole answer, so this is the dearest measure.
     """
 
     target: str = "default"
@@ -49,6 +52,7 @@ class EvaluationOptions:
     standalone_tokens: int = 96
     more_nodes: tuple[int, ...] = ()
     copies: bool = False
+    task_tokens: int = 0
 
     @property
     def trees(self) -> list[TreeShape]:
@@ -64,6 +68,7 @@ class Evaluation:
         by_category: for each shape's name, acceptance by category.
         left_out: rows of the questions that were malformed or too long.
         standalone: by the number of answer tokens before the cut.
+        task: the same, by category; categories without results to check are not there.
     """
 
     checkpoint: str
@@ -72,6 +77,7 @@ class Evaluation:
     left_out: int
     by_category: dict[str, dict[str, Acceptance]]
     standalone: dict[int, StandaloneQuality]
+    task: dict[int, dict[str, TaskAccuracy]] = field(default_factory=dict)
 
     def total(self, shape: str) -> Acceptance:
         total = Acceptance()
@@ -83,8 +89,8 @@ class Evaluation:
         """Keys: checkpoint, target, questions, left_out, acceptance_length (of the tree), and `shapes`: for each its
         acceptance_length, forwards, draft_ms (mean time of a draft), accepted (verifications by number of accepted
         drafts), by_position (share accepted at each depth where the one before was) and by_category
-        (acceptance_length); and `standalone`: for each cut the questions and the means that `StandaloneQuality`
-        describes.
+        (acceptance_length); `standalone`: for each cut the questions and the means that `StandaloneQuality` describes;
+        and `task`: for each cut and category the questions and the shares that `TaskAccuracy` describes.
         """
         shapes = {}
         for name, categories in self.by_category.items():
@@ -107,6 +113,16 @@ class Evaluation:
             "standalone": {
                 str(cut): {"questions": part.questions, **{name: round(value, 4) for name, value in part.means.items()}}
                 for cut, part in self.standalone.items()
+            },
+            "task": {
+                str(cut): {
+                    category: {
+                        "questions": part.questions,
+                        **{name: round(share, 4) for name, share in part.shares.items()},
+                    }
+                    for category, part in categories.items()
+                }
+                for cut, categories in self.task.items()
             },
         }
 
@@ -142,12 +158,21 @@ def load_fitting_checkpoint(name: str, files: ModelFiles) -> Checkpoint:
 
 
 def evaluate(name: str, questions_path: Path, options: EvaluationOptions, progress: Progress) -> Evaluation:
-    """Acceptance of the checkpoint `name` on the questions."""
+    """Acceptance of the checkpoint `name` on the questions.
+
+    Raises:
+        DataError: no questions, or none with a result where results are to be checked.
+    """
     if options.threads:
         torch.set_num_threads(options.threads)
     files = resolve(options.target, progress=progress)
     checkpoint = None if name in (LOOKUP, NONE) else load_fitting_checkpoint(name, files)
     questions, left_out = read_questions(questions_path, files, options.limit, options.longest_prompt)
+    if options.task_tokens and all(question.result is None for question in questions):
+        raise DataError(
+            "No question has a result to check.",
+            hint='Leave task accuracy out, or ask questions with "final_answer" or a reference that ends in "#### 18".',
+        )
     reused = 0 if checkpoint is None else checkpoint.config.reused_layers
     teacher = Teacher.load(files, reused, options.dtype, torch.device("cpu"))
     answered = answer_questions(questions, files, teacher.model, options.answer_tokens, options.dtype, progress)
@@ -161,7 +186,10 @@ def evaluate(name: str, questions_path: Path, options: EvaluationOptions, progre
     acceptance = _replay_all(subject, answered, shapes, progress)
     cuts = options.standalone_tokens and name != NONE
     standalone = _cut_all(subject, answered, options.standalone_tokens, progress) if cuts else {}
-    return Evaluation(name, files.target_id, len(questions), left_out, acceptance, standalone)
+    task: dict[int, dict[str, TaskAccuracy]] = {}
+    if options.task_tokens and name != NONE:
+        task = _check_results(subject, questions, files, options, progress)
+    return Evaluation(name, files.target_id, len(questions), left_out, acceptance, standalone, task)
 
 
 def _replay_all(
@@ -188,6 +216,28 @@ def _cut_all(
     return results
 
 
+def _check_results(
+    subject: Subject,
+    questions: Sequence[Question],
+    files: ModelFiles,
+    options: EvaluationOptions,
+    progress: Progress,
+) -> dict[int, dict[str, TaskAccuracy]]:
+    checked = [question for question in questions if question.result is not None]
+    model, length = subject.teacher.model, options.task_tokens
+    answered = answer_questions(checked, files, model, length, options.dtype, progress)
+    tokenizer: Any = load_tokenizer(files)
+    stop = stop_tokens(files)
+    results: dict[int, dict[str, TaskAccuracy]] = {cut: {} for cut in CUTS}
+    with progress.task("checking results", len(answered)) as bar:
+        for question in answered:
+            for cut, categories in results.items():
+                part = task_accuracy(subject, question, tokenizer.decode, stop, cut, length)
+                categories.setdefault(question.category, TaskAccuracy()).merge(part)
+            bar.advance(1)
+    return results
+
+
 def format_table(evaluation: Evaluation) -> str:
     """Acceptance by category and by position, for people."""
     names = list(evaluation.by_category)
@@ -209,4 +259,21 @@ def format_table(evaluation: Evaluation) -> str:
     for cut, part in evaluation.standalone.items():
         means = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in part.means.items())
         lines.append(f"alone after {cut} tokens ({part.questions}): {means}")
+    for cut, accuracies in evaluation.task.items():
+        for category, accuracy in accuracies.items():
+            shares = ", ".join(f"{name.replace('_', ' ')} {share:.2f}" for name, share in accuracy.shares.items())
+            lines.append(f"results of {category} after {cut} tokens ({accuracy.questions}): {shares}")
+    unable = _right_in_none(evaluation.task)
+    if unable:
+        lines.append(f"the target itself is right in none of {', '.join(unable)}: nothing can be lost there")
     return "\n".join(lines)
+
+
+def _right_in_none(task: dict[int, dict[str, TaskAccuracy]]) -> list[str]:
+    """Categories in which the target has no right result at any cut."""
+    right: dict[str, int] = {}
+    for parts in task.values():
+        for category, accuracy in parts.items():
+            if accuracy.questions:
+                right[category] = right.get(category, 0) + accuracy.target_right
+    return [category for category, count in right.items() if not count]

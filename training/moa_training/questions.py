@@ -1,6 +1,7 @@
 """Questions to evaluate on, and the target's own answers to them.
 
-Questions have the form of Spec-Bench: {"question_id", "category", "turns"}, one a line; only the first turn is asked.
+Questions have the form of Spec-Bench: {"question_id", "category", "turns"}, one a line; only the first turn is asked;
+`reference` or `final_answer` may name the right result (`task_results.py`).
 Answers are greedy, written once and remembered in the cache folder by target, prompts and length.
 """
 
@@ -10,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from moa_shared.progress import Progress
 from moa_training.generation import Answer, Generator
 from moa_training.prepare import template_ids
 from moa_training.shards import read_lines
+from moa_training.task_results import reference_result
 
 _SLOTS = 24  # answers written at once
 
@@ -32,6 +35,7 @@ class Question:
 
     category: str
     prompt: tuple[int, ...]
+    result: Decimal | None = None  # the number that the reference names
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class AnsweredQuestion:
     category: str
     prompt: tuple[int, ...]
     answer: tuple[int, ...]
+    result: Decimal | None = None
 
 
 def read_questions(path: Path, files: ModelFiles, limit: int | None, longest_prompt: int) -> tuple[list[Question], int]:
@@ -67,7 +72,7 @@ def read_questions(path: Path, files: ModelFiles, limit: int | None, longest_pro
     left_out = 0
     for file in sorted(path.glob("*.jsonl*")) if path.is_dir() else [path]:
         for line in read_lines(file):
-            category, text = _parse(line)
+            category, text, result = _parse(line)
             if text is None:
                 left_out += not path.is_dir()  # a folder may hold files of other forms
                 continue
@@ -79,20 +84,20 @@ def read_questions(path: Path, files: ModelFiles, limit: int | None, longest_pro
                 left_out += 1
                 continue
             taken[category] = taken.get(category, 0) + 1
-            questions.append(Question(category, tuple(ids)))
+            questions.append(Question(category, tuple(ids), result))
     if not questions:
         raise DataError(f"{path} holds no question that can be asked.", hint='A row is {"category", "turns": [text]}.')
     return questions, left_out
 
 
-def _parse(line: str) -> tuple[str, str | None]:
+def _parse(line: str) -> tuple[str, str | None, Decimal | None]:
     try:
         content = json.loads(line)
         turns = content["turns"]
         text = turns[0] if isinstance(turns, list) and turns and isinstance(turns[0], str) else None
-        return str(content.get("category") or ""), text
+        return str(content.get("category") or ""), text, reference_result(content)
     except (ValueError, KeyError, TypeError, AttributeError):
-        return "", None
+        return "", None, None
 
 
 def answer_questions(
@@ -117,7 +122,7 @@ def answer_questions(
         beside.write_text(json.dumps(answers))
         beside.replace(kept)
     return [
-        AnsweredQuestion(question.category, question.prompt, tuple(answer))
+        AnsweredQuestion(question.category, question.prompt, tuple(answer), question.result)
         for question, answer in zip(questions, answers, strict=True)
     ]
 

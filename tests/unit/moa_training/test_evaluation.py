@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,28 @@ def test_results_add_up(tmp_path: Path, files: ModelFiles) -> None:
     assert "chain of 4" in table
     assert "6 questions" in table
     assert evaluate(str(path), questions, options(files, limit=3), SilentProgress()).by_category == result.by_category
+
+
+def test_results_are_checked_where_references_name_them(tmp_path: Path, files: ModelFiles) -> None:
+    made, _ = checkpoint(files, 0)
+    save_checkpoint(tmp_path / "drafter.safetensors", made.config, made.tensors)
+    questions = write_questions(tmp_path / "questions")
+    checking = replace(options(files, limit=2), task_tokens=12, standalone_tokens=0)
+    with pytest.raises(DataError, match="No question has a result"):
+        evaluate(str(tmp_path), questions, checking, SilentProgress())
+    rows = [{"turns": [text], "reference": [f"so\n#### {last}"]} for text, last in (("w0 w5", 36), ("w1 w5", 2))]
+    (questions / "sums.jsonl").write_text("\n".join(json.dumps(row) for row in rows))  # answers end in w36 and w41
+    (questions / "wrong.jsonl").write_text(json.dumps({"turns": ["w1 w20"], "final_answer": "5"}))
+    result = evaluate(str(tmp_path), questions, checking, SilentProgress())
+    content = result.to_json()["task"]
+    assert set(content) == {"8", "32", "64"}
+    assert content["64"] == {"sums": {"questions": 0}, "wrong": {"questions": 0}}  # no answer is so long
+    sums = content["8"]["sums"]
+    assert set(sums) == {"questions", "right", "target_right", "same_result", "ended", "target_ended"}
+    assert (sums["questions"], sums["target_right"], sums["target_ended"]) == (2, 0.5, 0.0)
+    table = format_table(result)
+    assert "results of sums after 8 tokens (2): right 0.00, target right 0.50" in table
+    assert "the target itself is right in none of wrong:" in table
 
 
 def test_questions_that_cannot_be_asked_are_counted(tmp_path: Path, files: ModelFiles) -> None:
