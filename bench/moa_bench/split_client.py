@@ -16,7 +16,8 @@ from moa_client.figures import Figures
 from moa_client.link import Link
 from moa_client.loading import Device, load_device
 from moa_client.settings import SECTION, ClientSettings
-from moa_client.talk import Talk, TalkSettings
+from moa_client.talk import Talk
+from moa_client.talk_settings import TalkSettings
 from moa_shared.answer import AnswerSettings
 from moa_shared.codec import Codec
 from moa_shared.config import load_settings

@@ -5,8 +5,10 @@ acceptance. Invariant: what is sent up stays near the budget of bytes a token, w
 
 Growth. A level i is confirmed with h^i and then saves a plain step, provided that it arrives before the server has got
 there by plain steps: i * step > age + round trip, with age the time since the newest verdict came. Levels n + 1 to D
-cost a draft step each. Draft on if for some D: step * sum of h^i over the levels in time > PRICE * draft_ms * (D - n).
-h is the upper end of what the acceptance may be, so a drafter that failed is tried again when that was long ago.
+cost a draft step each. Draft on if for some D: step * sum of h^i over the levels in time > PRICE * draft_ms * (D - n),
+and a new draft, whose frame the server has to read between its forwards, if it also saves FRAME_PRICE of a step.
+h is the upper end of what the acceptance may be, so a drafter that failed is tried again when that was long ago; and
+so is one that was slow.
 
 Frames. The server reads a draft when a step begins, so nodes may wait for each other: with s nodes sent for each token
 of the text, frames of n nodes cost s * (FRAME_BYTES / n + NODE_BYTES) a token; n is the smallest that keeps the budget.
@@ -22,6 +24,10 @@ from moa_shared.tree import DraftTree
 # What the user pays for the device's work: a millisecond of drafting must save a fifth of a millisecond of waiting. It
 # is a preference, no measurement; from 0.05 to 0.2 the speed is the same within 2 % (docs/adr/0011).
 PRICE = 0.2
+# Of a step, that a new draft must save: reading its frame takes the server 2 %, so that a drafter which is never right,
+# and is tried again now and then, costs a user next to nothing.
+FRAME_PRICE = 0.1
+RETRY_MS = 1000.0  # without a draft step, after which what is known of its time is too old: 1 % of the device's time
 MOST_LEVELS = 64  # of a draft in flight: 3 s of plain steps, twice the longest round trip that an answer survives
 FRAME_BYTES = 32.0  # a Draft frame with its headers (HTTP/2 9, gRPC 5, protobuf 15 or 24), but for its nodes
 NODE_BYTES = 2.3  # token id: 2 bytes below 16,384, where frequent tokens are, 3 above
@@ -50,8 +56,9 @@ class DraftWindow:
         self._sent_nodes = Smoothed(1.0, weight=1 / 32)  # for each token of the text
         self._sent = 0
         self._verdict_ms = 0.0
+        self._drafted_ms = 0.0
 
-    # ------------------------------------------------------------ measurements; rtt_ms and draft_ms the shell adds to
+    # ------------------------------------------------------------ measurements; rtt_ms the shell adds to
 
     def on_verdict(
         self, now_ms: float, draft: DraftTree, tokens: Sequence[int], *, step_ms: float, verified: int
@@ -72,6 +79,12 @@ class DraftWindow:
             self._sent = 0
         self.acceptance.learn(draft, tokens)
 
+    def on_drafted(self, now_ms: float, took_ms: float | None) -> None:
+        """A draft step has ended; `took_ms`: None if its time is like no other step's."""
+        self._drafted_ms = now_ms
+        if took_ms is not None:
+            self.draft_ms.add(took_ms)
+
     def on_sent(self, nodes: int) -> None:
         """A frame with so many nodes has gone."""
         self._sent += nodes
@@ -85,9 +98,11 @@ class DraftWindow:
             return False
         if not (self.draft_ms.samples and self.step_ms.samples) or not (levels or self._run_ahead):
             return True
+        if not levels and now_ms > self._drafted_ms + RETRY_MS:
+            return True
         draft_ms, step_ms, hit = self.draft_ms.mean, self.step_ms.mean, self.acceptance.level.high
         late_ms = now_ms - self._verdict_ms + self.rtt_ms.mean
-        gain = 0.0
+        gain = 0.0 if levels else -FRAME_PRICE * step_ms
         for more in range(1, MOST_LEVELS - levels + 1):
             level = levels + more
             if not self._run_ahead or level * step_ms > late_ms + more * draft_ms:

@@ -21,13 +21,20 @@ from moa_client.inference import InferenceThread
 from moa_client.streamed_drafting import DraftStep
 
 
+FEW_TOKENS = 16  # that a step reads beside its own work: verdicts bring so many
+
+
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """A step of a streamed draft; `took_ms` on the thread."""
+    """A step of a streamed draft.
+
+    Args:
+        took_ms: on the thread; None where the drafter had a prompt to read first, which says nothing of other steps.
+    """
 
     step: DraftStep
     growth: Growth
-    took_ms: float
+    took_ms: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +85,7 @@ class DrafterDesk:
         self._post = post
         self._thread = InferenceThread()
         self._told: list[int] = []
+        self._read = 0  # of them the drafter has taken in by some step
 
     def tell(self, tokens: Sequence[int]) -> int:
         """The conversation consists of these tokens; up to which position what the drafter knows still holds."""
@@ -91,6 +99,7 @@ class DrafterDesk:
         pairs = enumerate(zip(told, tokens, strict=False))
         held = next((at for at, (mine, theirs) in pairs if mine != theirs), min(len(told), len(tokens)))
         self._told = list(tokens)
+        self._read = min(self._read, held)
         self._call(partial(self.drafter.restart, list(tokens)))
         return held
 
@@ -104,11 +113,13 @@ class DrafterDesk:
 
     def grow(self, step: DraftStep, sampling: Sampling) -> None:
         """One step of a streamed draft."""
+        reads_little = len(self._told) - self._read <= FEW_TOKENS
 
         def run() -> Result:
             began = time.perf_counter()
             growth = self.drafter.grow(step.draft, sampling)
-            return Grown(step, growth, 1e3 * (time.perf_counter() - began))
+            took_ms = 1e3 * (time.perf_counter() - began)
+            return Grown(step, growth, took_ms if reads_little else None)
 
         self._ask(run)
 
@@ -132,6 +143,7 @@ class DrafterDesk:
 
     def _ask(self, call: Callable[[], Result]) -> None:
         self.busy = True
+        self._read = len(self._told)
         self._thread.submit(call).add_done_callback(self._on_asked)
 
     def _on_called(self, future: asyncio.Future[None]) -> None:

@@ -11,55 +11,33 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.answer import AnswerSettings, Finish
-from moa_shared.codec import Codec, row_bytes
+from moa_shared.codec import Codec
 from moa_shared.errors import InternalError, MoaError, ProtocolError, UnavailableError
-from moa_shared.estimates import Smoothed
-from moa_shared.tree import DraftTree
 from moa_shared.wire import PROTOCOL_VERSION
 
 from moa_client.answers import Answers, EndRule
-from moa_client.codec_ladder import CodecLadder
 from moa_client.connection import Came, Connection, Down, Up
 from moa_client.conversation import AskMessage, Conversation, Phase
-from moa_client.draft_window import CHAIN_BYTES, TREE_BYTES, DraftWindow
+from moa_client.device_memory import DeviceMemory
 from moa_client.drafter_desk import Drafted, DrafterDesk, Fault, Grown, Wrote
 from moa_client.events import Event, LinkChanged, LinkState
 from moa_client.figures import Figures
-from moa_client.frames import ask_frame, draft_frame
-from moa_client.jobs import Job, Turn
+from moa_client.frames import ask_frame
+from moa_client.jobs import Turn
 from moa_client.link import Link
 from moa_client.link_monitor import LinkMonitor
 from moa_client.loading import Device
-from moa_client.memory_intake import MemoryIntake
-from moa_client.streamed_drafting import StreamedDrafting
+from moa_client.served_drafting import ServedDrafting
+from moa_client.talk_settings import TalkSettings
 
-ACK_TOKENS = 16  # a quarter of how far a server runs ahead of a silent client
 SILENT_STREAM_MS = 500.0  # a stream that was silent for so long beyond the timer is left for a new one
 SLOW_STEPS, GOOD_STEPS = (
     4.0,
     3.0,
 )  # of a round trip, to be slow and to be good again; apart against flicker
-
-
-@dataclass(frozen=True, slots=True)
-class TalkSettings:
-    """How to talk.
-
-    Args:
-        drafting: streamed: drafts go up as they are made; rounds: one whole draft after each verdict, as in the paper.
-        run_ahead: the server steps on when no draft has come (streamed), or waits for one.
-        reconcile: what was written alone is verified, or kept as it is.
-        tree: drafts are trees.
-    """
-
-    drafting: Literal["streamed", "rounds"] = "streamed"
-    run_ahead: bool = True
-    reconcile: Literal["verify", "keep"] = "verify"
-    tree: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +78,14 @@ class Talk:
         self.figures = Figures()
         self.state = LinkState.OFFLINE if offline else LinkState.GOOD
         self.monitor = LinkMonitor()
-        self.window = DraftWindow(TREE_BYTES if self.settings.tree else CHAIN_BYTES, run_ahead=self.settings.run_ahead)
-        self.drafting = StreamedDrafting(self.conversation, self.window, announces_nothing=not self.settings.run_ahead)
         self._device = device
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
         self.connection = Connection(link, self._make_open, self._inbox.put_nowait)
         self._desk = DrafterDesk(device.drafter, self._inbox.put_nowait) if device.drafter is not None else None
-        self._codec = codec
-        self._intake = self._new_intake()
-        self._ladder = self._new_ladder()
+        self._memory = DeviceMemory(device, self._desk, codec)
+        self._drafting = ServedDrafting(
+            self.settings, self.conversation, self._desk, self._memory, self.connection.send
+        )
         self.answers = Answers(self.conversation, EndRule(device.end_of_text, device.context_tokens, device.decode))
         self._forced_offline = offline
         self._alone = offline
@@ -119,14 +96,9 @@ class Talk:
         self._failure: MoaError | None = None
         self._opened_with = 0  # provisional tokens that the newest Open named
         self._resume_token = b""
-        self._told_server = 0  # committed tokens that it knows we have
         self._renewed = False  # the conversation began anew: the server's session is of no more use
         self._stopping = False
         self._must_reopen = False
-        self._round_due = False
-        self._hold_until_ms = 0.0  # no drafting before the newest memory row, or this time
-        self._verdict_ms = 0.0
-        self._row_lag = Smoothed(20.0)  # from a verdict to its memory row
 
     # ------------------------------------------------------------ for the surfaces
 
@@ -165,7 +137,7 @@ class Talk:
             while not self._inbox.empty():  # frames about the conversation before
                 self._inbox.get_nowait()
             self._resume_token, self._renewed = b"", False
-            self._intake = self._new_intake()
+            self._memory.restart()
         while not self._inbox.empty():  # what has happened since the last answer
             self._on_item(self._inbox.get_nowait())
         fixed = turn
@@ -216,7 +188,7 @@ class Talk:
     def reset(self) -> None:
         """Starts a new conversation; the server learns of it with the next question."""
         self.answers.reset()
-        self.drafting.restart()
+        self._drafting.restart()
         self._renewed = True
 
     async def close(self) -> None:
@@ -232,26 +204,15 @@ class Talk:
         job = self.answers.front
         if message is None or job is None:
             return
-        self.drafting.restart()
-        self._round_due = False
-        self._hold_until_ms = 0.0
+        self._drafting.on_asked()
         if self.connection.is_up and not self._alone:
-            self.connection.send(ask=ask_frame(message, self._propose_written(job)))
-            self._told_server = len(self.conversation.tokens)
-
-    def _propose_written(self, job: Job) -> pb.Draft | None:
-        """Makes what was written alone the draft in flight, as sent; None if there is nothing."""
-        self.drafting.restart()
-        if not job.written:
-            return None
-        message = self.conversation.propose(DraftTree.chain(job.written))
-        self.drafting.adopt(len(job.written))
-        return draft_frame(message)
+            self.connection.send(ask=ask_frame(message, self._drafting.propose_written(job.written)))
+            self._drafting.on_told()
 
     def _forget_current(self) -> None:
         """The current answer goes no further."""
         self.answers.forget_current()
-        self.drafting.restart()
+        self._drafting.restart()
         self._serial += 1
 
     # ------------------------------------------------------------ the loop
@@ -295,9 +256,10 @@ class Talk:
         elif isinstance(item, Down):
             self._on_down(item)
         elif isinstance(item, Grown):
-            self._on_grown(item)
+            self._drafting.on_grown(_now_ms(), item)
         elif isinstance(item, Drafted):
-            self._on_round(item)
+            if not self._alone:
+                self._drafting.on_round(item)
         elif isinstance(item, Wrote):
             self._on_wrote(item)
         elif isinstance(item, Fault):
@@ -308,8 +270,8 @@ class Talk:
         times = []
         if (monitor := self.monitor.wake_ms) is not None and self.connection.is_up | (not self._alone):
             times.append(monitor + (SILENT_STREAM_MS if self._alone else 0.0))
-        if self._hold_until_ms > _now_ms():
-            times.append(self._hold_until_ms)
+        if self._memory.hold_until_ms > _now_ms():
+            times.append(self._memory.hold_until_ms)
         if self._lost_since is not None and self.answers.current is not None and not self._writes_alone:
             times.append(self._lost_since + 1e3 * self.connection.link.silence_seconds)
         return min(times, default=None)
@@ -341,7 +303,7 @@ class Talk:
             if not self.connection.is_up:  # a stream that is only silent may still come back
                 self.answers.end_alone()
         elif self.connection.is_up:
-            self._draft_on(now)
+            self._drafting.draft_on(now)
 
     def _check_patience(self, now: float) -> None:
         """A device that cannot go on by itself waits for the server for so long and no longer."""
@@ -381,34 +343,32 @@ class Talk:
         ask = None
         self._opened_with = 0
         if job is not None and conversation.phase is Phase.ANSWERING:
-            ask = ask_frame(conversation.resume(), self._propose_written(job))
+            ask = ask_frame(conversation.resume(), self._drafting.propose_written(job.written))
             self._opened_with = len(job.written)
-        intake = self._intake
         return pb.Open(
             protocol_version=PROTOCOL_VERSION,
             identity=device.identity,
-            codecs=[codec.value for codec in self._codecs] if intake is not None else [],  # type: ignore[misc]
+            codecs=self._memory.offered,  # type: ignore[arg-type]
             resume_token=self._resume_token,
             tokens=conversation.tokens,
             reused_state=device.state_width > 0,
-            run_ahead=device.drafter is None or (self.settings.drafting == "streamed" and self.settings.run_ahead),
-            memory_from=min(intake.first_missing, len(conversation.tokens)) if intake is not None else 0,
+            run_ahead=device.drafter is None or self.settings.server_runs_ahead,
+            memory_from=self._memory.first_missing(len(conversation.tokens)),
             ask=ask,
         )
 
     def _on_up(self, up: Up) -> None:
         now = _now_ms()
         opened = up.opened
-        codecs = self._codecs if self._intake is not None else ()
-        if opened.codec not in (pb.CODEC_UNSPECIFIED, *codecs):
-            expected = f"memory in {self._codec.name.lower()}" if codecs else "no memory"
-            self._distrust(ProtocolError(expected, f"codec {opened.codec}"))
+        try:
+            self._memory.on_opened(opened.codec)
+        except ProtocolError as error:
+            self._distrust(error)
             return
         self._resume_token = opened.resume_token
-        self._told_server = len(self.conversation.tokens)
-        self._ladder = self._new_ladder()
+        self._drafting.on_told()
         self.monitor.on_opened(now, up.took_ms)
-        self.window.rtt_ms.add(up.took_ms)
+        self._drafting.window.rtt_ms.add(up.took_ms)
         self._last_error = None
         if self._desk is not None and self.conversation.tokens:
             self._tell_drafter(self._desk, self.conversation.tokens)
@@ -426,8 +386,8 @@ class Talk:
         job = self.answers.front
         if job is not None and job.written:
             if self._opened_with == 0:
-                self._propose_written(job)
-                self.drafting.adopt(0)  # the same stream goes on: the server has seen nothing of it
+                self._drafting.propose_written(job.written)
+                self._drafting.streamed.adopt(0)  # the same stream goes on: the server has seen nothing of it
             elif len(job.written) > self._opened_with:
                 self.conversation.extend(job.written[self._opened_with :])
         self._change(LinkState.GOOD if job is None else LinkState.BACK)
@@ -464,12 +424,14 @@ class Talk:
         if kind == "beat":
             took = self.monitor.on_beat(now, frame.beat.stamp)
             if took is not None:
-                self.window.rtt_ms.add(took)
+                self._drafting.window.rtt_ms.add(took)
                 self._grade()
         elif kind == "verdict":
             self._on_verdict(frame.verdict, now)
         elif kind == "memory":
-            self._on_memory(frame.memory, now)
+            taken = self._memory.on_memory(now, frame.memory, self.conversation.hashes)
+            if taken:
+                self.connection.send(credit=pb.Credit(bytes=taken))
         elif kind == "go_away":
             self._last_error = UnavailableError(
                 f"The server is going away: {frame.go_away.reason or 'it is shutting down'}."
@@ -482,19 +444,15 @@ class Talk:
             raise ProtocolError("a verdict with a finish that this version knows", f"{verdict.finish}") from None
         if finish is Finish.DRAINING:
             finish = Finish.UNFINISHED  # the server ends, not the answer
-        draft = self.conversation.draft
-        progress = self.drafting.on_verdict(verdict.base, verdict.prefix_hash, list(verdict.tokens), finish)
+        progress = self._drafting.on_verdict(now, verdict, finish)
         if progress.tokens:
-            self._verdict_ms = now
             self.figures.on_verdict(progress, verdict)
-            self.window.on_verdict(now, draft, progress.tokens, step_ms=verdict.step_ms, verified=verdict.drafted)
             self.answers.on_committed(progress.tokens)
             if self._desk is not None:
                 self._tell_drafter(self._desk, self.conversation.tokens)
-            self._adapt(now, len(progress.tokens))
-            if self._intake is not None and (not progress.kept_draft or self.settings.drafting == "rounds"):
-                self._hold_until_ms = now + self._row_lag.high
-            self._round_due = True
+            codec = self._memory.on_verdict(now, len(progress.tokens), len(self.conversation.tokens))
+            if codec is not None:
+                self.connection.send(set_codec=pb.SetCodec(codec=codec.value))  # type: ignore[arg-type]
         if progress.finish is not Finish.UNFINISHED:
             self._ask(self.answers.on_finished(progress.finish))
         if self.state is LinkState.BACK and not self._has_provisional:
@@ -506,56 +464,9 @@ class Talk:
         job = self.answers.front
         return job is not None and bool(job.written)
 
-    def _on_memory(self, memory: pb.Memory, now: float) -> None:
-        if self._intake is None:
-            raise ProtocolError("no memory that was not asked for", f"a Memory frame of plane {memory.plane}")
-        before = self._intake.newest
-        self._intake.on_frame(memory, self.conversation.hashes)
-        self._ladder.on_memory(len(memory.payload))
-        if before < self._intake.newest == len(self.conversation.tokens) - 1:
-            self._row_lag.add(now - self._verdict_ms)
-            self._hold_until_ms = 0.0
-        self.connection.send(credit=pb.Credit(bytes=len(memory.payload)))
-
-    # ------------------------------------------------------------ drafting with the server
-
-    def _draft_on(self, now: float) -> None:
-        if self.conversation.phase is not Phase.ANSWERING or len(self.conversation.answer) == 0:
-            return  # the first token comes by itself, and drafting before it would only guess at the prompt's end
-        if self._desk is not None and self.settings.drafting == "streamed":
-            step = None
-            if now >= self._hold_until_ms:
-                step = self.drafting.next_step(now)
-                if step is not None and not self._desk.busy:
-                    self._desk.grow(step, self.conversation.settings.sampling)
-            message = self.drafting.take_frame(flush=step is None)
-            if message is not None:
-                self.connection.send(draft=draft_frame(message))
-                self._told_server = len(self.conversation.tokens)
-        elif self._desk is not None and self._round_due and not self._desk.busy and now >= self._hold_until_ms:
-            self._round_due = False
-            self._desk.draft(len(self.conversation.tokens), self.conversation.settings.sampling)
-        committed = len(self.conversation.tokens)
-        if committed - self._told_server >= ACK_TOKENS:
-            self._told_server = committed
-            self.connection.send(ack=pb.Ack(committed=committed))
-
-    def _on_grown(self, grown: Grown) -> None:
-        if grown.growth.tokens:
-            self.window.draft_ms.add(grown.took_ms)
-        self.drafting.on_drafted(grown.step, grown.growth.tokens, grown.growth.parents)
-
-    def _on_round(self, drafted: Drafted) -> None:
-        conversation = self.conversation
-        if conversation.phase is Phase.ANSWERING and drafted.committed == len(conversation.tokens) and not self._alone:
-            self.connection.send(draft=draft_frame(conversation.propose(drafted.tree)))
-            self._told_server = len(conversation.tokens)
-
     def _tell_drafter(self, desk: DrafterDesk, text: Sequence[int]) -> None:
         """Tells the drafter what the text is; memory rows go with what it has to forget."""
-        held = desk.tell(text)
-        if self._intake is not None:
-            self._intake.crop(held)
+        self._memory.crop(desk.tell(text))
 
     # ------------------------------------------------------------ writing without the server
 
@@ -568,7 +479,7 @@ class Talk:
         if not self._alone:
             self._alone = True
             self._serial += 1
-            self.drafting.restart()
+            self._drafting.restart()
             if self._writes_alone:
                 self.answers.go_alone()
         self._change(LinkState.OFFLINE, reason)
@@ -599,17 +510,9 @@ class Talk:
 
     # ------------------------------------------------------------ small things
 
-    def _adapt(self, now: float, tokens: int) -> None:
-        """Changes the memory's codec as the link's goodput asks for."""
-        if self._intake is None:
-            return
-        behind = len(self.conversation.tokens) - 1 - tokens - self._intake.newest  # rows follow their verdict
-        if (codec := self._ladder.on_verdict(now, tokens, behind)) is not None:
-            self.connection.send(set_codec=pb.SetCodec(codec=codec.value))  # type: ignore[arg-type]
-
     def _grade(self) -> None:
         """Good or slow, by how many steps of the server a round trip lasts."""
-        rtt_ms, step_ms = self.monitor.rtt_ms, self.window.step_ms
+        rtt_ms, step_ms = self.monitor.rtt_ms, self._drafting.window.step_ms
         if rtt_ms is None or not step_ms.samples:
             return
         if self.state is LinkState.GOOD and rtt_ms > SLOW_STEPS * step_ms.mean:
@@ -621,24 +524,6 @@ class Talk:
         if state is not self.state:
             self.state = state
             self.answers.events.append(LinkChanged(state, reason))
-
-    @property
-    def _codecs(self) -> tuple[Codec, ...]:
-        """What is offered: the wanted one, and those that take fewer bytes."""
-        return tuple(codec for codec in Codec if codec >= self._codec)
-
-    def _new_ladder(self) -> CodecLadder:
-        widths = [width for width in (self._device.memory_width, self._device.state_width) if width]
-        return CodecLadder(self._codecs, lambda codec: sum(row_bytes(codec, width) for width in widths))
-
-    def _new_intake(self) -> MemoryIntake | None:
-        device = self._device
-        if self._desk is None or device.drafter is None or not device.drafter.reads_memory:
-            return None
-        widths = {int(pb.PLANE_MEMORY): device.memory_width}
-        if device.state_width:
-            widths[int(pb.PLANE_REUSED_STATE)] = device.state_width
-        return MemoryIntake(self._desk, widths, self._codecs)
 
 
 def _now_ms() -> float:

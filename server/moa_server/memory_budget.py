@@ -2,7 +2,7 @@
 
 Pure. State: a balance in ms. A small share of every forward and half of what accepted drafts have saved come in, what
 encoding took goes out; an answer begins with a loan. Idle time is free and is not told to it.
-Invariant: at any acceptance an answer loses to plain streaming at most SHARE of its time and one plain step.
+Invariant: at any acceptance an answer loses to plain streaming at most SHARE of its time and half a plain step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 # read and written take the rest.
 SHARE = 0.01
 GAIN = 0.5  # of the time that drafts have saved: the other half is the user's, whatever memory costs
-LOAN_STEPS = 1.0  # plain steps: one right guess pays it back
+LOAN_STEPS = 0.5  # plain steps: one right guess pays it back
 
 
 class MemoryBudget:

@@ -18,7 +18,8 @@ from moa.v1 import moa_pb2_grpc
 from moa_client.link import connect
 from moa_client.loading import Device, load_device
 from moa_client.settings import ClientSettings
-from moa_client.talk import Talk, TalkSettings
+from moa_client.talk import Talk
+from moa_client.talk_settings import TalkSettings
 from moa_shared.answer import AnswerSettings
 from moa_shared.codec import Codec
 from moa_shared.coupling import Sampling

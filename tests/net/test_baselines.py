@@ -11,7 +11,8 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.drafters import MoaDrafter
 from moa_client.link import connect
 from moa_client.loading import Device
-from moa_client.talk import Talk, TalkSettings
+from moa_client.talk import Talk
+from moa_client.talk_settings import TalkSettings
 from moa_server.loading import memory_source
 from moa_server.stepper import Stepper
 from moa_server.target import Target

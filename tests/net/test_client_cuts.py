@@ -12,7 +12,8 @@ from moa_client.drafters import MoaDrafter
 from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, LinkState, Provisional, Settled
 from moa_client.link import connect
 from moa_client.loading import Device
-from moa_client.talk import Talk, TalkSettings
+from moa_client.talk import Talk
+from moa_client.talk_settings import TalkSettings
 from moa_server.app import RunningServer, start
 from moa_server.target import Target
 from moa_shared.answer import AnswerSettings, Finish

@@ -11,7 +11,8 @@ import pytest
 from moa_client.conversation import Phase
 from moa_client.events import Committed, Ended
 from moa_client.link import Link, connect
-from moa_client.talk import Talk, TalkSettings
+from moa_client.talk import Talk
+from moa_client.talk_settings import TalkSettings
 from moa_server.app import start
 from moa_server.target import Target
 from moa_shared.answer import AnswerSettings

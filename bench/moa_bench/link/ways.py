@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from moa_client.drafters import MoaDrafter
 from moa_client.loading import Device
-from moa_client.talk import TalkSettings
+from moa_client.talk_settings import TalkSettings
 from moa_shared.drafting import draft_chain
 from moa_shared.errors import InternalError
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moa_client.talk import TalkSettings
+from moa_client.talk_settings import TalkSettings
 from moa_shared.progress import Progress, make_progress
 
 from moa_bench.answers import AnswerClient, PlainClient, closing_all

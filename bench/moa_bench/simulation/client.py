@@ -97,7 +97,7 @@ class SimulatedClient:
         drafting.on_drafted(step, [self._text.draft_on(step.committed, step.draft.tokens)])
         self.drafted_nodes += 1
         if self._window is not None:
-            self._window.draft_ms.add(self._costs.draft_ms)
+            self._window.on_drafted(self._loop.now_ms, self._costs.draft_ms)
         self._draft_on()
 
     def _end_round(self, length: int) -> None:

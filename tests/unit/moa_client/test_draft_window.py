@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from moa_client.draft_window import CHAIN_BYTES, FRAME_BYTES, MOST_LEVELS, NODE_BYTES, DraftWindow
+from moa_client.draft_window import CHAIN_BYTES, FRAME_BYTES, MOST_LEVELS, NODE_BYTES, RETRY_MS, DraftWindow
 from moa_shared.tree import DraftTree
 
 NO_DRAFT = DraftTree((), ())
@@ -12,7 +12,7 @@ NO_DRAFT = DraftTree((), ())
 def measured(*, rtt_ms: float, hits: int, misses: int, run_ahead: bool = True) -> DraftWindow:
     """A window that has seen plain steps of 50 ms, draft steps of 5 ms, and so many right and wrong drafts."""
     window = DraftWindow(run_ahead=run_ahead)
-    window.draft_ms.add(5.0)
+    window.on_drafted(0.0, 5.0)
     window.rtt_ms.add(rtt_ms)
     for number in range(hits + misses):
         right = number * hits // (hits + misses) < (number + 1) * hits // (hits + misses)
@@ -50,6 +50,17 @@ def test_a_drafter_that_failed_long_ago_is_tried_again() -> None:
     for _ in range(200):
         window.on_verdict(0.0, NO_DRAFT, [7], step_ms=50.0, verified=0)
     assert levels(window) > 0
+
+
+def test_a_drafter_that_was_slow_long_ago_is_tried_again() -> None:
+    window = DraftWindow()
+    window.rtt_ms.add(50.0)
+    window.on_drafted(0.0, 900.0)
+    window.on_verdict(0.0, NO_DRAFT, [7], step_ms=50.0, verified=0)
+    assert levels(window) == 0
+    assert levels(window, now_ms=RETRY_MS + 1) == 1
+    window.on_drafted(RETRY_MS + 1, None)
+    assert levels(window, now_ms=RETRY_MS + 2) == 0
 
 
 @pytest.mark.parametrize("nodes_a_token", [0.5, 1, 2, 4, 7])

@@ -17,10 +17,10 @@ def test_everything_goes_until_a_plain_step_was_measured() -> None:
 def test_older_rows_give_way_first() -> None:
     budget = MemoryBudget()
     budget.on_step(PLAIN_MS, 1, PLAIN_MS)
-    budget.on_encoded(0.6 * PLAIN_MS)
+    budget.on_encoded(0.3 * PLAIN_MS)
     assert budget.allows_newest
     assert not budget.allows_older
-    budget.on_encoded(0.5 * PLAIN_MS)
+    budget.on_encoded(0.3 * PLAIN_MS)
     assert not budget.allows_newest
 
 

@@ -1,0 +1,124 @@
+"""Drafts while the server decides: streamed as they are made, or one whole draft after each verdict.
+
+State: the draft in flight, whether a round is due, and how much of the committed text the server knows that we have.
+Frames go out through `send`, the drafter runs at its desk; nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.answer import Finish
+from moa_shared.tree import DraftTree
+
+from moa_client.conversation import Conversation, Phase, Progress
+from moa_client.draft_window import CHAIN_BYTES, TREE_BYTES, DraftWindow
+from moa_client.drafter_desk import Drafted, DrafterDesk, Grown
+from moa_client.frames import draft_frame
+from moa_client.device_memory import DeviceMemory
+from moa_client.streamed_drafting import StreamedDrafting
+from moa_client.talk_settings import TalkSettings
+
+ACK_TOKENS = 16  # a quarter of how far a server runs ahead of a silent client
+
+
+class ServedDrafting:
+    """Of one conversation.
+
+    Args:
+        desk: where the drafter sits; None without one.
+        memory: whose newest row drafting waits for.
+        send: queues a frame for the server.
+    """
+
+    def __init__(
+        self,
+        settings: TalkSettings,
+        conversation: Conversation,
+        desk: DrafterDesk | None,
+        memory: DeviceMemory,
+        send: Callable[..., Any],
+    ) -> None:
+        self.window = DraftWindow(TREE_BYTES if settings.tree else CHAIN_BYTES, run_ahead=settings.run_ahead)
+        self.streamed = StreamedDrafting(conversation, self.window, announces_nothing=not settings.run_ahead)
+        self._rounds = settings.drafting == "rounds"
+        self._conversation = conversation
+        self._desk = desk
+        self._memory = memory
+        self._send = send
+        self._round_due = False
+        self._told = 0  # committed tokens that the server knows we have
+
+    def restart(self) -> None:
+        """The draft in flight is gone."""
+        self.streamed.restart()
+
+    def on_asked(self) -> None:
+        """A new answer begins."""
+        self.streamed.restart()
+        self._round_due = False
+        self._memory.hold_until_ms = 0.0
+
+    def on_told(self) -> None:
+        """The server has been told of all that is committed."""
+        self._told = len(self._conversation.tokens)
+
+    def propose_written(self, written: list[int]) -> pb.Draft | None:
+        """Makes what was written alone the draft in flight, as sent; None if there is nothing."""
+        self.streamed.restart()
+        if not written:
+            return None
+        message = self._conversation.propose(DraftTree.chain(written))
+        self.streamed.adopt(len(written))
+        return draft_frame(message)
+
+    def draft_on(self, now: float) -> None:
+        """Lets the drafter go on and sends what is due; `now` in milliseconds."""
+        conversation, desk = self._conversation, self._desk
+        if conversation.phase is not Phase.ANSWERING or len(conversation.answer) == 0:
+            return  # the first token comes by itself, and drafting before it would only guess at the prompt's end
+        may_draft = now >= self._memory.hold_until_ms
+        if desk is not None and not self._rounds:
+            step = self.streamed.next_step(now) if may_draft else None
+            if step is not None and not desk.busy:
+                desk.grow(step, conversation.settings.sampling)
+            message = self.streamed.take_frame(flush=step is None)
+            if message is not None:
+                self._send(draft=draft_frame(message))
+                self.on_told()
+        elif desk is not None and self._round_due and not desk.busy and may_draft:
+            self._round_due = False
+            desk.draft(len(conversation.tokens), conversation.settings.sampling)
+        committed = len(conversation.tokens)
+        if committed - self._told >= ACK_TOKENS:
+            self._send(ack=pb.Ack(committed=committed))
+            self.on_told()
+
+    def on_grown(self, now: float, grown: Grown) -> None:
+        """A step of the drafter is done."""
+        self.window.on_drafted(now, grown.took_ms if grown.growth.tokens else None)
+        self.streamed.on_drafted(grown.step, grown.growth.tokens, grown.growth.parents)
+
+    def on_round(self, drafted: Drafted) -> None:
+        """A whole draft is done."""
+        conversation = self._conversation
+        if conversation.phase is Phase.ANSWERING and drafted.committed == len(conversation.tokens):
+            self._send(draft=draft_frame(conversation.propose(drafted.tree)))
+            self.on_told()
+
+    def on_verdict(self, now: float, verdict: pb.Verdict, finish: Finish) -> Progress:
+        """Takes in a verdict; what the drafter should wait for follows.
+
+        Raises:
+            ProtocolError: as `Conversation.on_verdict`.
+        """
+        draft, before = self._conversation.draft, len(self._conversation.tokens)
+        progress = self.streamed.on_verdict(verdict.base, verdict.prefix_hash, list(verdict.tokens), finish)
+        if progress.tokens:
+            self.window.on_verdict(now, draft, progress.tokens, step_ms=verdict.step_ms, verified=verdict.drafted)
+            self._round_due = True
+            if self._rounds or not progress.kept_draft:
+                self._memory.hold(now, before)
+        return progress
