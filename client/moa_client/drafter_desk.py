@@ -20,7 +20,6 @@ from moa_client.drafters import ClientDrafter, Growth
 from moa_client.inference import InferenceThread
 from moa_client.streamed_drafting import DraftStep
 
-
 FEW_TOKENS = 16  # that a step reads beside its own work: verdicts bring so many
 
 

@@ -14,10 +14,10 @@ from moa_shared.answer import Finish
 from moa_shared.tree import DraftTree
 
 from moa_client.conversation import Conversation, Phase, Progress
+from moa_client.device_memory import DeviceMemory
 from moa_client.draft_window import CHAIN_BYTES, TREE_BYTES, DraftWindow
 from moa_client.drafter_desk import Drafted, DrafterDesk, Grown
 from moa_client.frames import draft_frame
-from moa_client.device_memory import DeviceMemory
 from moa_client.streamed_drafting import StreamedDrafting
 from moa_client.talk_settings import TalkSettings
 
