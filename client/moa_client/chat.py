@@ -15,14 +15,14 @@ from moa_shared.errors import ConfigError, MoaError
 from moa_shared.template import ChatTemplate
 
 from moa_client.answering import Answering
-from moa_client.events import Event, LinkChanged, Settled
+from moa_client.events import Event, LinkChanged, LinkState, Settled
 from moa_client.json_events import error_line, event_line
 from moa_client.loading import Device
 from moa_client.settings import SECTION, ClientSettings
 from moa_client.status import status_line
 from moa_client.talk import Talk
 from moa_client.transcript import Transcript
-from moa_client.views import link_words, make_view, settled_words
+from moa_client.views import BACK_WORDS, link_words, make_view, settled_words
 
 HELP = """\
 /help               this list
@@ -68,6 +68,7 @@ class Chat:
         self._template = ChatTemplate(device.tokenizer, settings.system)
         self._answering = Answering(talk, settle_seconds)
         self._wished_offline = False
+        self._told_offline = False
 
     def greet(self) -> None:
         """Says who is here."""
@@ -117,8 +118,12 @@ class Chat:
             self._out(event_line(event, earlier.committed if earlier else "", "", self.talk.figures) + "\n")
         elif isinstance(event, Settled) and earlier is not None:
             self._err(settled_words(event, earlier))
-        elif isinstance(event, LinkChanged) and (words := link_words(event)) and not self._wished_offline:
-            self._err(words)
+        elif isinstance(event, LinkChanged):
+            back = event.state is not LinkState.OFFLINE and self._told_offline
+            words = BACK_WORDS if back else link_words(event)
+            self._told_offline = event.state is LinkState.OFFLINE
+            if words and not (self._told_offline and self._wished_offline):
+                self._err(words)
 
     def _fail(self, error: MoaError) -> None:
         if self.settings.json_events:

@@ -74,7 +74,7 @@ def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources 
     files = _named(settings, progress)
     if served is None or (files is not None and files.fingerprint != served.identity.target_fingerprint.hex()):
         files = files or _find_default(root)
-        served = _describe_alone(files, root) if files is not None else None
+        served = _describe_alone(settings, files, root) if files is not None else None
     if served is None:
         return None
     identity = served.identity
@@ -138,9 +138,10 @@ def _find_default(root: Path) -> ModelFiles | None:
     return describe_folder(entry, check_manifest(entry, root), root) if is_converted(entry) else None
 
 
-def _describe_alone(files: ModelFiles, root: Path) -> pb.DescribeResponse | None:
-    """What a server of this target would say, where its drafter is in the package."""
-    drafter = shipped_drafter(files.fingerprint)
+def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path) -> pb.DescribeResponse:
+    """What a server of this target would say that has the drafter that this device has."""
+    named = Path(settings.drafter)
+    drafter = named if settings.drafter != "default" and named.is_file() else shipped_drafter(files.fingerprint)
     return pb.DescribeResponse(
         protocol_version=PROTOCOL_VERSION,
         identity=pb.Identity(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from moa_client.talk import Talk
 
 Write = Callable[[str], None]
+BACK_WORDS = "(the server is back)"
 SHOWN_CHARACTERS = 48  # of a question, to be known again by
 
 
@@ -137,7 +138,7 @@ def link_words(event: LinkChanged) -> str:
     if event.state is LinkState.OFFLINE:
         return f"(offline: {event.reason.rstrip('.') or 'the server is not there'})"
     if event.state is LinkState.BACK:
-        return "(the server is back)"
+        return BACK_WORDS
     return ""
 
 
