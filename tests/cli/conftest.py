@@ -1,0 +1,36 @@
+"""Fixtures of the client's command line."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+
+import pytest
+from moa_client.cli import main
+
+from tests.cli.client_program import Run, Served, make_drafter, make_model, serving
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server process with a tiny model and a random drafter of it."""
+    folder = tmp_path_factory.mktemp("client")
+    with serving(folder, make_model(folder / "tiny", 1), make_drafter(folder / "d.safetensors")) as running:
+        yield running
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the program in this process: exit code, standard output, standard error."""
+
+    def run(*arguments: object, stdin: str | bytes = "") -> tuple[int, str, str]:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
+        monkeypatch.setattr(sys, "argv", ["moa-client", *map(str, arguments)])
+        with pytest.raises(SystemExit) as leaving:
+            sys.exit(main())
+        out, err = capsys.readouterr()
+        return int(leaving.value.code or 0), out, err
+
+    return run

@@ -1,0 +1,234 @@
+"""`moa-client` where the server is not there, goes, or comes back; and on a device that holds nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from moa_shared.models import load_tokenizer, resolve
+from moa_shared.template import ChatTemplate
+
+from tests.cli.client_program import (
+    ENVIRONMENT,
+    PATIENCE,
+    Run,
+    Served,
+    Terminal,
+    alone,
+    make_drafter,
+    make_model,
+    options,
+    serving,
+)
+
+pytestmark = pytest.mark.xdist_group("client command line")
+ASKED = [4, 10, 2, 5]  # "w10" in the tiny model's template
+CHAT = [sys.executable, "-m", "moa_client.cli", "chat"]
+
+
+@pytest.fixture(autouse=True)
+def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+    for name in list(os.environ):
+        if name.startswith("MOA_CLIENT_"):
+            monkeypatch.delenv(name)
+
+
+def words(tokens: list[int]) -> str:
+    return " ".join(f"w{token}" for token in tokens)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@pytest.fixture
+def nowhere() -> str:
+    """An address at which nothing listens."""
+    return f"127.0.0.1:{free_port()}"
+
+
+def events(out: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+# ---------------------------------------------------------------- a device that holds nothing
+
+
+def test_an_address_is_all_that_a_new_device_needs(served: Served, run: Run, tmp_path: Path) -> None:
+    arguments = ["chat", "--server", served.address, "--max-tokens", 6, "w10"]
+    code, out, err = run(*arguments)
+    assert (code, out) == (0, words(alone(served, ASKED, max_tokens=6)) + "\n")
+    assert "Fetching the drafter for tiny" in err
+    assert "\x1b" not in out + err
+    assert list((tmp_path / "cache").glob("fetched/*/drafter-*.safetensors"))
+    assert "Fetching" not in run(*arguments)[2]
+    code, out, err = run(*arguments, "--offline")  # what was fetched writes alone
+    assert code == 0
+    assert len(out.split()) == 6
+    assert err.startswith("Offline, as you wish. Answers are the small drafter's alone, far below tiny")
+
+
+def test_without_server_and_cache_it_says_what_is_missing(nowhere: str, run: Run) -> None:
+    code, out, err = run("chat", "--server", nowhere, "w10")
+    assert (code, out) == (69, "")
+    assert err.startswith(f"Error: There is no moa server at {nowhere}: the connection was refused.")
+    code, out, err = run("chat", "--server", nowhere, "--offline", "w10")
+    assert (code, out) == (66, "")
+    assert (
+        err == "Error: There is no drafter on this device to write with. Connect to a server once: then it is here.\n"
+    )
+
+
+# ---------------------------------------------------------------- one answer
+
+
+def test_an_answer_that_no_server_has_verified_is_given_with_an_error(served: Served, nowhere: str, run: Run) -> None:
+    code, out, err = run("chat", *options(served, server=nowhere, max_tokens=6), "w10")
+    assert code == 69
+    assert len(out.split()) == 6
+    assert f"There is no moa server at {nowhere}: the connection was refused. Answers are the small drafter's" in err
+    assert "The last 6 tokens were written by the drafter on this device alone; no server has verified them." in err
+    assert err.endswith("Error: No server has verified the answer to its end. Ask again when one is there.\n")
+
+
+def test_offline_by_wish_is_no_error(served: Served, run: Run) -> None:
+    code, out, err = run("chat", *options(served, max_tokens=6), "--offline", "w10")
+    assert (code, len(out.split())) == (0, 6)
+    assert "no server has verified them" in err
+
+
+def test_events_for_programs(served: Served, nowhere: str, run: Run) -> None:
+    answer = alone(served, ASKED, max_tokens=6)
+    code, out, _ = run("chat", *options(served, max_tokens=6), "--json", "w10")
+    first, *middle, last = events(out)
+    assert (code, first) == (0, {"event": "ready", "target": "tiny", "server": served.address, "online": True})
+    assert [token for event in middle for token in event["tokens"]] == answer  # type: ignore[attr-defined]
+    assert "".join(str(event["text"]) for event in [*middle, last]) == words(answer)
+    assert (last["event"], last["finish"], last["verified"]) == ("ended", "max_tokens", True)
+    code, out, _ = run("chat", *options(served, server=nowhere, max_tokens=6), "--json", "w10")
+    told = events(out)
+    assert [event["event"] for event in told] == ["ready", *["provisional"] * 6, "ended", "error"]
+    assert (code, told[0]["online"], told[-2]["verified"], told[-1]["code"]) == (69, False, False, "unavailable")
+    code, out, _ = run("chat", "--server", nowhere, "--json", "--cache-dir", "empty", "w10")
+    assert (code, [event["event"] for event in events(out)]) == (69, ["error"])
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> tuple[Path, Path, int]:
+    """A model, a drafter and a port for a server that may be killed."""
+    return make_model(tmp_path / "tiny", 1), make_drafter(tmp_path / "d.safetensors"), free_port()
+
+
+def test_one_answer_through_a_killed_server_is_the_same(own: tuple[Path, Path, int], tmp_path: Path) -> None:
+    model, drafter, port = own
+    arguments = ["--max-tokens", "400", "--settle-seconds", str(PATIENCE), "w10"]
+    with serving(tmp_path, model, drafter, port) as running:
+        expected = words(alone(running, ASKED, max_tokens=400))
+        process = subprocess.Popen(
+            [*CHAT, *options(running), *arguments],
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+        assert process.stdout is not None
+        begun = process.stdout.read(10)
+        running.process.kill()
+    with process, serving(tmp_path, model, drafter, port):
+        rest, err = process.communicate(timeout=3 * PATIENCE)
+    assert (begun + rest).decode() == expected + "\n"
+    assert process.returncode == 0, err.decode()
+    assert "(offline: " in err.decode()
+    assert "(the server is back)" in err.decode()
+
+
+# ---------------------------------------------------------------- a chat
+
+
+@pytest.fixture
+def terminal(served: Served) -> Iterator[Terminal]:
+    program = Terminal([*CHAT, *options(served, max_tokens=6)])
+    try:
+        program.wait_for(f"Talking to tiny at {served.address}")
+        yield program
+    finally:
+        program.close()
+
+
+def test_a_chat_goes_on_offline_and_is_corrected_online(served: Served, terminal: Terminal) -> None:
+    template = ChatTemplate(load_tokenizer(resolve(str(served.model))))
+    terminal.at_prompt("/offline\r")
+    terminal.wait_for("Going on without the server")
+    terminal.at_prompt("w10\r")
+    terminal.wait_for("cut after 6 tokens")
+    assert len(re.findall(r"w\d+", terminal.dim)) == 6
+    terminal.at_prompt("w11\r")
+    terminal.wait_for("cut after 6 tokens")
+    terminal.wait_for(r"link OFFLINE[^\n]*2 unverified")
+    terminal.type("/online\r")
+    first = [*ASKED, *alone(served, ASKED, max_tokens=6)]
+    second = [*first, *template.next_turn("w11", first)]
+    terminal.wait_for(r'corrected the answer to "w10"\. It reads:\)\s+' + words(first[len(ASKED) :]))
+    terminal.wait_for(r'corrected the answer to "w11"\. It reads:\)\s+' + words(alone(served, second, max_tokens=6)))
+    terminal.wait_until(lambda: re.search(r"link (good|slow)(?!.*verif)[^\n]*\s*$", terminal.text), "all verified")
+    terminal.type("/bye\r")
+    assert terminal.process.wait(PATIENCE) == 0
+
+
+def test_keys_typed_into_an_answer_are_the_next_question(terminal: Terminal) -> None:
+    terminal.at_prompt("/set max_tokens 400\r")
+    terminal.wait_for("max_tokens is 400 now")
+    terminal.at_prompt("w10\r")
+    terminal.wait_for(r"w10\n(w\d+ ){20}")
+    terminal.type("/set top_k\r")
+    terminal.wait_for(r"cut after 400 tokens[^\n]*\n> /set top_k\ntop_k is 0\.")
+    assert terminal.text.count("/set top_k") == 1
+
+
+def test_settings_go_back_to_their_defaults(terminal: Terminal) -> None:
+    for typed, said in {
+        "/set stop w3 w4": "stop is 'w3 w4' now.",
+        "/set stop default": "stop is not set now.",
+        "/set max_tokens default": "max_tokens is 512 now.",
+        "/set seed": "seed is 0.",
+        "/set system default": "A new conversation begins, with this system prompt.",
+        "/set server x": "server cannot be set here. What can: temperature,",
+        "/set": "system the model's own",
+    }.items():
+        terminal.at_prompt(f"{typed}\r")
+        terminal.wait_for(re.escape(said))
+
+
+def test_help_lists_every_command(terminal: Terminal) -> None:
+    terminal.at_prompt("/help\r")
+    text = terminal.wait_for("makes a new line")
+    for command in ("help", "reset", "set", "set NAME VALUE", "status", "offline", "online", "stats", "bye"):
+        assert f"/{command}" in text
+        if " " not in command and command not in ("help", "bye"):
+            terminal.at_prompt(f"/{command}\r")
+            assert "There is no command" not in terminal.wait_for(r"\n")
+
+
+def test_a_server_that_goes_while_nobody_asks_is_missed_and_found_again(
+    own: tuple[Path, Path, int], tmp_path: Path
+) -> None:
+    model, drafter, port = own
+    with serving(tmp_path, model, drafter, port) as running:
+        program = Terminal([*CHAT, *options(running, max_tokens=6)])
+        program.wait_for("Talking to tiny")
+        program.at_prompt("w10\r")
+        program.wait_for("cut after 6 tokens")
+        running.process.kill()
+    program.wait_for(r"\(offline: ")
+    with serving(tmp_path, model, drafter, port):
+        program.wait_for(r"\(the server is back\)")
+        program.close()
