@@ -37,6 +37,7 @@ from moa_training.schedule import learning_rate
 from moa_training.settings import FitSettings
 from moa_training.shards import TokenRow, find_shards, read_shard
 from moa_training.teacher import Teacher
+from moa_training.teacher_cache import TeacherCache
 from moa_training.vocabulary import choose_draft_ids
 from moa_training.warm_start import fit_memory, fit_projection, starting_tensors
 
@@ -75,7 +76,9 @@ class Run:
             seed=settings.seed,
             process=self.accelerator.process_index,
             processes=self.accelerator.num_processes,
+            repeat=settings.cache.gigabytes > 0,
         )
+        self.cache = self._open_cache()
         self.position = Position(self.identity) if saved is None else saved[0]
         if saved is None and settings.drafter.warm_start and settings.start_from is None:
             self._fit_inputs()
@@ -109,7 +112,7 @@ class Run:
                 if spent >= 1.0:
                     break
                 rate = learning_rate(settings.optimiser, self.position.step, spent)
-                losses = self._losses(batch.to(self.device), spent)
+                losses = self._losses(batch.to(self.device), spent, epoch)
                 self.accelerator.backward(losses.total)
                 norm = self.masters.step(rate)
                 now = time.monotonic()
@@ -128,7 +131,10 @@ class Run:
                     last_saved = time.monotonic()
         if sums:
             self._write_point(sums)
-        return self.save()
+        path = self.save()
+        if self.cache is not None:
+            self.cache.remove()
+        return path
 
     def _agree(self, seconds: float, tokens: int) -> tuple[float, int]:
         """Mean duration and sum of tokens of all processes, so that all end at the same update."""
@@ -144,7 +150,7 @@ class Run:
         by_time = position.seconds / (60 * budget.minutes) if budget.minutes else 0.0
         return max(position.tokens / budget.tokens, by_time)
 
-    def _losses(self, batch: PackedBatch, spent: float) -> Losses:
+    def _losses(self, batch: PackedBatch, spent: float, epoch: int) -> Losses:
         settings = self.settings
         generator = torch.Generator().manual_seed(
             (settings.seed * 1_000_003 + self.position.step) * 4096 + self.accelerator.process_index
@@ -156,7 +162,7 @@ class Run:
             blocks, weight = drawn.blocks, drawn.weight
         else:
             blocks, weight = baseline_objective(batch, settings.blocks)
-        target = self.teacher.run_packed(batch)
+        target = self.teacher.run_packed(batch) if self.cache is None else self.cache.run_packed(batch, epoch)
         weights = LossWeights(settings.losses.cross_entropy, settings.losses.feature, settings.losses.count_starts)
         return compute_losses(self.module(target, blocks), target, self.head, weight, weights, blocks.is_start)
 
@@ -200,6 +206,14 @@ class Run:
             state["draft_ids"] = self.draft_ids
         save_state(output, self.position, state)
         return path
+
+    def _open_cache(self) -> TeacherCache | None:
+        """Of this process; none where nothing is to be kept."""
+        settings = self.settings
+        if not settings.cache.gigabytes:
+            return None
+        path = settings.output / f"activations-{self.accelerator.process_index}.int8"
+        return TeacherCache(self.teacher, path, int(settings.cache.gigabytes * 1e9), self.progress)
 
     def _read_rows(self) -> list[TokenRow]:
         vocab = int(self.files.config["vocab_size"])

@@ -25,12 +25,14 @@ class PackedBatch:
         positions: within the conversation.
         segment: number of the conversation in its row, -1 where padded.
         answer: bool, tokens of answers.
+        number: of the batch in its epoch's plan; names it in every epoch, where epochs repeat their batches.
     """
 
     ids: torch.Tensor
     positions: torch.Tensor
     segment: torch.Tensor
     answer: torch.Tensor
+    number: int = 0
 
     @property
     def tokens(self) -> int:
@@ -44,7 +46,8 @@ class PackedBatch:
         return same | torch.eye(self.ids.shape[1], dtype=torch.bool, device=self.ids.device)
 
     def to(self, device: torch.device) -> PackedBatch:
-        return PackedBatch(*(part.to(device) for part in (self.ids, self.positions, self.segment, self.answer)))
+        parts = [part.to(device) for part in (self.ids, self.positions, self.segment, self.answer)]
+        return PackedBatch(parts[0], parts[1], parts[2], parts[3], self.number)
 
 
 def plan_rows(lengths: Sequence[int], row_tokens: int, seed: int) -> list[list[int]]:

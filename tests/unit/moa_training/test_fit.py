@@ -51,7 +51,9 @@ def test_training_lowers_the_loss_and_leaves_a_whole_checkpoint(tmp_path: Path, 
     assert str(tmp_path) not in card
 
 
-@pytest.mark.parametrize("options", ["", "[drafter]\nreused_layers = 0\n", "[blocks]\nbounded = false\n"])
+@pytest.mark.parametrize(
+    "options", ["", "[drafter]\nreused_layers = 0\n", "[blocks]\nbounded = false\n", "[cache]\ngigabytes = 1"]
+)
 def test_a_killed_run_goes_on_as_it_would_have(
     tmp_path: Path, files: ModelFiles, shard: Path, monkeypatch: pytest.MonkeyPatch, options: str
 ) -> None:
@@ -61,6 +63,8 @@ def test_a_killed_run_goes_on_as_it_would_have(
         text = path.read_text().replace("checkpoint_minutes = 1000.0", f"checkpoint_minutes = {minutes}")
         if options.startswith("[drafter]"):
             text = text.replace("reused_layers = 1", "reused_layers = 0")
+        elif options.startswith("[cache]"):
+            text = text.replace("tokens = 1200", "tokens = 4000") + options  # so many are three epochs
         elif options:
             text = text.replace("[blocks]", "[blocks]\nbounded = false")
         path.write_text(text)
@@ -73,7 +77,7 @@ def test_a_killed_run_goes_on_as_it_would_have(
     def killed(self: MasterWeights, rate: float) -> float:
         nonlocal done
         done += 1
-        if done == 6:
+        if done == (17 if options.startswith("[cache]") else 6):
             raise KeyboardInterrupt
         return real_step(self, rate)
 
@@ -84,6 +88,7 @@ def test_a_killed_run_goes_on_as_it_would_have(
     resumed = load_checkpoint(Run(settings, SilentProgress()).train())
     for name, tensor in straight.tensors.items():
         assert tensor.equal(resumed.tensors[name]), name
+    assert not list(settings.output.glob("*.int8"))  # needed no longer
     steps = [point["step"] for point in read_points(settings.output)]
     assert steps == sorted(set(steps))
 

@@ -139,5 +139,6 @@ def test_a_changed_default_raises_the_version() -> None:
             "row_tokens": 512,
             "memory_gradient_share": 0.25,
         },
+        "cache": {"gigabytes": 0.0},
     }
     assert (DEFAULTS_VERSION, defaults) == (1, pinned)
