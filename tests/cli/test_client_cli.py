@@ -58,6 +58,19 @@ def test_help_names_every_setting() -> None:
             assert f"{parameter.opts[0]} " in text
 
 
+def test_the_guide_names_every_option_and_its_default() -> None:
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text("utf-8")
+    lines = [line for line in guide.splitlines() if line.startswith("| `--")]
+    for parameter in chat.params:
+        if parameter.name == "prompt":
+            continue
+        assert f"`{parameter.opts[0]}" in guide, parameter.opts[0]
+        default = re.search(r"\[(\d+|[a-z]+\d*)\]$", getattr(parameter, "help", None) or "")
+        if default is not None:
+            [line] = [line for line in lines if re.search(f"`{parameter.opts[0]}[` ]", line)]
+            assert re.search(rf"\b{default[1]}\b", line.split("|")[2]), (parameter.opts[0], default[1])
+
+
 def test_help_needs_neither_torch_nor_grpc() -> None:
     code = "import sys, moa_client.cli; sys.exit(bool({'torch', 'grpc', 'transformers'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, timeout=60).returncode == 0
