@@ -84,12 +84,13 @@ class DrafterDesk:
         self._post = post
         self._thread = InferenceThread()
         self._told: list[int] = []
+        self._began = False  # before that, the drafter may know another conversation
         self._read = 0  # of them the drafter has taken in by some step
 
     def tell(self, tokens: Sequence[int]) -> int:
         """The conversation consists of these tokens; up to which position what the drafter knows still holds."""
         told = self._told
-        if len(tokens) >= len(told) and tokens[: len(told)] == told:
+        if self._began and len(tokens) >= len(told) and tokens[: len(told)] == told:
             new = list(tokens[len(told) :])
             if new:
                 self._call(partial(self.drafter.commit, new))
@@ -97,7 +98,7 @@ class DrafterDesk:
             return 1 << 62
         pairs = enumerate(zip(told, tokens, strict=False))
         held = next((at for at, (mine, theirs) in pairs if mine != theirs), min(len(told), len(tokens)))
-        self._told = list(tokens)
+        self._told, self._began = list(tokens), True
         self._read = min(self._read, held)
         self._call(partial(self.drafter.restart, list(tokens)))
         return held

@@ -138,6 +138,19 @@ async def test_after_a_reset_the_drafter_knows_the_new_conversation_alone(target
         assert drafter._state.tokens == talk.conversation.tokens[: len(drafter._state.tokens)]
 
 
+@pytest.mark.parametrize("settings", [ROUNDS, STREAMED], ids=["rounds", "streamed"])
+async def test_a_device_may_hold_one_conversation_after_another(target: Target, settings: TalkSettings) -> None:
+    held = device(target, "chain")
+    async with serving(make_host(target, stepper=stepper(target, 0))) as running:
+        for prompt in (PROMPT, [9, 9, 4]):
+            async with connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link:
+                talk = Talk(link, held, VOCAB, Codec.INT4, settings)
+                await ask(talk, prompt, AnswerSettings(max_tokens=12))
+                await talk.close()
+            drafter: Any = held.drafter
+            assert drafter._state.tokens == talk.conversation.tokens[: len(drafter._state.tokens)]
+
+
 async def test_an_answer_that_is_abandoned_leaves_the_conversation_usable(target: Target) -> None:
     async with talking(target) as talk:
         answered = talk.ask(PROMPT, AnswerSettings(ignore_end_of_text=True))
