@@ -88,7 +88,7 @@ class Chat:
         transcript = Transcript(self._decode, self.settings.stop, question)
         view = make_view(self.talk, self._out, self._err, json_events=self.settings.json_events)
         finished = await self._answering.answer(turn, self.settings.answer, transcript, view)
-        finish = self.talk.figures.finish
+        finish = transcript.finish
         if finish is Finish.MAX_TOKENS:
             self._err(f"(cut after {self.settings.max_tokens} tokens: max_tokens)")
         elif finish is Finish.CONTEXT:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from moa_shared.answer import Finish
 from moa_shared.text import TextStream
 
 from moa_client.events import Committed, Corrected, Ended, Event, Provisional, Settled
@@ -24,6 +25,7 @@ class Transcript:
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = (), question: str = "") -> None:
         self.question = question
+        self.finish = Finish.UNFINISHED
         self.committed = ""
         self.provisional = ""
         self.waiting: list[int] = []  # provisional tokens
@@ -33,6 +35,8 @@ class Transcript:
     def apply(self, event: Event) -> str:
         """What the event adds to the committed text; `Settled` must be that of this answer."""
         piece = ""
+        if isinstance(event, Ended | Settled):
+            self.finish = event.finish
         if isinstance(event, Committed):
             piece = self._stream.push(event.tokens)
             del self.waiting[: event.confirmed]
