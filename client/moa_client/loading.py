@@ -155,7 +155,7 @@ def drafter_states(
     """
     weights, config = DTYPES[settings.dtype], checkpoint.config
     # Embeddings are looked up and need no more than bf16. What is computed with in int8 is read in float32: parts that
-    # came in int8 are then the same integers again, which rounding to bf16 in between would change.
+    # came in int8 then have the same integers and scales again; bf16 in between would round the scales.
     narrow, wide = (torch.bfloat16, torch.float32) if weights is torch.int8 else (weights, weights)
     embeddings = load_part(files, [EMBEDDINGS], narrow)[EMBEDDINGS]
     head = load_part(files, [HEAD], wide)[HEAD]
