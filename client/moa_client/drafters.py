@@ -11,7 +11,16 @@ from typing import Protocol
 
 import torch
 from moa_shared.coupling import Sampling
-from moa_shared.drafting import CHAIN, ConversationDrafter, CopyGuesser, GrowingDraft, Growth, GrowthShape, TextIndex
+from moa_shared.drafting import (
+    CHAIN,
+    ConversationDrafter,
+    CopyGuesser,
+    GrowingDraft,
+    Growth,
+    GrowthShape,
+    TextIndex,
+    barred_after,
+)
 from moa_shared.tree import ROOT, DraftTree
 
 __all__ = ["ClientDrafter", "Growth", "LookupDrafter", "MoaDrafter", "Recipe"]
@@ -119,7 +128,7 @@ class MoaDrafter:
         return self._draft.grow(draft, sampling)
 
     def write(self, draft: DraftTree, sampling: Sampling) -> int | None:
-        return self._draft.next_token(draft, sampling)
+        return self._draft.next_token(draft, sampling, barred_after(draft.tokens))
 
 
 class LookupDrafter:

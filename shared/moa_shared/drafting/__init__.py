@@ -7,6 +7,7 @@ from moa_shared.drafting.dynamic_tree import TreeShape, draft_tree
 from moa_shared.drafting.growing import CHAIN, GrowingDraft, Growth, GrowthShape
 from moa_shared.drafting.lookup import TextIndex
 from moa_shared.drafting.pool import CandidatePool
+from moa_shared.drafting.repetition import barred_after
 
 __all__ = [
     "CHAIN",
@@ -20,6 +21,7 @@ __all__ = [
     "GrowthShape",
     "TextIndex",
     "TreeShape",
+    "barred_after",
     "draft_chain",
     "draft_tree",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -51,6 +51,7 @@ class GrowthShape:
 CHAIN = GrowthShape(breadth=1, nodes=1 << 20, survival=0.0)
 
 
+SPARE = 8  # candidates beyond those that a draft may take, for text in which some are barred
 _LEAST_STEP = -20.0  # log-score of what is outside the support
 
 
@@ -68,6 +69,7 @@ class _Node:
     call: int = 0
     said: float = -math.inf  # the drafter's own log-score
     least: float = 0.0  # the least log-score among its candidates, for what is none of them
+    spare: tuple[tuple[int, float], ...] = ()  # further tokens with their log-scores, best first
     looked: bool = False  # whether what the conversation suggests after it is among the children
 
 
@@ -134,12 +136,18 @@ class GrowingDraft:
                 break
         return Growth()
 
-    def next_token(self, draft: DraftTree, sampling: Sampling) -> int:
-        """The drafter's own choice after the newest node of a draft."""
+    def next_token(self, draft: DraftTree, sampling: Sampling, barred: Collection[int] = ()) -> int:
+        """The drafter's own choice after the newest node of a draft; none of `barred`, if it knows another one."""
         leaf = self._leaf(draft, sampling)
         if not leaf.expanded:
             self._expand([leaf])
-        return max(leaf.children.values(), key=lambda child: child.said).token
+        allowed = [c for token, c in leaf.children.items() if token not in barred and c.said > -math.inf]
+        spare = next((pair for pair in leaf.spare if pair[0] not in barred), None)
+        if not allowed and spare is not None:
+            token, step = spare
+            child = leaf.children[token] = _Node(token, leaf, step, leaf.score + step, leaf.depth + 1, said=step)
+            allowed = [child]
+        return max(allowed or leaf.children.values(), key=lambda child: child.said).token
 
     # ------------------------------------------------------------ inside
 
@@ -242,12 +250,15 @@ class GrowingDraft:
         ids = self._drafter.token_ids
         first = self._drafter.next_position - self._root.depth
         scores = draft_scores(logits, [first + node.depth for node in nodes], self._sampling, ids)
-        best, columns = scores.topk(min(self._shape.breadth, scores.shape[-1]), dim=-1)
+        breadth = self._shape.breadth
+        best, columns = scores.topk(min(breadth + SPARE, scores.shape[-1]), dim=-1)
         tokens = columns if ids is None else ids[columns]
         for node, row_tokens, row_scores in zip(nodes, tokens.tolist(), best.tolist(), strict=True):
             node.expanded = True
-            node.least = min(0.0, max(_LEAST_STEP, row_scores[-1]))
-            for token, score in zip(row_tokens, row_scores, strict=True):
+            node.least = min(0.0, max(_LEAST_STEP, row_scores[:breadth][-1]))
+            pairs = list(zip(row_tokens, row_scores, strict=True))
+            node.spare = tuple((token, min(0.0, score)) for token, score in pairs[breadth:] if score > -math.inf)
+            for token, score in pairs[:breadth]:
                 if score == -math.inf:
                     break  # outside the support
                 step = min(0.0, score)

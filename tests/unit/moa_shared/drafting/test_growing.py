@@ -246,3 +246,16 @@ def test_a_text_written_alone_costs_a_step_a_token(seed: int, length: int, confi
         rest.append(growing.next_token(DraftTree.chain(rest), GREEDY))
     assert toy.steps == length + 2
     assert (*written[:confirmed], *rest) == draft_chain(ToyDrafter(seed), length + 2, GREEDY).tokens
+
+
+@pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
+def test_a_barred_token_gives_way_to_the_next_best(shape: GrowthShape) -> None:
+    toy = ToyDrafter(3)
+    growing = GrowingDraft(toy, shape)
+    nothing = DraftTree((), ())
+    ranked = toy.logits(toy.text).argsort(descending=True).tolist()
+    assert growing.next_token(nothing, GREEDY, barred={ranked[1]}) == ranked[0]
+    second = growing.next_token(nothing, GREEDY, barred={ranked[0]})
+    assert second == ranked[1]
+    after = growing.next_token(DraftTree.chain([second]), GREEDY)
+    assert after == int(toy.logits([*toy.text, second]).argmax())
