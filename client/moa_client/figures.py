@@ -8,7 +8,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.answer import Finish
 
 from moa_client.conversation import Progress
-from moa_client.events import Committed, Ended, Event, Provisional
+from moa_client.events import Committed, Corrected, Ended, Event, Provisional
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Figures:
         stale: nodes that came too late.
         seconds, first_token_seconds: since the question was sent.
         step_ms: of each forward, at the server.
-        provisional: tokens that the device wrote without the server.
+        provisional: tokens that the device wrote without the server; `undecided`: those of them that still stand.
         finish: why the answer ended.
     """
 
@@ -33,6 +33,7 @@ class Figures:
     drafted: int = 0
     stale: int = 0
     provisional: int = 0
+    undecided: int = 0
     seconds: float = 0.0
     first_token_seconds: float = 0.0
     up_bytes: int = 0
@@ -47,14 +48,19 @@ class Figures:
 
     @property
     def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
+        """Of what is shown."""
+        return (self.tokens + self.undecided) / self.seconds if self.seconds else 0.0
 
     def on_event(self, event: Event, seconds: float) -> None:
         """Something has happened, `seconds` after the question."""
         if isinstance(event, Committed):
             self.tokens += len(event.tokens)
+            self.undecided -= event.confirmed
         elif isinstance(event, Provisional):
             self.provisional += len(event.tokens)
+            self.undecided += len(event.tokens)
+        elif isinstance(event, Corrected):
+            self.undecided -= event.dropped
         elif isinstance(event, Ended):
             self.finish = event.finish
         if isinstance(event, Committed | Provisional):

@@ -446,7 +446,8 @@ class Talk:
             finish = Finish.UNFINISHED  # the server ends, not the answer
         progress = self._drafting.on_verdict(now, verdict, finish)
         if progress.tokens:
-            self.figures.on_verdict(progress, verdict)
+            if self.answers.current_is_front:  # others are of an answer before
+                self.figures.on_verdict(progress, verdict)
             self.answers.on_committed(progress.tokens)
             if self._desk is not None:
                 self._tell_drafter(self._desk, self.conversation.tokens)

@@ -1,0 +1,28 @@
+"""What an answer cost."""
+
+from __future__ import annotations
+
+from moa_client.events import Committed, Corrected, Ended, Provisional
+from moa_client.figures import Figures
+from moa_shared.answer import Finish
+
+
+def test_speed_is_that_of_what_is_shown() -> None:
+    figures = Figures()
+    figures.on_event(Committed((1, 2)), 1.0)
+    figures.on_event(Provisional((3, 4, 5, 6)), 2.0)
+    assert figures.tokens_per_second == 3.0
+    figures.on_event(Committed((3, 4), confirmed=2), 2.0)
+    assert (figures.tokens, figures.undecided, figures.tokens_per_second) == (4, 2, 3.0)
+    figures.on_event(Corrected(2), 2.0)
+    figures.on_event(Committed((9,)), 2.5)
+    assert (figures.tokens, figures.undecided, figures.provisional) == (5, 0, 4)
+    assert figures.tokens_per_second == 2.0
+    figures.on_event(Ended(Finish.MAX_TOKENS), 2.5)
+    assert figures.finish is Finish.MAX_TOKENS
+
+
+def test_an_answer_written_alone_has_no_verifications() -> None:
+    figures = Figures()
+    figures.on_event(Provisional((1, 2, 3)), 1.5)
+    assert (figures.tokens_per_second, figures.acceptance_length) == (2.0, 0.0)
