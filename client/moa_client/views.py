@@ -167,5 +167,11 @@ def make_view(talk: Talk, write: Write, remark: Write, *, json_events: bool) -> 
 
 
 def _size() -> tuple[int, int]:
-    size = shutil.get_terminal_size()
+    """Columns and rows: the terminal's own, not COLUMNS and LINES, which are often those of another one."""
+    try:
+        size = os.get_terminal_size(sys.stdout.fileno())
+    except (OSError, ValueError):
+        size = os.terminal_size((0, 0))
+    if not size.columns or not size.lines:  # a terminal that does not know
+        size = shutil.get_terminal_size()
     return max(2, size.columns), max(2, size.lines)
