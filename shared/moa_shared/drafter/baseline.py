@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import nn
 
 from moa_shared.drafter.config import EAGLE2, DrafterConfig
 from moa_shared.drafter.inference_layer import Angler, InferenceLayer, Norm
-from moa_shared.drafter.layers import DecoderLayer, RMSNorm, Rotary
+from moa_shared.drafter.layers import RMSNorm, Rotary
 from moa_shared.drafter.linear import compute_dtype, make_linear
+from moa_shared.drafter.stored_layers import frozen_linear, layer_shapes, load_layer
 
 FC = "spec_model_fc"  # the authors' name of EAGLE's projection
 
@@ -30,17 +30,7 @@ def baseline_shapes(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
     query, keys = config.target_heads * config.target_head_dim, config.sa_kv_heads * config.target_head_dim
     shapes: dict[str, tuple[int, ...]] = {}
     for name in layer_names(config):
-        shapes |= {
-            f"{name}.self_attn.q_proj.weight": (query, hidden),
-            f"{name}.self_attn.k_proj.weight": (keys, hidden),
-            f"{name}.self_attn.v_proj.weight": (keys, hidden),
-            f"{name}.self_attn.o_proj.weight": (hidden, query),
-            f"{name}.mlp.gate_proj.weight": (inner, hidden),
-            f"{name}.mlp.up_proj.weight": (inner, hidden),
-            f"{name}.mlp.down_proj.weight": (hidden, inner),
-            f"{name}.input_layernorm.weight": (hidden,),
-            f"{name}.post_attention_layernorm.weight": (hidden,),
-        }
+        shapes |= layer_shapes(name, hidden, query, keys, inner)
     if config.kind == EAGLE2:
         shapes[f"{FC}.weight"] = (hidden, 2 * hidden)
     if config.output_norm:
@@ -72,9 +62,9 @@ class BaselineDecoder:
         self.dtype = compute_dtype(dtype)
         heads, head_dim = config.target_heads, config.target_head_dim
         self.layers = [
-            InferenceLayer(_layer(config, tensors, name), heads, head_dim, dtype) for name in layer_names(config)
+            InferenceLayer(load_layer(config, tensors, name), heads, head_dim, dtype) for name in layer_names(config)
         ]
-        self._fc = make_linear([_linear(tensors[f"{FC}.weight"])], dtype) if config.kind == EAGLE2 else None
+        self._fc = make_linear([frozen_linear(tensors[f"{FC}.weight"])], dtype) if config.kind == EAGLE2 else None
         self._norm: Norm | None = None
         if config.output_norm:
             norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -83,7 +73,9 @@ class BaselineDecoder:
         self.angles = Angler(Rotary(head_dim, config.rope_parameters), self.dtype)
         self.draft_ids = tensors.get("draft_ids")
         self._embeddings = embeddings
-        self._head = make_linear([_linear(head if self.draft_ids is None else head[self.draft_ids.long()])], dtype)
+        self._head = make_linear(
+            [frozen_linear(head if self.draft_ids is None else head[self.draft_ids.long()])], dtype
+        )
 
     @property
     def reads_features(self) -> bool:
@@ -104,24 +96,3 @@ class BaselineDecoder:
     def logits(self, features: torch.Tensor) -> torch.Tensor:
         """[rows, hidden size] (post-norm feature) to [rows, draft vocab]."""
         return self._head(features)
-
-
-def _layer(config: DrafterConfig, tensors: Mapping[str, torch.Tensor], name: str) -> DecoderLayer:
-    with torch.device("meta"):
-        layer = DecoderLayer(
-            config.hidden_size,
-            config.target_heads,
-            config.sa_kv_heads,
-            config.target_head_dim,
-            config.sa_mlp,
-            config.rms_norm_eps,
-        )
-    owned = {key[len(name) + 1 :]: tensor for key, tensor in tensors.items() if key.startswith(name + ".")}
-    layer.load_state_dict(owned, assign=True)
-    return layer
-
-
-def _linear(weight: torch.Tensor) -> nn.Linear:
-    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-    linear.weight = nn.Parameter(weight.detach().contiguous(), requires_grad=False)
-    return linear

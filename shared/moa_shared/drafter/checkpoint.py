@@ -23,6 +23,7 @@ from moa_shared.drafter.config import MOA, DrafterConfig
 from moa_shared.drafter.decoder import DraftDecoder
 from moa_shared.drafter.encoder import MemoryEncoder
 from moa_shared.drafter.state import DraftState
+from moa_shared.drafter.stored_layers import layer_shapes
 from moa_shared.errors import CheckpointError, DiskFullError, NotFoundError
 from moa_shared.models.packed_linear import pack_linears
 from moa_shared.shipped import CONFIG_KEY
@@ -114,17 +115,7 @@ def expected_shapes(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
     else:
         del sizes["layer_self_attention"]
     for name, (model, queries, keys, inner) in sizes.items():
-        shapes |= {
-            f"{name}.self_attn.q_proj.weight": (queries, model),
-            f"{name}.self_attn.k_proj.weight": (keys, model),
-            f"{name}.self_attn.v_proj.weight": (keys, model),
-            f"{name}.self_attn.o_proj.weight": (model, queries),
-            f"{name}.mlp.gate_proj.weight": (inner, model),
-            f"{name}.mlp.up_proj.weight": (inner, model),
-            f"{name}.mlp.down_proj.weight": (model, inner),
-            f"{name}.input_layernorm.weight": (model,),
-            f"{name}.post_attention_layernorm.weight": (model,),
-        }
+        shapes |= layer_shapes(name, model, queries, keys, inner)
     if config.output_norm:
         shapes["output_norm.weight"] = (hidden,)
     if config.draft_vocab:

@@ -13,9 +13,10 @@ from torch import nn
 
 from moa_shared.drafter.config import DrafterConfig
 from moa_shared.drafter.inference_layer import Angler, Angles, InferenceLayer, Norm, rotate_rows
-from moa_shared.drafter.layers import DecoderLayer, RMSNorm, Rotary
+from moa_shared.drafter.layers import RMSNorm, Rotary
 from moa_shared.drafter.linear import compute_dtype, make_linear
 from moa_shared.drafter.row_buffer import KeyValues
+from moa_shared.drafter.stored_layers import frozen_linear, load_layer
 
 
 class DraftDecoder:
@@ -44,9 +45,9 @@ class DraftDecoder:
         self.config = config
         self.dtype = compute_dtype(dtype)
         heads, head_dim = config.target_heads, config.target_head_dim
-        self.self_attention = InferenceLayer(_layer(config, tensors, "self_attention"), heads, head_dim, dtype)
+        self.self_attention = InferenceLayer(load_layer(config, tensors, "self_attention"), heads, head_dim, dtype)
         self.cross_attention = InferenceLayer(
-            _layer(config, tensors, "cross_attention"), heads, head_dim, dtype, reads_memory=True
+            load_layer(config, tensors, "cross_attention"), heads, head_dim, dtype, reads_memory=True
         )
         self.reused = [InferenceLayer(layer, heads, head_dim, dtype) for layer in reused]
         self.final_norm = Norm(final_norm, self.dtype) if final_norm is not None else None
@@ -61,7 +62,7 @@ class DraftDecoder:
             self.memory_angles = Angler(Rotary(head_dim, config.memory_rope), self.dtype)
         self.draft_ids = tensors.get("draft_ids")
         self._embeddings = embeddings
-        self._head = make_linear([_linear(head if self.draft_ids is None else head[self.draft_ids])], dtype)
+        self._head = make_linear([frozen_linear(head if self.draft_ids is None else head[self.draft_ids])], dtype)
 
     def embed(self, tokens: Sequence[int]) -> torch.Tensor:
         """Token ids to [rows, hidden size]."""
@@ -86,23 +87,3 @@ class DraftDecoder:
     def memory_angles_like(self, angles: Angles, positions: range | torch.Tensor) -> Angles:
         """Angles of cross-attention where those of self-attention are known."""
         return angles if self.memory_angles is self.angles else self.memory_angles(positions)
-
-
-def _layer(config: DrafterConfig, tensors: Mapping[str, torch.Tensor], name: str) -> DecoderLayer:
-    kv_heads, inner = (
-        (config.sa_kv_heads, config.sa_mlp) if name == "self_attention" else (config.ca_kv_heads, config.ca_mlp)
-    )
-    with torch.device("meta"):
-        layer = DecoderLayer(
-            config.hidden_size, config.target_heads, kv_heads, config.target_head_dim, inner, config.rms_norm_eps
-        )
-    owned = {key[len(name) + 1 :]: tensor for key, tensor in tensors.items() if key.startswith(name + ".")}
-    layer.load_state_dict(owned, assign=True)
-    return layer
-
-
-def _linear(weight: torch.Tensor) -> nn.Linear:
-    """A frozen linear layer over a weight, without a copy where it is contiguous."""
-    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-    linear.weight = nn.Parameter(weight.detach().contiguous(), requires_grad=False)
-    return linear
