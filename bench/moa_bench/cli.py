@@ -14,17 +14,21 @@ from moa_shared.errors import MoaError
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+model_option = click.option(
+    "--model", default="default", show_default=True, help="Target: default, hub id, folder or .gguf."
+)
+pin_option = click.option("--pin", is_flag=True, help="Pin the server to one core and everything else to another.")
+short_option = click.option("--quick", is_flag=True, help="Short answers: shows that it works.")
+json_option = click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), metavar="FILE",
+    help="Write the results there (- for standard output) and leave the checkout's results and docs alone.",
+)  # fmt: skip
+repeats_option = click.option("--quick", is_flag=True, help="Few repeats: shows that it works, not what it costs.")
+
+
 def common_options(command: Command) -> Command:
-    """Options that every measurement has."""
-    for option in (
-        click.option("--quick", is_flag=True, help="Few repeats: shows that it works, not what it costs."),
-        click.option(
-            "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), metavar="FILE",
-            help="Write the results there (- for standard output) and leave the checkout's results and docs alone.",
-        ),
-        click.option("--model", default="default", show_default=True, help="Target: default, hub id, folder or .gguf."),
-        click.option("--pin", is_flag=True, help="Pin the server to one core and everything else to another."),
-    ):  # fmt: skip
+    """Options of the measurements that repeat what they time."""
+    for option in (repeats_option, json_option, model_option, pin_option):
         command = option(command)
     return command
 
@@ -75,8 +79,8 @@ def cut(
 
 
 @cli.command()
-@click.option("--model", default="default", show_default=True, help="Target: default, hub id, folder or .gguf.")
-@click.option("--pin", is_flag=True, help="Pin the server to one core and everything else to another.")
+@model_option
+@pin_option
 @click.option("--rtt-ms", type=click.FloatRange(min=1), default=50.0, show_default=True, help="Fixed round trip.")
 @click.option(
     "--acceptance", type=click.FloatRange(0, 1), default=0.8, show_default=True, help="Of the oracle drafter."
@@ -91,8 +95,8 @@ def timeline(model: str, pin: bool, rtt_ms: float, acceptance: float, tokens: in
 
 
 @cli.command()
-@click.option("--model", default="default", show_default=True, help="Target: default, hub id, folder or .gguf.")
-@click.option("--pin", is_flag=True, help="Pin the server to one core and everything else to another.")
+@model_option
+@pin_option
 @click.option("--link", default="4G", show_default=True, metavar="NAME", help="The link that is cut; not RTT 0.")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.cast", help="Write there instead."
@@ -105,12 +109,9 @@ def record(model: str, pin: bool, link: str, out: Path | None) -> None:
 
 
 @cli.command()
-@click.option("--quick", is_flag=True, help="Short answers: shows that it works.")
-@click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), metavar="FILE",
-    help="Write the results there (- for standard output) and leave the checkout's results and docs alone.",
-)  # fmt: skip
-@click.option("--model", default="default", show_default=True, help="Target: default, hub id, folder or .gguf.")
+@short_option
+@json_option
+@model_option
 def codecs(quick: bool, json_file: Path | None, model: str) -> None:
     """What each memory codec costs on the wire and in acceptance."""
     from moa_bench.link.codecs import run_codecs
@@ -119,11 +120,8 @@ def codecs(quick: bool, json_file: Path | None, model: str) -> None:
 
 
 @cli.command()
-@click.option("--quick", is_flag=True, help="Short answers: shows that it works.")
-@click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), metavar="FILE",
-    help="Write the results there (- for standard output) and leave the checkout's results and docs alone.",
-)  # fmt: skip
+@short_option
+@json_option
 def simulate(quick: bool, json_file: Path | None) -> None:
     """The event simulation alone: streamed drafts, rounds and waiting over all links; no model, no network."""
     from moa_bench.simulation.suite import run_simulation

@@ -74,8 +74,14 @@ def facts_line(result: Mapping[str, Any]) -> str:
     )
 
 
-def publish(suite: str, result: object, tables: str, *, quick: bool, json_file: Path | None) -> None:
+def publish(
+    suite: str, result: object, tables: str, *, quick: bool, json_file: Path | None, page: str = "bench.md"
+) -> None:
     """Put results where they belong: `json_file` if given ("-": standard output), else the checkout, unless quick.
+
+    Args:
+        suite: names the file of results and the section of the page.
+        page: of docs/, that has the section.
 
     Raises:
         MoaError: a file cannot be written.
@@ -92,7 +98,7 @@ def publish(suite: str, result: object, tables: str, *, quick: bool, json_file: 
     if quick or root is None:
         return
     write_text(root / "bench" / "results" / f"{suite}.json", to_json(result))
-    replace_section(root / "docs" / "bench.md", suite, tables)
+    replace_section(root / "docs" / page, suite, tables)
 
 
 def _plain(value: object) -> Any:

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
 from moa_shared.answer import AnswerSettings
 from moa_shared.codec import Codec, row_bytes
 from moa_shared.progress import make_progress
 
 from moa_bench.facts import gather_facts
-from moa_bench.report import checkout_root, facts_line, replace_section, table, to_json, write_text
+from moa_bench.report import checkout_root, facts_line, publish, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +50,7 @@ def run_codecs(*, model: str, quick: bool, json_file: Path | None) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is loaded; counts for the drafter's thread too
     result: dict[str, Any] = {"suite": "codecs", "quick": quick, "pinned": False, "machine": facts}
     result |= _measure(model, prompts=1 if quick else 12, tokens=16 if quick else 96)
-    if json_file is not None and str(json_file) == "-":
-        click.echo(to_json(result), nl=False)
-        return
-    rendered = _render(result)
-    click.echo(rendered)
-    if json_file is not None:
-        write_text(json_file, to_json(result))
-    elif not quick and (root := checkout_root()) is not None:
-        write_text(root / "bench" / "results" / "codecs.json", to_json(result))
-        replace_section(root / "docs" / "link.md", "codecs", rendered)
+    publish("codecs", result, _render(result), quick=quick, json_file=json_file, page="link.md")
 
 
 def _measure(model: str, *, prompts: int, tokens: int) -> dict[str, Any]:

@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 from statistics import mean
 
-import click
 from moa_client.draft_window import DraftWindow
 
 from moa_bench.link.emulated import LINKS
-from moa_bench.report import checkout_root, replace_section, table, to_json, write_text
+from moa_bench.report import publish, table
 from moa_bench.simulation.answer import Outcome, SimulatedLink, simulate
 from moa_bench.simulation.server import Costs
 
@@ -66,16 +65,7 @@ def run_simulation(*, quick: bool, json_file: Path | None) -> None:
         "seeds": len(seeds),
         "cells": cells,
     }
-    if json_file is not None and str(json_file) == "-":
-        click.echo(to_json(result), nl=False)
-        return
-    rendered = _render(cells, costs)
-    click.echo(rendered)
-    if json_file is not None:
-        write_text(json_file, to_json(result))
-    elif not quick and (root := checkout_root()) is not None:
-        write_text(root / "bench" / "results" / "simulate.json", to_json(result))
-        replace_section(root / "docs" / "bench.md", "simulate", rendered)
+    publish("simulate", result, _render(cells, costs), quick=quick, json_file=json_file)
 
 
 def _cell(
