@@ -37,6 +37,7 @@ TEMPLATE = (
 )
 CONTEXT = 4096
 Run = Callable[..., tuple[int, str, str]]  # exit code, standard output, standard error
+CHAT = [sys.executable, "-m", "moa_client.cli", "chat"]
 PATIENCE = 40.0  # seconds until a program that says nothing is taken to hang
 
 
@@ -105,6 +106,11 @@ def serving(folder: Path, model: Path, drafter: Path, port: int = 0) -> Iterator
         finally:
             process.terminate()
             process.wait(PATIENCE)
+
+
+def words(tokens: list[int]) -> str:
+    """The tiny model's text."""
+    return " ".join(f"w{token}" for token in tokens)
 
 
 def options(served: Served, **more: object) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from moa_client.cli import main
 
-from tests.cli.client_program import Run, Served, make_drafter, make_model, serving
+from tests.cli.client_program import CHAT, Run, Served, Terminal, make_drafter, make_model, options, serving
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +18,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("client")
     with serving(folder, make_model(folder / "tiny", 1), make_drafter(folder / "d.safetensors")) as running:
         yield running
+
+
+@pytest.fixture
+def terminal(served: Served) -> Iterator[Terminal]:
+    """The chat program on a terminal, at its first prompt."""
+    program = Terminal([*CHAT, *options(served, max_tokens=6)])
+    try:
+        program.wait_for(f"Talking to tiny at {served.address}")
+        yield program
+    finally:
+        program.close()
 
 
 @pytest.fixture

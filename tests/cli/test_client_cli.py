@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from moa_shared.models import load_tokenizer, resolve
 from moa_shared.template import ChatTemplate
 
 from tests.cli.client_program import (
+    CHAT,
     CONTEXT,
     ENVIRONMENT,
     PATIENCE,
@@ -32,6 +32,7 @@ from tests.cli.client_program import (
     drafter_config,
     make_model,
     options,
+    words,
 )
 
 pytestmark = pytest.mark.xdist_group("client command line")
@@ -107,7 +108,7 @@ def test_an_answer_that_is_cut_says_so(served: Served, run: Run) -> None:
 
 
 def test_a_reader_that_has_enough_is_no_error(served: Served, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "moa_client.cli", "chat", *options(served, max_tokens=2000), "w10"]
+    command = [*CHAT, *options(served, max_tokens=2000), "w10"]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -222,21 +223,8 @@ def test_models_and_drafters_that_do_not_fit(served: Served, run: Run, tmp_path:
 # ---------------------------------------------------------------- a chat on a terminal
 
 
-@pytest.fixture
-def terminal(served: Served) -> Iterator[Terminal]:
-    program = Terminal([sys.executable, "-m", "moa_client.cli", "chat", *options(served, max_tokens=6)])
-    try:
-        program.wait_for(f"Talking to tiny at {served.address}")
-        yield program
-    finally:
-        program.close()
-
-
 def test_a_chat(served: Served, terminal: Terminal) -> None:
     template = ChatTemplate(load_tokenizer(resolve(str(served.model))))
-
-    def words(tokens: list[int]) -> str:
-        return " ".join(f"w{token}" for token in tokens)
 
     first = template.first_turn("w10")
     answer = alone(served, first, max_tokens=6)
@@ -281,7 +269,7 @@ def test_ctrl_c_at_the_prompt_forgets_the_line_and_ctrl_d_leaves(terminal: Termi
 
 
 def test_ctrl_c_in_a_single_answer_ends_the_program(served: Served) -> None:
-    command = [sys.executable, "-m", "moa_client.cli", "chat", *options(served, max_tokens=4000), "w10"]
+    command = [*CHAT, *options(served, max_tokens=4000), "w10"]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.read(10)

@@ -7,8 +7,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from moa_shared.models import load_tokenizer, resolve
 from moa_shared.template import ChatTemplate
 
 from tests.cli.client_program import (
+    CHAT,
     ENVIRONMENT,
     PATIENCE,
     Run,
@@ -26,11 +25,11 @@ from tests.cli.client_program import (
     make_model,
     options,
     serving,
+    words,
 )
 
 pytestmark = pytest.mark.xdist_group("client command line")
 ASKED = [4, 10, 2, 5]  # "w10" in the tiny model's template
-CHAT = [sys.executable, "-m", "moa_client.cli", "chat"]
 
 
 @pytest.fixture(autouse=True)
@@ -39,10 +38,6 @@ def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("MOA_CLIENT_"):
             monkeypatch.delenv(name)
-
-
-def words(tokens: list[int]) -> str:
-    return " ".join(f"w{token}" for token in tokens)
 
 
 def free_port() -> int:
@@ -152,16 +147,6 @@ def test_one_answer_through_a_killed_server_is_the_same(own: tuple[Path, Path, i
 
 
 # ---------------------------------------------------------------- a chat
-
-
-@pytest.fixture
-def terminal(served: Served) -> Iterator[Terminal]:
-    program = Terminal([*CHAT, *options(served, max_tokens=6)])
-    try:
-        program.wait_for(f"Talking to tiny at {served.address}")
-        yield program
-    finally:
-        program.close()
 
 
 def test_a_chat_goes_on_offline_and_is_corrected_online(served: Served, terminal: Terminal) -> None:
