@@ -25,7 +25,9 @@ def cli() -> None:
 @click.argument("prompt", required=False)
 @click.option("--server", metavar="HOST:PORT", help="Where moa-server listens.  [127.0.0.1:50051]")
 @click.option("--model", help="The server's model: 'default', hub id, folder or .gguf.  [what is needed is fetched]")
-@click.option("--drafter", help="default (the server's), PATH of a checkpoint, lookup, random or none.  [default]")
+@click.option(
+    "--drafter", help="default (the server's), deep, PATH of a checkpoint, lookup, random or none.  [default]"
+)
 @click.option("--drafting", help="streamed: without waiting; rounds: a draft after each verdict.  [streamed]")
 @click.option("--run-ahead", type=bool, help="on or off: the server goes on when no draft has come.  [on]")
 @click.option("--reconcile", help="verify or keep what was written without the server.  [verify]")

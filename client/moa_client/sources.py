@@ -20,7 +20,7 @@ from moa_shared.models.gguf import entry_of, is_converted
 from moa_shared.models.manifest import MANIFEST, check_manifest
 from moa_shared.models.packaged import DEFAULT_MODEL
 from moa_shared.progress import Progress
-from moa_shared.shipped import shipped_drafter
+from moa_shared.shipped import DEFAULT_DRAFTER, SHIPPED_DRAFTERS, shipped_drafter
 from moa_shared.wire import PROTOCOL_VERSION
 
 from moa_client.fetching import Wanted, fetch, find_fetched
@@ -96,18 +96,24 @@ def resolve_sources(settings: ClientSettings, served: pb.DescribeResponse, progr
     return Sources(served, files, _shipped(settings, served.identity))
 
 
+def named_drafter(settings: ClientSettings, files: ModelFiles) -> Path | None:
+    """The file of --drafter: a path, or one of the package's; None: none comes with the package for this target."""
+    if settings.drafter in SHIPPED_DRAFTERS:
+        return shipped_drafter(files.fingerprint, settings.drafter)
+    return Path(settings.drafter)
+
+
 def _named(settings: ClientSettings, progress: Progress) -> ModelFiles | None:
     return resolve(settings.model, settings.cache_dir, progress) if settings.model else None
 
 
 def _shipped(settings: ClientSettings, identity: pb.Identity) -> Path | None:
-    """The package's drafter, if the server has that one."""
-    if settings.drafter != "default" or not identity.drafter_fingerprint:
+    """The package's drafter that the server has, if it has one of them."""
+    if settings.drafter != DEFAULT_DRAFTER:
         return None
-    path = shipped_drafter(identity.target_fingerprint.hex())
-    if path is None or remembered_hash(path, cache_root(settings.cache_dir)) != identity.drafter_fingerprint.hex():
-        return None
-    return path
+    root, served = cache_root(settings.cache_dir), identity.drafter_fingerprint.hex()
+    paths = (shipped_drafter(identity.target_fingerprint.hex(), name) for name in SHIPPED_DRAFTERS)
+    return next((path for path in paths if path is not None and remembered_hash(path, root) == served), None)
 
 
 def _wanted(settings: ClientSettings, identity: pb.Identity, *, have_files: bool, have_drafter: bool) -> Wanted:
@@ -140,8 +146,9 @@ def _find_default(root: Path) -> ModelFiles | None:
 
 def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path) -> pb.DescribeResponse:
     """What a server of this target would say that has the drafter that this device has."""
-    named = Path(settings.drafter)
-    drafter = named if settings.drafter != "default" and named.is_file() else shipped_drafter(files.fingerprint)
+    drafter = named_drafter(settings, files)
+    if drafter is None or not drafter.is_file():
+        drafter = shipped_drafter(files.fingerprint)
     return pb.DescribeResponse(
         protocol_version=PROTOCOL_VERSION,
         identity=pb.Identity(

@@ -1,4 +1,4 @@
-"""The drafters that come with the package: one folder each, found by the target that they were trained for."""
+"""The drafters that come with the package: a folder each, found by the target that they were trained for."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ from importlib.resources import files
 from pathlib import Path
 
 CONFIG_KEY = "moa_drafter_config"  # in the metadata of the safetensors file, written by moa_shared.drafter
+DEFAULT_DRAFTER = "default"
+DEEP_DRAFTER = "deep"  # reuses many more of the target's layers: slower, and better at going on alone
+SHIPPED_DRAFTERS = (DEFAULT_DRAFTER, DEEP_DRAFTER)
 
 
-def shipped_drafter(target_fingerprint: str, folder: Path | None = None) -> Path | None:
+def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder: Path | None = None) -> Path | None:
     """The checkpoint made for a target, or None where none comes with the package.
 
     Args:
         target_fingerprint: hexadecimal, of moa_shared.models.ModelFiles.
+        name: of SHIPPED_DRAFTERS; folders of deep drafters are called `...-deep`.
         folder: that holds a folder for each drafter; the package's own where None.
     """
     from safetensors import safe_open
 
     root = folder or Path(str(files("moa_shared") / "drafters"))
     for path in sorted(root.glob("*/drafter.safetensors")):
+        if path.parent.name.endswith(f"-{DEEP_DRAFTER}") != (name == DEEP_DRAFTER):
+            continue
         with safe_open(path, framework="numpy") as checkpoint:
             metadata = checkpoint.metadata() or {}
         if json.loads(metadata.get(CONFIG_KEY, "{}")).get("target_fingerprint") == target_fingerprint:

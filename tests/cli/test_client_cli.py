@@ -204,6 +204,9 @@ def test_models_and_drafters_that_do_not_fit(served: Served, run: Run, tmp_path:
     code, _, err = run("chat", *options(served, drafter=tmp_path / "none.safetensors"), "w10")
     assert code == 66
     assert "There is no drafter checkpoint" in err
+    code, _, err = run("chat", *options(served, drafter="deep"), "w10")
+    assert code == 66
+    assert "No deep drafter comes with the package for tiny." in err
     path, config = tmp_path / "d.safetensors", drafter_config()
     save_checkpoint(path, config, fresh_tensors(config, seed=2))
     code, _, err = run("chat", *options(served, drafter=path), "w10")

@@ -169,6 +169,9 @@ def test_drafters_that_cannot_be_used(
     code, err = fails(monkeypatch, capsys, "serve", model_folder, "--drafter", tmp_path / "none.safetensors")
     assert code == 66
     assert "There is no drafter checkpoint" in err
+    code, err = fails(monkeypatch, capsys, "serve", model_folder, "--drafter", "deep")
+    assert code == 66
+    assert "No deep drafter comes with the package for tiny." in err
 
     path = tmp_path / "drafter.safetensors"
     config = drafter_config(target_fingerprint="ab" * 32)

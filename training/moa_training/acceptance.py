@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from moa_shared.coupling import Sampling
 from moa_shared.drafter import BaselineState, Checkpoint, DraftState
-from moa_shared.drafting import CopyGuesser, TextIndex, draft_chain, draft_tree
+from moa_shared.drafting import CHAIN, CopyGuesser, GrowingDraft, TextIndex, barred_after, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.tree import DraftTree, longest_path
 
@@ -93,15 +93,22 @@ class Subject(Protocol):
         ...
 
     def write(self, known: Sequence[int], length: int) -> list[int]:
-        """Greedy text behind tokens that the server has verified, all but the newest with their memory."""
+        """Greedy text behind tokens that the server has verified, all but the newest with their memory; as a client
+        writes it.
+        """
         ...
 
 
 class DrafterSubject:
-    """A checkpoint of any kind."""
+    """A checkpoint of any kind.
 
-    def __init__(self, checkpoint: Checkpoint, teacher: Teacher, dtype: torch.dtype) -> None:
+    Args:
+        guarded: what it writes alone repeats no run of tokens, as in the client (`barred_after`).
+    """
+
+    def __init__(self, checkpoint: Checkpoint, teacher: Teacher, dtype: torch.dtype, *, guarded: bool = True) -> None:
         self.teacher = teacher
+        self._guarded = guarded
         self._reads_last_hidden = checkpoint.config.reads_last_hidden
         self._rows = checkpoint.rows(dtype) if checkpoint.config.memory_width else None
         norm = teacher.final_norm if teacher.reused_layers else None
@@ -116,12 +123,17 @@ class DrafterSubject:
     @torch.inference_mode()
     def write(self, known: Sequence[int], length: int) -> list[int]:
         drafter = self._new_state()
-        drafter.extend(known)
+        draft = GrowingDraft(drafter, CHAIN)
+        draft.commit(known)
         memory, state = self._read(known[:-1])
         drafter.append_memory(0, memory)
         if state is not None:
             drafter.append_reused_state(0, state)
-        return list(draft_chain(drafter, length, GREEDY).tokens)
+        written: list[int] = []
+        for _ in range(length):
+            barred = barred_after(written) if self._guarded else ()
+            written.append(draft.next_token(DraftTree.chain(written), GREEDY, barred))
+        return written
 
     def _read(self, ids: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Memory rows of a text, and the state that enters the first reused layer."""

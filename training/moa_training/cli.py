@@ -131,6 +131,7 @@ def fit(config: Path) -> None:
 @click.option("--depth", type=click.IntRange(1), default=5, show_default=True, help="Of the tree.")
 @click.option("--breadth", type=click.IntRange(1), default=6, show_default=True, help="Of the tree.")
 @click.option("--alone", type=click.IntRange(0), default=96, show_default=True, help="Tokens written alone; 0: none.")
+@click.option("--unguarded", is_flag=True, help="Text written alone may go round in loops, which the client bars.")
 @click.option("--task-tokens", type=click.IntRange(0), default=0, show_default="not checked",
               help="Check results of answers cut and continued to so many tokens; GSM8K needs 320.")  # fmt: skip
 @_THREADS
@@ -150,14 +151,15 @@ def evaluate(
     depth: int,
     breadth: int,
     alone: int,
+    unguarded: bool,
     task_tokens: int,
     threads: int,
 ) -> None:
     """Acceptance of CHECKPOINT on QUESTIONS: tokens per target forward, by category and by position; and
     how it goes on alone where the server is cut off.
 
-    CHECKPOINT is a file, a folder with drafter.safetensors, default (the one that comes with the package), lookup
-    (prompt look-up, a chain copied from the conversation) or none (plain steps).
+    CHECKPOINT is a file, a folder with drafter.safetensors, default or deep (those that come with the package),
+    lookup (prompt look-up, a chain copied from the conversation) or none (plain steps).
     QUESTIONS is a file of JSON lines ({"category", "turns": [text]}), or a folder of such.
     """
     from moa_shared.drafting.dynamic_tree import TreeShape
@@ -178,6 +180,7 @@ def evaluate(
         threads=threads,
         standalone_tokens=alone,
         task_tokens=task_tokens,
+        guarded=not unguarded,
     )
     result = measure(checkpoint, questions, options, make_progress())
     text = json.dumps(result.to_json(), indent=1)

@@ -13,7 +13,7 @@ from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import DataError, MismatchError, NotFoundError
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.progress import Progress
-from moa_shared.shipped import shipped_drafter
+from moa_shared.shipped import SHIPPED_DRAFTERS, shipped_drafter
 
 from moa_training.acceptance import Acceptance, DrafterSubject, LookupSubject, Shape, Subject
 from moa_training.questions import AnsweredQuestion, Question, answer_questions, read_questions, stop_tokens
@@ -21,7 +21,7 @@ from moa_training.standalone import CUTS, StandaloneQuality, standalone_quality
 from moa_training.task_accuracy import TaskAccuracy, task_accuracy
 from moa_training.teacher import Teacher
 
-DEFAULT, LOOKUP, NONE = "default", "lookup", "none"
+LOOKUP, NONE = "lookup", "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class EvaluationOptions:
         copies: trees merge what the conversation suggests.
         longest_prompt: questions with longer prompts are left out.
         standalone_tokens: written alone behind each cut; 0: not measured.
+        guarded: text written alone repeats no run of tokens, as in the client.
         task_tokens: longest answer, the part before the cut included, whose result is checked; 0: not measured. A
             result needs a whole answer, so this is the dearest measure.
     """
@@ -53,6 +54,7 @@ class EvaluationOptions:
     more_nodes: tuple[int, ...] = ()
     copies: bool = False
     task_tokens: int = 0
+    guarded: bool = True
 
     @property
     def trees(self) -> list[TreeShape]:
@@ -128,16 +130,17 @@ class Evaluation:
 
 
 def find_checkpoint(name: str, files: ModelFiles) -> Path:
-    """The file that a user means: a path, a folder that holds a drafter, or "default".
+    """The file that a user means: a path, a folder that holds a drafter, or one of SHIPPED_DRAFTERS.
 
     Raises:
         NotFoundError: no such checkpoint.
     """
-    if name == DEFAULT:
-        path = shipped_drafter(files.fingerprint)
+    if name in SHIPPED_DRAFTERS:
+        path = shipped_drafter(files.fingerprint, name)
         if path is None:
             raise NotFoundError(
-                f"No drafter comes with the package for {files.target_id}.", hint="Train one with moa-train fit."
+                f"No {name} drafter comes with the package for {files.target_id}.",
+                hint="Train one with moa-train fit.",
             )
         return path
     given = Path(name)
@@ -179,7 +182,7 @@ def evaluate(name: str, questions_path: Path, options: EvaluationOptions, progre
     shapes = [Shape(0)]  # plain steps
     subject: Subject = LookupSubject(teacher)
     if checkpoint is not None:
-        subject = DrafterSubject(checkpoint, teacher, options.dtype)
+        subject = DrafterSubject(checkpoint, teacher, options.dtype, guarded=options.guarded)
         shapes = [Shape(options.chain), *(Shape(tree.nodes, tree, options.copies) for tree in options.trees)]
     elif name == LOOKUP:
         shapes = [Shape(options.chain)]

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import random
+from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
+from moa_shared.drafting import barred_after
 from moa_shared.models import ModelFiles
 from moa_training.acceptance import DrafterSubject
 from moa_training.standalone import StandaloneQuality, repeated_share, standalone_quality
@@ -44,6 +47,23 @@ def test_likelihood_is_the_targets(files: ModelFiles, monkeypatch: pytest.Monkey
     assert means["log_likelihood"] == pytest.approx(float(expected), abs=1e-4)
     agree = (logits.argmax(-1) == torch.tensor(written)).float().mean()
     assert means["new_agreement"] == pytest.approx(float(agree), abs=1e-6)
+
+
+@pytest.mark.parametrize("reused", [0, 2])
+def test_a_drafter_repeats_no_run_unless_it_may(
+    files: ModelFiles, reused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = 2  # what an untrained drafter repeats within 60 tokens
+    monkeypatch.setattr("moa_training.acceptance.barred_after", partial(barred_after, run=run))
+    made = checkpoint(files, reused)
+    known = [*PROMPT, *ANSWER[:8]]
+    free = DrafterSubject(*made, torch.float32, guarded=False).write(known, 60)
+    assert len(set(pairwise(free))) < 59
+    written = DrafterSubject(*made, torch.float32).write(known, 60)
+    runs = list(pairwise(written))
+    assert len(set(runs)) == len(runs)
+    same = next(at for at in range(60) if written[at] != free[at])
+    assert free[same] in barred_after(free[:same], run)  # nothing else parts the two
 
 
 @pytest.mark.parametrize("reused", [0, 2])
