@@ -88,7 +88,7 @@ def draw_standalone(evaluations: dict[str, dict[str, Any]], path: Path) -> None:
         axis.set_xticks(range(len(evaluations)), list(evaluations), rotation=60, ha="right", fontsize=8)
         axis.set_title(label, fontsize=9)
         axis.grid(axis="y", alpha=0.3)
-    figure.axes[0].legend(fontsize=7)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower right", ncols=3, fontsize=8)
     try:
         figure.savefig(path, dpi=100)
     except OSError as error:
