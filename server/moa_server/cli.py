@@ -30,6 +30,7 @@ OPTIONS = {  # field: (what stands for its value, what it does)
     "run_ahead_tokens": ("N", "How far to step beyond what a client has acknowledged."),
     "credit_bytes": ("BYTES", "Memory in flight, unless a client names its own credit."),
     "drafter": ("default|deep|none|PATH", "The drafter whose memory rows are served."),
+    "memory_share": ("SHARE", "Of an answer's time that memory may take though drafts save none; 1: all is sent."),
     "detached_seconds": ("S", "How long a session waits for its client to come back."),
     "open_seconds": ("S", "How long a new stream may take to open."),
     "write_seconds": ("S", "A client that takes nothing in for so long is detached."),

@@ -2,7 +2,7 @@
 
 Pure. State: a balance in ms. A small share of every forward and half of what accepted drafts have saved come in, what
 encoding took goes out; an answer begins with a loan. Idle time is free and is not told to it.
-Invariant: at any acceptance an answer loses to plain streaming at most SHARE of its time and half a plain step.
+Invariant: at any acceptance an answer loses to plain streaming at most `share` of its time and half a plain step.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ LOAN_STEPS = 0.5  # plain steps: one right guess pays it back
 
 
 class MemoryBudget:
-    """Of one answer."""
+    """Of one answer.
 
-    def __init__(self) -> None:
+    Args:
+        share: of an answer's time that memory may take though no draft is right; 1: all rows are sent.
+    """
+
+    def __init__(self, share: float = SHARE) -> None:
+        self.share = share
         self._balance_ms = 0.0
         self._plain_ms: float | None = None
 
@@ -34,7 +39,7 @@ class MemoryBudget:
         """
         self._plain_ms = plain_ms
         saved_ms = max(0.0, tokens * plain_ms - step_ms)
-        self._balance_ms += SHARE * step_ms + GAIN * saved_ms
+        self._balance_ms += self.share * step_ms + GAIN * saved_ms
 
     def on_encoded(self, ms: float) -> None:
         """Encoding has taken so much time that a forward waited for."""

@@ -8,6 +8,8 @@ from typing import Literal
 from moa_shared.config import SettingsBase
 from pydantic import Field
 
+from moa_server.memory_budget import SHARE
+
 SECTION = "server"
 
 
@@ -31,6 +33,7 @@ class ServerSettings(SettingsBase):
     run_ahead_tokens: int = Field(64, ge=1)  # unacknowledged tokens; see ARCHITECTURE.md
     credit_bytes: int = Field(256 * 1024, ge=4096)  # of memory in flight: 0.1 s of a 20 Mbit/s link
     drafter: str = "default"
+    memory_share: float = Field(SHARE, ge=0, le=1)  # 1 where devices are often alone: they then hold every row
     detached_seconds: float = Field(120.0, ge=0)  # a lift, a tunnel, a change of network
     open_seconds: float = Field(10.0, gt=0)  # from a stream's begin to its Open
     write_seconds: float = Field(30.0, gt=0)  # a client that takes in nothing for so long is detached

@@ -136,7 +136,7 @@ class ConverseStream:
         session.run_ahead = message.run_ahead
         slot.choice = NodeChoice(host.settings.draft_nodes)
         slot.verifies_all = not host.settings.choose_nodes
-        slot.budget = MemoryBudget()  # this stream's drafter is judged anew
+        slot.budget = MemoryBudget(host.settings.memory_share)  # this stream's drafter is judged anew
         self._widen(slot, message.reused_state)
         cached = session.on_open(message.tokens, asks=message.HasField("ask"))
         if message.memory_from > len(message.tokens):

@@ -105,6 +105,16 @@ async def test_a_server_that_runs_ahead_stops_at_its_bound(target: Target) -> No
         assert peer.tokens[len(PROMPT) :] == plain_text(target, PROMPT, settings)[0]
 
 
+async def test_memory_has_the_share_that_the_operator_gives_it(target: Target) -> None:
+    async with (
+        serving(make_host(target, memory_share=0.25)) as running,
+        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
+    ):
+        await Peer(channel).open()
+        (slot,) = running.host.registry.slots
+        assert slot.budget.share == 0.25
+
+
 async def test_streamed_drafts_that_come_late_change_nothing(channel: grpc.aio.Channel, target: Target) -> None:
     expected, _ = plain_text(target, PROMPT, SAMPLED)
     peer = Peer(channel)

@@ -41,11 +41,22 @@ def test_another_answer_has_its_own_balance() -> None:
     assert budget.allows_older
 
 
-@given(st.lists(st.tuples(st.floats(30, 80), st.integers(1, 3), st.floats(0.5, 12)), min_size=1, max_size=200))
+def test_a_whole_share_sends_every_row() -> None:
+    budget = MemoryBudget(1.0)
+    for _ in range(100):
+        budget.on_step(PLAIN_MS, 1, PLAIN_MS)
+        budget.on_encoded(0.9 * PLAIN_MS)
+        assert budget.allows_older
+
+
+@given(
+    st.lists(st.tuples(st.floats(30, 80), st.integers(1, 3), st.floats(0.5, 12)), min_size=1, max_size=200),
+    st.sampled_from([0.0, SHARE, 0.5]),
+)
 def test_memory_never_takes_more_than_its_share_the_loan_and_half_of_what_was_saved(
-    steps: list[tuple[float, int, float]],
+    steps: list[tuple[float, int, float]], share: float
 ) -> None:
-    budget = MemoryBudget()
+    budget = MemoryBudget(share)
     stepped = saved = spent = 0.0
     dearest = 0.0
     for step_ms, tokens, encode_ms in steps:
@@ -56,4 +67,4 @@ def test_memory_never_takes_more_than_its_share_the_loan_and_half_of_what_was_sa
             budget.on_encoded(encode_ms)
             spent += encode_ms
             dearest = max(dearest, encode_ms)
-        assert spent <= SHARE * stepped + GAIN * saved + LOAN_STEPS * PLAIN_MS + dearest + 1e-6
+        assert spent <= share * stepped + GAIN * saved + LOAN_STEPS * PLAIN_MS + dearest + 1e-6
