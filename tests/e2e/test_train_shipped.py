@@ -1,4 +1,4 @@
-"""The drafter that comes with the package: of the default target, small, with its card, and accepted."""
+"""The drafters that come with the package: of the default target, small, with their cards, and accepted."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import pytest
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.models import ModelFiles
 from moa_shared.progress import SilentProgress
-from moa_shared.shipped import shipped_drafter
+from moa_shared.shipped import DEEP_DRAFTER, SHIPPED_DRAFTERS, shipped_drafter
 from moa_training.evaluation import EvaluationOptions, evaluate, load_fitting_checkpoint
 
 
-def test_the_default_target_has_a_small_drafter_with_a_card(default_model_files: ModelFiles) -> None:
-    path = shipped_drafter(default_model_files.fingerprint)
+@pytest.mark.parametrize("name", SHIPPED_DRAFTERS)
+def test_the_default_target_has_small_drafters_with_cards(default_model_files: ModelFiles, name: str) -> None:
+    path = shipped_drafter(default_model_files.fingerprint, name)
     assert path is not None
     assert path.stat().st_size <= 20e6
     card = (path.parent / "README.md").read_text()
     assert default_model_files.fingerprint[:16] in card
     assert "tokens seen" in card
-    config = load_fitting_checkpoint("default", default_model_files).config
+    config = load_fitting_checkpoint(name, default_model_files).config
     assert config.vocab_size == default_model_files.config["vocab_size"]
+    assert (config.reused_layers >= 6) == (name == DEEP_DRAFTER)
 
 
 @pytest.mark.timeout(300)
