@@ -92,9 +92,9 @@ class Subject(Protocol):
         """Acceptance of each shape over one answer (whose first token the prefill gives)."""
         ...
 
-    def write(self, known: Sequence[int], length: int) -> list[int]:
-        """Greedy text behind tokens that the server has verified, all but the newest with their memory; as a client
-        writes it.
+    def write(self, known: Sequence[int], length: int, *, memory: bool = True) -> list[int]:
+        """Greedy text behind tokens that the server has verified, as a client writes it; all but the newest of them
+        with their memory, or none.
         """
         ...
 
@@ -121,14 +121,15 @@ class DrafterSubject:
         return [self._replay(ids, len(prompt), memory, state, shape) for shape in shapes]
 
     @torch.inference_mode()
-    def write(self, known: Sequence[int], length: int) -> list[int]:
+    def write(self, known: Sequence[int], length: int, *, memory: bool = True) -> list[int]:
         drafter = self._new_state()
         draft = GrowingDraft(drafter, CHAIN)
         draft.commit(known)
-        memory, state = self._read(known[:-1])
-        drafter.append_memory(0, memory)
-        if state is not None:
-            drafter.append_reused_state(0, state)
+        if memory:
+            rows, state = self._read(known[:-1])
+            drafter.append_memory(0, rows)
+            if state is not None:
+                drafter.append_reused_state(0, state)
         written: list[int] = []
         for _ in range(length):
             barred = barred_after(written) if self._guarded else ()
@@ -177,8 +178,8 @@ class LookupSubject:
         ids = [*prompt, *answer]
         return [self._replay(ids, len(prompt), shape) for shape in shapes]
 
-    def write(self, known: Sequence[int], length: int) -> list[int]:
-        """Ends where there is nothing to copy."""
+    def write(self, known: Sequence[int], length: int, *, memory: bool = True) -> list[int]:
+        """Ends where there is nothing to copy; it reads no memory."""
         text = TextIndex(self._longest)
         text.restart(known)
         return list(text.continuation(length))

@@ -57,7 +57,8 @@ def standalone_table(evaluations: dict[str, dict[str, Any]]) -> str:
     names = [*_MEASURES.values(), "target's own 4-grams"]
     lines = [f"| drafter | cut | {' | '.join(names)} |", "| --- |" + " ---: |" * (len(names) + 1)]
     for name, evaluation in evaluations.items():
-        for cut, values in evaluation.get("standalone", {}).items():
+        cuts = {**evaluation.get("standalone", {}), "cold": evaluation.get("cold")}
+        for cut, values in ((cut, values) for cut, values in cuts.items() if values):
             cells = [_cell(values.get(key)) for key in (*_MEASURES, "target_repeated")]
             lines.append(f"| {name} | {cut} | {' | '.join(cells)} |")
     return "\n".join(lines)

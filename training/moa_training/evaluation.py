@@ -70,6 +70,7 @@ class Evaluation:
         by_category: for each shape's name, acceptance by category.
         left_out: rows of the questions that were malformed or too long.
         standalone: by the number of answer tokens before the cut.
+        cold: from the question on, without any memory: a device that begins without its server; None: not measured.
         task: the same, by category; categories without results to check are not there.
     """
 
@@ -80,6 +81,7 @@ class Evaluation:
     by_category: dict[str, dict[str, Acceptance]]
     standalone: dict[int, StandaloneQuality]
     task: dict[int, dict[str, TaskAccuracy]] = field(default_factory=dict)
+    cold: StandaloneQuality | None = None
 
     def total(self, shape: str) -> Acceptance:
         total = Acceptance()
@@ -92,7 +94,8 @@ class Evaluation:
         acceptance_length, forwards, draft_ms (mean time of a draft), accepted (verifications by number of accepted
         drafts), by_position (share accepted at each depth where the one before was) and by_category
         (acceptance_length); `standalone`: for each cut the questions and the means that `StandaloneQuality` describes;
-        and `task`: for each cut and category the questions and the shares that `TaskAccuracy` describes.
+        `cold`: the same without memory (null: not measured); and `task`: for each cut and category the questions and
+        the shares that `TaskAccuracy` describes.
         """
         shapes = {}
         for name, categories in self.by_category.items():
@@ -112,10 +115,8 @@ class Evaluation:
             "left_out": self.left_out,
             "acceptance_length": shapes[list(shapes)[-1]]["acceptance_length"],
             "shapes": shapes,
-            "standalone": {
-                str(cut): {"questions": part.questions, **{name: round(value, 4) for name, value in part.means.items()}}
-                for cut, part in self.standalone.items()
-            },
+            "standalone": {str(cut): _rounded(part) for cut, part in self.standalone.items()},
+            "cold": None if self.cold is None else _rounded(self.cold),
             "task": {
                 str(cut): {
                     category: {
@@ -127,6 +128,10 @@ class Evaluation:
                 for cut, categories in self.task.items()
             },
         }
+
+
+def _rounded(part: StandaloneQuality) -> dict[str, Any]:
+    return {"questions": part.questions, **{name: round(value, 4) for name, value in part.means.items()}}
 
 
 def find_checkpoint(name: str, files: ModelFiles) -> Path:
@@ -189,10 +194,11 @@ def evaluate(name: str, questions_path: Path, options: EvaluationOptions, progre
     acceptance = _replay_all(subject, answered, shapes, progress)
     cuts = options.standalone_tokens and name != NONE
     standalone = _cut_all(subject, answered, options.standalone_tokens, progress) if cuts else {}
+    cold = _begin_cold(subject, answered, options.standalone_tokens) if cuts and checkpoint is not None else None
     task: dict[int, dict[str, TaskAccuracy]] = {}
     if options.task_tokens and name != NONE:
         task = _check_results(subject, questions, files, options, progress)
-    return Evaluation(name, files.target_id, len(questions), left_out, acceptance, standalone, task)
+    return Evaluation(name, files.target_id, len(questions), left_out, acceptance, standalone, task, cold)
 
 
 def _replay_all(
@@ -217,6 +223,13 @@ def _cut_all(
                 result.merge(standalone_quality(subject, question.prompt, question.answer, cut, length))
             bar.advance(1)
     return results
+
+
+def _begin_cold(subject: Subject, answered: Sequence[AnsweredQuestion], length: int) -> StandaloneQuality:
+    result = StandaloneQuality()
+    for question in answered:
+        result.merge(standalone_quality(subject, question.prompt, question.answer, 0, length, memory=False))
+    return result
 
 
 def _check_results(
@@ -259,9 +272,12 @@ def format_table(evaluation: Evaluation) -> str:
     noun = "question" if evaluation.questions == 1 else "questions"
     left_out = f", {evaluation.left_out} left out" if evaluation.left_out else ""
     lines.append(f"{evaluation.questions} {noun}{left_out}; tokens per target forward, the bonus token included")
-    for cut, part in evaluation.standalone.items():
+    alone = {f"after {cut} tokens": part for cut, part in evaluation.standalone.items()}
+    if evaluation.cold is not None:
+        alone["without memory"] = evaluation.cold
+    for where, part in alone.items():
         means = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in part.means.items())
-        lines.append(f"alone after {cut} tokens ({part.questions}): {means}")
+        lines.append(f"alone {where} ({part.questions}): {means}")
     for cut, accuracies in evaluation.task.items():
         for category, accuracy in accuracies.items():
             shares = ", ".join(f"{name.replace('_', ' ')} {share:.2f}" for name, share in accuracy.shares.items())

@@ -57,9 +57,12 @@ def repeated_share(tokens: Sequence[int]) -> float | None:
 
 @torch.inference_mode()
 def standalone_quality(
-    subject: Subject, prompt: Sequence[int], answer: Sequence[int], cut: int, length: int
+    subject: Subject, prompt: Sequence[int], answer: Sequence[int], cut: int, length: int, *, memory: bool = True
 ) -> StandaloneQuality:
     """One answer, cut after `cut` tokens; `length` tokens are written alone.
+
+    Args:
+        memory: whether the drafter has that of what was before.
 
     Answers that end less than 8 tokens behind the cut are not counted.
     """
@@ -69,7 +72,7 @@ def standalone_quality(
         return quality
     quality.questions = 1
     known = [*prompt, *answer[:cut]]
-    written = subject.write(known, length)
+    written = subject.write(known, length, memory=memory)
     for first in FIRST:
         if len(rest) >= first:
             equal = sum(ours == theirs for ours, theirs in zip(written[:first], rest[:first], strict=False))

@@ -48,8 +48,10 @@ def test_results_add_up(tmp_path: Path, files: ModelFiles) -> None:
     assert tree["acceptance_length"] == pytest.approx(accepted / tree["forwards"] + 1, abs=1e-4)
     assert set(content["standalone"]) == {"8", "32", "64"}
     assert content["standalone"]["64"] == {"questions": 0}  # no answer reaches so far
+    assert content["cold"]["questions"] == 6
     table = format_table(result)
     assert "alone after 8 tokens" in table
+    assert "alone without memory (6)" in table
     assert "chain of 4" in table
     assert "6 questions" in table
     assert evaluate(str(path), questions, options(files, limit=3), SilentProgress()).by_category == result.by_category

@@ -25,11 +25,11 @@ def test_repetition_is_the_share_of_grams_seen_before() -> None:
 
 def test_who_writes_the_targets_own_words_agrees(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = DrafterSubject(*checkpoint(files, 1), torch.float32)
-    monkeypatch.setattr(DrafterSubject, "write", lambda *_: ANSWER[8:24])
+    monkeypatch.setattr(DrafterSubject, "write", lambda *_, **__: ANSWER[8:24])
     means = standalone_quality(subject, PROMPT, ANSWER, 8, 16).means
     assert means["agreement_8"] == means["agreement_16"] == 1.0
     assert means["repeated"] == means["target_repeated"] == 0.0
-    monkeypatch.setattr(DrafterSubject, "write", lambda *_: [3] * 16)
+    monkeypatch.setattr(DrafterSubject, "write", lambda *_, **__: [3] * 16)
     means = standalone_quality(subject, PROMPT, ANSWER, 8, 16).means
     assert means["agreement_8"] == 0.0
     assert means["repeated"] == pytest.approx(12 / 13)
@@ -38,7 +38,7 @@ def test_who_writes_the_targets_own_words_agrees(files: ModelFiles, monkeypatch:
 def test_likelihood_is_the_targets(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = DrafterSubject(*checkpoint(files, 0), torch.float32)
     written = ANSWER[8:18]
-    monkeypatch.setattr(DrafterSubject, "write", lambda *_: written)
+    monkeypatch.setattr(DrafterSubject, "write", lambda *_, **__: written)
     means = standalone_quality(subject, PROMPT, ANSWER, 8, 10).means
     ids = [*PROMPT, *ANSWER[:18]]
     with torch.inference_mode():
@@ -73,6 +73,17 @@ def test_a_drafter_writes_as_long_as_it_is_asked_to(files: ModelFiles, reused: i
     assert quality.questions == 1
     assert set(quality.means) >= {"agreement_8", "agreement_16", "repeated", "log_likelihood"}
     assert standalone_quality(subject, PROMPT, ANSWER, 35, 30).questions == 0
+
+
+@pytest.mark.parametrize(("kind", "reused"), [("moa", 0), ("moa", 2), ("eagle2", 0), ("independent", 0)])
+def test_what_is_written_without_memory_depends_on_the_tokens_alone(
+    files: ModelFiles, kind: str, reused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = DrafterSubject(*checkpoint(files, reused, kind), torch.float32)
+    cold, warm = subject.write(PROMPT, 20, memory=False), subject.write(PROMPT, 20)
+    assert (cold == warm) == (kind == "independent")
+    monkeypatch.setattr(subject, "_read", None)  # the target is not asked
+    assert subject.write(PROMPT, 20, memory=False) == cold
 
 
 def test_means_merge_by_weight() -> None:
