@@ -69,8 +69,9 @@ def test_from_conversations_to_an_evaluated_drafter(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "r.json").read_text())["acceptance_length"] >= 1
     card = tmp_path / "out" / "README.md"
     for _ in range(2):
-        result = runner.invoke(cli, [*arguments, "-", "--card", str(card)], catch_exceptions=False)
+        result = runner.invoke(cli, [*arguments, "-", "--card", str(card), "--unguarded"], catch_exceptions=False)
     assert card.read_text().count("depth, chain of 5") == card.read_text().count("## Acceptance") == 1
+    assert " --unguarded`" in card.read_text()  # the card's command gives the card's figures
     assert json.loads(result.stdout)["questions"] == 1
     questions.write_text(json.dumps({"turns": ["w1 w2 w3"], "final_answer": "3"}) + "\n")
     result = runner.invoke(cli, [*arguments, "-", "--task-tokens", "12"], catch_exceptions=False)

@@ -187,11 +187,12 @@ def evaluate(
     if card is not None:
         from moa_training.card import add_acceptance
 
-        tree_options = f"--chain {chain} --nodes {nodes} --depth {depth} --breadth {breadth}"
+        shape = f"--chain {chain} --nodes {nodes} --depth {depth} --breadth {breadth}{' --copies' if copies else ''}"
         limits = (
             f"--answer-tokens {answer_tokens} --prompt-tokens {prompt_tokens}{f' --limit {limit}' if limit else ''}"
+            f"{' --unguarded' if unguarded else ''}"
         )
-        add_acceptance(card, format_table(result), f"moa-train evaluate {checkpoint} QUESTIONS {tree_options} {limits}")
+        add_acceptance(card, format_table(result), f"moa-train evaluate {checkpoint} QUESTIONS {shape} {limits}")
     if json_file is not None and str(json_file) == "-":
         click.echo(text)
         return
