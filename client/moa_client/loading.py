@@ -14,11 +14,12 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import BaselineState, Checkpoint, DrafterConfig, DraftState, fresh_tensors, load_checkpoint
 from moa_shared.drafting import CHAIN, CopyGuesser, GrowthShape, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.errors import ConfigError, MismatchError, ModelSourceError, NotFoundError
+from moa_shared.errors import ConfigError, MismatchError, ModelSourceError
 from moa_shared.models import ModelFiles, load_part, load_target_model, load_tokenizer
 from moa_shared.models.end_of_text import end_of_text
 from moa_shared.models.loading import EMBEDDINGS, HEAD
 from moa_shared.progress import Progress
+from moa_shared.shipped import DEFAULT_DRAFTER
 from moa_shared.wire import check_identity
 
 from moa_client.drafters import ClientDrafter, LookupDrafter, MoaDrafter, Recipe
@@ -114,14 +115,8 @@ def _check_draft_size(settings: ClientSettings, most: int) -> None:
 
 def _checkpoint(settings: ClientSettings, sources: Sources, progress: Progress) -> Checkpoint | None:
     files = sources.files
-    if settings.drafter != "default":
-        path = named_drafter(settings, files)
-        if path is None:
-            raise NotFoundError(
-                f"No {settings.drafter} drafter comes with the package for {files.target_id}.",
-                hint="Leave --drafter out: then it is the server's.",
-            )
-        checkpoint = load_checkpoint(path)
+    if settings.drafter != DEFAULT_DRAFTER:
+        checkpoint = load_checkpoint(named_drafter(settings, files))
         if checkpoint.config.target_fingerprint not in ("", files.fingerprint):
             raise MismatchError(
                 "target that the drafter was trained for",

@@ -20,7 +20,7 @@ from moa_shared.models.gguf import entry_of, is_converted
 from moa_shared.models.manifest import MANIFEST, check_manifest
 from moa_shared.models.packaged import DEFAULT_MODEL
 from moa_shared.progress import Progress
-from moa_shared.shipped import DEFAULT_DRAFTER, SHIPPED_DRAFTERS, shipped_drafter
+from moa_shared.shipped import DEFAULT_DRAFTER, SHIPPED_DRAFTERS, require_shipped_drafter, shipped_drafter
 from moa_shared.wire import PROTOCOL_VERSION
 
 from moa_client.fetching import Wanted, fetch, find_fetched
@@ -96,10 +96,15 @@ def resolve_sources(settings: ClientSettings, served: pb.DescribeResponse, progr
     return Sources(served, files, _shipped(settings, served.identity))
 
 
-def named_drafter(settings: ClientSettings, files: ModelFiles) -> Path | None:
-    """The file of --drafter: a path, or one of the package's; None: none comes with the package for this target."""
+def named_drafter(settings: ClientSettings, files: ModelFiles) -> Path:
+    """The file that --drafter names: a path, or one of the package's by its name.
+
+    Raises:
+        NotFoundError: none of that name comes with the package for this target.
+    """
     if settings.drafter in SHIPPED_DRAFTERS:
-        return shipped_drafter(files.fingerprint, settings.drafter)
+        hint = "Leave --drafter out: then it is the server's."
+        return require_shipped_drafter(files.fingerprint, files.target_id, settings.drafter, hint=hint)
     return Path(settings.drafter)
 
 
@@ -109,7 +114,7 @@ def _named(settings: ClientSettings, progress: Progress) -> ModelFiles | None:
 
 def _shipped(settings: ClientSettings, identity: pb.Identity) -> Path | None:
     """The package's drafter that the server has, if it has one of them."""
-    if settings.drafter != DEFAULT_DRAFTER:
+    if settings.drafter != DEFAULT_DRAFTER or not identity.drafter_fingerprint:
         return None
     root, served = cache_root(settings.cache_dir), identity.drafter_fingerprint.hex()
     paths = (shipped_drafter(identity.target_fingerprint.hex(), name) for name in SHIPPED_DRAFTERS)
@@ -118,11 +123,11 @@ def _shipped(settings: ClientSettings, identity: pb.Identity) -> Path | None:
 
 def _wanted(settings: ClientSettings, identity: pb.Identity, *, have_files: bool, have_drafter: bool) -> Wanted:
     drafts_itself = settings.drafter not in ("lookup", "none")
-    if settings.drafter == "default":
+    if settings.drafter == DEFAULT_DRAFTER:
         drafts_itself = bool(identity.drafter_fingerprint)
     return Wanted(
         target=drafts_itself and not have_files,
-        drafter=drafts_itself and settings.drafter == "default" and not have_drafter,
+        drafter=drafts_itself and settings.drafter == DEFAULT_DRAFTER and not have_drafter,
         precision=settings.parts,
     )
 
@@ -146,9 +151,9 @@ def _find_default(root: Path) -> ModelFiles | None:
 
 def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path) -> pb.DescribeResponse:
     """What a server of this target would say that has the drafter that this device has."""
-    drafter = named_drafter(settings, files)
-    if drafter is None or not drafter.is_file():
-        drafter = shipped_drafter(files.fingerprint)
+    drafter = shipped_drafter(files.fingerprint)
+    if settings.drafter != DEFAULT_DRAFTER and (named := named_drafter(settings, files)).is_file():
+        drafter = named
     return pb.DescribeResponse(
         protocol_version=PROTOCOL_VERSION,
         identity=pb.Identity(

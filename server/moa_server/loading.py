@@ -10,11 +10,11 @@ import torch
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafter.config import EAGLE2
-from moa_shared.errors import CheckpointError, ConfigError, NotFoundError
+from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, load_target_model, load_tokenizer, resolve
 from moa_shared.models.end_of_text import end_of_text
 from moa_shared.progress import Progress
-from moa_shared.shipped import DEFAULT_DRAFTER, SHIPPED_DRAFTERS, shipped_drafter
+from moa_shared.shipped import DEFAULT_DRAFTER, SHIPPED_DRAFTERS, require_shipped_drafter, shipped_drafter
 
 from moa_server.drafter_files import DrafterFile, DrafterFiles
 from moa_server.host import Host, Served
@@ -90,12 +90,10 @@ def drafter_path(spec: str, files: ModelFiles) -> Path | None:
         return None
     if spec not in SHIPPED_DRAFTERS:
         return Path(spec)
-    path = shipped_drafter(files.fingerprint, spec)
-    if path is None and spec != DEFAULT_DRAFTER:
-        raise NotFoundError(
-            f"No {spec} drafter comes with the package for {files.target_id}.",
-            hint="Train one with moa-train fit, or leave --drafter out.",
-        )
+    if spec != DEFAULT_DRAFTER:
+        hint = "Train one with moa-train fit, or leave --drafter out."
+        return require_shipped_drafter(files.fingerprint, files.target_id, spec, hint=hint)
+    path = shipped_drafter(files.fingerprint)
     if path is None:
         log.warning("no drafter is shipped for this target: clients get no memory", target=files.target_id)
     return path

@@ -6,6 +6,8 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
+from moa_shared.errors import NotFoundError
+
 CONFIG_KEY = "moa_drafter_config"  # in the metadata of the safetensors file, written by moa_shared.drafter
 DEFAULT_DRAFTER = "default"
 DEEP_DRAFTER = "deep"  # reuses many more of the target's layers: slower, and better at going on alone
@@ -31,3 +33,15 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
         if json.loads(metadata.get(CONFIG_KEY, "{}")).get("target_fingerprint") == target_fingerprint:
             return path
     return None
+
+
+def require_shipped_drafter(target_fingerprint: str, target_id: str, name: str, *, hint: str) -> Path:
+    """As `shipped_drafter`, where one was asked for by name.
+
+    Raises:
+        NotFoundError: none comes with the package for this target; `hint` says what to do.
+    """
+    path = shipped_drafter(target_fingerprint, name)
+    if path is None:
+        raise NotFoundError(f"No {name} drafter comes with the package for {target_id}.", hint=hint)
+    return path

@@ -57,8 +57,10 @@ def standalone_table(evaluations: dict[str, dict[str, Any]]) -> str:
     names = [*_MEASURES.values(), "target's own 4-grams"]
     lines = [f"| drafter | cut | {' | '.join(names)} |", "| --- |" + " ---: |" * (len(names) + 1)]
     for name, evaluation in evaluations.items():
-        cuts = {**evaluation.get("standalone", {}), "cold": evaluation.get("cold")}
-        for cut, values in ((cut, values) for cut, values in cuts.items() if values):
+        cuts = dict(evaluation.get("standalone", {}))
+        if evaluation.get("cold"):
+            cuts["cold"] = evaluation["cold"]
+        for cut, values in cuts.items():
             cells = [_cell(values.get(key)) for key in (*_MEASURES, "target_repeated")]
             lines.append(f"| {name} | {cut} | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.errors import DataError, MismatchError, NotFoundError
+from moa_shared.errors import DataError, MismatchError
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.progress import Progress
-from moa_shared.shipped import SHIPPED_DRAFTERS, shipped_drafter
+from moa_shared.shipped import SHIPPED_DRAFTERS, require_shipped_drafter
 
 from moa_training.acceptance import Acceptance, DrafterSubject, LookupSubject, Shape, Subject
 from moa_training.questions import AnsweredQuestion, Question, answer_questions, read_questions, stop_tokens
@@ -141,13 +141,8 @@ def find_checkpoint(name: str, files: ModelFiles) -> Path:
         NotFoundError: no such checkpoint.
     """
     if name in SHIPPED_DRAFTERS:
-        path = shipped_drafter(files.fingerprint, name)
-        if path is None:
-            raise NotFoundError(
-                f"No {name} drafter comes with the package for {files.target_id}.",
-                hint="Train one with moa-train fit.",
-            )
-        return path
+        hint = "Train one with moa-train fit."
+        return require_shipped_drafter(files.fingerprint, files.target_id, name, hint=hint)
     given = Path(name)
     return given / "drafter.safetensors" if given.is_dir() else given
 
@@ -194,7 +189,9 @@ def evaluate(name: str, questions_path: Path, options: EvaluationOptions, progre
     acceptance = _replay_all(subject, answered, shapes, progress)
     cuts = options.standalone_tokens and name != NONE
     standalone = _cut_all(subject, answered, options.standalone_tokens, progress) if cuts else {}
-    cold = _begin_cold(subject, answered, options.standalone_tokens) if cuts and checkpoint is not None else None
+    cold = None
+    if cuts and checkpoint is not None:
+        cold = _begin_cold(subject, answered, options.standalone_tokens, progress)
     task: dict[int, dict[str, TaskAccuracy]] = {}
     if options.task_tokens and name != NONE:
         task = _check_results(subject, questions, files, options, progress)
@@ -225,10 +222,14 @@ def _cut_all(
     return results
 
 
-def _begin_cold(subject: Subject, answered: Sequence[AnsweredQuestion], length: int) -> StandaloneQuality:
+def _begin_cold(
+    subject: Subject, answered: Sequence[AnsweredQuestion], length: int, progress: Progress
+) -> StandaloneQuality:
     result = StandaloneQuality()
-    for question in answered:
-        result.merge(standalone_quality(subject, question.prompt, question.answer, 0, length, memory=False))
+    with progress.task("going on without memory", len(answered)) as bar:
+        for question in answered:
+            result.merge(standalone_quality(subject, question.prompt, question.answer, 0, length, memory=False))
+            bar.advance(1)
     return result
 
 
