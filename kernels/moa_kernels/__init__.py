@@ -1,0 +1,29 @@
+"""Kernels for large language models on CPUs: 4- and 8-bit weights, integer products, rows that are exact in any batch."""
+
+from moa_kernels.blocks import GROUP, Q4_1, Q8_0, QuantisedMatrix, quantised
+from moa_kernels.cache import Cache
+from moa_kernels.errors import KernelError
+from moa_kernels.linear import Linear, norm
+from moa_kernels.rotary import Rotary
+from moa_kernels.segment import Segment
+from moa_kernels.stack import Layer, Stack, StackShape
+from moa_kernels.threads import set_threads, threads
+
+__all__ = [
+    "GROUP",
+    "Q4_1",
+    "Q8_0",
+    "Cache",
+    "KernelError",
+    "Layer",
+    "Linear",
+    "QuantisedMatrix",
+    "Rotary",
+    "Segment",
+    "Stack",
+    "StackShape",
+    "norm",
+    "quantised",
+    "set_threads",
+    "threads",
+]

@@ -1,0 +1,93 @@
+"""The C structures and functions of csrc/kernels.h, as ctypes sees them. Nothing is checked here: callers do."""
+
+from __future__ import annotations
+
+import ctypes as ct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FLOAT32, Q4_1, Q8_0 = 0, 1, 2
+PAGE_ROWS = 64
+NO_MEMORY = -1
+
+
+class CLinear(ct.Structure):
+    _fields_ = (
+        ("kind", ct.c_int32),
+        ("outputs", ct.c_int32),
+        ("inputs", ct.c_int32),
+        ("tiles", ct.c_void_p),
+        ("bias", ct.c_void_p),
+    )
+
+
+class CLayer(ct.Structure):
+    _fields_ = (
+        ("attention_norm", ct.c_void_p),
+        ("mlp_norm", ct.c_void_p),
+        ("query_norm", ct.c_void_p),
+        ("key_norm", ct.c_void_p),
+        ("qkv", CLinear),
+        ("out", CLinear),
+        ("gate_up", CLinear),
+        ("down", CLinear),
+    )
+
+
+class CStack(ct.Structure):
+    _fields_ = (
+        *((name, ct.c_int32) for name in ("hidden", "inner", "heads", "kv_heads", "head_dim", "layers")),
+        ("half", ct.c_int32),
+        ("reads_memory", ct.c_int32),
+        ("eps", ct.c_float),
+        ("layer", ct.POINTER(CLayer)),
+    )
+
+
+class CCache(ct.Structure):
+    _fields_ = (
+        *((name, ct.c_int32) for name in ("layers", "kv_heads", "head_dim", "half")),
+        ("pages", ct.c_void_p),
+    )
+
+
+class CSegment(ct.Structure):
+    _fields_ = (
+        ("rows", ct.c_int32),
+        ("first_slot", ct.c_int32),
+        *((name, ct.c_void_p) for name in ("pages", "seen", "tail_start", "tail")),
+    )
+
+
+_INT, _POINTER = ct.c_int, ct.c_void_p
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "moa_run": (_INT, [ct.POINTER(CStack), _INT, *[_POINTER] * 4, _INT, ct.POINTER(CSegment), _INT, _POINTER, _INT]),
+    "moa_linear": (_INT, [ct.POINTER(CLinear), _INT, _POINTER, _POINTER, _INT]),
+    "moa_norm": (None, [_INT, _INT, ct.c_float, _POINTER, _POINTER, _POINTER]),
+    "moa_pack": (None, [_INT, _INT, _INT, _POINTER, _POINTER]),
+    "moa_cache_write": (None, [ct.POINTER(CCache), _INT, _INT, _INT, _POINTER, _POINTER]),
+    "moa_cache_read": (None, [ct.POINTER(CCache), _INT, _INT, _POINTER]),
+    "moa_cache_move": (None, [ct.POINTER(CCache), _INT, _POINTER, _POINTER]),
+}
+
+
+def declare(library: ct.CDLL) -> ct.CDLL:
+    """Gives the library's functions their types."""
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def address(array: npt.NDArray[Any] | None) -> int | None:
+    """Where an array's numbers lie; the caller keeps it alive."""
+    return None if array is None else array.ctypes.data
+
+
+def aligned_zeros(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Zeroed bytes that begin at a multiple of 64, so that no vector lies across two cache lines."""
+    memory = np.zeros(nbytes + 63, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + nbytes]

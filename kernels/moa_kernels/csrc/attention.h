@@ -1,0 +1,159 @@
+// Attention of one session's rows over its own pages of keys and values.
+//
+// Keys lie in blocks of 16, transposed, so that a score is one chain of products down the head; values lie row by row,
+// so that an output is one chain of products over the slots in ascending order. A slot that a row does not see is not
+// part of its sums, so the rest of a draft tree changes nothing.
+#pragma once
+
+#define PAGE_BLOCKS (MOA_PAGE_ROWS / MOA_LANES)
+
+// Where a layer's keys and values of one key/value head begin within a page; values follow the keys.
+static size_t head_offset(int head_dim, int kv_heads, int layer, int head) {
+    return ((size_t)layer * kv_heads + head) * 2 * MOA_PAGE_ROWS * head_dim;
+}
+static size_t key_index(int head_dim, int slot, int i) {  // within a page
+    slot %= MOA_PAGE_ROWS;
+    return ((size_t)(slot / MOA_LANES) * head_dim + i) * MOA_LANES + slot % MOA_LANES;
+}
+static size_t value_index(int head_dim, int slot) {
+    return (size_t)(MOA_PAGE_ROWS + slot % MOA_PAGE_ROWS) * head_dim;
+}
+
+INLINE vec load_kv(int half, const void *at, size_t index) {
+    return half ? v_load_half((const uint16_t *)at + index) : v_load((const float *)at + index);
+}
+
+static void store_keys_values(int half, int head_dim, void *head, int slot, const float *keys, const float *values) {
+    size_t value = value_index(head_dim, slot);
+    if (half) {
+        uint16_t *to = head, rounded[MOA_LANES];
+        for (int i = 0; i < head_dim; i += MOA_LANES) {
+            v_store_half(rounded, v_load(keys + i));
+            for (int j = 0; j < MOA_LANES; j++) to[key_index(head_dim, slot, i + j)] = rounded[j];
+            v_store_half(to + value + i, v_load(values + i));
+        }
+    } else {
+        float *to = head;
+        for (int i = 0; i < head_dim; i++) to[key_index(head_dim, slot, i)] = keys[i];
+        memcpy(to + value, values, (size_t)head_dim * sizeof(float));
+    }
+}
+
+// What a block of queries of one key/value head needs.
+typedef struct {
+    int head_dim;
+    size_t offset;        // of this layer and head in a page, in elements
+    void *const *pages;
+    const float *query[QUERIES_MOST];
+    float *output[QUERIES_MOST];
+    int seen[QUERIES_MOST], tail_count[QUERIES_MOST];
+    const int32_t *tail[QUERIES_MOST];
+    float *scores;        // [queries, stride]
+    int stride;
+} block_t;
+
+INLINE const void *page_of(const block_t *b, int half, int slot) {
+    const char *page = b->pages[slot / MOA_PAGE_ROWS];
+    return page + b->offset * (half ? sizeof(uint16_t) : sizeof(float));
+}
+
+// scores[query][slot] for all slots of the blocks of 16 up to `slots`.
+INLINE void score_all(int queries, int half, const block_t *b, int slots) {
+    const int head_dim = b->head_dim;
+    for (int slot = 0; slot < slots; slot += 2 * MOA_LANES) {  // pages hold an even number of blocks
+        const void *page = page_of(b, half, slot);
+        size_t first = key_index(head_dim, slot, 0), second = first + (size_t)head_dim * MOA_LANES;
+        vec sums[QUERIES_MOST][2];
+        UNROLL for (int q = 0; q < queries; q++) sums[q][0] = sums[q][1] = v_set(0.f);
+        for (int i = 0; i < head_dim; i++) {
+            vec keys0 = load_kv(half, page, first + (size_t)i * MOA_LANES);
+            vec keys1 = load_kv(half, page, second + (size_t)i * MOA_LANES);
+            UNROLL for (int q = 0; q < queries; q++) {
+                vec factor = v_set(b->query[q][i]);
+                sums[q][0] = v_fma(keys0, factor, sums[q][0]);
+                sums[q][1] = v_fma(keys1, factor, sums[q][1]);
+            }
+        }
+        UNROLL for (int q = 0; q < queries; q++) {
+            v_store(b->scores + (size_t)q * b->stride + slot, sums[q][0]);
+            v_store(b->scores + (size_t)q * b->stride + slot + MOA_LANES, sums[q][1]);
+        }
+    }
+}
+
+// exp(score - largest) of what a query sees, its tail moved up behind the rest; the sum of these.
+static float soften(const block_t *b, int q) {
+    float *scores = b->scores + (size_t)q * b->stride;
+    int seen = b->seen[q], count = seen + b->tail_count[q], padded = (count + MOA_LANES - 1) / MOA_LANES * MOA_LANES;
+    for (int j = 0; j < b->tail_count[q]; j++) scores[seen + j] = scores[b->tail[q][j]];  // ascending: none is lost
+    for (int j = count; j < padded; j++) scores[j] = -1e30f;
+    vec largest = v_set(-1e30f), sum = v_set(0.f);
+    for (int j = 0; j < padded; j += MOA_LANES) largest = v_max(largest, v_load(scores + j));
+    largest = v_set(v_maximum(largest));
+    for (int j = 0; j < padded; j += MOA_LANES) {
+        vec weight = v_exp(v_sub(v_load(scores + j), largest));
+        v_store(scores + j, weight);
+        sum = v_add(sum, weight);
+    }
+    return v_sum(sum);
+}
+
+// `wide` vectors of the outputs from dimension `at` on.
+INLINE void mix_values(int queries, int wide, int half, const block_t *b, int common, const float *sums, int at) {
+    vec mixed[QUERIES_MOST][VALUES_WIDE];
+    UNROLL for (int q = 0; q < queries; q++)
+        UNROLL for (int w = 0; w < wide; w++) mixed[q][w] = v_set(0.f);
+    for (int slot = 0; slot < common; slot++) {
+        const void *page = page_of(b, half, slot);
+        size_t value = value_index(b->head_dim, slot) + at;
+        vec values[VALUES_WIDE];
+        UNROLL for (int w = 0; w < wide; w++) values[w] = load_kv(half, page, value + (size_t)w * MOA_LANES);
+        UNROLL for (int q = 0; q < queries; q++) {
+            vec weight = v_set(b->scores[(size_t)q * b->stride + slot]);
+            UNROLL for (int w = 0; w < wide; w++) mixed[q][w] = v_fma(values[w], weight, mixed[q][w]);
+        }
+    }
+    UNROLL for (int q = 0; q < queries; q++) {
+        for (int j = common; j < b->seen[q] + b->tail_count[q]; j++) {
+            int slot = j < b->seen[q] ? j : b->tail[q][j - b->seen[q]];
+            const void *page = page_of(b, half, slot);
+            vec weight = v_set(b->scores[(size_t)q * b->stride + j]);
+            UNROLL for (int w = 0; w < wide; w++)
+                mixed[q][w] = v_fma(load_kv(half, page, value_index(b->head_dim, slot) + at + (size_t)w * MOA_LANES),
+                                    weight, mixed[q][w]);
+        }
+        UNROLL for (int w = 0; w < wide; w++)
+            v_store(b->output[q] + at + w * MOA_LANES, v_mul(mixed[q][w], v_set(1.f / sums[q])));
+    }
+}
+
+INLINE void attend_block(int queries, int half, const block_t *b) {
+    int slots = 0, common = b->seen[0];
+    float sums[QUERIES_MOST];
+    for (int q = 0; q < queries; q++) {
+        int most = b->tail_count[q] ? b->tail[q][b->tail_count[q] - 1] + 1 : b->seen[q];
+        if (most > slots) slots = most;
+        if (b->seen[q] < common) common = b->seen[q];
+    }
+    score_all(queries, half, b, slots);
+    for (int q = 0; q < queries; q++) sums[q] = soften(b, q);
+    int at = 0;
+    for (; at + VALUES_WIDE * MOA_LANES <= b->head_dim; at += VALUES_WIDE * MOA_LANES)
+        mix_values(queries, VALUES_WIDE, half, b, common, sums, at);
+    for (; at < b->head_dim; at += MOA_LANES) mix_values(queries, 1, half, b, common, sums, at);
+}
+
+#define EACH_PRECISION(queries)                                    \
+    case queries:                                                  \
+        if (half) attend_block(queries, 1, b);                     \
+        else attend_block(queries, 0, b);                          \
+        break;
+
+static void attend(int queries, int half, const block_t *b) {
+    switch (queries) {
+        EACH_PRECISION(1) EACH_PRECISION(2) EACH_PRECISION(3)
+#if QUERIES_MOST > 3
+        EACH_PRECISION(4) EACH_PRECISION(5) EACH_PRECISION(6)
+#endif
+    }
+}

@@ -1,0 +1,364 @@
+// The kernels of one instruction set: what kernels.h declares.
+#include "kernels.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#if defined(MOA_VARIANT_AVX512) || defined(MOA_VARIANT_AMX)
+#include "simd_avx512.h"
+#include "simd_x86.h"
+#elif defined(MOA_VARIANT_AVX2) || defined(MOA_VARIANT_AVXVNNI)
+#include "simd_avx2.h"
+#include "simd_x86.h"
+#elif defined(MOA_VARIANT_NEON)
+#include "simd_neon.h"
+#else
+#error "Define one MOA_VARIANT_..."
+#endif
+#include "parallel.h"
+#include "rows.h"
+#include "linear.h"
+#include "attention.h"
+
+static void *allocate(size_t bytes) {
+    void *memory = NULL;
+    return posix_memalign(&memory, 64, bytes ? bytes : 64) == 0 ? memory : NULL;
+}
+
+// ---------------------------------------------------------------- a forward
+
+typedef struct {
+    int session, kv_head, row, queries, head;  // `queries` heads from (row, head) on, row by row
+} attention_task_t;
+
+// Everything that the phases of a forward share. Each phase splits its rows, outputs or blocks over the threads.
+typedef struct {
+    const moa_stack_t *stack;
+    const moa_layer_t *layer;
+    int rows, layer_index, threads, score_stride;
+    const int32_t *positions;
+    const float *cosines, *sines;
+    const moa_segment_t *segments;
+    const int *segment_rows;  // first row of each segment
+    float *x;                 // [rows, hidden]
+    float *wide;              // [rows, max(qkv, 2 inner)]
+    float *narrow;            // [rows, max(hidden, heads head_dim, inner)]
+    float *scores;            // [threads, queries, score_stride]
+    activations_t codes;
+    const attention_task_t *tasks;
+} forward_t;
+
+static int query_width(const moa_stack_t *s) { return s->heads * s->head_dim; }
+static int qkv_width(const moa_stack_t *s) {
+    return (s->heads + (s->reads_memory ? 0 : 2 * s->kv_heads)) * s->head_dim;
+}
+
+static void quantise_for(const moa_linear_t *linear, const float *x, forward_t *f, int row) {
+    if (linear->kind != MOA_FLOAT32) quantise_row(linear->inputs, x, &f->codes, row);
+}
+
+static void norm_before_attention(void *context, int row, int worker) {
+    (void)worker;
+    forward_t *f = context;
+    int hidden = f->stack->hidden;
+    float *normed = f->narrow + (size_t)row * hidden;
+    norm_row(hidden, f->stack->eps, f->layer->attention_norm, f->x + (size_t)row * hidden, normed);
+    quantise_for(&f->layer->qkv, normed, f, row);
+}
+
+static void norm_before_mlp(void *context, int row, int worker) {
+    (void)worker;
+    forward_t *f = context;
+    int hidden = f->stack->hidden;
+    float *normed = f->narrow + (size_t)row * hidden;
+    norm_row(hidden, f->stack->eps, f->layer->mlp_norm, f->x + (size_t)row * hidden, normed);
+    quantise_for(&f->layer->gate_up, normed, f, row);
+}
+
+// Norms, rotates and scales a row's queries; norms, rotates and stores its keys, stores its values.
+static void place_row(void *context, int row, int worker) {
+    (void)worker;
+    forward_t *f = context;
+    const moa_stack_t *s = f->stack;
+    int dim = s->head_dim, session = 0;
+    float *heads = f->wide + (size_t)row * qkv_width(s);
+    const float *cosines = f->cosines + (size_t)f->positions[row] * (dim / 2);
+    const float *sines = f->sines + (size_t)f->positions[row] * (dim / 2);
+    int turned = s->heads + (s->reads_memory ? 0 : s->kv_heads);
+    for (int h = 0; h < turned; h++) {
+        const float *norm = h < s->heads ? f->layer->query_norm : f->layer->key_norm;
+        if (norm) norm_row(dim, s->eps, norm, heads + h * dim, heads + h * dim);
+        rotate_head(dim, cosines, sines, heads + h * dim);
+    }
+    scale_row(query_width(s), 1.f / sqrtf((float)dim), heads);
+    if (s->reads_memory) return;
+    while (row >= f->segment_rows[session + 1]) session++;
+    const moa_segment_t *segment = f->segments + session;
+    int slot = segment->first_slot + row - f->segment_rows[session];
+    for (int h = 0; h < s->kv_heads; h++) {
+        size_t offset = head_offset(dim, s->kv_heads, f->layer_index, h);
+        char *page = segment->pages[slot / MOA_PAGE_ROWS];
+        store_keys_values(s->half, dim, page + offset * (s->half ? sizeof(uint16_t) : sizeof(float)), slot,
+                          heads + (s->heads + h) * dim, heads + (s->heads + s->kv_heads + h) * dim);
+    }
+}
+
+static void attend_task(void *context, int index, int worker) {
+    forward_t *f = context;
+    const moa_stack_t *s = f->stack;
+    const attention_task_t *task = f->tasks + index;
+    const moa_segment_t *segment = f->segments + task->session;
+    int dim = s->head_dim, group = s->heads / s->kv_heads, row = task->row, head = task->head;
+    block_t b = {.head_dim = dim, .pages = segment->pages, .stride = f->score_stride};
+    b.offset = head_offset(dim, s->kv_heads, f->layer_index, task->kv_head);
+    b.scores = f->scores + (size_t)worker * QUERIES_MOST * f->score_stride;
+    for (int q = 0; q < task->queries; q++) {
+        size_t at = (size_t)(f->segment_rows[task->session] + row);
+        int column = (task->kv_head * group + head) * dim;
+        b.query[q] = f->wide + at * qkv_width(s) + column;
+        b.output[q] = f->narrow + at * query_width(s) + column;
+        b.seen[q] = segment->seen[row];
+        b.tail[q] = segment->tail + segment->tail_start[row];
+        b.tail_count[q] = segment->tail_start[row + 1] - segment->tail_start[row];
+        if (++head == group) head = 0, row++;
+    }
+    attend(task->queries, s->half, &b);
+}
+
+static void quantise_attended(void *context, int row, int worker) {
+    (void)worker;
+    forward_t *f = context;
+    quantise_for(&f->layer->out, f->narrow + (size_t)row * query_width(f->stack), f, row);
+}
+
+static void add_residual(void *context, int row, int worker) {
+    (void)worker;
+    forward_t *f = context;
+    int hidden = f->stack->hidden;
+    add_row(hidden, f->x + (size_t)row * hidden, f->wide + (size_t)row * hidden);
+}
+
+static void activate(void *context, int row, int worker) {
+    (void)worker;
+    forward_t *f = context;
+    int inner = f->stack->inner;
+    swiglu_row(inner, f->wide + (size_t)row * 2 * inner, f->narrow + (size_t)row * inner);
+    quantise_for(&f->layer->down, f->narrow + (size_t)row * inner, f, row);
+}
+
+static void multiply(forward_t *f, const moa_linear_t *linear) {
+    product(linear, f->rows, f->narrow, &f->codes, f->wide, f->threads);
+}
+
+static void run_layer(forward_t *f, int tasks) {
+    parallel(f->threads, norm_before_attention, f, f->rows);
+    multiply(f, &f->layer->qkv);
+    parallel(f->threads, place_row, f, f->rows);
+    parallel(f->threads, attend_task, f, tasks);
+    parallel(f->threads, quantise_attended, f, f->rows);
+    multiply(f, &f->layer->out);
+    parallel(f->threads, add_residual, f, f->rows);
+    parallel(f->threads, norm_before_mlp, f, f->rows);
+    multiply(f, &f->layer->gate_up);
+    parallel(f->threads, activate, f, f->rows);
+    multiply(f, &f->layer->down);
+    parallel(f->threads, add_residual, f, f->rows);
+}
+
+// Splits each session's queries into blocks, by key/value head.
+static int list_tasks(const moa_stack_t *s, int segments, const moa_segment_t *segment, attention_task_t *tasks) {
+    int group = s->heads / s->kv_heads, count = 0;
+    for (int session = 0; session < segments; session++)
+        for (int kv_head = 0; kv_head < s->kv_heads; kv_head++)
+            for (int query = 0, most = segment[session].rows * group; query < most; query += QUERIES_MOST) {
+                int queries = most - query < QUERIES_MOST ? most - query : QUERIES_MOST;
+                tasks[count++] = (attention_task_t){session, kv_head, query / group, queries, query % group};
+            }
+    return count;
+}
+
+static int longest_context(int segments, const moa_segment_t *segment) {
+    int longest = 0;
+    for (int i = 0; i < segments; i++)
+        for (int row = 0; row < segment[i].rows; row++) {
+            int stop = segment[i].tail_start[row + 1], tail = stop - segment[i].tail_start[row];
+            int slots = tail ? segment[i].tail[stop - 1] + 1 : segment[i].seen[row];
+            if (slots > longest) longest = slots;
+        }
+    return longest;
+}
+
+static int most_of(int a, int b) { return a > b ? a : b; }
+
+int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positions, const float *cosines,
+            const float *sines, int segments, const moa_segment_t *segment, int state_layer, float *state,
+            int threads) {
+    const moa_stack_t *s = stack;
+    int widest = most_of(most_of(s->hidden, query_width(s)), s->inner), result = MOA_NO_MEMORY;
+    size_t wide = (size_t)rows * most_of(most_of(qkv_width(s), 2 * s->inner), s->hidden);
+    size_t narrow = (size_t)rows * widest, groups = narrow / MOA_GROUP + 1;
+    int blocks = segments * s->kv_heads + rows * s->heads / QUERIES_MOST + 1;
+    threads = begin_parallel(threads);
+    forward_t f = {.stack = s, .rows = rows, .threads = threads, .positions = positions, .cosines = cosines,
+                   .sines = sines, .segments = segment, .x = x};
+    f.score_stride = (longest_context(segments, segment) + 2 * MOA_LANES - 1) / (2 * MOA_LANES) * 2 * MOA_LANES + 16;
+    int *segment_rows = allocate(((size_t)segments + 1) * sizeof(int));
+    attention_task_t *tasks = allocate((size_t)blocks * sizeof(attention_task_t));
+    f.wide = allocate(wide * sizeof(float));
+    f.narrow = allocate(narrow * sizeof(float));
+    f.scores = allocate((size_t)threads * QUERIES_MOST * f.score_stride * sizeof(float));
+    f.codes = (activations_t){allocate(narrow), allocate(groups * 4), allocate(groups * 4), allocate(groups * 4)};
+    activations_t *c = &f.codes;
+    if (segment_rows && tasks && f.wide && f.narrow && f.scores && c->codes && c->scales && c->sums && c->totals) {
+        segment_rows[0] = 0;
+        for (int i = 0; i < segments; i++) segment_rows[i + 1] = segment_rows[i] + segment[i].rows;
+        f.segment_rows = segment_rows;
+        f.tasks = tasks;
+        int count = list_tasks(s, segments, segment, tasks);
+        for (int layer = 0; layer <= s->layers; layer++) {
+            if (layer == state_layer) memcpy(state, x, (size_t)rows * s->hidden * sizeof(float));
+            if (layer == s->layers) break;
+            f.layer = s->layer + layer;
+            f.layer_index = layer;
+            run_layer(&f, count);
+        }
+        result = MOA_OK;
+    }
+    free(segment_rows), free(tasks), free(f.wide), free(f.narrow), free(f.scores);
+    free(c->codes), free(c->scales), free(c->sums), free(c->totals);
+    end_parallel(threads);
+    return result;
+}
+
+// ---------------------------------------------------------------- single operations
+
+int moa_linear(const moa_linear_t *linear, int rows, const float *x, float *y, int threads) {
+    size_t groups = (size_t)rows * linear->inputs / MOA_GROUP + 1;
+    activations_t c = {NULL, NULL, NULL, NULL};
+    if (linear->kind != MOA_FLOAT32) {
+        c = (activations_t){allocate(groups * MOA_GROUP), allocate(groups * 4), allocate(groups * 4),
+                            allocate(groups * 4)};
+        if (!c.codes || !c.scales || !c.sums || !c.totals) {
+            free(c.codes), free(c.scales), free(c.sums), free(c.totals);
+            return MOA_NO_MEMORY;
+        }
+        for (int row = 0; row < rows; row++) quantise_row(linear->inputs, x + (size_t)row * linear->inputs, &c, row);
+    }
+    threads = begin_parallel(threads);
+    product(linear, rows, x, &c, y, threads);
+    end_parallel(threads);
+    free(c.codes), free(c.scales), free(c.sums), free(c.totals);
+    return MOA_OK;
+}
+
+void moa_norm(int rows, int width, float eps, const float *weight, const float *x, float *y) {
+    for (int row = 0; row < rows; row++)
+        norm_row(width, eps, weight, x + (size_t)row * width, y + (size_t)row * width);
+}
+
+// ---------------------------------------------------------------- packing
+
+// GGUF's blocks: Q4_1 is d, m (float16), 16 bytes (inputs 0-15 in the low, 16-31 in the high nibbles); Q8_0 is d, 32
+// integers. For float32 `blocks` is the matrix itself.
+static void pack_q4_1(int outputs, int groups, const uint8_t *blocks, uint8_t *tiles) {
+    for (int o = 0; o < outputs; o++)
+        for (int g = 0; g < groups; g++) {
+            const uint8_t *from = blocks + ((size_t)o * groups + g) * 20, *codes = from + 4;
+            uint8_t *to = tiles + ((size_t)(o / MOA_LANES) * groups + g) * Q4_1_TILE_GROUP;
+            int lane = o % MOA_LANES;
+            memcpy(to + 256 + 2 * lane, from, 2);
+            memcpy(to + 288 + 2 * lane, from + 2, 2);
+            for (int i = 0; i < MOA_GROUP; i++) {
+                uint8_t code = i < 16 ? codes[i] & 15 : codes[i - 16] >> 4;
+                to[64 * (i / 8) + 4 * lane + i % 4] |= (uint8_t)(i % 8 < 4 ? code : code << 4);
+            }
+        }
+}
+
+static void pack_q8_0(int outputs, int groups, const uint8_t *blocks, uint8_t *tiles) {
+    for (int o = 0; o < outputs; o++)
+        for (int g = 0; g < groups; g++) {
+            const uint8_t *from = blocks + ((size_t)o * groups + g) * 34;
+            uint8_t *to = tiles + ((size_t)(o / MOA_LANES) * groups + g) * Q8_0_TILE_GROUP;
+            int lane = o % MOA_LANES;
+            memcpy(to + 512 + 2 * lane, from, 2);
+            for (int i = 0; i < MOA_GROUP; i += 4) memcpy(to + 16 * i + 4 * lane, from + 2 + i, 4);
+        }
+}
+
+// `tiles` holds zeros.
+void moa_pack(int kind, int outputs, int inputs, const uint8_t *blocks, uint8_t *tiles) {
+    if (kind == MOA_Q4_1) {
+        pack_q4_1(outputs, inputs / MOA_GROUP, blocks, tiles);
+    } else if (kind == MOA_Q8_0) {
+        pack_q8_0(outputs, inputs / MOA_GROUP, blocks, tiles);
+    } else {
+        for (int o = 0; o < outputs; o++)
+            for (int i = 0; i < inputs; i++)
+                memcpy(tiles + (((size_t)(o / MOA_LANES) * inputs + i) * MOA_LANES + o % MOA_LANES) * 4,
+                       blocks + ((size_t)o * inputs + i) * 4, 4);
+    }
+}
+
+// ---------------------------------------------------------------- caches
+
+static char *cache_head(const moa_cache_t *c, int layer, int head, int slot) {
+    size_t size = c->half ? sizeof(uint16_t) : sizeof(float);
+    return (char *)c->pages[slot / MOA_PAGE_ROWS] + head_offset(c->head_dim, c->kv_heads, layer, head) * size;
+}
+
+void moa_cache_write(const moa_cache_t *cache, int layer, int slot, int rows, const float *keys, const float *values) {
+    for (int row = 0; row < rows; row++)
+        for (int head = 0; head < cache->kv_heads; head++) {
+            size_t at = ((size_t)row * cache->kv_heads + head) * cache->head_dim;
+            store_keys_values(cache->half, cache->head_dim, cache_head(cache, layer, head, slot + row), slot + row,
+                              keys + at, values + at);
+        }
+}
+
+// out: [rows, layers, kv_heads, 2, head_dim], keys before values.
+void moa_cache_read(const moa_cache_t *cache, int slot, int rows, float *out) {
+    int dim = cache->head_dim;
+    for (int row = slot; row < slot + rows; row++)
+        for (int layer = 0; layer < cache->layers; layer++)
+            for (int head = 0; head < cache->kv_heads; head++, out += 2 * dim) {
+                const void *from = cache_head(cache, layer, head, row);
+                size_t value = value_index(dim, row);
+                for (int i = 0; i < dim; i += MOA_LANES) {
+                    uint16_t halves[MOA_LANES];
+                    for (int j = 0; j < MOA_LANES; j++) {
+                        size_t key = key_index(dim, row, i + j);
+                        if (cache->half) halves[j] = ((const uint16_t *)from)[key];
+                        else out[i + j] = ((const float *)from)[key];
+                    }
+                    if (cache->half) v_store(out + i, v_load_half(halves));
+                    v_store(out + dim + i, load_kv(cache->half, from, value + i));
+                }
+            }
+}
+
+// Copies rows in the order given; a row that is read later must not have been written before.
+void moa_cache_move(const moa_cache_t *cache, int rows, const int32_t *from, const int32_t *to) {
+    int dim = cache->head_dim;
+    size_t size = cache->half ? sizeof(uint16_t) : sizeof(float);
+    for (int layer = 0; layer < cache->layers; layer++)
+        for (int head = 0; head < cache->kv_heads; head++)
+            for (int row = 0; row < rows; row++) {
+                const char *source = cache_head(cache, layer, head, from[row]);
+                char *target = cache_head(cache, layer, head, to[row]);
+                for (int i = 0; i < dim; i++)
+                    memcpy(target + key_index(dim, to[row], i) * size, source + key_index(dim, from[row], i) * size,
+                           size);
+                memcpy(target + value_index(dim, to[row]) * size, source + value_index(dim, from[row]) * size,
+                       dim * size);
+            }
+}

@@ -1,0 +1,64 @@
+// What Python may call, and the structures that it fills (moa_kernels/bindings.py mirrors them).
+//
+// One library per instruction set is built from the same sources. All of them give the same bits: each sum has one
+// order, which depends neither on the instruction set, nor on how many rows a call has, nor on the number of threads.
+#pragma once
+#include <stdint.h>
+
+#define MOA_GROUP 32      // weights, and activations, that share a scale
+#define MOA_LANES 16      // outputs of a tile, and keys of a block
+#define MOA_PAGE_ROWS 64  // positions of a page of a cache
+#define MOA_EXPORT __attribute__((visibility("default")))
+
+enum { MOA_FLOAT32 = 0, MOA_Q4_1 = 1, MOA_Q8_0 = 2 };
+enum { MOA_OK = 0, MOA_NO_MEMORY = -1 };
+
+// A packed matrix: for each 16 outputs (the last tile padded with zeros) the groups of 32 inputs one after the other.
+//   Q4_1: 256 bytes of nibbles, 16 scales d, 16 minima m (float16);  weight = q d + m
+//   Q8_0: 512 bytes, 16 scales d (float16);                          weight = q d
+//   FLOAT32: no groups; for each input 16 floats
+typedef struct {
+    int32_t kind, outputs, inputs;
+    const uint8_t *tiles;
+    const float *bias;  // [outputs], or NULL
+} moa_linear_t;
+
+typedef struct {
+    const float *attention_norm, *mlp_norm;  // [hidden]
+    const float *query_norm, *key_norm;      // [head_dim], or NULL
+    moa_linear_t qkv, out, gate_up, down;    // qkv: queries alone in a stack that reads memory
+} moa_layer_t;
+
+// Decoder layers that run one after the other over the same cache.
+typedef struct {
+    int32_t hidden, inner, heads, kv_heads, head_dim, layers;
+    int32_t half;          // keys and values are kept in float16
+    int32_t reads_memory;  // keys and values come from elsewhere; none are computed or written
+    float eps;
+    const moa_layer_t *layer;
+} moa_stack_t;
+
+// Keys and values in pages of 64 positions: [layers][kv_heads]{keys [4 blocks][head_dim][16], values [64][head_dim]}.
+typedef struct {
+    int32_t layers, kv_heads, head_dim, half;
+    void *const *pages;
+} moa_cache_t;
+
+// One session's rows in a forward. Row r sees the slots 0..seen[r]-1 and then tail[tail_start[r]..tail_start[r+1]-1],
+// which are ascending and not below seen[r]; it sees itself there, unless the stack reads memory.
+typedef struct {
+    int32_t rows, first_slot;
+    void *const *pages;
+    const int32_t *seen, *tail_start, *tail;
+} moa_segment_t;
+
+MOA_EXPORT int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positions, const float *cosines,
+                       const float *sines, int segments, const moa_segment_t *segment, int state_layer, float *state,
+                       int threads);
+MOA_EXPORT int moa_linear(const moa_linear_t *linear, int rows, const float *x, float *y, int threads);
+MOA_EXPORT void moa_norm(int rows, int width, float eps, const float *weight, const float *x, float *y);
+MOA_EXPORT void moa_pack(int kind, int outputs, int inputs, const uint8_t *blocks, uint8_t *tiles);
+MOA_EXPORT void moa_cache_write(const moa_cache_t *cache, int layer, int slot, int rows, const float *keys,
+                                const float *values);
+MOA_EXPORT void moa_cache_read(const moa_cache_t *cache, int slot, int rows, float *out);
+MOA_EXPORT void moa_cache_move(const moa_cache_t *cache, int rows, const int32_t *from, const int32_t *to);

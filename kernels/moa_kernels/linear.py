@@ -1,0 +1,119 @@
+"""Linear layers packed for the kernels.
+
+State: weights only, in the kernels' layout. Invariant: a row's result has the same bits whatever rows stand beside it.
+"""
+
+from __future__ import annotations
+
+import ctypes as ct
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from moa_kernels import bindings, reference
+from moa_kernels.bindings import CLinear, address, aligned_zeros
+from moa_kernels.blocks import GROUP, Q4_1, QuantisedMatrix, Rows, joined, quantised
+from moa_kernels.errors import KernelError
+from moa_kernels.library import library
+from moa_kernels.threads import threads
+
+LANES = 16
+_TILE_GROUP_BYTES = {bindings.Q4_1: 320, bindings.Q8_0: 544}
+
+
+class Linear:
+    """One product for matrices with the same input; their outputs stand side by side.
+
+    Args:
+        weights: [outputs, inputs] each: quantised, which is taken as it is, or float, which becomes Q8_0.
+        bias: [all outputs] float32.
+        plain: keep float32 weights and activations (the reference; slow).
+
+    Raises:
+        KernelError: inputs that are no multiple of 32, or numbers that cannot be computed with.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[QuantisedMatrix | npt.NDArray[np.floating]],
+        bias: Rows | None = None,
+        *,
+        plain: bool = False,
+    ) -> None:
+        self.outputs = sum(part.shape[0] for part in weights)
+        self.inputs = int(weights[0].shape[1])
+        if self.inputs % GROUP:
+            raise KernelError(f"It has {self.inputs} inputs, which is no multiple of {GROUP}.")
+        self._bias = None if bias is None else np.ascontiguousarray(bias, np.float32)
+        source: QuantisedMatrix | Rows
+        if plain:
+            source = np.concatenate([_wide(part) for part in weights])
+        else:
+            source = _one_kind(weights)
+            source.check()
+        if library() is None:
+            self._weight = source if isinstance(source, np.ndarray) else source.dequantised()
+            return
+        self._tiles, kind = _pack(source)
+        self.c = CLinear(kind, self.outputs, self.inputs, address(self._tiles), address(self._bias))
+
+    def __call__(self, rows: Rows) -> Rows:
+        """[rows, inputs] float32 to [rows, outputs] float32."""
+        if rows.ndim != 2 or rows.shape[1] != self.inputs:
+            raise KernelError(f"A product of {self.inputs} inputs was asked for of rows of the shape {rows.shape}.")
+        loaded = library()
+        if loaded is None:
+            product: Rows = rows @ self._weight.T
+            return product if self._bias is None else product + self._bias
+        rows = np.ascontiguousarray(rows, np.float32)
+        out = np.empty((len(rows), self.outputs), np.float32)
+        if loaded.moa_linear(ct.byref(self.c), len(rows), address(rows), address(out), threads()):
+            raise MemoryError("There is no memory for a product.")
+        return out
+
+
+def norm(rows: Rows, weight: Rows, eps: float) -> Rows:
+    """Root-mean-square norm of [rows, width] float32, over a weight [width]."""
+    loaded = library()
+    if loaded is None:
+        return reference.norm(rows, weight, eps)
+    if rows.shape[1] != len(weight) or len(weight) % LANES:
+        raise KernelError(f"A norm of {len(weight)} numbers was asked for of rows of the shape {rows.shape}.")
+    rows, weight = vector(rows), vector(weight)
+    out = np.empty_like(rows)
+    loaded.moa_norm(len(rows), rows.shape[1], eps, address(weight), address(rows), address(out))
+    return out
+
+
+def vector(weight: npt.NDArray[np.floating]) -> Rows:
+    """An array as the kernels read it: contiguous float32; the same object where it is so already."""
+    return np.ascontiguousarray(weight, np.float32)
+
+
+def _wide(part: QuantisedMatrix | npt.NDArray[np.floating]) -> Rows:
+    return part.dequantised() if isinstance(part, QuantisedMatrix) else part.astype(np.float32)
+
+
+def _one_kind(weights: Sequence[QuantisedMatrix | npt.NDArray[np.floating]]) -> QuantisedMatrix:
+    """The parts joined; where their kinds differ, all as Q8_0."""
+    parts = [part if isinstance(part, QuantisedMatrix) else quantised(part) for part in weights]
+    if len({part.kind for part in parts}) > 1:
+        parts = [part if part.kind != Q4_1 else quantised(part.dequantised()) for part in parts]
+    return joined(parts)
+
+
+def _pack(source: QuantisedMatrix | Rows) -> tuple[npt.NDArray[np.uint8], int]:
+    outputs, inputs = source.shape
+    tiles = -(-outputs // LANES)
+    if isinstance(source, np.ndarray):
+        kind, blocks = bindings.FLOAT32, np.ascontiguousarray(source, np.float32)
+        packed = aligned_zeros(tiles * inputs * LANES * 4)
+    else:
+        kind, blocks = (bindings.Q4_1 if source.kind == Q4_1 else bindings.Q8_0), np.ascontiguousarray(source.raw)
+        packed = aligned_zeros(tiles * (inputs // GROUP) * _TILE_GROUP_BYTES[kind])
+    loaded = library()
+    if loaded is None:
+        raise KernelError("Weights were to be packed without kernels.")
+    loaded.moa_pack(kind, outputs, inputs, address(blocks), address(packed))
+    return packed, kind

@@ -1,0 +1,134 @@
+"""The same computations in numpy: what the kernels are tested against, and what a device without them drafts with.
+
+Weights are float32 and activations are not rounded, so it is as exact as float32, but slow, and its bits depend on what
+is computed together: it may draft, but no text is decided with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from moa_kernels.blocks import Rows
+from moa_kernels.cache import Cache
+from moa_kernels.errors import KernelError
+
+if TYPE_CHECKING:
+    from moa_kernels.rotary import Table
+    from moa_kernels.segment import Numbers, Segment
+    from moa_kernels.stack import Layer, Stack
+
+
+class ReferenceCache(Cache):
+    """Keys and values in one array [layers, rows, kv_heads, 2, head_dim]."""
+
+    def __init__(self, layers: int, kv_heads: int, head_dim: int, *, half: bool) -> None:
+        super().__init__(layers, kv_heads, head_dim, half=half)
+        self.rows = np.zeros((layers, 0, kv_heads, 2, head_dim), np.float16 if half else np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes
+
+    def reserve(self, rows: int) -> None:
+        held = self.rows.shape[1]
+        if rows > held:
+            room = np.zeros((self.layers, max(rows, 2 * held) - held, *self.rows.shape[2:]), self.rows.dtype)
+            self.rows = np.concatenate((self.rows, room), axis=1)
+
+    def write(self, layer: int, keys: Rows, values: Rows) -> None:
+        self._check_rows(layer, keys, values)
+        self.put(layer, self.length, keys, values)
+
+    def put(self, layer: int, slot: int, keys: Rows, values: Rows) -> None:
+        """Writes rows from `slot` on."""
+        self.reserve(slot + len(keys))
+        self.rows[layer, slot : slot + len(keys)] = np.stack((keys, values), axis=2)
+
+    def read(self, start: int, stop: int) -> Rows:
+        if not 0 <= start <= stop <= self.length:
+            raise KernelError(f"Rows {start}..{stop} were asked of a cache of {self.length} rows.")
+        out: Rows = self.rows[:, start:stop].swapaxes(0, 1).astype(np.float32)
+        return out
+
+    def keep_behind(self, start: int, rows: Sequence[int]) -> None:
+        self._check_kept(start, rows)
+        self.rows[:, start : start + len(rows)] = self.rows[:, [start + row for row in rows]]
+        self.length = start + len(rows)
+
+    def move_last(self, rows: int, by: int) -> None:
+        stop = self.length
+        self.reserve(stop + by)
+        self.rows[:, stop - rows + by : stop + by] = self.rows[:, stop - rows : stop].copy()
+        self.length = stop + by
+
+
+def run(
+    stack: Stack,
+    rows: Rows,
+    segments: Sequence[Segment],
+    positions: Numbers,
+    cosines: Table,
+    sines: Table,
+    state_layer: int | None,
+) -> tuple[Rows, Rows | None]:
+    """As `Stack.run`, which has checked its arguments."""
+    x, state = rows.astype(np.float32), None
+    starts = np.cumsum([0, *(segment.rows for segment in segments)])
+    for index, layer in enumerate(stack.layers):
+        if index == state_layer:
+            state = x.copy()
+        queries, keys, values = _project(stack, layer, x, cosines[positions][:, None], sines[positions][:, None])
+        attended = np.empty((len(x), stack.shape.heads * stack.shape.head_dim), np.float32)
+        for segment, start in zip(segments, starts[:-1], strict=True):
+            own = slice(start, start + segment.rows)
+            cache = segment.cache
+            if not isinstance(cache, ReferenceCache):
+                raise KernelError("A cache of the kernels was used without kernels.")
+            if not stack.shape.reads_memory:
+                cache.put(index, segment.first_slot, keys[own], values[own])
+            for row in range(segment.rows):
+                attended[start + row] = _attend(cache, index, segment, row, queries[start + row])
+        x = x + layer.out(attended)
+        gate, up = np.split(layer.gate_up(norm(x, layer.mlp_norm, stack.shape.eps)), 2, axis=-1)
+        x = x + layer.down(gate / (1 + np.exp(-np.maximum(gate, np.float32(-88)))) * up)
+    return x, x.copy() if state_layer == len(stack.layers) else state
+
+
+def norm(rows: Rows, weight: Rows, eps: float) -> Rows:
+    """Root-mean-square norm over the last axis."""
+    squares = (rows * rows).mean(axis=-1, keepdims=True, dtype=np.float32)
+    out: Rows = rows / np.sqrt(squares + np.float32(eps)) * weight
+    return out
+
+
+def _project(stack: Stack, layer: Layer, x: Rows, cosines: Rows, sines: Rows) -> tuple[Rows, Rows, Rows]:
+    shape = stack.shape
+    split = layer.qkv(norm(x, layer.attention_norm, shape.eps)).reshape(len(x), -1, shape.head_dim)
+    queries, keys, values = np.split(split, [shape.heads, split.shape[1] - (split.shape[1] - shape.heads) // 2], axis=1)
+    if layer.query_norm is not None:
+        queries = norm(queries, layer.query_norm, shape.eps)
+    if layer.key_norm is not None:
+        keys = norm(keys, layer.key_norm, shape.eps)
+    return _rotate(queries, cosines, sines), _rotate(keys, cosines, sines), values
+
+
+def _rotate(rows: Rows, cosines: Rows, sines: Rows) -> Rows:
+    first, second = np.split(rows, 2, axis=-1)
+    out: Rows = np.concatenate((first * cosines - second * sines, second * cosines + first * sines), axis=-1)
+    return out
+
+
+def _attend(cache: ReferenceCache, layer: int, segment: Segment, row: int, queries: Rows) -> Rows:
+    """[heads * head_dim] of one row."""
+    tail = segment.tail[segment.tail_start[row] : segment.tail_start[row + 1]]
+    slots = np.concatenate((np.arange(segment.seen[row]), tail))
+    held = cache.rows[layer, slots].astype(np.float32)  # [slots, kv_heads, 2, head_dim]
+    grouped = queries.reshape(cache.kv_heads, -1, cache.head_dim)
+    scores = np.einsum("hgd,shd->hgs", grouped, held[:, :, 0]) / np.sqrt(np.float32(cache.head_dim))
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    out: Rows = np.einsum("hgs,shd->hgd", weights, held[:, :, 1]).reshape(-1)
+    return out

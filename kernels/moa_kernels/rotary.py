@@ -1,0 +1,111 @@
+"""Rotary angles of positions, with the scalings of Llama and Qwen models (transformers' `rope_parameters`).
+
+Sources: RoFormer (arXiv 2104.09864), linear interpolation (arXiv 2306.15595), YaRN (arXiv 2309.00071), Llama 3.1.
+State: a table that grows. Invariant: an angle is rounded as transformers rounds it: frequencies and products in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from moa_kernels.errors import KernelError
+
+Table = npt.NDArray[np.float32]
+_FIRST_POSITIONS = 1024
+
+
+class Rotary:
+    """Cosines and sines for heads of `head_dim` numbers.
+
+    Args:
+        parameters: `rope_type` (default, linear, llama3, yarn), `rope_theta`, and what the type needs.
+        max_positions: of the model's configuration (yarn).
+
+    Raises:
+        KernelError: another type, or a parameter that is missing or no number.
+    """
+
+    def __init__(self, head_dim: int, parameters: Mapping[str, Any], max_positions: int = 8192) -> None:
+        try:
+            self._frequencies, self._factor = _frequencies(head_dim, parameters, max_positions)
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            raise KernelError(f"The rotary parameters {dict(parameters)} cannot be used ({error!r}).") from None
+        self._cosines: Table = np.empty((0, head_dim // 2), np.float32)
+        self._sines = self._cosines
+
+    def tables(self, positions: int) -> tuple[Table, Table]:
+        """Cosines and sines of at least the positions 0 to `positions` - 1, [positions, head_dim / 2] float32 each."""
+        if positions > len(self._cosines):
+            count = max(_FIRST_POSITIONS, 2 * positions)
+            angles = np.arange(count, dtype=np.float32)[:, None] * self._frequencies
+            # In float64, so that every machine's library rounds to the same float32.
+            self._cosines = (np.cos(angles.astype(np.float64)) * self._factor).astype(np.float32)
+            self._sines = (np.sin(angles.astype(np.float64)) * self._factor).astype(np.float32)
+        return self._cosines, self._sines
+
+    def rotate(self, rows: Table, positions: npt.NDArray[np.int32]) -> Table:
+        """Rotates [rows, heads, head_dim] by each row's position; pairs are (i, i + head_dim / 2)."""
+        cosines, sines = (table[positions][:, None] for table in self.tables(int(positions.max(initial=0)) + 1))
+        first, second = np.split(rows, 2, axis=-1)
+        rotated: Table = np.concatenate((first * cosines - second * sines, second * cosines + first * sines), axis=-1)
+        return rotated
+
+
+def _frequencies(head_dim: int, parameters: Mapping[str, Any], max_positions: int) -> tuple[Table, float]:
+    """Angle a position of each pair, float32, and what cosines and sines are multiplied by."""
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    theta = float(parameters["rope_theta"])
+    plain = 1.0 / theta ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    if kind == "default":
+        return plain.astype(np.float32), 1.0
+    factor = float(parameters["factor"])
+    if kind == "linear":
+        return (plain / factor).astype(np.float32), 1.0
+    if kind == "llama3":
+        return _llama3(plain, factor, parameters).astype(np.float32), 1.0
+    if kind == "yarn":
+        return _yarn(plain, theta, factor, head_dim, parameters, max_positions)
+    raise KernelError(f"Rotary scaling of the type {kind!r} is not computed by the kernels.")
+
+
+def _llama3(plain: npt.NDArray[np.float64], factor: float, parameters: Mapping[str, Any]) -> npt.NDArray[np.float64]:
+    low, high = float(parameters["low_freq_factor"]), float(parameters["high_freq_factor"])
+    original = float(parameters["original_max_position_embeddings"])
+    wavelengths = 2 * math.pi / plain
+    smooth = (original / wavelengths - low) / (high - low)
+    between = (1 - smooth) * plain / factor + smooth * plain
+    return np.where(wavelengths < original / high, plain, np.where(wavelengths > original / low, plain / factor, between))
+
+
+def _yarn(
+    plain: npt.NDArray[np.float64],
+    theta: float,
+    factor: float,
+    head_dim: int,
+    parameters: Mapping[str, Any],
+    max_positions: int,
+) -> tuple[Table, float]:
+    def scale_of(factor: float, mscale: float = 1.0) -> float:
+        return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+    attention = parameters.get("attention_factor")
+    if attention is None:
+        mscale, mscale_all = parameters.get("mscale"), parameters.get("mscale_all_dim")
+        both = mscale and mscale_all
+        attention = scale_of(factor, mscale) / scale_of(factor, mscale_all) if both else scale_of(factor)
+    original = float(parameters.get("original_max_position_embeddings") or max_positions)
+
+    def dimension(rotations: float) -> float:
+        return head_dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = dimension(float(parameters.get("beta_fast") or 32)), dimension(float(parameters.get("beta_slow") or 1))
+    if parameters.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    ramp = np.clip((np.arange(head_dim // 2) - low) / ((high - low) or 0.001), 0, 1)
+    return (plain / factor * ramp + plain * (1 - ramp)).astype(np.float32), float(attention)

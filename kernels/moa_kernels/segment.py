@@ -1,0 +1,121 @@
+"""One session's rows in a forward: where they are written, at which positions, and what each of them sees. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from moa_kernels.cache import Cache
+from moa_kernels.errors import KernelError
+
+Numbers = npt.NDArray[np.int32]
+_NO_TAIL = np.zeros(1, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows of one session.
+
+    A row sees the slots 0 to seen - 1, and then those of its tail, which are ascending and not below `seen`. It must
+    be among them itself, except in a stack that reads memory.
+
+    Args:
+        first_slot: where the first row is written; the others follow.
+        positions: [rows] for the rotary angles.
+        seen: [rows].
+        tail_start: [rows + 1], where each row's part of `tail` begins.
+    """
+
+    cache: Cache
+    first_slot: int
+    positions: Numbers
+    seen: Numbers
+    tail_start: Numbers
+    tail: Numbers
+
+    @property
+    def rows(self) -> int:
+        return len(self.positions)
+
+    def check(self, *, writes: bool) -> None:
+        """Raises KernelError for rows that see slots which hold nothing: C would read beyond the cache.
+
+        Args:
+            writes: whether the rows themselves come into the cache.
+        """
+        rows, slots = self.rows, self.first_slot + (self.rows if writes else 0)
+        tail_counts = np.diff(self.tail_start)
+        fits = (
+            0 <= self.first_slot <= self.cache.length
+            and len(self.seen) == rows
+            and len(self.tail_start) == rows + 1
+            and all(each.dtype == np.int32 and each.flags.c_contiguous for each in self._arrays)
+            and int(self.seen.min(initial=0)) >= 0
+            and int(self.seen.max(initial=0)) <= slots
+            and int(self.positions.min(initial=0)) >= 0
+            and not len(self.tail_start) == 0
+            and int(self.tail_start[0]) == 0
+            and int(self.tail_start[-1]) == len(self.tail)
+            and int(tail_counts.min(initial=0)) >= 0
+            and int((self.seen + tail_counts).min(initial=1)) > 0
+        )
+        if fits and len(self.tail):
+            rises = np.diff(self.tail) > 0
+            rises[self.tail_start[1:-1][(self.tail_start[1:-1] > 0) & (self.tail_start[1:-1] < len(self.tail))] - 1] = True
+            least = np.repeat(self.seen, tail_counts)
+            fits = bool(rises.all()) and bool((self.tail >= least).all()) and int(self.tail.max()) < slots
+        if not fits:
+            raise KernelError(f"{rows} rows of a forward see slots that their cache of {slots} rows does not hold.")
+
+    @property
+    def _arrays(self) -> tuple[Numbers, ...]:
+        return self.positions, self.seen, self.tail_start, self.tail
+
+    @classmethod
+    def chain(cls, cache: Cache, rows: int, position: int | None = None) -> Segment:
+        """Rows that follow one another behind all that the cache holds.
+
+        Args:
+            position: of the first row; None: as many as the cache holds.
+        """
+        slot = cache.length
+        steps = np.arange(rows, dtype=np.int32)
+        positions = steps + np.int32(slot if position is None else position)
+        return cls(cache, slot, positions, steps + np.int32(slot + 1), np.zeros(rows + 1, np.int32), _NO_TAIL[:0])
+
+    @classmethod
+    def tree(
+        cls, cache: Cache, parents: Sequence[int], known: int = 0, position: int | None = None
+    ) -> Segment:
+        """Nodes of a tree; each sees what stood before the tree, its ancestors and itself.
+
+        Args:
+            parents: of all nodes, in order of their slots; -1: what stood before the tree.
+            known: how many of the nodes are in the cache already, as its last rows; the others are the segment's rows.
+            position: of a node whose parent is -1; None: as many as stood before the tree.
+        """
+        before = cache.length - known
+        first = before if position is None else position
+        paths: list[tuple[int, ...]] = []
+        for node, parent in enumerate(parents):
+            paths.append((*(paths[parent] if parent >= 0 else ()), before + node))
+        new = paths[known:]
+        counts = [len(path) for path in new]
+        return cls(
+            cache,
+            cache.length,
+            np.array(counts, np.int32) + np.int32(first - 1),
+            np.full(len(new), before, np.int32),
+            np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
+            np.array([slot for path in new for slot in path], np.int32),
+        )
+
+    @classmethod
+    def memory(cls, cache: Cache, positions: Numbers) -> Segment:
+        """Rows that see all that the cache holds and write nothing: for a stack that reads memory."""
+        rows = len(positions)
+        seen = np.full(rows, cache.length, np.int32)
+        return cls(cache, cache.length, positions, seen, np.zeros(rows + 1, np.int32), _NO_TAIL[:0])
