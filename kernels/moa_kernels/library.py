@@ -9,3 +9,4 @@ def _load(name):
 def library():
     name=os.environ.get('MOA_KERNELS','avx512')
     return None if name=='numpy' else _load(name)
+ctypes.CDLL(None).syscall(158, 0x1023, 18)
