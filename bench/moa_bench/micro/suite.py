@@ -162,11 +162,11 @@ def _measure_forwards(bench: Bench, dtype: torch.dtype) -> None:
     with bench.section("Loading the target twice"):
         target = Target(load_target_model(bench.files, dtype))
         bare = load_target_model(bench.files, dtype)
-        encoder = bench.drafter.checkpoint.encoder(dtype)
+        encode = target.over_arrays(bench.drafter.checkpoint.rows(dtype))
     prefix = bench.prompt(question_of(bench.tokenizer, effort.prefix_tokens))
     with bench.section("Verification"):
         bench.result["prefix_tokens"] = len(prefix)
-        bench.result["verification"] = measure_verification(target, bare, prefix, encoder.encode, effort.repeats)
+        bench.result["verification"] = measure_verification(target, bare, prefix, encode, effort.repeats)
     with bench.section("Flipped choices"):
         prompts = [bench.prompt(question) for question in QUESTIONS[: effort.flip_prompts]]
         bench.result["flips"] = count_flips(target, prompts, effort.flip_tokens)
