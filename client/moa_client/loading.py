@@ -17,7 +17,7 @@ from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import ConfigError, MismatchError, ModelSourceError
 from moa_shared.models import ModelFiles, load_part, load_target_model, load_tokenizer
 from moa_shared.models.end_of_text import end_of_text
-from moa_shared.models.loading import EMBEDDINGS, HEAD
+from moa_shared.models.weights import EMBEDDINGS, HEAD
 from moa_shared.progress import Progress
 from moa_shared.shipped import DEFAULT_DRAFTER
 from moa_shared.wire import check_identity

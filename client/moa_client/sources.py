@@ -16,7 +16,7 @@ from moa_shared.models import DEFAULT, ModelFiles, resolve
 from moa_shared.models.cache import cache_root
 from moa_shared.models.digest import recall, remember, remembered_hash
 from moa_shared.models.files import describe_folder
-from moa_shared.models.gguf import entry_of, is_converted
+from moa_shared.models.gguf.entry import entry_of, is_ready
 from moa_shared.models.manifest import MANIFEST, check_manifest
 from moa_shared.models.packaged import DEFAULT_MODEL
 from moa_shared.progress import Progress
@@ -146,7 +146,7 @@ def _find_converted(root: Path, fingerprint: str) -> ModelFiles | None:
 
 def _find_default(root: Path) -> ModelFiles | None:
     entry = entry_of(DEFAULT_MODEL.gguf_sha256, root)
-    return describe_folder(entry, check_manifest(entry, root), root) if is_converted(entry) else None
+    return describe_folder(entry, check_manifest(entry, root), root) if is_ready(entry) else None
 
 
 def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path) -> pb.DescribeResponse:
