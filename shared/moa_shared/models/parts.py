@@ -68,14 +68,13 @@ def layer_places(files: ModelFiles, kept: Sequence[int]) -> dict[str, str]:
     return places
 
 
-def write_part(files: ModelFiles, names: Sequence[str], path: Path, precision: Precision) -> None:
+def write_part(reader: WeightReader, names: Sequence[str], path: Path, precision: Precision) -> None:
     """Write tensors in bfloat16, or packed (matrices whose rows are no groups of 32 in bfloat16 then too).
 
     Raises:
         DiskFullError: no room.
         ModelSourceError: the weights cannot be read, or are too large for scales in float16.
     """
-    reader = WeightReader(files)
     tensors: dict[str, npt.NDArray[Any]] = {}
     for name in names:
         if precision == "packed":
