@@ -20,6 +20,7 @@ import numpy.typing as npt
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.tensors.formats import Bytes
 
+_METADATA = "__metadata__"
 _MOST_HEADER = 100_000_000  # bytes; the format's own bound
 _SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 _CODES = {"float32": "F32", "float16": "F16", "uint8": "U8", "int8": "I8", "uint16": "BF16"}
@@ -42,19 +43,27 @@ def map_tensors(path: Path) -> dict[str, FileTensor]:
         ModelSourceError: it cannot be read, or is no whole safetensors file.
     """
     try:
-        data = map_file(path)
-        length = int.from_bytes(data[:8].tobytes(), "little")
-        if len(data) < 8 or length > min(len(data) - 8, _MOST_HEADER):
-            raise ValueError(f"a header of {length} bytes in a file of {len(data)}")
-        header = json.loads(data[8 : 8 + length].tobytes())
-        body = data[8 + length :]
-        tensors = {str(name): _tensor(entry, body) for name, entry in header.items() if name != "__metadata__"}
+        header, body = _split(map_file(path))
+        tensors = {str(name): _tensor(entry, body) for name, entry in header.items() if name != _METADATA}
         used = sum(len(tensor.data) for tensor in tensors.values())
         if used != len(body):
             raise ValueError(f"{len(body)} bytes of tensors, expected {used}")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ModelSourceError(f"The weights {path} cannot be read ({error}).", hint=_CORRUPT) from error
     return tensors
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """What a file says of itself beside its tensors.
+
+    Raises:
+        ModelSourceError: it cannot be read.
+    """
+    try:
+        header, _ = _split(map_file(path))
+        return {str(key): str(value) for key, value in header.get(_METADATA, {}).items()}
+    except (OSError, ValueError, AttributeError) as error:
+        raise ModelSourceError(f"The header of {path} cannot be read ({error}).", hint=_CORRUPT) from error
 
 
 def map_file(path: Path) -> Bytes:
@@ -86,6 +95,15 @@ def write_tensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
         file.write(len(header).to_bytes(8, "little") + header)
         for array in tensors.values():
             file.write(np.ascontiguousarray(array).data)
+
+
+def _split(data: Bytes) -> tuple[dict[str, Any], Bytes]:
+    """The header, and the bytes of the tensors."""
+    length = int.from_bytes(data[:8].tobytes(), "little")
+    if len(data) < 8 or length > min(len(data) - 8, _MOST_HEADER):
+        raise ValueError(f"a header of {length} bytes in a file of {len(data)}")
+    header: dict[str, Any] = json.loads(data[8 : 8 + length].tobytes())
+    return header, data[8 + length :]
 
 
 def _tensor(entry: Any, body: Bytes) -> FileTensor:
