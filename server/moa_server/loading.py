@@ -50,7 +50,7 @@ def load_host(settings: ServerSettings, progress: Progress) -> Host:
     drafter = check_drafter(path, files, target) if path else None
 
     def decode(tokens: Sequence[int]) -> str:
-        return str(tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        return tokenizer.decode(tokens)
 
     served = Served(
         identity=pb.Identity(

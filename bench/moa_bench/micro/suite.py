@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import torch
     from moa_client.loading import Device
     from moa_shared.models import ModelFiles
-    from transformers import PreTrainedTokenizerBase
+    from moa_shared.models.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Bench:
 
     effort: Effort
     files: ModelFiles
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Tokenizer
     drafter: MeasuredDrafter
     progress: Progress
     devices: dict[str, Device] = field(default_factory=dict)
