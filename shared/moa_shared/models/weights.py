@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from moa_kernels import QuantisedMatrix
+
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.files import ModelFiles
 from moa_shared.models.gguf.header import read_header
@@ -30,7 +32,6 @@ from moa_shared.models.tensors.formats import (
     Bytes,
     Floats,
     Format,
-    QuantisedMatrix,
     are_finite,
     to_float32,
 )
