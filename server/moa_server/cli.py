@@ -40,7 +40,7 @@ OPTIONS = {  # field: (what stands for its value, what it does)
     "grace_seconds": ("S", "From SIGTERM to the end, at most."),
     "log_format": ("auto|json|plain", "Of the log on standard error; auto is plain on a terminal."),
     "log_level": ("debug|info|warning|error", "Events below it are dropped."),
-    "cache_dir": ("FOLDER", "Where converted models live; else MOA_CACHE_DIR."),
+    "cache_dir": ("FOLDER", "Where models live; else MOA_CACHE_DIR."),
     "ready_file": ("FILE", "Written with HOST:PORT once the server is ready."),
 }
 

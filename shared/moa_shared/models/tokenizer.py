@@ -75,13 +75,18 @@ class Tokenizer:
             raise ModelSourceError(
                 "The target's tokenizer has no chat template.", hint="Serve a model that was trained for chat."
             )
-        return _compile(self.chat_template).render(
-            messages=[dict(message) for message in messages],
-            tools=None,
-            documents=None,
-            add_generation_prompt=add_generation_prompt,
-            **self._special,
-        )
+        try:
+            return _compile(self.chat_template).render(
+                messages=[dict(message) for message in messages],
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self._special,
+            )
+        except jinja2.TemplateError:
+            raise
+        except Exception as error:  # whatever an expression of the template raises
+            raise jinja2.TemplateError(f"{type(error).__name__}: {error}") from error
 
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
