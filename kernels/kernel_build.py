@@ -45,6 +45,7 @@ FLAGS = {
     "amx": (*AVX512, "-mamx-tile", "-mamx-int8"),
     "neon": ("-march=armv8.2-a+dotprod",),
 }
+ZIG_FLAGS = {**FLAGS, "neon": ("-mcpu=generic+v8_2a+dotprod",)}  # the same in zig's words
 # A compiler in a wheel (90 MB to fetch), for machines without one.
 ZIG = "ziglang>=0.13,<0.18"
 # The oldest glibc that a library by zig asks for: that of manylinux2014.
@@ -73,13 +74,19 @@ class Compiler:
     Attributes:
         command: how it is called, without flags.
         environment: variables to set for it.
+        flags: for the instructions of each variant.
     """
 
     command: tuple[str, ...]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    flags: Mapping[str, Sequence[str]] = field(default_factory=lambda: FLAGS)
 
-    def run(self, arguments: Sequence[str]) -> None:
-        """Calls the compiler. Its warnings go to stderr; raises BuildError where it fails or is missing."""
+    def run(self, arguments: Sequence[str]) -> str:
+        """Calls the compiler and returns what it prints; its warnings go to stderr.
+
+        Raises:
+            BuildError: it fails, or is not there.
+        """
         try:
             done = subprocess.run(
                 [*self.command, *arguments],
@@ -94,6 +101,14 @@ class Compiler:
         if done.returncode:
             raise BuildError(done.stderr.strip() or f"{shlex.join(self.command)} ended with {done.returncode}")
         sys.stderr.write(done.stderr)
+        return done.stdout
+
+    def flags_of(self, name: str, optimise: Sequence[str] = OPTIMISED) -> list[str]:
+        """The flags for a variant (or the probe), without inputs and output."""
+        defines = [f'-DMOA_SOURCE_HASH="{variants.source_hash()}"']
+        if name != variants.PROBE:
+            defines.append(f"-DMOA_VARIANT_{name.upper()}")
+        return [*COMMON, *optimise, *self.flags[name], *defines]
 
     def accepts(self, name: str) -> bool:
         """Whether it makes a shared library with the flags of a variant (or of the probe)."""
@@ -101,7 +116,7 @@ class Compiler:
             source = Path(folder, "trial.c")
             source.write_text(TRIAL)
             try:
-                self.run([*flags_of(name), *SHARED, str(source), "-o", str(source.with_suffix(".lib"))])
+                self.run([*self.flags_of(name), *SHARED, str(source), "-o", str(source.with_suffix(".lib"))])
             except BuildError:
                 return False
         return True
@@ -109,14 +124,6 @@ class Compiler:
 
 # Position-independent code is all that Windows has, and compilers there warn of the flag.
 SHARED = ("-shared",) if sys.platform == "win32" else ("-shared", "-fPIC")
-
-
-def flags_of(name: str, optimise: Sequence[str] = OPTIMISED) -> list[str]:
-    """The flags for a variant (or the probe), without inputs and output."""
-    defines = [f'-DMOA_SOURCE_HASH="{variants.source_hash()}"']
-    if name != variants.PROBE:
-        defines.append(f"-DMOA_VARIANT_{name.upper()}")
-    return [*COMMON, *optimise, *FLAGS[name], *defines]
 
 
 def sources_of(name: str) -> list[str]:
@@ -131,7 +138,7 @@ def compile_library(compiler: Compiler, name: str, output: Path, optimise: Seque
     """Builds one library; the file appears whole or not at all, so running programs keep the one they have loaded."""
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         unfinished = Path(folder, output.name)
-        compiler.run([*flags_of(name, optimise), *SHARED, *sources_of(name), "-o", str(unfinished), "-lm"])
+        compiler.run([*compiler.flags_of(name, optimise), *SHARED, *sources_of(name), "-o", str(unfinished), "-lm"])
         unfinished.replace(output)
 
 
@@ -160,7 +167,7 @@ def zig_compiler(target: str | None = None) -> Compiler:
     cache = tempfile.mkdtemp(prefix="moa-zig-")
     atexit.register(shutil.rmtree, cache, ignore_errors=True)
     command = (sys.executable, "-m", "ziglang", "cc", "-target", target or zig_target(), "-fno-sanitize=undefined")
-    return Compiler(command, {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache})
+    return Compiler(command, {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}, ZIG_FLAGS)
 
 
 @functools.cache
@@ -169,7 +176,7 @@ def find_compiler() -> Compiler | None:
     chosen = shlex.split(os.environ.get("CC", ""))
     for command in [chosen, ["cc"], ["gcc"], ["clang"]]:
         if command and shutil.which(command[0]):
-            compiler = Compiler(tuple(command), {})
+            compiler = Compiler(tuple(command))
             if compiler.accepts(variants.PROBE):
                 return compiler
             warn(f"{shlex.join(command)} cannot build a shared library; trying the next compiler")

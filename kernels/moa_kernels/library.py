@@ -86,7 +86,7 @@ def force(name: str, folder: Path) -> Choice:
     path = folder / library_file(name)
     if not path.is_file():
         raise KernelError(
-            f"{VARIANT_VARIABLE}={name}, but {path} does not exist. There are: {', '.join(present(folder))}, {NUMPY}."
+            f"{VARIANT_VARIABLE}={name}, but {path} does not exist. There are: {', '.join([*present(folder), NUMPY])}."
             " Install moa again with a C compiler that knows the variant, or unset the variable."
         )
     if not probe(folder) & variant.bit:
