@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
+import numpy.typing as npt
 from moa_client.conversation import AskMessage, Conversation, DraftMessage, Progress
 from moa_server.session import Session, SessionLimits, Work
 from moa_shared.answer import AnswerSettings, Finish
-from moa_shared.coupling import Sampling, draft_scores, select
+from moa_shared.coupling import Sampling, draft_candidates, select
 from moa_shared.tree import ROOT, DraftTree
 
 VOCAB = 6
@@ -25,20 +25,22 @@ def decode(tokens: Sequence[int]) -> str:
     return "".join("abcdef"[token] for token in tokens)
 
 
+def _normal(seed: int) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal((VOCAB, VOCAB), np.float32)
+
+
 @dataclass
 class MarkovModel:
     """Logits after each token, [vocab, vocab]."""
 
-    table: torch.Tensor
+    table: npt.NDArray[np.float32]
 
     @classmethod
     def random(cls, seed: int, scale: float = 1.5) -> MarkovModel:
-        generator = torch.Generator().manual_seed(seed)
-        return cls(torch.randn(VOCAB, VOCAB, generator=generator) * scale)
+        return cls(np.float32(scale) * _normal(seed))
 
     def blurred(self, seed: int, error: float) -> MarkovModel:
-        generator = torch.Generator().manual_seed(seed)
-        return MarkovModel(self.table + error * torch.randn(VOCAB, VOCAB, generator=generator))
+        return MarkovModel(self.table + np.float32(error) * _normal(seed))
 
     def choose(self, work: Work) -> list[int]:
         """The target's choices after the last fed token and after each node."""
@@ -58,12 +60,10 @@ class MarkovModel:
         parents: list[int] = []
         frontier = [(ROOT, token)]
         for level in range(depth):
-            scores = draft_scores(
-                self.table[[last for _, last in frontier]], [position + level] * len(frontier), sampling
-            )
-            best = scores.topk(breadth, dim=-1).indices.tolist()
+            logits = self.table[[last for _, last in frontier]]
+            _, best = draft_candidates(logits, [position + level] * len(frontier), sampling, breadth)
             frontier_next = []
-            for (node, _), children in zip(frontier, best, strict=True):
+            for (node, _), children in zip(frontier, best.tolist(), strict=True):
                 for child in children:
                     frontier_next.append((len(tokens), child))
                     tokens.append(child)

@@ -81,7 +81,7 @@ def load_decoder(files: ModelFiles, drafter: MeasuredDrafter, dtype: torch.dtype
     """The client's half over the target's frozen parts, with weights of float32, bfloat16 or int8."""
     import torch
     from moa_shared.models import load_part, load_target_model
-    from moa_shared.models.loading import EMBEDDINGS, HEAD
+    from moa_shared.models.weights import EMBEDDINGS, HEAD
 
     checkpoint = drafter.checkpoint
     read_as = torch.bfloat16 if dtype is torch.int8 else dtype

@@ -1,4 +1,4 @@
-"""`python -m moa_bench.fetched_parts`: what FetchDrafter moves, and what int8 parts of the target cost in drafts.
+"""`python -m moa_bench.fetched_parts`: what FetchDrafter moves, and what packed parts of the target cost in drafts.
 
 State: the parts as a server makes them for clients, in a folder of this run. Every place of the target's own answers is
 drafted with each kind of parts; acceptance is counted as `moa-train evaluate` counts it.
@@ -37,7 +37,7 @@ CHAIN = 5
 SHAPES = (Shape(CHAIN), Shape(24, TreeShape(depth=5, breadth=6, nodes=24)))
 Weights = Literal["int8", "bf16"]
 WEIGHTS: tuple[Weights, ...] = ("int8", "bf16")
-PARTS = ("bf16", "int8")
+PARTS = ("bf16", "packed")
 Chain = tuple[int, ...]
 
 
@@ -128,7 +128,7 @@ def compare(subject: PartsSubject, reference: list[Chain], questions: Sequence[A
 @click.option("--model", default="default", show_default=True, help="Target: default, hub id, folder or .gguf.")
 @click.option("--drafter", default="default", show_default=True, help="Checkpoint: a file, or default.")
 def main(questions: Path, limit: int, model: str, drafter: str) -> None:
-    """Bytes that a client fetches, and drafts with parts in bf16 and in int8, as JSON."""
+    """Bytes that a client fetches, and drafts with parts in bf16 and packed, as JSON."""
     torch.set_num_threads(1)
     progress = make_progress()
     files = resolve(model, progress=progress)

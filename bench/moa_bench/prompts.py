@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from moa_shared.errors import DataError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from moa_shared.models.tokenizer import Tokenizer
 
 QUESTIONS = (
     "Explain to a child why the sky is blue.",
@@ -52,15 +52,14 @@ is good to keep something that floats for the ones that one does not.
 """
 
 
-def chat_tokens(tokenizer: PreTrainedTokenizerBase, question: str) -> list[int]:
+def chat_tokens(tokenizer: Tokenizer, question: str) -> list[int]:
     """A first turn in the model's own chat template, up to where its answer begins."""
-    text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
+    return tokenizer.encode(
+        tokenizer.apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True)
     )
-    return [int(token) for token in tokenizer(text, add_special_tokens=False).input_ids]
 
 
-def question_of(tokenizer: PreTrainedTokenizerBase, tokens: int) -> str:
+def question_of(tokenizer: Tokenizer, tokens: int) -> str:
     """A question of about `tokens` tokens (within 5 %) in the chat template: a request about as much text as fits.
 
     Raises:

@@ -131,8 +131,7 @@ class Chat:
         self._err(f"Error: {error}")
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        text: str = self.device.tokenizer.decode(tokens, skip_special_tokens=True)
-        return text
+        return self.device.tokenizer.decode(tokens, skip_special_tokens=True)
 
     async def on_line(self, line: str) -> bool:
         """A line from the user: a question or a command; False to leave."""

@@ -48,7 +48,7 @@ def cli() -> None:
 @click.option("--codec", help="Of the memory: bf16, int8 or int4.  [int4]")
 @click.option("--dtype", help="Of the drafter: int8, bf16 or float32.  [int8]")
 @click.option("--copies", type=bool, help="on or off: merge what the conversation suggests into drafts.  [on]")
-@click.option("--parts", help="How to fetch parts of the target: int8 or bf16.  [int8]")
+@click.option("--parts", help="How to fetch parts of the target: packed or bf16.  [packed]")
 @click.option("--threads", type=int, help="Of the drafter; 0: as many as there are.  [0]")
 @click.option("--connect-seconds", type=float, help="How long to wait for the server.  [5]")
 @click.option("--silence-seconds", type=float, help="The longest silence during an answer.  [60]")

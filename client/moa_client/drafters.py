@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import torch
+import numpy as np
+import numpy.typing as npt
 from moa_shared.coupling import Sampling
 from moa_shared.drafting import (
     CHAIN,
@@ -44,7 +45,7 @@ class ClientDrafter(Protocol):
         """These tokens follow."""
         ...
 
-    def remember(self, start: int, rows: torch.Tensor, *, state: bool) -> None:
+    def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
         """Rows of memory, or of the state that enters the first reused layer."""
         ...
 
@@ -114,7 +115,7 @@ class MoaDrafter:
             self._copies.extend(tokens)
         self._draft.commit(tokens)
 
-    def remember(self, start: int, rows: torch.Tensor, *, state: bool) -> None:
+    def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
         if state:
             self._state.append_reused_state(start, rows)
         else:
@@ -151,7 +152,7 @@ class LookupDrafter:
     def commit(self, tokens: Sequence[int]) -> None:
         self._text.extend(tokens)
 
-    def remember(self, start: int, rows: torch.Tensor, *, state: bool) -> None:
+    def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
         """It needs none."""
 
     def draft(self, sampling: Sampling) -> DraftTree:

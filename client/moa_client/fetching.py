@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ChecksumError, MoaError, NotFoundError, OverloadedError, ProtocolError, UnavailableError
@@ -22,6 +22,7 @@ from moa_shared.models.cache import disk_full, is_disk_full, locked, require_spa
 from moa_shared.models.digest import hash_file, remembered_hash
 from moa_shared.models.family import check_family
 from moa_shared.models.files import read_config
+from moa_shared.models.parts import Precision
 from moa_shared.models.tokenizer_hash import hash_tokenizer
 from moa_shared.progress import Progress, Task
 
@@ -33,9 +34,9 @@ MOST_FILES = 64  # a manifest names about fifteen
 FRUITLESS_ATTEMPTS = 6  # in a row, about ten seconds: then the user should hear of it
 WINDOW_BYTES = 4 << 20  # the 64 KiB of a conversation would bound a download at 600 ms to half of what TCP carries
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(json|txt|model|jinja|safetensors)")
-TENSORS = {
+TENSORS: dict[Precision, tuple[pb.PartKind, ...]] = {
     "bf16": (pb.PART_EMBEDDINGS_BF16, pb.PART_HEAD_BF16, pb.PART_LAYERS_BF16),
-    "int8": (pb.PART_EMBEDDINGS_INT8, pb.PART_HEAD_INT8, pb.PART_LAYERS_INT8),
+    "packed": (pb.PART_EMBEDDINGS_PACKED, pb.PART_HEAD_PACKED, pb.PART_LAYERS_PACKED),
 }
 
 
@@ -51,7 +52,7 @@ class Wanted:
 
     target: bool
     drafter: bool
-    precision: Literal["bf16", "int8"]
+    precision: Precision
 
     @property
     def kinds(self) -> Collection[int]:
@@ -255,7 +256,7 @@ def _describe(folder: Path, root: Path, manifest: pb.PartManifest, chosen: Seque
     identity = manifest.identity
     config = read_config(folder)
     check_family(config, identity.target_id)
-    tensors = (*TENSORS["bf16"], *TENSORS["int8"])
+    tensors = (*TENSORS["bf16"], *TENSORS["packed"])
     weights = tuple(folder / entry.name for entry in chosen if entry.kind in tensors)
     files = ModelFiles(
         identity.target_id,

@@ -17,7 +17,8 @@ from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import ConfigError, MismatchError, ModelSourceError
 from moa_shared.models import ModelFiles, load_part, load_target_model, load_tokenizer
 from moa_shared.models.end_of_text import end_of_text
-from moa_shared.models.loading import EMBEDDINGS, HEAD
+from moa_shared.models.tokenizer import Tokenizer
+from moa_shared.models.weights import EMBEDDINGS, HEAD
 from moa_shared.progress import Progress
 from moa_shared.shipped import DEFAULT_DRAFTER
 from moa_shared.wire import check_identity
@@ -40,7 +41,7 @@ class Device:
     """
 
     files: ModelFiles
-    tokenizer: Any
+    tokenizer: Tokenizer
     identity: pb.Identity
     drafter: ClientDrafter | None
     memory_width: int
@@ -50,8 +51,7 @@ class Device:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of some tokens, for stop strings."""
-        text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text  # as the server reads it
+        return self.tokenizer.decode(tokens)  # as the server reads it
 
 
 def load_device(
@@ -154,8 +154,8 @@ def drafter_states(
         ModelSourceError: a part has another shape than the drafter needs.
     """
     weights, config = DTYPES[settings.dtype], checkpoint.config
-    # Embeddings are looked up and need no more than bf16. What is computed with in int8 is read in float32: parts that
-    # came in int8 then have the same integers and scales again; bf16 in between would round the scales.
+    # Embeddings are looked up and need no more than bf16. What is computed with in int8 is read in float32, so that its
+    # scales are not rounded twice.
     narrow, wide = (torch.bfloat16, torch.float32) if weights is torch.int8 else (weights, weights)
     embeddings = load_part(files, [EMBEDDINGS], narrow)[EMBEDDINGS]
     head = load_part(files, [HEAD], wide)[HEAD]

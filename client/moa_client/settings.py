@@ -26,7 +26,7 @@ class ClientSettings(SettingsBase):
     drafting: Literal["streamed", "rounds"] = "streamed"
     run_ahead: bool = True  # the server steps on when no draft has come
     reconcile: Literal["verify", "keep"] = "verify"
-    parts: Literal["int8", "bf16"] = "int8"  # of the target, as fetched: half the download (docs/adr/0010-fetch.md)
+    parts: Literal["packed", "bf16"] = "packed"  # of the target, as fetched: docs/adr/0014-gguf-as-it-is.md
     offline: bool = False
     json_events: bool = False
     length: int = Field(5, ge=1, le=64)  # of a chain; longer ones do not pay while acceptance is low

@@ -16,8 +16,8 @@ from moa_shared.models import DEFAULT, ModelFiles, resolve
 from moa_shared.models.cache import cache_root
 from moa_shared.models.digest import recall, remember, remembered_hash
 from moa_shared.models.files import describe_folder
-from moa_shared.models.gguf import entry_of, is_converted
-from moa_shared.models.manifest import MANIFEST, check_manifest
+from moa_shared.models.gguf.entry import entry_of, is_ready
+from moa_shared.models.manifest import FORMAT, MANIFEST, check_manifest
 from moa_shared.models.packaged import DEFAULT_MODEL
 from moa_shared.progress import Progress
 from moa_shared.shipped import DEFAULT_DRAFTER, SHIPPED_DRAFTERS, require_shipped_drafter, shipped_drafter
@@ -53,7 +53,7 @@ async def find_sources(
     root = cache_root(settings.cache_dir)
     _remember(root, settings.server, served)
     identity = served.identity
-    files = _named(settings, progress) or _find_converted(root, identity.target_fingerprint.hex())
+    files = _named(settings, progress) or _find_whole(root, identity.target_fingerprint.hex())
     drafter = _shipped(settings, identity)
     wanted = _wanted(settings, identity, have_files=files is not None, have_drafter=drafter is not None)
     if files is None or wanted.drafter:
@@ -78,7 +78,7 @@ def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources 
     if served is None:
         return None
     identity = served.identity
-    files = files or _find_converted(root, identity.target_fingerprint.hex())
+    files = files or _find_whole(root, identity.target_fingerprint.hex())
     drafter = _shipped(settings, identity)
     wanted = _wanted(settings, identity, have_files=files is not None, have_drafter=drafter is not None)
     if files is None or wanted.drafter:
@@ -132,9 +132,9 @@ def _wanted(settings: ClientSettings, identity: pb.Identity, *, have_files: bool
     )
 
 
-def _find_converted(root: Path, fingerprint: str) -> ModelFiles | None:
-    """The whole target, if it was converted here before."""
-    for manifest in sorted((root / "models").glob(f"*/{MANIFEST}")):
+def _find_whole(root: Path, fingerprint: str) -> ModelFiles | None:
+    """The whole target, if it came here before."""
+    for manifest in sorted((root / "models").glob(f"*-v{FORMAT}/{MANIFEST}")):
         try:
             files = describe_folder(manifest.parent, check_manifest(manifest.parent, root), root)
         except MoaError:
@@ -146,7 +146,7 @@ def _find_converted(root: Path, fingerprint: str) -> ModelFiles | None:
 
 def _find_default(root: Path) -> ModelFiles | None:
     entry = entry_of(DEFAULT_MODEL.gguf_sha256, root)
-    return describe_folder(entry, check_manifest(entry, root), root) if is_converted(entry) else None
+    return describe_folder(entry, check_manifest(entry, root), root) if is_ready(entry) else None
 
 
 def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path) -> pb.DescribeResponse:

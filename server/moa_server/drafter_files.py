@@ -7,6 +7,7 @@ the manifest says, byte for byte; nothing but the manifest's files is ever read 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,18 +18,18 @@ from moa_shared.errors import ConfigError, DiskFullError, MismatchError, MoaErro
 from moa_shared.models import ModelFiles
 from moa_shared.models.cache import building, cache_root, locked
 from moa_shared.models.digest import remembered_hash
-from moa_shared.models.loading import EMBEDDINGS, HEAD, has_own_head
 from moa_shared.models.manifest import FORMAT, MANIFEST, check_manifest, write_manifest
-from moa_shared.models.parts import TEXT_FILES, layer_names, write_part
+from moa_shared.models.parts import TEXT_FILES, Precision, layer_names, write_part
+from moa_shared.models.weights import EMBEDDINGS, HEAD, WeightReader
 
 log = structlog.get_logger()
 
 RANGE_BYTES = 4 << 20  # of one call: what gRPC may hold for a slow client, since awaiting a write holds nothing back
 CHUNK_BYTES = 64 << 10  # lets verdicts of other calls pass between
 MOST_CALLS = 16  # at once; each holds a range
-PRECISIONS = {
+PRECISIONS: dict[Precision, tuple[pb.PartKind, ...]] = {
     "bf16": (pb.PART_EMBEDDINGS_BF16, pb.PART_HEAD_BF16, pb.PART_LAYERS_BF16),
-    "int8": (pb.PART_EMBEDDINGS_INT8, pb.PART_HEAD_INT8, pb.PART_LAYERS_INT8),
+    "packed": (pb.PART_EMBEDDINGS_PACKED, pb.PART_HEAD_PACKED, pb.PART_LAYERS_PACKED),
 }
 
 Send = Callable[[pb.FetchDrafterResponse], Awaitable[None]]
@@ -158,7 +159,8 @@ class DrafterFiles:
         reused = max(drafter.reused_layers for drafter in self._drafters)
         entry = root / "served-parts" / f"{files.fingerprint[:32]}-{reused}-v{FORMAT}"
         plan = [("embeddings", [EMBEDDINGS])]
-        plan += [("head", [HEAD])] if has_own_head(files) else []
+        reader = WeightReader(files)
+        plan += [("head", [HEAD])] if reader.has_own_head else []
         plan += [(f"layers-{reused}", layer_names(files, reused))] if reused else []
         with locked(entry):
             if (entry / MANIFEST).is_file():
@@ -168,7 +170,7 @@ class DrafterFiles:
                     log.warning("parts for clients are made anew", reason=error.message)
                     (entry / MANIFEST).unlink()
             if not (entry / MANIFEST).is_file():
-                self._make(entry, plan, reused)
+                self._make(entry, plan, reader)
         order = {"embeddings": 0, "head": 1, f"layers-{reused}": 2}
         return [
             (entry / f"{name}.{precision}.safetensors", kinds[order[name]])
@@ -176,17 +178,13 @@ class DrafterFiles:
             for name, _ in plan
         ]
 
-    def _make(self, entry: Path, plan: Sequence[tuple[str, Sequence[str]]], reused: int) -> None:
-        files, config = self._files, self._files.config
-        matrices = sum(name != f"layers-{reused}" for name, _ in plan)
-        whole = sum(path.stat().st_size for path in files.weights)  # bounds a layer, whatever it is stored in
-        needed = 3 * matrices * int(config["vocab_size"]) * int(config["hidden_size"])
-        needed += 2 * reused * whole // int(config["num_hidden_layers"])
-        with building(entry, needed, "What clients fetch") as folder:
+    def _make(self, entry: Path, plan: Sequence[tuple[str, Sequence[str]]], reader: WeightReader) -> None:
+        numbers = sum(math.prod(reader.shape(name)) for _, names in plan for name in names)
+        with building(entry, 4 * numbers, "What clients fetch") as folder:  # bf16, and packed at most that again
             for precision in PRECISIONS:
                 for name, tensors in plan:
-                    write_part(files, tensors, folder / f"{name}.{precision}.safetensors", int8=precision == "int8")
-            write_manifest(folder, files.target_id, files.fingerprint)
+                    write_part(reader, tensors, folder / f"{name}.{precision}.safetensors", precision)
+            write_manifest(folder, self._files.target_id, self._files.fingerprint)
 
 
 def _find(parts: dict[str, _Part], request: pb.FetchDrafterRequest) -> _Part:

@@ -50,7 +50,7 @@ def load_host(settings: ServerSettings, progress: Progress) -> Host:
     drafter = check_drafter(path, files, target) if path else None
 
     def decode(tokens: Sequence[int]) -> str:
-        return str(tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        return tokenizer.decode(tokens)
 
     served = Served(
         identity=pb.Identity(
@@ -134,7 +134,7 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
     config = drafter.config
     if config.memory_width == 0:
         return None
-    rows = drafter.rows(target.dtype, target.device)
+    rows = target.over_arrays(drafter.rows(target.dtype, target.device))
     if config.kind == EAGLE2:
         return MemorySource(
             lambda state: rows(target.normed(state)), config.memory_width, target.layer_count, reads_state=True

@@ -6,8 +6,12 @@ order: the newest of a prompt first. Invariant: a row that is held is that of th
 
 from __future__ import annotations
 
-import torch
+import numpy as np
+import numpy.typing as npt
+from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import InternalError
+
+Rows = npt.NDArray[np.float32]
 
 INITIAL_ROWS = 256  # a first prompt; doubles from there
 
@@ -21,7 +25,7 @@ class RowStore:
 
     def __init__(self, width: int) -> None:
         self.width = width
-        self._buffer = torch.empty(0, width, dtype=torch.bfloat16)
+        self._buffer = np.empty((0, width), dtype=np.uint16)  # bit patterns of bf16
         self._held = bytearray()  # 1 where the row is held
 
     @property
@@ -33,14 +37,14 @@ class RowStore:
         """Forgets the rows from position `length` on."""
         del self._held[length:]
 
-    def write(self, start: int, rows: torch.Tensor) -> None:
-        """Puts `rows`, [count, width], at `start`."""
+    def write(self, start: int, rows: Rows) -> None:
+        """Puts `rows`, [count, width] float32, at `start`."""
         stop = start + rows.shape[0]
         if stop > self._buffer.shape[0]:
-            grown = torch.empty(max(stop, 2 * self._buffer.shape[0], INITIAL_ROWS), self.width, dtype=torch.bfloat16)
+            grown = np.empty((max(stop, 2 * self._buffer.shape[0], INITIAL_ROWS), self.width), dtype=np.uint16)
             grown[: self._buffer.shape[0]] = self._buffer
             self._buffer = grown
-        self._buffer[start:stop] = rows
+        self._buffer[start:stop] = round_to_bfloat16(rows)
         self._held.extend(bytes(max(0, stop - len(self._held))))
         self._held[start:stop] = b"\x01" * rows.shape[0]
 
@@ -49,12 +53,12 @@ class RowStore:
         missing = self._held.find(0, start, stop)
         return missing if missing >= 0 else min(stop, max(start, len(self._held)))
 
-    def read(self, start: int, stop: int) -> torch.Tensor:
-        """[stop - start, width] bf16.
+    def read(self, start: int, stop: int) -> Rows:
+        """[stop - start, width] float32, as rounded to bf16.
 
         Raises:
             InternalError: rows that are not held.
         """
         if not 0 <= start <= stop or self.first_missing(start, stop) < stop:
             raise InternalError(f"Rows {start}..{stop} were asked of a store that does not hold them all.")
-        return self._buffer[start:stop]
+        return widen_bfloat16(self._buffer[start:stop])

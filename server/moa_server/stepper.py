@@ -1,4 +1,4 @@
-"""One step of one session in torch: forward, selection, verification, memory rows. Runs on the inference thread alone.
+"""One step of one session: forward, selection, verification, memory rows. Runs on the inference thread alone.
 
 State: none of its own; each session's `Holdings` (KV cache and rows) are touched by the inference thread only.
 Invariant: after `choose` the cache holds exactly the fed tokens and the accepted path.
@@ -8,20 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
+import numpy.typing as npt
 from moa_shared.codec import Codec, encode, row_bytes
 from moa_shared.coupling import select
 
 from moa_server.feed import Chunk, Plane
 from moa_server.rows import RowStore
 from moa_server.session import Judgement, Work
-from moa_server.target import KVCache, Target
+
+if TYPE_CHECKING:
+    from moa_server.target import KVCache, Target
+
+Rows = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class MemorySource:
-    """What turns the target's activations into the rows that a drafter reads.
+    """What turns the target's activations into the rows that a drafter reads; all of them are float32 arrays.
 
     Args:
         encode: [tokens, layers, 2 * kv_heads * head_dim] of the cache to [tokens, width] memory rows.
@@ -31,7 +37,7 @@ class MemorySource:
             it (EAGLE-2, which reads what leaves the last layer).
     """
 
-    encode: Callable[[torch.Tensor], torch.Tensor]
+    encode: Callable[[Rows], Rows]
     width: int
     state_layer: int | None
     reads_state: bool = False
@@ -119,8 +125,7 @@ class Stepper:
         stop = chunk.start + chunk.count
         missing = store.first_missing(chunk.start, stop)
         if chunk.plane is Plane.MEMORY and missing < stop and self.source is not None:
-            with torch.inference_mode():
-                store.write(missing, self.source.encode(holdings.cache.lsa_input(missing, stop)))
+            store.write(missing, self.source.encode(holdings.cache.lsa_input(missing, stop)))
         return CodedRows(chunk, encode(store.read(chunk.start, stop), chunk.codec))
 
     def code_newest(self, holdings: Holdings, start: int, codec: Codec, most_rows: int) -> CodedRows:

@@ -8,12 +8,14 @@ Nothing is ever unpickled.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
+from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import ProtocolError
 
-if TYPE_CHECKING:
-    import torch
+Rows = npt.NDArray[np.float32]
 
 GROUP = 32  # numbers that share a scale in int4: no loss of acceptance was measured at 32
 SCALE_BYTES = 2
@@ -37,60 +39,79 @@ def row_bytes(codec: Codec, width: int) -> int:
     return groups * (GROUP // 2 + SCALE_BYTES)
 
 
-def encode(rows: torch.Tensor, codec: Codec) -> bytes:
-    """Codes rows, [count, width] any float dtype, one row after the other.
+def encode(rows: Rows, codec: Codec) -> bytes:
+    """Codes rows, [count, width] float32, one row after the other.
 
     Layout of a row: bf16: the numbers; int8: scale, numbers; int4: all scales, then nibbles (low nibble first, biased
-    by 8, a last group padded with zeros). A number is scale * integer, integers -127..127 or -7..7.
+    by 8, a last group padded with zeros). A number is scale * integer, integers -127..127 or -7..7. All little-endian.
     """
-    import torch
-
-    if rows.shape[0] == 0:
-        return b""
-    if codec is Codec.BF16:
-        return bytes(rows.to(torch.bfloat16).contiguous().view(torch.uint8).numpy().tobytes())
-    levels = 127 if codec is Codec.INT8 else 7
-    values = rows.float()
-    count, width = values.shape
-    group = width if codec is Codec.INT8 else GROUP
-    padded = torch.nn.functional.pad(values, (0, -width % group)).reshape(count, -1, group)
-    scales = (padded.abs().amax(dim=-1, keepdim=True) / levels).to(torch.bfloat16)
-    safe = torch.where(scales > 0, scales.float(), torch.ones(()))
-    integers = (padded / safe).round().clamp(-levels, levels).to(torch.int8)
+    count, width = rows.shape
+    if codec is Codec.BF16 or count == 0:
+        return _bytes_of(round_to_bfloat16(rows)).tobytes()
+    levels = np.float32(127 if codec is Codec.INT8 else 7)
+    groups = _grouped(rows, width if codec is Codec.INT8 else GROUP)
+    scales = round_to_bfloat16(_largest(groups) / levels)
+    steps = widen_bfloat16(scales)[..., None]
+    with np.errstate(all="ignore"):  # a row that holds what is no number says so by its scale
+        scaled = groups / np.where(steps > 0, steps, np.float32(1))
+        np.rint(scaled, out=scaled)
+        integers = np.clip(scaled, -levels, levels, out=scaled).astype(np.int8).reshape(count, -1)
     if codec is Codec.INT8:
-        body = integers.reshape(count, -1).view(torch.uint8)
+        body = integers.view(np.uint8)
     else:
-        biased = (integers.reshape(count, -1) + 8).to(torch.uint8)
-        body = biased[:, 0::2] | (biased[:, 1::2] << 4)
-    head = scales.reshape(count, -1).contiguous().view(torch.uint8)
-    return bytes(torch.cat([head, body], dim=1).numpy().tobytes())
+        pairs = (integers + np.int8(8)).view("<u2")
+        body = (pairs | (pairs >> 4)).astype(np.uint8)
+    return np.concatenate([_bytes_of(scales), body], axis=1).tobytes()
 
 
-def decode(payload: bytes, codec: Codec, count: int, width: int) -> torch.Tensor:
+def decode(payload: bytes, codec: Codec, count: int, width: int) -> Rows:
     """Rows from bytes, [count, width] float32.
 
     Raises:
         ProtocolError: the payload is not `count` rows of `width` numbers.
     """
-    import torch
-
     expected = count * row_bytes(codec, width)
     if len(payload) != expected:
         raise ProtocolError(
             f"{expected} bytes for {count} memory rows of {width} numbers in {codec.name.lower()}", f"{len(payload)}"
         )
-    if count == 0:
-        return torch.zeros(0, width)
-    raw = torch.frombuffer(bytearray(payload), dtype=torch.uint8).reshape(count, -1)
+    raw = np.frombuffer(payload, dtype=np.uint8).reshape(count, row_bytes(codec, width))
     if codec is Codec.BF16:
-        return raw.view(torch.bfloat16).float()
+        return widen_bfloat16(raw.view("<u2"))
     group = width if codec is Codec.INT8 else GROUP
     groups = -(-width // group)
-    scales = raw[:, : groups * SCALE_BYTES].reshape(-1).clone().view(torch.bfloat16).float().reshape(count, groups)
+    scales = widen_bfloat16(np.ascontiguousarray(raw[:, : groups * SCALE_BYTES]).view("<u2"))
     body = raw[:, groups * SCALE_BYTES :]
     if codec is Codec.INT8:
-        integers = body.view(torch.int8).float()
+        numbers = body.view(np.int8).astype(np.float32)
     else:
-        nibbles = torch.stack([body & 15, body >> 4], dim=-1).reshape(count, -1)
-        integers = nibbles.float() - 8.0
-    return (integers.reshape(count, groups, -1) * scales[..., None]).reshape(count, -1)[:, :width]
+        numbers = np.empty((count, 2 * body.shape[1]), dtype=np.float32)
+        np.subtract(body & 15, 8, out=numbers[:, 0::2], dtype=np.float32)
+        np.subtract(body >> 4, 8, out=numbers[:, 1::2], dtype=np.float32)
+    grouped = numbers.reshape(count, groups, group)
+    with np.errstate(invalid="ignore"):  # a scale that is infinite
+        grouped *= scales[..., None]
+    return numbers[:, :width]
+
+
+def _bytes_of(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint8]:
+    return np.ascontiguousarray(bits, dtype="<u2").view(np.uint8)
+
+
+def _largest(groups: Rows) -> Rows:
+    """The largest magnitude of each group, [count, groups]."""
+    count, per_row, size = groups.shape
+    if per_row == 1:
+        whole: Rows = np.abs(groups).max(axis=-1)
+        return whole
+    magnitudes = np.abs(groups.reshape(-1, size).T, order="C")  # numpy is slow at many short maxima
+    largest: Rows = magnitudes.max(axis=0).reshape(count, per_row)
+    return largest
+
+
+def _grouped(rows: Rows, group: int) -> Rows:
+    """[count, groups, group]: the last group padded with zeros."""
+    count, width = rows.shape
+    padding = -width % group
+    padded = np.pad(rows, ((0, 0), (0, padding))) if padding else rows
+    return padded.reshape(count, -1, group)

@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from moa_shared.errors import ConfigError
 from moa_shared.gumbel_choice import choose
-
-if TYPE_CHECKING:
-    import torch
+from moa_shared.scores import Scores, largest, log_softmax
 
 SEED_LIMIT = 1 << 64
 _LIKELIEST = 512  # tokens looked at for top-p before all are
@@ -76,124 +73,133 @@ def gumbel_noise(seed: int, position: int, vocab_size: int) -> npt.NDArray[np.fl
     return result
 
 
-def process_logits(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+def process_logits(logits: Scores, sampling: Sampling) -> Scores:
     """Log-probabilities after temperature, top-k and top-p, in that order.
 
     Args:
-        logits: [..., vocab] any float dtype.
+        logits: [..., vocab] float32.
 
     Returns:
         [..., vocab] float32; -inf outside the support. Greedy: the plain log-softmax.
     """
-    import torch
-
-    scores = logits.float()
     if sampling.greedy:
-        return torch.log_softmax(scores, dim=-1)
-    scores = scores / sampling.temperature
-    if 0 < sampling.top_k < scores.shape[-1]:
-        kth = scores.topk(sampling.top_k, dim=-1).values[..., -1:]
-        scores = scores.masked_fill(scores < kth, -torch.inf)
+        return log_softmax(logits)
+    scores = _keep_top_k(_warmed(logits, sampling), sampling.top_k)
     if sampling.top_p < 1.0:
-        ordered, order = scores.sort(dim=-1, descending=True, stable=True)
-        probabilities = ordered.softmax(dim=-1)
-        before = probabilities.cumsum(dim=-1) - probabilities  # mass of the strictly likelier tokens
-        outside = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order, before >= sampling.top_p)
-        scores = scores.masked_fill(outside, -torch.inf)
-    return torch.log_softmax(scores, dim=-1)
+        order = np.argsort(-scores, axis=-1, kind="stable")
+        ordered = np.take_along_axis(scores, order, axis=-1)
+        with np.errstate(all="ignore"):
+            probabilities = np.exp(ordered - ordered[..., :1])
+        probabilities /= probabilities.sum(axis=-1, keepdims=True)
+        # Mass of the strictly likelier tokens; summed in float64, because the vocabulary is large.
+        before = np.cumsum(probabilities, axis=-1, dtype=np.float64).astype(np.float32) - probabilities
+        outside = np.empty(scores.shape, dtype=np.bool_)
+        np.put_along_axis(outside, order, before >= sampling.top_p, axis=-1)
+        scores[outside] = -np.inf
+    return log_softmax(scores)
 
 
-def _noise_rows(
-    positions: Sequence[int], sampling: Sampling, vocab_size: int, token_ids: torch.Tensor | None
-) -> torch.Tensor:
-    """[positions, vocab or len(token_ids)] float32."""
-    import torch
-
-    size = vocab_size if token_ids is None else int(token_ids.max()) + 1
-    index = None if token_ids is None else token_ids.numpy()
-    rows: dict[int, torch.Tensor] = {}
-    for position in positions:
-        if position not in rows:
-            noise = gumbel_noise(sampling.seed, position, size)
-            rows[position] = torch.from_numpy(noise.copy() if index is None else noise[index])
-    return torch.stack([rows[position] for position in positions])
-
-
-def select(logits: torch.Tensor, positions: Sequence[int], sampling: Sampling) -> list[int]:
+def select(logits: Scores, positions: Sequence[int], sampling: Sampling) -> list[int]:
     """The token chosen from each row of logits: argmax of `process_logits` + noise, or of the logits (greedy).
 
     Args:
-        logits: [rows, vocab], the target's.
+        logits: [rows, vocab] float32, the target's.
         positions: position of the token that each row chooses.
     """
     chosen: list[int] = []
-    logits = logits.cpu()
-    with _no_grad():
-        for row, position in enumerate(positions):  # a row stays in the cache, a whole tree's logits do not
-            values = logits[row].float()
-            if sampling.greedy:
-                chosen.append(int(values.numpy(force=True).argmax()))  # a twentieth of torch's argmax
-                continue
-            values = values / sampling.temperature
-            noise = gumbel_noise(sampling.seed, position, values.shape[-1])
-            token = choose(values.numpy(force=True), noise, sampling.top_k, sampling.top_p)
-            chosen.append(_choose_plainly(logits[row], position, sampling) if token is None else token)
+    warm = np.empty(logits.shape[-1], dtype=np.float32)
+    for row, position in zip(logits, positions, strict=True):  # a row stays in the processor's cache
+        if sampling.greedy:
+            chosen.append(int(row.argmax()))
+            continue
+        noise = gumbel_noise(sampling.seed, position, len(row))
+        token = choose(_warmed(row, sampling, warm), noise, sampling.top_k, sampling.top_p)
+        chosen.append(_choose_plainly(row, noise, sampling) if token is None else token)
     return chosen
 
 
-def _choose_plainly(logits: torch.Tensor, position: int, sampling: Sampling) -> int:
+def _choose_plainly(logits: Scores, noise: Scores, sampling: Sampling) -> int:
     """The rule itself, for one row."""
-    scores = process_logits(logits[None], sampling)
-    return int((scores + _noise_rows([position], sampling, scores.shape[-1], None)).argmax())
+    return int((process_logits(logits, sampling) + noise).argmax())
 
 
 def draft_scores(
-    logits: torch.Tensor, positions: Sequence[int], sampling: Sampling, token_ids: torch.Tensor | None = None
-) -> torch.Tensor:
+    logits: Scores, positions: Sequence[int], sampling: Sampling, token_ids: npt.NDArray[np.int64] | None = None
+) -> Scores:
     """Log-scores by which a drafter ranks its candidates: how likely it is that the target will choose each.
 
     Greedy: the drafter's log-probabilities (as in the paper). Sampled: the softmax of log q + g, whose argmax is the
     coupled choice, and whose other values grade how near each other candidate came to it.
 
     Args:
-        logits: [rows, vocab] or, with `token_ids`, [rows, draft vocab], the drafter's.
+        logits: [rows, vocab] or, with `token_ids`, [rows, draft vocab], float32, the drafter's.
         positions: position of the token that each row would choose.
         token_ids: the target's token id of each column, for a reduced draft vocabulary.
 
     Returns:
         Same shape as `logits`, float32.
     """
-    import torch
-
     if sampling.greedy:
-        return torch.log_softmax(logits.float(), dim=-1)
-    scores = _draft_support(logits.float() / sampling.temperature, sampling)
-    return torch.log_softmax(scores + _noise_rows(positions, sampling, scores.shape[-1], token_ids), dim=-1)
+        return log_softmax(logits)
+    scores = _draft_support(_warmed(logits, sampling), sampling)
+    size = scores.shape[-1] if token_ids is None else int(token_ids.max()) + 1
+    noise: dict[int, Scores] = {}
+    for row, position in zip(scores, positions, strict=True):
+        if position not in noise:  # siblings share one
+            whole = gumbel_noise(sampling.seed, position, size)
+            noise[position] = whole if token_ids is None else whole[token_ids]
+        row += noise[position]
+    return log_softmax(scores)
 
 
-def _draft_support(scores: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """`scores` with -inf outside the support; of equal scores at the edge of top-p all are kept."""
-    import torch
+def draft_candidates(
+    logits: Scores,
+    positions: Sequence[int],
+    sampling: Sampling,
+    count: int,
+    token_ids: npt.NDArray[np.int64] | None = None,
+) -> tuple[Scores, npt.NDArray[np.int64]]:
+    """The `count` best of each row (all, of fewer columns) by `draft_scores`, best first.
 
-    if 0 < sampling.top_k < scores.shape[-1]:
-        kth = scores.topk(sampling.top_k, dim=-1).values[..., -1:]
-        scores = scores.masked_fill(scores < kth, -torch.inf)
+    Returns:
+        Their log-scores and the target's token ids, both [rows, candidates].
+    """
+    scores = draft_scores(logits, positions, sampling, token_ids)
+    best, columns = largest(scores, min(count, scores.shape[-1]))
+    return best, columns if token_ids is None else token_ids[columns]
+
+
+def _draft_support(scores: Scores, sampling: Sampling) -> Scores:
+    """`scores`, changed to -inf outside the support; of equal scores at the edge of top-p all are kept."""
+    scores = _keep_top_k(scores, sampling.top_k)
     if sampling.top_p < 1.0:
-        whole = torch.logsumexp(scores, dim=-1, keepdim=True)
         count, size = _LIKELIEST, scores.shape[-1]
+        tops = scores.max(axis=-1, keepdims=True)
+        with np.errstate(all="ignore"):
+            mass = np.exp(scores - tops).sum(axis=-1, keepdims=True)
         while True:
-            likeliest = scores.topk(min(count, size), dim=-1).values
-            probabilities = (likeliest - whole).exp()
-            inside = probabilities.cumsum(dim=-1) - probabilities < sampling.top_p
-            if count >= size or not bool(inside[..., -1].any()):
+            likeliest, _ = largest(scores, min(count, size))
+            with np.errstate(all="ignore"):
+                probabilities = np.exp(likeliest - tops) / mass
+            inside = np.cumsum(probabilities, axis=-1) - probabilities < sampling.top_p
+            if count >= size or not inside[:, -1].any():
                 break
             count *= 8  # a flat distribution
-        least = likeliest.masked_fill(~inside, torch.inf).amin(dim=-1, keepdim=True)
-        scores = scores.masked_fill(scores < least, -torch.inf)
+        least = np.where(inside, likeliest, np.float32(np.inf)).min(axis=-1, keepdims=True)
+        scores[scores < least] = -np.inf
     return scores
 
 
-def _no_grad() -> torch.no_grad:
-    import torch
+def _warmed(logits: Scores, sampling: Sampling, out: Scores | None = None) -> Scores:
+    """Logits over temperature, in an array of their own or in `out`."""
+    with np.errstate(all="ignore"):
+        return np.divide(logits, np.float32(sampling.temperature), out=out)
 
-    return torch.no_grad()
+
+def _keep_top_k(scores: Scores, top_k: int) -> Scores:
+    """`scores`, changed to -inf where less than the k-th largest of the row."""
+    size = scores.shape[-1]
+    if 0 < top_k < size:
+        least = np.partition(scores, size - top_k, axis=-1)[..., size - top_k, None]
+        scores[scores < least] = -np.inf
+    return scores

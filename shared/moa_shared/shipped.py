@@ -22,15 +22,13 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
         name: of SHIPPED_DRAFTERS; folders of deep drafters are called `...-deep`.
         folder: that holds a folder for each drafter; the package's own where None.
     """
-    from safetensors import safe_open
+    from moa_shared.models.tensors.safetensors import read_metadata
 
     root = folder or Path(str(files("moa_shared") / "drafters"))
     for path in sorted(root.glob("*/drafter.safetensors")):
         if path.parent.name.endswith(f"-{DEEP_DRAFTER}") != (name == DEEP_DRAFTER):
             continue
-        with safe_open(path, framework="numpy") as checkpoint:
-            metadata = checkpoint.metadata() or {}
-        if json.loads(metadata.get(CONFIG_KEY, "{}")).get("target_fingerprint") == target_fingerprint:
+        if json.loads(read_metadata(path).get(CONFIG_KEY, "{}")).get("target_fingerprint") == target_fingerprint:
             return path
     return None
 

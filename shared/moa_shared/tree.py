@@ -1,7 +1,7 @@
 """The draft tree: guesses that share prefixes, verified in one forward of the target.
 
-Pure: no torch, no I/O. Nodes are numbered so that a parent stands before its children; -1 is the root, the newest
-committed token, which is not part of the tree. A chain is the tree in which each node's parent is the one before.
+Pure: no I/O. Nodes are numbered so that a parent stands before its children; -1 is the root, the newest committed
+token, which is not part of the tree. A chain is the tree in which each node's parent is the one before.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def stepper(target: Target, reused_layers: int) -> Stepper:
     """The server's side of that drafter."""
     made = checkpoint(reused_layers)
     layer = LAYERS - reused_layers if reused_layers else None
-    return Stepper(target, MemorySource(made.encoder(torch.float32).encode, made.config.memory_width, layer))
+    return Stepper(target, MemorySource(target.over_arrays(made.rows(torch.float32)), made.config.memory_width, layer))
 
 
 def device(target: Target, name: str) -> Device:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from moa.v1 import moa_pb2 as pb
@@ -44,7 +46,7 @@ async def test_the_text_is_the_targets_own(target: Target, kind: str, drafting: 
     rows_seen = []
 
     class Watched(MoaDrafter):
-        def remember(self, start: int, rows: torch.Tensor, *, state: bool) -> None:
+        def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
             rows_seen.append(rows.shape[1])
             super().remember(start, rows, state=state)
 

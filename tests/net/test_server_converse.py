@@ -7,8 +7,9 @@ import random
 from collections.abc import Sequence
 
 import grpc.aio
+import numpy as np
+import numpy.typing as npt
 import pytest
-import torch
 from moa.v1 import moa_pb2 as pb
 from moa_server.app import RunningServer
 from moa_server.target import Target
@@ -144,13 +145,13 @@ async def test_several_turns_reuse_what_is_cached(channel: grpc.aio.Channel, tar
 # ---------------------------------------------------------------- memory
 
 
-def expected_rows(target: Target, tokens: Sequence[int]) -> torch.Tensor:
+def expected_rows(target: Target, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
     cache = target.new_cache()
     target.forward(cache, tokens)
     return toy_source(target).encode(cache.lsa_input(0, len(tokens)))
 
 
-def row_of(frame: pb.Memory, position: int, width: int = ROW_WIDTH) -> torch.Tensor:
+def row_of(frame: pb.Memory, position: int, width: int = ROW_WIDTH) -> npt.NDArray[np.float32]:
     return decode(frame.payload, Codec(frame.codec), frame.count, width)[position - frame.start]
 
 
@@ -168,7 +169,7 @@ async def test_memory_rows_are_those_of_the_verified_tokens(
     expected = expected_rows(target, peer.tokens)
     for position in range(stop):
         assert held[position].codec == codec
-        assert (row_of(held[position], position) - expected[position]).abs().max() < error
+        assert np.abs(row_of(held[position], position) - expected[position]).max() < error
     assert sum(frame.count for frame in peer.memory) == stop  # each row once
 
 
@@ -183,7 +184,7 @@ async def test_the_state_for_reused_layers_is_a_plane_of_its_own(channel: grpc.a
     state = target.forward(target.new_cache(), peer.tokens, want_state_layer=STATE_LAYER).state
     assert state is not None
     for position in range(stop):
-        assert (row_of(held[position], position, target.hidden_size) - state[position]).abs().max() < 0.05
+        assert np.abs(row_of(held[position], position, target.hidden_size) - state[position]).max() < 0.05
 
 
 async def test_prompt_rows_come_newest_first_within_the_credit(channel: grpc.aio.Channel) -> None:
@@ -299,7 +300,7 @@ async def test_a_resume_goes_on_without_reading_again(
         await again.receive()
     assert min(frame.start for frame in again.memory) == len(PROMPT) - 2
     for frame in again.memory:
-        assert (row_of(frame, frame.start) - memory[frame.start]).abs().max() < 0.01
+        assert np.abs(row_of(frame, frame.start) - memory[frame.start]).max() < 0.01
 
 
 async def test_an_unknown_resume_token_opens_a_new_session(channel: grpc.aio.Channel, target: Target) -> None:

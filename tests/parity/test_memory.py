@@ -36,7 +36,7 @@ def test_prefill_gives_the_authors_memory_and_cross_attention_cache(reference: R
     cache = target.new_cache()
     target.prefill(cache, prompt)
     encoder = reference.checkpoint(0).encoder(torch.float32)
-    memory = encoder(cache.lsa_input(0, len(prompt)))
+    memory = encoder(torch.from_numpy(cache.lsa_input(0, len(prompt))))
     assert_close(memory, reference.infer["prefill.memory"])
     keys, values = reference.decoder(0).memory_keys_values(encoder.project(memory), torch.arange(len(prompt)))
     assert_close(keys, reference.infer["prefill.ca_keys"])

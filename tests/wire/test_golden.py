@@ -5,8 +5,8 @@ A failure here means that the contract changed: give the field a new number, or 
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
 from google.protobuf.message import Message
 from moa.v1 import moa_pb2 as pb
 from moa_shared.answer import Finish
@@ -22,7 +22,7 @@ DRAFT = pb.Draft(
     epoch=1, base=300, prefix_hash=0x0102030405060708, first_node=2, tokens=[5, 49151], parents=[-1, 0], committed=299
 )
 ASK = pb.Ask(base=1, prefix_hash=2, tokens=[3], sampling=SAMPLING, answer_start=2)
-ROWS = torch.tensor([[1.0, -2.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0]])
+ROWS = np.array([[1.0, -2.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0]], np.float32)
 
 FRAMES: dict[str, Message] = {
     "open": pb.ClientFrame(

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from moa_shared.coupling import Sampling
 from moa_shared.drafter import BaselineState, Checkpoint, DraftState
@@ -23,6 +25,8 @@ from moa_shared.tree import DraftTree, longest_path
 from moa_training.teacher import Teacher
 
 GREEDY = Sampling()
+
+Rows = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +140,14 @@ class DrafterSubject:
             written.append(draft.next_token(DraftTree.chain(written), GREEDY, barred))
         return written
 
-    def _read(self, ids: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _read(self, ids: Sequence[int]) -> tuple[Rows, Rows | None]:
         """Memory rows of a text, and the state that enters the first reused layer."""
         target = self.teacher.run(torch.tensor([ids]), torch.arange(len(ids))[None], None)
         source = target.last_hidden[0] if self._reads_last_hidden else target.kv[0]
         memory = torch.empty(len(ids), 0) if self._rows is None else self._rows(source)
-        return memory, None if target.state is None else target.state[0]
+        return memory.float().numpy(), None if target.state is None else target.state[0].float().numpy()
 
-    def _replay(
-        self, ids: Sequence[int], prompt: int, memory: torch.Tensor, state: torch.Tensor | None, shape: Shape
-    ) -> Acceptance:
+    def _replay(self, ids: Sequence[int], prompt: int, memory: Rows, state: Rows | None, shape: Shape) -> Acceptance:
         drafter = self._new_state()
         copies = CopyGuesser() if shape.merges_copies else None
         counts = Acceptance()

@@ -243,7 +243,7 @@ def _check_results(
     checked = [question for question in questions if question.result is not None]
     model, length = subject.teacher.model, options.task_tokens
     answered = answer_questions(checked, files, model, length, options.dtype, progress)
-    tokenizer: Any = load_tokenizer(files)
+    tokenizer = load_tokenizer(files)
     stop = stop_tokens(files)
     results: dict[int, dict[str, TaskAccuracy]] = {cut: {} for cut in CUTS}
     with progress.task("checking results", len(answered)) as bar:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from moa_shared.models import ModelFiles
 from moa_shared.progress import Progress
 
 from moa_training.conversations import Conversation, RowCounts, read_conversations
 from moa_training.shards import ShardHeader, ShardWriter, TokenRow, read_lines
+
+if TYPE_CHECKING:
+    from moa_shared.models.tokenizer import Tokenizer
 
 _FLUSH_ROWS = 512  # about 100 kB of compressed text a frame
 
@@ -37,7 +40,7 @@ def prepare(files: ModelFiles, sources: Iterable[Path], output: Path, max_tokens
 
 def token_rows(files: ModelFiles, sources: Iterable[Path], counts: RowCounts, max_tokens: int) -> Iterator[TokenRow]:
     """Rows of all sources as tokens, at most `max_tokens` each."""
-    tokenizer: Any = None
+    tokenizer: Tokenizer | None = None
     vocab = int(files.config["vocab_size"])
     for path in sources:
         for row in read_conversations(read_lines(path), counts, vocab, path.name):
@@ -55,7 +58,7 @@ def token_rows(files: ModelFiles, sources: Iterable[Path], counts: RowCounts, ma
             yield TokenRow(list(row.ids)[:max_tokens], cut, row.source, row.temperature, row.key)
 
 
-def tokenize(tokenizer: Any, conversation: Conversation) -> TokenRow:
+def tokenize(tokenizer: Tokenizer, conversation: Conversation) -> TokenRow:
     """Tokens of a conversation by the target's chat template, and where its answers lie."""
     messages = list(conversation.messages)
     answers: list[tuple[int, int]] = []
@@ -70,8 +73,6 @@ def tokenize(tokenizer: Any, conversation: Conversation) -> TokenRow:
     return TokenRow(ids, answers, conversation.source, None, conversation.key)
 
 
-def template_ids(tokenizer: Any, messages: list[dict[str, str]], *, generate: bool) -> list[int]:
+def template_ids(tokenizer: Tokenizer, messages: list[dict[str, str]], *, generate: bool) -> list[int]:
     """The chat template's tokens, with the opening of an answer behind them where `generate`."""
-    out = tokenizer.apply_chat_template(messages, add_generation_prompt=generate, return_dict=True)
-    ids: list[int] = out["input_ids"]
-    return ids
+    return tokenizer.encode(tokenizer.apply_chat_template(messages, add_generation_prompt=generate))

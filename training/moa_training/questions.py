@@ -66,7 +66,7 @@ def read_questions(path: Path, files: ModelFiles, limit: int | None, longest_pro
         raise NotFoundError(
             f"There are no questions at {path}.", hint="Name a file of JSON lines, or a folder of such."
         )
-    tokenizer: Any = load_tokenizer(files)
+    tokenizer = load_tokenizer(files)
     questions: list[Question] = []
     taken: dict[str, int] = {}
     left_out = 0

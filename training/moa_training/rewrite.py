@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from moa_shared.models import ModelFiles, load_target_model, load_tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.progress import Progress
 
 from moa_training.conversations import Conversation, RowCounts, read_conversations
@@ -100,7 +100,7 @@ def _row(answer: Answer) -> TokenRow:
 
 
 def _prompts(
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     conversations: Sequence[Conversation],
     done: set[str],
     options: RewriteOptions,

@@ -11,13 +11,13 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 from moa_shared.drafter.draft_nodes import DraftNodes
 from moa_shared.errors import ConfigError
 
-if TYPE_CHECKING:
-    import torch
+Rows = npt.NDArray[np.float32]
 
 _SURE = 30.0  # logit of what it proposes, beside zeros: a log-probability of 0 in float32
 
@@ -108,11 +108,11 @@ class OracleDrafter:
         self._nodes.clear()
         self._on_text, self._drafting = [], False
 
-    def append_memory(self, start: int, rows: torch.Tensor) -> None:
+    def append_memory(self, start: int, rows: Rows) -> None:
         """Counts memory rows."""
         self.memory_rows += int(rows.shape[0])
 
-    def append_reused_state(self, start: int, rows: torch.Tensor) -> None:
+    def append_reused_state(self, start: int, rows: Rows) -> None:
         """Has no use for it."""
 
     # ------------------------------------------------------------ drafting
@@ -132,13 +132,13 @@ class OracleDrafter:
         """Whether the target wrote something else than the script says."""
         return self._agreed < len(self.tokens)
 
-    def begin(self) -> torch.Tensor:
+    def begin(self) -> Rows:
         """Logits [1, vocab] of the token after the newest committed one."""
         self._nodes.clear()
         self._on_text, self._drafting = [], True
         return self._step([(0, not self.has_left_the_script)])
 
-    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
         """Logits [nodes, vocab] after each new node."""
         known = len(self._nodes)
         self._nodes.add(tokens, parents)
@@ -149,13 +149,11 @@ class OracleDrafter:
             self._on_text.append(right)
         return self._step(list(zip(self._nodes.depths, self._on_text, strict=True))[known:])
 
-    def _step(self, rows: Sequence[tuple[int, bool]]) -> torch.Tensor:
-        import torch
-
+    def _step(self, rows: Sequence[tuple[int, bool]]) -> Rows:
         began = self._clock()
         ready = began + self._step_s
         self.steps += 1
-        logits = torch.zeros(len(rows), self.script.vocab_size)
+        logits = np.zeros((len(rows), self.script.vocab_size), dtype=np.float32)
         for row, (depth, on_text) in enumerate(rows):
             logits[row, self.script.proposal(self.next_position + depth, on_text=on_text)] = _SURE
         if (left := ready - self._clock()) > 0:

@@ -92,10 +92,10 @@ def _filled_state(decoder: DraftDecoder, prefix: int) -> DraftState:
 
 def _remember(state: DraftState, start: int, stop: int) -> None:
     """Memory rows (and states for reused layers) of these positions; their content does not change what they cost."""
-    import torch
+    import numpy as np
 
     config = state.decoder.config
-    generator = torch.Generator().manual_seed(start)
-    state.append_memory(start, torch.randn(stop - start, config.memory_width, generator=generator))
+    generator = np.random.default_rng(start)
+    state.append_memory(start, generator.standard_normal((stop - start, config.memory_width), np.float32))
     if config.reused_layers:
-        state.append_reused_state(start, torch.randn(stop - start, config.hidden_size, generator=generator))
+        state.append_reused_state(start, generator.standard_normal((stop - start, config.hidden_size), np.float32))

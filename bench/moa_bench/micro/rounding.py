@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from moa_server.target import Target
 
@@ -60,8 +62,8 @@ def _write(target: Target, prompt: Sequence[int], new_tokens: int) -> _Text:
     logits = target.prefill(cache, tokens).logits[-1]
     margins = []
     for _ in range(new_tokens):
-        best = logits.float().topk(2).values.tolist()
-        margins.append((best[0] - best[1]) / max(2.0**-8 * abs(best[0]), 1e-9))  # bf16 has 8 bits of mantissa
+        second, best = np.partition(logits, -2)[-2:].tolist()
+        margins.append((best - second) / max(2.0**-8 * abs(best), 1e-9))  # bf16 has 8 bits of mantissa
         tokens.append(int(logits.argmax()))
         logits = target.forward(cache, tokens[-1:]).logits[-1]
     return _Text(tokens, len(prompt), margins)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import torch
     from moa_client.loading import Device
     from moa_shared.models import ModelFiles
-    from transformers import PreTrainedTokenizerBase
+    from moa_shared.models.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Bench:
 
     effort: Effort
     files: ModelFiles
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Tokenizer
     drafter: MeasuredDrafter
     progress: Progress
     devices: dict[str, Device] = field(default_factory=dict)
@@ -162,11 +162,11 @@ def _measure_forwards(bench: Bench, dtype: torch.dtype) -> None:
     with bench.section("Loading the target twice"):
         target = Target(load_target_model(bench.files, dtype))
         bare = load_target_model(bench.files, dtype)
-        encoder = bench.drafter.checkpoint.encoder(dtype)
+        encode = target.over_arrays(bench.drafter.checkpoint.rows(dtype))
     prefix = bench.prompt(question_of(bench.tokenizer, effort.prefix_tokens))
     with bench.section("Verification"):
         bench.result["prefix_tokens"] = len(prefix)
-        bench.result["verification"] = measure_verification(target, bare, prefix, encoder.encode, effort.repeats)
+        bench.result["verification"] = measure_verification(target, bare, prefix, encode, effort.repeats)
     with bench.section("Flipped choices"):
         prompts = [bench.prompt(question) for question in QUESTIONS[: effort.flip_prompts]]
         bench.result["flips"] = count_flips(target, prompts, effort.flip_tokens)

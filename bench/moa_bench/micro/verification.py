@@ -15,14 +15,15 @@ from moa_bench.interleave import time_interleaved
 from moa_bench.spread import Spread, paired_ratio
 
 if TYPE_CHECKING:
-    import torch
+    import numpy as np
+    import numpy.typing as npt
     from moa_server.target import Target
     from transformers import PreTrainedModel
 
 TOKEN_COUNTS = (1, 8, 62)  # a plain step; a short draft; the paper's tree (arXiv 2410.03804, section 5)
 TREE_DEPTH = 7  # of the paper's tree
 
-Encode = Callable[["torch.Tensor"], object]
+Encode = Callable[["npt.NDArray[np.float32]"], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,7 @@ def _measure(
     def run_ours() -> None:
         select(target.forward(cache, tokens, in_feed).logits, positions, sampling)
         cache.keep(accepted)
-        with torch.inference_mode():
-            encode(cache.lsa_input(start, start + len(accepted)))
+        encode(cache.lsa_input(start, start + len(accepted)))
 
     taken = time_interleaved({"bare": run_bare, "forward": run_forward, "ours": run_ours}, repeats, reset=reset)
     return VerificationCost(

@@ -12,12 +12,12 @@ class PartKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PART_UNSPECIFIED: _ClassVar[PartKind]
     PART_TEXT: _ClassVar[PartKind]
     PART_EMBEDDINGS_BF16: _ClassVar[PartKind]
-    PART_EMBEDDINGS_INT8: _ClassVar[PartKind]
     PART_HEAD_BF16: _ClassVar[PartKind]
-    PART_HEAD_INT8: _ClassVar[PartKind]
     PART_LAYERS_BF16: _ClassVar[PartKind]
     PART_DRAFTER: _ClassVar[PartKind]
-    PART_LAYERS_INT8: _ClassVar[PartKind]
+    PART_EMBEDDINGS_PACKED: _ClassVar[PartKind]
+    PART_HEAD_PACKED: _ClassVar[PartKind]
+    PART_LAYERS_PACKED: _ClassVar[PartKind]
 
 class Finish(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -43,12 +43,12 @@ class Plane(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 PART_UNSPECIFIED: PartKind
 PART_TEXT: PartKind
 PART_EMBEDDINGS_BF16: PartKind
-PART_EMBEDDINGS_INT8: PartKind
 PART_HEAD_BF16: PartKind
-PART_HEAD_INT8: PartKind
 PART_LAYERS_BF16: PartKind
 PART_DRAFTER: PartKind
-PART_LAYERS_INT8: PartKind
+PART_EMBEDDINGS_PACKED: PartKind
+PART_HEAD_PACKED: PartKind
+PART_LAYERS_PACKED: PartKind
 FINISH_UNSPECIFIED: Finish
 FINISH_END_OF_TEXT: Finish
 FINISH_MAX_TOKENS: Finish

@@ -11,8 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from moa_shared.errors import InternalError, TreeError
+
+from moa_server.target.arrays import as_array
 
 # Room for a first prompt; the default target needs 23 kB a token in bfloat16.
 INITIAL_CAPACITY = 256
@@ -137,12 +141,12 @@ class KVCache:
         self._length = length
         self._forget_tail()
 
-    def lsa_input(self, start: int, stop: int) -> torch.Tensor:
+    def lsa_input(self, start: int, stop: int) -> npt.NDArray[np.float32]:
         """The memory encoder's input for the rows `start..stop`.
 
         Returns:
-            [stop - start, layers, 2 * kv_heads * head_dim]; the last axis is, for each KV head in turn, its rotated key
-            and then its value (the layout of arXiv 2410.03804's published code). A copy of these rows only.
+            [stop - start, layers, 2 * kv_heads * head_dim] float32; the last axis is, for each KV head in turn, its
+            rotated key and then its value (the layout of arXiv 2410.03804's published code). A copy of these rows only.
 
         Raises:
             InternalError: rows that are not held.
@@ -150,7 +154,7 @@ class KVCache:
         if not 0 <= start <= stop <= self._length:
             raise InternalError(f"Rows {start}..{stop} were asked of a cache of {self._length} rows.")
         rows = self._buffer[:, :, start:stop].permute(2, 0, 1, 3, 4)  # [rows, layers, kv_heads, 2, head_dim]
-        return rows.flatten(2)
+        return as_array(rows.clone(memory_format=torch.contiguous_format).flatten(2))
 
     def _forget_tail(self) -> None:
         self._tail_start, self._tail_depths, self._tail_is_chain = self._length, (), True

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from moa_shared.drafter.baseline import BaselineDecoder
@@ -17,6 +19,8 @@ from moa_shared.drafter.draft_nodes import DraftNodes
 from moa_shared.drafter.inference_layer import Visibility
 from moa_shared.drafter.row_buffer import RowBuffer
 from moa_shared.errors import InternalError, ProtocolError
+
+Rows = npt.NDArray[np.float32]
 
 _BATCH = 512  # rows a pass: bounds the mask
 
@@ -37,9 +41,10 @@ class BaselineState:
         self._drafting = False
 
     @property
-    def token_ids(self) -> torch.Tensor | None:
+    def token_ids(self) -> npt.NDArray[np.int64] | None:
         """The target's token of each column of the logits; None: the same."""
-        return self.decoder.draft_ids
+        ids = self.decoder.draft_ids
+        return None if ids is None else ids.numpy()
 
     @property
     def next_position(self) -> int:
@@ -64,8 +69,8 @@ class BaselineState:
         self._drop_draft()
         self._keep_rows(max(0, length - self._offset))
 
-    def append_memory(self, start: int, rows: torch.Tensor) -> None:
-        """Takes in the target's last hidden states, [rows, hidden size], of positions from `start`.
+    def append_memory(self, start: int, rows: Rows) -> None:
+        """Takes in the target's last hidden states, [rows, hidden size] float32, of positions from `start`.
 
         Raises:
             ProtocolError: rows of another width.
@@ -74,16 +79,16 @@ class BaselineState:
             return
         if rows.shape[-1] != self.decoder.config.memory_width:
             raise ProtocolError(f"memory rows of {self.decoder.config.memory_width} numbers", f"{rows.shape[-1]}")
-        for index, row in enumerate(rows.to(self.decoder.dtype)):
+        for index, row in enumerate(torch.from_numpy(rows).to(self.decoder.dtype)):
             self._features.setdefault(start + index, row)
 
-    def append_reused_state(self, start: int, rows: torch.Tensor) -> None:
+    def append_reused_state(self, start: int, rows: Rows) -> None:
         """Baselines reuse no layers."""
 
     # ------------------------------------------------------------ drafting
 
     @torch.inference_mode()
-    def begin(self) -> torch.Tensor:
+    def begin(self) -> Rows:
         """Starts a draft below the newest committed token: [1, draft vocab] logits of the token after it.
 
         Raises:
@@ -107,10 +112,10 @@ class BaselineState:
             self._read(row, row + 1)
         self._true = true
         self._drafting = True
-        return self.decoder.logits(self._newest()[None])
+        return self._logits(self._newest()[None])
 
     @torch.inference_mode()
-    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
         """Adds draft nodes (parents: node numbers, -1 the root); [nodes, draft vocab] logits after each.
 
         Raises:
@@ -124,9 +129,9 @@ class BaselineState:
             now = next((place for place, parent in enumerate(parents) if parent >= known), len(tokens))
             logits.append(self._expand(tokens[:now], parents[:now]))
             tokens, parents = tokens[now:], parents[now:]
-        return torch.cat(logits)
+        return np.concatenate(logits)
 
-    def _expand(self, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
+    def _expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
         nodes, known = self._nodes, len(self._nodes)
         nodes.add(tokens, parents)
         newest = self._newest()
@@ -138,9 +143,13 @@ class BaselineState:
             visible = Visibility(torch.from_numpy(nodes.visible(known)), self.decoder.dtype)
         out = self._run(tokens, above, torch.tensor([root + depth for depth in nodes.depths[known:]]), visible)
         self._node_outputs += list(out)
-        return self.decoder.logits(out)
+        return self._logits(out)
 
     # ------------------------------------------------------------ inside
+
+    def _logits(self, x: torch.Tensor) -> Rows:
+        logits: Rows = self.decoder.logits(x).float().numpy()
+        return logits
 
     def _newest(self) -> torch.Tensor:
         """The newest committed token's output; zeros before the first row."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from moa_shared.drafter.decoder import DraftDecoder
@@ -18,6 +20,8 @@ from moa_shared.drafter.inference_layer import Visibility
 from moa_shared.drafter.reused import ReusedLayers
 from moa_shared.drafter.row_buffer import RowBuffer
 from moa_shared.errors import InternalError, ProtocolError
+
+Rows = npt.NDArray[np.float32]
 
 _BATCH = 512  # committed tokens a pass: bounds the mask
 _ALL = Visibility(None, torch.float32)
@@ -81,8 +85,8 @@ class DraftState:
         if self._reused is not None:
             self._reused.crop(length)
 
-    def append_memory(self, start: int, rows: torch.Tensor) -> None:
-        """Takes in memory rows, [rows, memory width], of positions from `start`; rows held already are skipped.
+    def append_memory(self, start: int, rows: Rows) -> None:
+        """Takes in memory rows, [rows, memory width] float32, of positions from `start`; rows held already are skipped.
 
         Raises:
             ProtocolError: rows of another width.
@@ -96,11 +100,13 @@ class DraftState:
             return
         positions = torch.tensor([start + index for index in new])
         with torch.inference_mode():
-            self._memory.append(self.decoder.memory_keys_values(rows[new].to(self.decoder.dtype), positions))
+            self._memory.append(
+                self.decoder.memory_keys_values(torch.from_numpy(rows[new]).to(self.decoder.dtype), positions)
+            )
         self._memory_positions += positions.tolist()
 
-    def append_reused_state(self, start: int, rows: torch.Tensor) -> None:
-        """Takes in the state that enters the first reused layer, [rows, hidden size].
+    def append_reused_state(self, start: int, rows: Rows) -> None:
+        """Takes in the state that enters the first reused layer, [rows, hidden size] float32.
 
         Raises:
             ProtocolError: rows of another width.
@@ -109,12 +115,13 @@ class DraftState:
             return
         if rows.shape[-1] != self.decoder.config.hidden_size:
             raise ProtocolError(f"state rows of {self.decoder.config.hidden_size} numbers", f"{rows.shape[-1]}")
-        self._reused.add(start, rows.to(self.decoder.dtype))
+        self._reused.add(start, torch.from_numpy(rows).to(self.decoder.dtype))
 
     @property
-    def token_ids(self) -> torch.Tensor | None:
+    def token_ids(self) -> npt.NDArray[np.int64] | None:
         """The target's token of each column of the logits; None: the same."""
-        return self.decoder.draft_ids
+        ids = self.decoder.draft_ids
+        return None if ids is None else ids.numpy()
 
     @property
     def next_position(self) -> int:
@@ -128,7 +135,7 @@ class DraftState:
     # ------------------------------------------------------------ drafting
 
     @torch.inference_mode()
-    def begin(self) -> torch.Tensor:
+    def begin(self) -> Rows:
         """Starts a draft below the newest committed token: [1, draft vocab] logits of the token after it.
 
         Raises:
@@ -148,10 +155,10 @@ class DraftState:
             x = self._features(self._text(positions), positions, Visibility.of_run(len(positions), self.decoder.dtype))
         self._read = last + 1
         self._drafting = True
-        return self.decoder.logits(self.decoder.features(x[-1:]))
+        return self._logits(x[-1:])
 
     @torch.inference_mode()
-    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
         """Adds draft nodes and gives the logits after each, [nodes, draft vocab].
 
         Args:
@@ -175,7 +182,11 @@ class DraftState:
         else:
             visible = Visibility(torch.from_numpy(nodes.visible(known)), dtype)
             x = self._features(tokens, torch.tensor([root + depth for depth in nodes.depths[known:]]), visible)
-        return self.decoder.logits(self.decoder.features(x))
+        return self._logits(x)
+
+    def _logits(self, x: torch.Tensor) -> Rows:
+        logits: Rows = self.decoder.logits(self.decoder.features(x)).float().numpy()
+        return logits
 
     def _text(self, positions: range) -> list[int]:
         return self.tokens[positions.start : positions.stop]

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.float32]
+TokenIds = npt.NDArray[np.int64]
 
 
 class Drafter(Protocol):
@@ -15,19 +19,21 @@ class Drafter(Protocol):
     """
 
     @property
-    def token_ids(self) -> torch.Tensor | None: ...
+    def token_ids(self) -> TokenIds | None: ...
 
     @property
     def next_position(self) -> int:
         """Position of the first token to guess: the number of committed tokens."""
         ...
 
-    def begin(self) -> torch.Tensor:
-        """Drops any draft under way; logits [1, columns] of the token after the newest committed one."""
+    def begin(self) -> Rows:
+        """Drops any draft under way; logits [1, columns], float32, of the token after the newest committed one."""
         ...
 
-    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
-        """Adds nodes (parents: numbers in order of addition, -1 the root); logits [nodes, columns] after each."""
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
+        """Adds nodes (parents: numbers in order of addition, -1 the root); logits [nodes, columns], float32, after
+        each.
+        """
         ...
 
 
@@ -53,10 +59,10 @@ class ConversationDrafter(GrowingDrafter, Protocol):
         """Forgets everything from position `length` on."""
         ...
 
-    def append_memory(self, start: int, rows: torch.Tensor) -> None:
-        """Takes in memory rows of positions from `start`."""
+    def append_memory(self, start: int, rows: Rows) -> None:
+        """Takes in memory rows, [rows, memory width] float32, of positions from `start`."""
         ...
 
-    def append_reused_state(self, start: int, rows: torch.Tensor) -> None:
-        """Takes in the state that enters the first reused layer."""
+    def append_reused_state(self, start: int, rows: Rows) -> None:
+        """Takes in the state that enters the first reused layer, [rows, hidden size] float32."""
         ...

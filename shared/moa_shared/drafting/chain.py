@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 
 from moa_shared.coupling import Sampling, draft_scores
 from moa_shared.drafting.base import Drafter
@@ -17,7 +17,7 @@ def draft_chain(drafter: Drafter, length: int, sampling: Sampling, copies: CopyG
         copies: of the same conversation (not in the paper).
     """
     tokens: list[int] = []
-    logits = drafter.begin() if length else torch.empty(0)
+    logits = drafter.begin() if length else np.empty((1, 0), dtype=np.float32)
     for step in range(length):
         scores = draft_scores(logits, [drafter.next_position + step], sampling, drafter.token_ids)
         column = int(scores.argmax())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from moa_shared.coupling import Sampling, draft_scores
+from moa_shared.coupling import Sampling, draft_candidates
 from moa_shared.drafting.base import Drafter
 from moa_shared.drafting.copying import COPY_FLOOR, CopyGuesser
 from moa_shared.drafting.pool import CandidatePool
@@ -44,10 +44,7 @@ def draft_tree(
     logits = drafter.begin()
     for level in range(shape.depth):
         positions = [drafter.next_position + level] * len(frontier)
-        scores, columns = draft_scores(logits, positions, sampling, drafter.token_ids).topk(
-            min(shape.breadth, logits.shape[-1]), dim=-1
-        )
-        tokens = columns if drafter.token_ids is None else drafter.token_ids[columns]
+        scores, tokens = draft_candidates(logits, positions, sampling, shape.breadth, drafter.token_ids)
         new: list[int] = []
         for parent, row_tokens, row_scores in zip(frontier, tokens.tolist(), scores.tolist(), strict=True):
             new += pool.add(parent, row_tokens, row_scores)

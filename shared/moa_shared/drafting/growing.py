@@ -13,9 +13,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
-from moa_shared.coupling import Sampling, draft_scores
+from moa_shared.coupling import Sampling, draft_candidates
 from moa_shared.drafting.base import GrowingDrafter
 from moa_shared.drafting.copying import COPY_FLOOR, LEAST_SURVIVAL, CopyGuesser
 from moa_shared.tree import ROOT, DraftTree
@@ -246,13 +247,10 @@ class GrowingDraft:
         )
         self._candidates(batch, logits)
 
-    def _candidates(self, nodes: Sequence[_Node], logits: torch.Tensor) -> None:
-        ids = self._drafter.token_ids
+    def _candidates(self, nodes: Sequence[_Node], logits: npt.NDArray[np.float32]) -> None:
         first = self._drafter.next_position - self._root.depth
-        scores = draft_scores(logits, [first + node.depth for node in nodes], self._sampling, ids)
-        breadth = self._shape.breadth
-        best, columns = scores.topk(min(breadth + SPARE, scores.shape[-1]), dim=-1)
-        tokens = columns if ids is None else ids[columns]
+        positions, breadth = [first + node.depth for node in nodes], self._shape.breadth
+        best, tokens = draft_candidates(logits, positions, self._sampling, breadth + SPARE, self._drafter.token_ids)
         for node, row_tokens, row_scores in zip(nodes, tokens.tolist(), best.tolist(), strict=True):
             node.expanded = True
             node.least = min(0.0, max(_LEAST_STEP, row_scores[:breadth][-1]))

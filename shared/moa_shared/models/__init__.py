@@ -1,7 +1,7 @@
-"""Model sources: find, fetch, convert and read a target.
+"""Model sources: find, fetch and read a target.
 
-`resolve` turns what a user names into `ModelFiles`; the `load_*` functions read them. Importing this package imports
-neither torch nor transformers: the loading half comes in on first use.
+`resolve` turns what a user names into `ModelFiles`; `WeightReader` reads their weights with numpy, `load_tokenizer`
+their tokenizer. Importing this package imports neither torch nor transformers: what needs them comes in on first use.
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from moa_shared.models.files import ModelFiles
+from moa_shared.models.parts import part_names
 from moa_shared.models.source import DEFAULT, resolve
+from moa_shared.models.weights import WeightReader
 
 if TYPE_CHECKING:
-    from moa_shared.models.loading import load_config, load_part, load_target_model, load_tokenizer, part_names
+    from moa_shared.models.loading import load_config, load_part, load_target_model
+    from moa_shared.models.tokenizer import load_tokenizer
 
 __all__ = [
     "DEFAULT",
     "ModelFiles",
+    "WeightReader",
     "load_config",
     "load_part",
     "load_target_model",
@@ -24,12 +28,16 @@ __all__ = [
     "part_names",
     "resolve",
 ]
-_LOADING = frozenset({"load_config", "load_part", "load_target_model", "load_tokenizer", "part_names"})
+_TORCH = frozenset({"load_config", "load_part", "load_target_model"})
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LOADING:
+    if name in _TORCH:
         from moa_shared.models import loading
 
         return getattr(loading, name)
+    if name == "load_tokenizer":
+        from moa_shared.models.tokenizer import load_tokenizer
+
+        return load_tokenizer
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The cache folder: where converted models live, how they come into being whole or not at all.
+"""The cache folder: where models live, how they come into being whole or not at all.
 
 An entry is a folder. It is built under a temporary name beside its final one and renamed when complete, under a lock
 file, so that two processes do not build it twice and nobody ever reads half an entry.
@@ -94,9 +94,10 @@ def building(entry: Path, needed: int, purpose: str) -> Iterator[Path]:
         yield part
         if entry.exists():
             shutil.rmtree(entry)
-        part.chmod(0o755)  # mkdtemp and safetensors make them private; a cache may be shared between users
+        part.chmod(0o755)  # mkdtemp makes it private; a cache may be shared between users
         for path in part.iterdir():
-            path.chmod(0o644)
+            if path.stat().st_nlink == 1:  # the mode of a hard link is its owner's affair
+                path.chmod(0o644)
         part.rename(entry)
     except Exception as error:
         if is_disk_full(error):
@@ -107,10 +108,8 @@ def building(entry: Path, needed: int, purpose: str) -> Iterator[Path]:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether `error` says that a disk or a quota is used up (safetensors only says so in words)."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return True
-    return type(error).__name__ == "SafetensorError" and "No space left" in str(error)
+    """Whether `error` says that a disk or a quota is used up."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def disk_full(folder: Path, needed: int | None, purpose: str) -> DiskFullError:

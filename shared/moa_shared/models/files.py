@@ -1,6 +1,7 @@
 """`ModelFiles`: a target on this disk, ready to be read, and the two hashes that both ends compare.
 
-The fingerprint covers what enters the mathematics: those keys of the configuration, and the bytes of the weights.
+The fingerprint covers what enters the mathematics: of a folder of safetensors those keys of the configuration and the
+bytes of the weights, of a GGUF file its bytes, from which all else is made.
 Invariant: equal fingerprints mean equal targets.
 """
 
@@ -38,6 +39,7 @@ _MATHEMATICS = (
     "mlp_bias",
     "tie_word_embeddings",
 )
+GGUF_WEIGHTS = "model.gguf"  # in a cache entry
 _INDEX = "model.safetensors.index.json"
 
 
@@ -49,7 +51,7 @@ class ModelFiles:
         target_id: its name for people ("SmolLM2-135M-Instruct").
         folder: holds config.json and the tokenizer.
         config: the content of config.json.
-        weights: the safetensors files.
+        weights: the safetensors files, or the GGUF file.
         fingerprint: sha256 (hex) over configuration and weights.
         tokenizer_hash: sha256 (hex) over what maps text to token ids.
     """
@@ -70,7 +72,7 @@ class ModelFiles:
 def describe_folder(
     folder: Path, target_id: str, root: Path, progress: Progress | None = None, *, verify: bool = False
 ) -> ModelFiles:
-    """Look at a folder in the layout of `save_pretrained` and compute its identity.
+    """Look at a folder in the layout of `save_pretrained`, or a cache entry, and compute its identity.
 
     Args:
         root: the cache folder, where hashes are remembered.
@@ -82,8 +84,11 @@ def describe_folder(
     config = read_config(folder)
     check_family(config, target_id)
     weights = find_weights(folder)
-    mathematics = {key: config[key] for key in _MATHEMATICS if config.get(key) is not None}
     hashes = [remembered_hash(path, root, progress, again=verify) for path in weights]
+    if weights == (folder / GGUF_WEIGHTS,):
+        fingerprint = combine([canonical_json(["gguf", *hashes]).decode()])
+        return ModelFiles(target_id, folder, config, weights, fingerprint, hash_tokenizer(folder, root))
+    mathematics = {key: config[key] for key in _MATHEMATICS if config.get(key) is not None}
     fingerprint = combine([canonical_json(mathematics).decode(), *hashes])
     return ModelFiles(target_id, folder, config, weights, fingerprint, hash_tokenizer(folder, root))
 
@@ -106,10 +111,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def find_weights(folder: Path) -> tuple[Path, ...]:
-    """The safetensors files of a model folder, in the index's order where there is one."""
-    single = folder / "model.safetensors"
-    if single.is_file():
-        return (single,)
+    """The files of weights of a model folder, in the index's order where there is one."""
+    for name in ("model.safetensors", GGUF_WEIGHTS):
+        if (folder / name).is_file():
+            return (folder / name,)
     index = folder / _INDEX
     if not index.is_file():
         raise ModelSourceError(

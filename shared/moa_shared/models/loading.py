@@ -1,58 +1,36 @@
-"""Reading a resolved target into torch: the whole model, some tensors of it, or its tokenizer.
+"""Reading a resolved target into torch: the whole model, or some tensors of it.
 
 Imports torch and transformers; `moa_shared.models` imports this module only when one of its functions is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import io
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
-from safetensors import SafetensorError, safe_open
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 from transformers.utils import logging as transformers_logging
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.files import ModelFiles
-
-EMBEDDINGS = "model.embed_tokens.weight"
-FINAL_NORM = "model.norm.weight"
-HEAD = "lm_head.weight"
-SCALE = ".scale"  # behind a name: the scales of the rows of a tensor in int8 (see parts.py)
-_CORRUPT = "The file is truncated or corrupt: delete it and fetch or convert the model again."
+from moa_shared.models.parts import layer_places
+from moa_shared.models.weights import WeightReader
 
 
 def load_config(files: ModelFiles) -> PreTrainedConfig:
     """The configuration as transformers' class."""
     return cast(PreTrainedConfig, AutoConfig.from_pretrained(files.folder, local_files_only=True))
-
-
-def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerBase:
-    """The tokenizer, with its chat template.
-
-    Raises:
-        ModelSourceError: the tokenizer's files cannot be read.
-    """
-    try:
-        return cast(PreTrainedTokenizerBase, _read_tokenizer(files.tokenizer))
-    except Exception as error:  # tokenizers raises a bare Exception on a damaged tokenizer.json
-        raise ModelSourceError(
-            f"The tokenizer of {files.target_id} in {files.tokenizer} cannot be read ({error}).", hint=_CORRUPT
-        ) from error
-
-
-def _read_tokenizer(folder: Path) -> object:
-    """Never with code that a folder brings along, and without asking whether it may."""
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def load_target_model(
@@ -69,7 +47,7 @@ def load_target_model(
     """
     config = load_config(files)
     kept = range(config.num_hidden_layers) if layers is None else layers
-    state = {place: name for name, place in _places(files, kept).items()}
+    state = {place: name for name, place in layer_places(files, kept).items()}
     tensors = load_part(files, state.values(), dtype)
     config.num_hidden_layers = len(kept)
     if getattr(config, "layer_types", None):
@@ -102,95 +80,47 @@ def load_target_model(
     return cast(PreTrainedModel, model.eval().requires_grad_(False))
 
 
-def part_names(files: ModelFiles, last_layers: int = 0) -> list[str]:
-    """The tensors that a client reads: embeddings, final norm, head and the last N decoder layers."""
-    count = int(files.config["num_hidden_layers"])
-    layers = _places(files, range(count - last_layers, count))
-    return [name for name in layers if name != HEAD] + [HEAD]
-
-
-def has_own_head(files: ModelFiles) -> bool:
-    """Whether the head is other weights than the embeddings."""
-    return HEAD in _stored(files) and not _is_tied(files)
-
-
-def load_part(files: ModelFiles, names: Iterable[str], dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
-    """Read only these tensors from the disk.
+def load_part(files: ModelFiles, names: Iterable[str], dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+    """Read only these tensors.
 
     Args:
-        names: as in the checkpoint; `lm_head.weight` of a tied model gives the embeddings.
-        dtype: convert to it; None: as stored.
+        names: as transformers has them; `lm_head.weight` of a tied model gives the embeddings.
 
     Raises:
         ModelSourceError: a file is corrupt, or holds no such tensor.
     """
-    wanted = list(dict.fromkeys(names))
-    stored = _stored(files)
-    aliases = {name: EMBEDDINGS if name == HEAD and HEAD not in stored and _is_tied(files) else name for name in wanted}
-    for name in aliases.values():
-        if name not in stored:
-            raise ModelSourceError(
-                f"The weights of {files.target_id} hold no tensor {name}.", hint="Fetch the model again."
-            )
+    reader = WeightReader(files)
     read: dict[str, torch.Tensor] = {}
-    for path in files.weights:
-        here = sorted({name for name in aliases.values() if stored[name] == path})
-        if not here:
-            continue
-        with _open(path) as file:
-            for name in here:
-                tensor = cast(torch.Tensor, file.get_tensor(name))
-                if tensor.dtype is torch.int8:
-                    tensor = _widen(tensor, file, name)
-                read[name] = tensor if dtype is None else tensor.to(dtype)
-    return {name: read[alias] for name, alias in aliases.items()}
+    for name in dict.fromkeys(names):
+        read[name] = torch.from_numpy(reader.array(name)).to(dtype)
+    return read
 
 
-def _places(files: ModelFiles, kept: Sequence[int]) -> dict[str, str]:
-    """Stored name -> name in a model of only these layers."""
-    count = int(files.config["num_hidden_layers"])
-    if any(not 0 <= layer < count for layer in kept):
+def save_gguf_tokenizer(path: Path, folder: Path) -> None:
+    """Write the tokenizer of a GGUF file in the layout of `save_pretrained`, for vocabularies that we do not build.
+
+    Raises:
+        ModelSourceError: transformers cannot read it.
+    """
+    try:
+        with _quiet_reader():
+            tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
+        tokenizer.save_pretrained(folder)
+    except Exception as error:  # the reader has no error type of its own
         raise ModelSourceError(
-            f"{files.target_id} has the layers 0 to {count - 1}, asked were {list(kept)}.",
-            hint="Ask for fewer layers.",
-        )
-    renumbered = {layer: place for place, layer in enumerate(kept)}
-    places = {}
-    for name in _stored(files):
-        if not name.startswith("model.layers."):
-            places[name] = name
-            continue
-        _, _, layer_text, rest = name.split(".", 3)
-        layer = int(layer_text)
-        if layer in renumbered:
-            places[name] = f"model.layers.{renumbered[layer]}.{rest}"
-    return places
+            f"The tokenizer of the GGUF file {path} cannot be read ({error}).",
+            hint="Use the same model as a folder with a tokenizer.json.",
+        ) from error
 
 
-def _stored(files: ModelFiles) -> dict[str, Path]:
-    """Tensor name -> the file that holds it, from the headers of the files themselves."""
-    stored: dict[str, Path] = {}
-    for path in files.weights:
-        with _open(path) as file:
-            stored.update((name, path) for name in file.keys() if not name.endswith(SCALE))  # noqa: SIM118
-    return stored
-
-
-def _widen(tensor: torch.Tensor, file: Any, name: str) -> torch.Tensor:
-    """int8 rows times their scales."""
+@contextlib.contextmanager
+def _quiet_reader() -> Iterator[None]:
+    """Keep the reader's own bars and remarks off the terminal: our progress says what happens."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
-        scales: torch.Tensor = file.get_tensor(name + SCALE)
-        return tensor.float() * scales[:, None]
-    except (SafetensorError, RuntimeError, IndexError) as error:
-        raise ModelSourceError(f"The scales of {name} cannot be used ({error}).", hint=_CORRUPT) from None
-
-
-def _is_tied(files: ModelFiles) -> bool:
-    return bool(files.config.get("tie_word_embeddings", False))
-
-
-def _open(path: Path) -> safe_open:
-    try:
-        return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
-        raise ModelSourceError(f"The weights {path} cannot be read ({error}).", hint=_CORRUPT) from error
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)

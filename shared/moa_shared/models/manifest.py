@@ -7,6 +7,7 @@ at every start and in bytes whenever a file is not the very one that was hashed 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from moa_shared.errors import ChecksumError
@@ -14,13 +15,18 @@ from moa_shared.models.digest import hash_file, remembered_hash
 from moa_shared.progress import Progress
 
 MANIFEST = "manifest.json"
-FORMAT = 1  # raise when what conversion writes changes: older entries are then built anew
+FORMAT = 2  # raise when what an entry holds changes: older entries are then no longer found
 
 
-def write_manifest(folder: Path, target_id: str, source_sha256: str) -> None:
-    """Record the files of `folder`, read back from the disk."""
+def write_manifest(folder: Path, target_id: str, source_sha256: str, known: Mapping[str, str] | None = None) -> None:
+    """Record the files of `folder`, read back from the disk.
+
+    Args:
+        known: sha256 of files that were hashed before they came here; the first check of the entry reads them.
+    """
+    known = known or {}
     files = {
-        path.name: {"size": path.stat().st_size, "sha256": hash_file(path)}
+        path.name: {"size": path.stat().st_size, "sha256": known.get(path.name) or hash_file(path)}
         for path in sorted(folder.iterdir())
         if path.is_file() and path.name != MANIFEST
     }

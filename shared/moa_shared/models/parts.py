@@ -1,58 +1,41 @@
 """The parts of a target that a device needs to draft, as files of their own: embeddings, head, reused layers, text.
 
 A folder that holds them beside config.json and the tokenizer reads like a model's folder, as long as nothing else is
-asked of it. int8 tensors have a scale for each row beside them (`NAME.scale`); `load_part` multiplies it back in.
+asked of it. Packed, a matrix is in blocks as its file has it (`NAME.q4_1`, `NAME.q8_0`), or in Q8_0 where the file has
+another format, and vectors are float32; `WeightReader` reads both kinds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
+import numpy.typing as npt
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.cache import disk_full, is_disk_full
 from moa_shared.models.files import ModelFiles
-from moa_shared.models.loading import EMBEDDINGS, HEAD, SCALE, load_part, part_names
+from moa_shared.models.tensors.formats import GROUP, quantise_q8_0, to_bf16
+from moa_shared.models.tensors.safetensors import write_tensors
+from moa_shared.models.weights import EMBEDDINGS, HEAD, WeightReader
 
-LEVELS = 127  # of int8
+Precision = Literal["packed", "bf16"]
 TEXT_FILES = (
     "config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
-    "added_tokens.json",
     "chat_template.jinja",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
 )
 
 
-def quantise_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """[rows, width] any float type to int8 of the same shape, and float32 scales [rows]."""
-    wide = weight.float()
-    scales = wide.abs().amax(dim=1) / LEVELS
-    safe = torch.where(scales > 0, scales, torch.ones(()))
-    return (wide / safe[:, None]).round().clamp(-LEVELS, LEVELS).to(torch.int8), scales
-
-
-def write_part(files: ModelFiles, names: Sequence[str], path: Path, *, int8: bool) -> None:
-    """Writes tensors in bfloat16, or their matrices in int8.
-
-    Raises:
-        DiskFullError: no room.
-        ModelSourceError: the weights cannot be read.
-    """
-    tensors = load_part(files, names, torch.bfloat16)
-    if int8:
-        for name in [name for name, tensor in tensors.items() if tensor.dim() == 2]:
-            tensors[name], tensors[name + SCALE] = quantise_rows(tensors[name])
-    _write(tensors, path)
+def part_names(files: ModelFiles, last_layers: int = 0) -> list[str]:
+    """The tensors that a client reads: embeddings, final norm, head and the last N decoder layers."""
+    count = int(files.config["num_hidden_layers"])
+    layers = layer_places(files, range(count - last_layers, count))
+    return [name for name in layers if name != HEAD] + [HEAD]
 
 
 def layer_names(files: ModelFiles, count: int) -> list[str]:
@@ -60,10 +43,62 @@ def layer_names(files: ModelFiles, count: int) -> list[str]:
     return [name for name in part_names(files, count) if name not in (EMBEDDINGS, HEAD)]
 
 
-def _write(tensors: dict[str, torch.Tensor], path: Path) -> None:
+def layer_places(files: ModelFiles, kept: Sequence[int]) -> dict[str, str]:
+    """Stored name -> name in a model of only these layers.
+
+    Raises:
+        ModelSourceError: a layer that the model does not have.
+    """
+    count = int(files.config["num_hidden_layers"])
+    if any(not 0 <= layer < count for layer in kept):
+        raise ModelSourceError(
+            f"{files.target_id} has the layers 0 to {count - 1}, asked were {list(kept)}.",
+            hint="Ask for fewer layers.",
+        )
+    renumbered = {layer: place for place, layer in enumerate(kept)}
+    places = {}
+    for name in WeightReader(files).names():
+        if not name.startswith("model.layers."):
+            places[name] = name
+            continue
+        _, _, layer_text, rest = name.split(".", 3)
+        layer = int(layer_text)
+        if layer in renumbered:
+            places[name] = f"model.layers.{renumbered[layer]}.{rest}"
+    return places
+
+
+def write_part(reader: WeightReader, names: Sequence[str], path: Path, precision: Precision) -> None:
+    """Write tensors in bfloat16, or packed (matrices whose rows are no groups of 32 in bfloat16 then too).
+
+    Raises:
+        DiskFullError: no room.
+        ModelSourceError: the weights cannot be read, or are too large for scales in float16.
+    """
+    tensors: dict[str, npt.NDArray[Any]] = {}
+    for name in names:
+        if precision == "packed":
+            tensors |= _pack(reader, name)
+        else:
+            tensors[name] = to_bf16(reader.array(name))
     try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-    except (OSError, SafetensorError) as error:
+        write_tensors(path, tensors)
+    except OSError as error:
         if is_disk_full(error):
             raise disk_full(path.parent, None, path.name) from None
         raise ModelSourceError(f"{path} cannot be written ({error}).", hint="Check the cache folder.") from None
+
+
+def _pack(reader: WeightReader, name: str) -> dict[str, npt.NDArray[Any]]:
+    shape = reader.shape(name)
+    if len(shape) != 2:
+        return {name: reader.array(name)}
+    if shape[1] % GROUP:
+        return {name: to_bf16(reader.array(name))}
+    blocks = reader.blocks(name)
+    if blocks is not None:
+        return {f"{name}.{blocks.kind}": blocks.raw}
+    try:
+        return {f"{name}.q8_0": quantise_q8_0(reader.array(name))}
+    except ValueError as error:
+        raise ModelSourceError(f"The tensor {name} cannot be packed: {error}.", hint="Give --parts bf16.") from None

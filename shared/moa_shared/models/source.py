@@ -7,7 +7,7 @@ from pathlib import Path
 from moa_shared.errors import ModelSourceError, NotFoundError
 from moa_shared.models.cache import cache_root, disk_full, is_disk_full
 from moa_shared.models.files import ModelFiles, describe_folder
-from moa_shared.models.gguf import convert_gguf
+from moa_shared.models.gguf.entry import adopt_gguf
 from moa_shared.models.hub import HUB_ID, fetch_from_hub
 from moa_shared.models.manifest import MANIFEST, check_manifest
 from moa_shared.models.packaged import DEFAULT_MODEL, resolve_packaged
@@ -23,12 +23,12 @@ def resolve(
     *,
     verify: bool = False,
 ) -> ModelFiles:
-    """Find, fetch and convert a target; afterwards it is on this disk and checked.
+    """Find and fetch a target; afterwards it is on this disk and checked.
 
     Args:
         spec: "default", a hub id ("owner/name", optionally "@revision"), a folder, or a `.gguf` file.
-        cache_dir: where converted models live; None: `MOA_CACHE_DIR`, else the user's cache folder.
-        progress: where downloads and conversions are shown; None: nowhere.
+        cache_dir: where models live; None: `MOA_CACHE_DIR`, else the user's cache folder.
+        progress: where downloads are shown; None: nowhere.
         verify: read every file again and compare with its recorded hash.
 
     Raises:
@@ -61,7 +61,7 @@ def _locate(spec: str, root: Path, progress: Progress) -> tuple[Path, str]:
         if path.suffix != ".gguf":
             raise ModelSourceError(f"{path} is a file but not a .gguf file.")
         path = path.resolve()
-        return convert_gguf(path, root, progress, target_id=path.stem), path.stem
+        return adopt_gguf(path, root, progress, target_id=path.stem), path.stem
     if HUB_ID.fullmatch(spec) and not spec.startswith((".", "/", "~")):
         return fetch_from_hub(spec, progress), spec
     raise NotFoundError(
@@ -71,11 +71,11 @@ def _locate(spec: str, root: Path, progress: Progress) -> tuple[Path, str]:
 
 
 def _look_into(folder: Path, root: Path, progress: Progress) -> tuple[Path, str]:
-    """A folder is used as it is; one that holds nothing but a single GGUF file stands for that file."""
+    """A folder is used as it is; one whose weights are a single GGUF file stands for that file."""
     ggufs = sorted(folder.glob("*.gguf"))
-    if ggufs and not (folder / "config.json").is_file():
+    if ggufs and not (folder / MANIFEST).is_file() and not any(folder.glob("*.safetensors")):
         if len(ggufs) > 1:
             names = ", ".join(path.name for path in ggufs)
             raise ModelSourceError(f"The folder {folder} holds several GGUF files: {names}.", hint="Name one of them.")
-        return convert_gguf(ggufs[0], root, progress, target_id=ggufs[0].stem), ggufs[0].stem
+        return adopt_gguf(ggufs[0], root, progress, target_id=ggufs[0].stem), ggufs[0].stem
     return folder, folder.name

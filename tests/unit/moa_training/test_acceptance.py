@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import moa_training.acceptance
+import numpy as np
 import pytest
 import torch
 from moa_server.target import Target
@@ -52,9 +53,9 @@ def verify(files: ModelFiles, subject: DrafterSubject, shape: Shape, tokens: int
     while len(ids) < len(PROMPT) + tokens:
         drafter, newest = subject._new_state(), len(ids) - 1
         drafter.extend(ids)
-        drafter.append_memory(0, subject._rows(cache.lsa_input(0, newest)))
+        drafter.append_memory(0, subject._rows(torch.from_numpy(cache.lsa_input(0, newest))).numpy())
         if layer is not None:
-            drafter.append_reused_state(0, torch.cat([state for state in states if state is not None]))
+            drafter.append_reused_state(0, np.concatenate([state for state in states if state is not None]))
         if shape.tree is None:
             tree: DraftTree = draft_chain(drafter, min(shape.nodes, len(PROMPT) + tokens - len(ids)), Sampling())
         else:
@@ -140,7 +141,7 @@ def test_baselines_guess_from_what_a_client_holds(files: ModelFiles, kind: str, 
     answer = random.Random(3).choices(range(5, 90), k=25)
     (got,) = subject.replay(PROMPT, answer, [shape])
     ids, expected, newest = [*PROMPT, *answer], Acceptance(), len(PROMPT)
-    hidden = teacher.run(torch.tensor([ids]), torch.arange(len(ids))[None], None).last_hidden[0]
+    hidden = teacher.run(torch.tensor([ids]), torch.arange(len(ids))[None], None).last_hidden[0].numpy()
     while newest + 1 < len(ids):
         state = subject._new_state()
         state.extend(ids[: newest + 1])

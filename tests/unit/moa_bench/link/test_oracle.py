@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moa_bench.link.oracle import OracleDrafter, Script
@@ -101,8 +101,8 @@ def test_a_step_takes_its_time() -> None:
 
 def test_memory_is_taken_in_and_counted() -> None:
     drafter = oracle(0.5)
-    drafter.append_memory(0, torch.zeros(4, 8))
-    drafter.append_memory(4, torch.zeros(2, 8))
+    drafter.append_memory(0, np.zeros((4, 8), np.float32))
+    drafter.append_memory(4, np.zeros((2, 8), np.float32))
     assert drafter.memory_rows == 6
 
 

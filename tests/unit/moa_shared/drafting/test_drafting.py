@@ -4,44 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.coupling import Sampling
 from moa_shared.drafting import CandidatePool, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.scores import log_softmax
 from moa_shared.tree import ROOT
 
 VOCAB = 7
+Rows = npt.NDArray[np.float32]
 
 
 class ToyDrafter:
     """Logits that depend on the last two tokens of a path; checks that it is used as agreed."""
 
-    def __init__(self, seed: int, token_ids: torch.Tensor | None = None) -> None:
+    def __init__(self, seed: int, token_ids: npt.NDArray[np.int64] | None = None) -> None:
         self.token_ids = token_ids
         self.next_position = 5
-        self._table = torch.randn(VOCAB + 1, VOCAB + 1, VOCAB, generator=torch.Generator().manual_seed(seed))
+        self._table = np.random.default_rng(seed).standard_normal((VOCAB + 1, VOCAB + 1, VOCAB), np.float32)
         self.paths: list[tuple[int, ...]] = []
 
-    def _logits(self, path: Sequence[int]) -> torch.Tensor:
+    def _logits(self, path: Sequence[int]) -> Rows:
         before, last = ([VOCAB, VOCAB, *path])[-2:]
         return self._table[before, last]
 
-    def begin(self) -> torch.Tensor:
+    def begin(self) -> Rows:
         self.paths = []
         return self._logits(())[None]
 
-    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
         known = len(self.paths)
         for token, parent in zip(tokens, parents, strict=True):
             assert -1 <= parent < known
             self.paths.append((*(self.paths[parent] if parent >= 0 else ()), token))
-        return torch.stack([self._logits(path) for path in self.paths[known:]])
+        return np.stack([self._logits(path) for path in self.paths[known:]])
 
     def score(self, path: Sequence[int]) -> float:
-        return sum(float(self._logits(path[:at]).log_softmax(-1)[token]) for at, token in enumerate(path))
+        return sum(float(log_softmax(self._logits(path[:at]))[token]) for at, token in enumerate(path))
 
 
 @given(st.integers(0, 99), st.integers(0, 5))
@@ -91,7 +94,7 @@ def test_tokens_outside_the_support_are_neither_expanded_nor_sent() -> None:
 
 
 def test_a_reduced_vocabulary_gives_the_targets_ids() -> None:
-    ids = torch.tensor([10, 20, 30, 40, 50, 60, 70])
+    ids = np.array([10, 20, 30, 40, 50, 60, 70])
     full, reduced = ToyDrafter(3), ToyDrafter(3, ids)
     reduced._logits = lambda path: full._logits([token // 10 - 1 for token in path])  # type: ignore[method-assign]
     assert [int(ids[token]) for token in draft_chain(full, 4, Sampling()).tokens] == list(

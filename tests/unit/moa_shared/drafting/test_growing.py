@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.coupling import Sampling
 from moa_shared.drafter.draft_nodes import DraftNodes
 from moa_shared.drafting import CHAIN, CopyGuesser, GrowingDraft, Growth, GrowthShape, draft_chain
+from moa_shared.scores import largest, log_softmax
 from moa_shared.tree import DraftTree
 
 VOCAB = 7
+Rows = npt.NDArray[np.float32]
 TREE = GrowthShape(breadth=3, nodes=24, survival=0.02)
 GREEDY = Sampling()
 
@@ -30,22 +33,22 @@ class ToyDrafter:
         self._keeps = keeps
         self._nodes = DraftNodes()
         self._begun = False
-        self._table = 2 * torch.randn(VOCAB, VOCAB, VOCAB, generator=torch.Generator().manual_seed(seed))
+        self._table = 2 * np.random.default_rng(seed).standard_normal((VOCAB, VOCAB, VOCAB), np.float32)
 
     @property
     def next_position(self) -> int:
         return len(self.text)
 
-    def logits(self, text: Sequence[int]) -> torch.Tensor:
+    def logits(self, text: Sequence[int]) -> Rows:
         return self._table[([0, *text])[-2], text[-1]]
 
-    def begin(self) -> torch.Tensor:
+    def begin(self) -> Rows:
         self._nodes.clear()
         self._begun = True
         self.steps += 1
         return self.logits(self.text)[None]
 
-    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> torch.Tensor:
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
         assert self._begun
         known = len(self._nodes)
         self._nodes.add(tokens, parents)
@@ -54,7 +57,7 @@ class ToyDrafter:
         self.steps += 1
         tree = DraftTree(tuple(self._nodes.tokens), tuple(self._nodes.parents))
         paths = [[tree.tokens[step] for step in tree.path_to(node)] for node in range(known, len(tree))]
-        return torch.stack([self.logits([*self.text, *path]) for path in paths])
+        return np.stack([self.logits([*self.text, *path]) for path in paths])
 
     def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
         self.text += tokens
@@ -73,7 +76,7 @@ def add(draft: DraftTree, growth: Growth) -> DraftTree:
 def survival(toy: ToyDrafter, draft: DraftTree, node: int) -> float:
     text, log = list(toy.text), 0.0
     for step in draft.path_to(node):
-        log += float(toy.logits(text).log_softmax(-1)[draft.tokens[step]])
+        log += float(log_softmax(toy.logits(text))[draft.tokens[step]])
         text.append(draft.tokens[step])
     return math.exp(log)
 
@@ -104,8 +107,8 @@ def test_a_tree_grows_until_it_holds_what_is_likely_enough(seed: int) -> None:
     if len(draft) < TREE.nodes:  # nothing likely was left out, but for what is not among a node's best
         for node in range(-1, len(draft)):
             text = [*toy.text, *(draft.tokens[step] for step in draft.path_to(node))]
-            best = toy.logits(text).log_softmax(-1).exp().topk(TREE.breadth)
-            for token, chance in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+            best, tokens = largest(np.exp(log_softmax(toy.logits(text)[None])), TREE.breadth)
+            for token, chance in zip(tokens[0].tolist(), best[0].tolist(), strict=True):
                 above = chances[node] if node >= 0 else 1.0
                 assert draft.child_with(node, token) is not None or above * chance < TREE.survival + 1e-6
 
@@ -253,7 +256,7 @@ def test_a_barred_token_gives_way_to_the_next_best(shape: GrowthShape) -> None:
     toy = ToyDrafter(3)
     growing = GrowingDraft(toy, shape)
     nothing = DraftTree((), ())
-    ranked = toy.logits(toy.text).argsort(descending=True).tolist()
+    ranked = np.argsort(-toy.logits(toy.text)).tolist()
     assert growing.next_token(nothing, GREEDY, barred={ranked[1]}) == ranked[0]
     second = growing.next_token(nothing, GREEDY, barred={ranked[0]})
     assert second == ranked[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -89,13 +90,13 @@ def draft_at(tokens: list[int], start: int, reused_layers: int, target: Activati
     )
     state = DraftState(decoder)
     state.extend(tokens[: start + 2])
-    state.append_memory(0, checkpoint.encoder(torch.float32).encode(target.kv[0, : start + 1]))
+    state.append_memory(0, checkpoint.encoder(torch.float32).encode(target.kv[0, : start + 1]).numpy())
     if target.state is not None:
         state.append_reused_state(0, target.state[0, : start + 1])
     rows = [state.begin()]
     for step, token in enumerate(tokens[start + 2 :]):
         rows.append(state.expand([token], [step - 1]))
-    return torch.cat(rows)
+    return torch.from_numpy(np.concatenate(rows))
 
 
 @pytest.mark.parametrize("reused_layers", [0, 1, 3])

@@ -1,0 +1,151 @@
+"""tokenizer.json, tokenizer_config.json and chat_template.jinja out of a GGUF file's metadata.
+
+Byte-level BPE is built here, over the `tokenizers` package. SentencePiece vocabularies need transformers, which knows
+how to recover their merges. Invariant: text is cut before BPE as the header says; where that dialect is not known
+here, it is said.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moa_shared.errors import ModelSourceError
+from moa_shared.models.gguf.header import DAMAGED, GgufHeader
+from moa_shared.progress import Progress
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from tokenizers.pre_tokenizers import PreTokenizer
+
+_CONTROL, _USER_DEFINED = 3, 4  # of `tokenizer.ggml.token_type`
+_SPECIAL = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
+_LLAMA_3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN_2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# What `tokenizer.ggml.pre` may say: the expression by which text is cut. None: GPT-2's own.
+_SPLITS: dict[str | None, str | None] = {
+    **dict.fromkeys(("default", "gpt-2", "gpt2", None), None),
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "midm-2.0", "smaug-bpe"), _LLAMA_3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _QWEN_2),
+    "tekken": _TEKKEN,
+}
+_SMOLLM = "smollm"
+
+
+def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> None:
+    """Write the tokenizer's files into `folder`.
+
+    Raises:
+        ModelSourceError: no vocabulary, one that makes no sense, or one of a kind that cannot be read here.
+    """
+    kind = header.text("tokenizer.ggml.model")
+    if kind == "llama":
+        _write_sentencepiece(header, folder)
+        return
+    if kind != "gpt2":
+        raise ModelSourceError(
+            f"The GGUF file {header.path} has a tokenizer of the kind {kind!r}, which moa does not read.",
+            hint="Use the same model as a folder of safetensors or a hub id.",
+        )
+    try:
+        tokenizer = _build(header, progress)
+        tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    except ModelSourceError:
+        raise
+    except Exception as error:  # tokenizers raises a bare Exception, for a merge of unknown tokens among others
+        raise ModelSourceError(
+            f"The vocabulary of the GGUF file {header.path} makes no sense ({error}).", hint=DAMAGED
+        ) from error
+    tokens = header.texts("tokenizer.ggml.tokens")
+    named = {key: header.integer(f"tokenizer.ggml.{name}_token_id") for key, name in _SPECIAL.items()}
+    config: dict[str, object] = {key: tokens[index] for key, index in named.items() if index is not None}
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"  # for those who read this folder with transformers
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    template = header.text("tokenizer.chat_template")
+    if template:
+        (folder / "chat_template.jinja").write_text(template, "utf-8")
+
+
+def _build(header: GgufHeader, progress: Progress) -> Tokenizer:
+    from tokenizers import AddedToken, Tokenizer, decoders
+    from tokenizers.models import BPE
+
+    tokens, merges = header.texts("tokenizer.ggml.tokens"), header.texts("tokenizer.ggml.merges")
+    kinds = header.integers("tokenizer.ggml.token_type") or [1] * len(tokens)
+    if not tokens or not merges or len(kinds) != len(tokens):
+        raise ValueError(f"{len(tokens)} tokens of {len(kinds)} types, {len(merges)} merges")
+    whole = {index for index, kind in enumerate(kinds) if kind in (_CONTROL, _USER_DEFINED)}
+    vocabulary = {token if index in whole else _spell(token): index for index, token in enumerate(tokens)}
+    pairs = [(first, second) for first, _, second in (merge.partition(" ") for merge in merges)]
+    tokenizer = Tokenizer(BPE(vocabulary, pairs, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.pre_tokenizer = _pre_tokenizer(header.text("tokenizer.ggml.pre"), progress)
+    named = (header.integer(f"tokenizer.ggml.{name}_token_id") for name in _SPECIAL.values())
+    control = [index for index, kind in enumerate(kinds) if kind == _CONTROL]
+    special = dict.fromkeys([*control, *(index for index in named if index is not None)])
+    tokenizer.add_special_tokens([AddedToken(tokens[index], normalized=False, special=True) for index in special])
+    own = [token for token, kind in zip(tokens, kinds, strict=True) if kind == _USER_DEFINED]
+    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in own])
+    return tokenizer
+
+
+def _pre_tokenizer(dialect: str | None, progress: Progress) -> PreTokenizer:
+    from tokenizers import Regex, pre_tokenizers
+
+    bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    if dialect == _SMOLLM:
+        # Each digit stands alone, first; without it "\n\n1" loses its double newline token. As in the model's own
+        # tokenizer.json and in llama.cpp (LLAMA_VOCAB_PRE_TYPE_SMOLLM).
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+    split = _SPLITS.get(dialect)
+    if split is not None:
+        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), behavior="isolated"), bytes_only])
+    if dialect not in _SPLITS:
+        progress.note(
+            f"The tokenizer dialect {dialect!r} of this GGUF file is not known here: text may be cut"
+            " into tokens a little differently than the model was trained on."
+        )
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+@cache
+def _alphabet() -> dict[int, str]:
+    """How byte-level BPE spells a byte: printable ones as themselves, the others as characters from 256 on."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {byte: chr(byte) for byte in plain} | {byte: chr(256 + place) for place, byte in enumerate(others)}
+
+
+def _spell(token: str) -> str:
+    """A token in the byte alphabet; most are in it already."""
+    spelling = _alphabet()
+    if token.isascii() and token.isprintable() and " " not in token:
+        return token
+    if set(token) <= set(spelling.values()):
+        return token
+    return "".join(spelling[byte] for byte in token.encode("utf-8"))
+
+
+def _write_sentencepiece(header: GgufHeader, folder: Path) -> None:
+    try:
+        from moa_shared.models.loading import save_gguf_tokenizer
+    except ImportError as error:
+        raise ModelSourceError(
+            f"The GGUF file {header.path} has a SentencePiece vocabulary, which is read by transformers ({error}).",
+            hint="Install transformers and torch for the first start, or use a folder with a tokenizer.json.",
+        ) from error
+    save_gguf_tokenizer(header.path, folder)

@@ -1,0 +1,172 @@
+"""Number formats of stored weights, and what they are in float32.
+
+Pure. A tensor is raw bytes, `uint8 [..., bytes of a row]`; a format says how a row becomes numbers. GGUF's quantised
+formats come in blocks along a row, 32 numbers each in Q4_1 and Q8_0. The results are those of the `gguf` package and
+of transformers to the last bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from moa_shared.errors import ModelSourceError
+
+GROUP = 32  # inputs that share a scale in Q4_1 and Q8_0
+_EXPONENT_F16, _EXPONENT_BF16 = 0x7C00, 0x7F80  # all ones: infinite, or not a number
+_MOST_F16 = 65504.0
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+BlockKind = Literal["q4_1", "q8_0"]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a row is stored: `values` numbers take `size` bytes."""
+
+    name: str
+    values: int
+    size: int
+
+    def row_bytes(self, width: int) -> int:
+        """Bytes of a row of `width` numbers.
+
+        Raises:
+            ValueError: the width is not a whole number of blocks.
+        """
+        if width % self.values:
+            raise ValueError(f"a row of {width} numbers in {self.name}, which comes in blocks of {self.values}")
+        return width // self.values * self.size
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisedMatrix:
+    """A matrix in GGUF's blocks.
+
+    Attributes:
+        kind: q4_1 (float16 scale, float16 minimum, 16 bytes of nibbles) or q8_0 (float16 scale, 32 int8).
+        raw: uint8 [outputs, inputs / 32, 20 or 34]; read-only where it lies in the file.
+    """
+
+    kind: BlockKind
+    raw: Bytes
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+        return self.raw.shape[0], self.raw.shape[1] * GROUP
+
+    def array(self) -> Floats:
+        """[outputs, inputs] float32."""
+        return to_float32(FORMATS[self.kind], self.raw.reshape(self.raw.shape[0], -1))
+
+
+F32, F16, BF16 = Format("f32", 1, 4), Format("f16", 1, 2), Format("bf16", 1, 2)
+Q4_1, Q8_0 = Format("q4_1", GROUP, 20), Format("q8_0", GROUP, 34)
+FORMATS = {item.name: item for item in (F32, F16, BF16, Q4_1, Q8_0)}
+
+
+def to_float32(stored: Format, raw: Bytes) -> Floats:
+    """[..., bytes of a row] -> [..., width] float32, a new array.
+
+    Raises:
+        ModelSourceError: a format that needs the `gguf` package, which is not installed.
+    """
+    lead = raw.shape[:-1]
+    if stored == F32:
+        return raw.view("<f4").astype(np.float32)
+    if stored == F16:
+        return raw.view("<f2").astype(np.float32)
+    if stored == BF16:
+        return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    if stored not in (Q4_1, Q8_0):
+        return _by_gguf(stored, raw)
+    blocks = raw.reshape(*lead, -1, stored.size)
+    values = np.empty((*blocks.shape[:-1], GROUP), np.float32)
+    scales = _halves(blocks, 0).astype(np.float32)
+    if stored == Q8_0:
+        np.multiply(scales, blocks[..., 2:].view(np.int8), out=values)
+    else:
+        values[..., :16] = blocks[..., 4:] & 15
+        values[..., 16:] = blocks[..., 4:] >> 4
+        values *= scales
+        values += _halves(blocks, 2).astype(np.float32)
+    return values.reshape(*lead, -1)
+
+
+def are_finite(stored: Format, raw: Bytes) -> bool:
+    """Whether no number is infinite or not a number. Formats other than ours are not looked at here."""
+    if stored == F32:
+        return _all_finite(raw.view("<f4"))
+    if stored == F16:
+        return _lack_exponent(raw.view("<u2"), _EXPONENT_F16)
+    if stored == BF16:
+        return _lack_exponent(raw.view("<u2"), _EXPONENT_BF16)
+    if stored in (Q4_1, Q8_0):
+        blocks = raw.reshape(*raw.shape[:-1], -1, stored.size)
+        halves = blocks[..., : 4 if stored == Q4_1 else 2]
+        return _lack_exponent(np.ascontiguousarray(halves).view("<u2"), _EXPONENT_F16)
+    return True
+
+
+def quantise_q8_0(weights: Floats) -> Bytes:
+    """[outputs, inputs] float32 -> uint8 [outputs, inputs / 32, 34], with the bits that ggml gives.
+
+    Raises:
+        ValueError: the inputs are not groups of 32, or a group is too large for a scale in float16.
+    """
+    outputs, inputs = weights.shape
+    if inputs % GROUP:
+        raise ValueError(f"{inputs} inputs are not groups of {GROUP}")
+    groups = weights.reshape(outputs, -1, GROUP)
+    scales = np.abs(groups).max(axis=-1, keepdims=True) / np.float32(127)
+    if scales.size and not float(scales.max()) <= _MOST_F16:  # NaN too
+        raise ValueError("a scale is out of float16's range")
+    with np.errstate(divide="ignore"):
+        inverse = np.where(scales == 0, np.float32(0), np.float32(1) / scales)
+    exact = groups * inverse
+    size = np.abs(exact)  # rounded half away from zero
+    whole = np.floor(size)
+    whole += np.floor(2 * (size - whole))
+    raw = np.empty((outputs, inputs // GROUP, Q8_0.size), np.uint8)
+    raw[..., :2] = scales.astype("<f2").view(np.uint8)
+    raw[..., 2:] = np.copysign(whole, exact).astype(np.int8).view(np.uint8)
+    return raw
+
+
+def to_bf16(values: Floats) -> npt.NDArray[np.uint16]:
+    """Rounded to the nearest bfloat16, ties to even, as its 16 bits; finite numbers only."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def _halves(blocks: Bytes, start: int) -> npt.NDArray[np.float16]:
+    """[..., blocks, 1]: the float16 that begins at that byte of each block."""
+    return np.ascontiguousarray(blocks[..., start : start + 2]).view("<f2")
+
+
+def _all_finite(values: npt.NDArray[np.floating[Any]]) -> bool:
+    with np.errstate(all="ignore"):
+        total = values.sum(dtype=np.float32)  # a sum is finite only if all are; otherwise it may just be large
+    return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
+
+
+def _lack_exponent(bits: npt.NDArray[np.uint16], exponent: int) -> bool:
+    return not bool(((bits & exponent) == exponent).any())
+
+
+def _by_gguf(stored: Format, raw: Bytes) -> Floats:
+    try:
+        from gguf import GGMLQuantizationType
+        from gguf.quants import dequantize
+    except ImportError as error:
+        raise ModelSourceError(
+            f"Weights in {stored.name.upper()} cannot be read here ({error}).",
+            hint="Install the gguf package, or use a file in Q4_1 or Q8_0.",
+        ) from error
+    values: Floats = dequantize(raw, GGMLQuantizationType[stored.name.upper()])
+    return np.ascontiguousarray(values, np.float32)
