@@ -8,7 +8,7 @@ of transformers to the last bit.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ _MOST_F16 = 65504.0
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
-BlockKind = Literal["q4_1", "q8_0"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +40,6 @@ class Format:
         if width % self.values:
             raise ValueError(f"a row of {width} numbers in {self.name}, which comes in blocks of {self.values}")
         return width // self.values * self.size
-
-
-@dataclass(frozen=True, slots=True)
-class QuantisedMatrix:
-    """A matrix in GGUF's blocks.
-
-    Attributes:
-        kind: q4_1 (float16 scale, float16 minimum, 16 bytes of nibbles) or q8_0 (float16 scale, 32 int8).
-        raw: uint8 [outputs, inputs / 32, 20 or 34]; read-only where it lies in the file.
-    """
-
-    kind: BlockKind
-    raw: Bytes
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Outputs and inputs."""
-        return self.raw.shape[0], self.raw.shape[1] * GROUP
-
-    def array(self) -> Floats:
-        """[outputs, inputs] float32."""
-        return to_float32(FORMATS[self.kind], self.raw.reshape(self.raw.shape[0], -1))
 
 
 F32, F16, BF16 = Format("f32", 1, 4), Format("f16", 1, 2), Format("bf16", 1, 2)
