@@ -41,6 +41,7 @@ class CStack(ct.Structure):
         *((name, ct.c_int32) for name in ("hidden", "inner", "heads", "kv_heads", "head_dim", "layers")),
         ("half", ct.c_int32),
         ("reads_memory", ct.c_int32),
+        ("only_fills", ct.c_int32),
         ("eps", ct.c_float),
         ("layer", ct.POINTER(CLayer)),
     )

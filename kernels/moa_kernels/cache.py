@@ -33,8 +33,10 @@ class Cache:
         KernelError: another head dimension.
     """
 
+    _head_divisor = 2 * LANES
+
     def __init__(self, layers: int, kv_heads: int, head_dim: int, *, half: bool) -> None:
-        if head_dim % (2 * LANES):
+        if head_dim % self._head_divisor:
             raise KernelError(f"Heads of {head_dim} numbers are not computed by the kernels: no multiple of 32.")
         self.layers, self.kv_heads, self.head_dim, self.half = layers, kv_heads, head_dim, half
         self.length = 0

@@ -28,7 +28,8 @@ class Linear:
     Args:
         weights: [outputs, inputs] each: quantised, which is taken as it is, or float, which becomes Q8_0.
         bias: [all outputs] float32.
-        plain: keep float32 weights and activations (the reference; slow).
+        plain: keep float32 weights and activations (slow).
+        reference: compute in numpy, in float32, which takes any number of inputs.
 
     Raises:
         KernelError: inputs that are no multiple of 32, or numbers that cannot be computed with.
@@ -40,19 +41,21 @@ class Linear:
         bias: Rows | None = None,
         *,
         plain: bool = False,
+        reference: bool = False,
     ) -> None:
         self.outputs = sum(part.shape[0] for part in weights)
         self.inputs = int(weights[0].shape[1])
-        if self.inputs % GROUP:
+        self.compiled = not reference and library() is not None
+        if self.inputs % GROUP and not reference:
             raise KernelError(f"It has {self.inputs} inputs, which is no multiple of {GROUP}.")
         self._bias = None if bias is None else np.ascontiguousarray(bias, np.float32)
         source: QuantisedMatrix | Rows
-        if plain:
+        if plain or reference:
             source = np.concatenate([_wide(part) for part in weights])
         else:
             source = _one_kind(weights)
             source.check()
-        if library() is None:
+        if not self.compiled:
             self._weight = source if isinstance(source, np.ndarray) else source.dequantised()
             return
         self._tiles, kind = _pack(source)
@@ -63,7 +66,7 @@ class Linear:
         if rows.ndim != 2 or rows.shape[1] != self.inputs:
             raise KernelError(f"A product of {self.inputs} inputs was asked for of rows of the shape {rows.shape}.")
         loaded = library()
-        if loaded is None:
+        if loaded is None or not self.compiled:
             product: Rows = rows @ self._weight.T
             return product if self._bias is None else product + self._bias
         rows = np.ascontiguousarray(rows, np.float32)

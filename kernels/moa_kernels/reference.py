@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 class ReferenceCache(Cache):
-    """Keys and values in one array [layers, rows, kv_heads, 2, head_dim]."""
+    """Keys and values in one array [layers, rows, kv_heads, 2, head_dim], of any head dimension."""
+
+    _head_divisor = 1
 
     def __init__(self, layers: int, kv_heads: int, head_dim: int, *, half: bool) -> None:
         super().__init__(layers, kv_heads, head_dim, half=half)
@@ -73,6 +75,7 @@ def run(
     cosines: Table,
     sines: Table,
     state_layer: int | None,
+    only_fills: bool,
 ) -> tuple[Rows, Rows | None]:
     """As `Stack.run`, which has checked its arguments."""
     x, state = rows.astype(np.float32), None
@@ -81,12 +84,15 @@ def run(
         if index == state_layer:
             state = x.copy()
         queries, keys, values = _project(stack, layer, x, cosines[positions][:, None], sines[positions][:, None])
+        if only_fills and index == len(stack.layers) - 1:
+            for segment, start in zip(segments, starts[:-1], strict=True):
+                own = slice(start, start + segment.rows)
+                _own_cache(segment).put(index, segment.first_slot, keys[own], values[own])
+            return x, state
         attended = np.empty((len(x), stack.shape.heads * stack.shape.head_dim), np.float32)
         for segment, start in zip(segments, starts[:-1], strict=True):
             own = slice(start, start + segment.rows)
-            cache = segment.cache
-            if not isinstance(cache, ReferenceCache):
-                raise KernelError("A cache of the kernels was used without kernels.")
+            cache = _own_cache(segment)
             if not stack.shape.reads_memory:
                 cache.put(index, segment.first_slot, keys[own], values[own])
             for row in range(segment.rows):
@@ -95,6 +101,12 @@ def run(
         gate, up = np.split(layer.gate_up(norm(x, layer.mlp_norm, stack.shape.eps)), 2, axis=-1)
         x = x + layer.down(gate / (1 + np.exp(-np.maximum(gate, np.float32(-88)))) * up)
     return x, x.copy() if state_layer == len(stack.layers) else state
+
+
+def _own_cache(segment: Segment) -> ReferenceCache:
+    if not isinstance(segment.cache, ReferenceCache):
+        raise KernelError("A cache of the kernels was used without kernels.")
+    return segment.cache
 
 
 def norm(rows: Rows, weight: Rows, eps: float) -> Rows:

@@ -42,10 +42,12 @@ class StackShape:
     eps: float
     reads_memory: bool = False
 
-    def check(self) -> None:
-        """Raises KernelError for sizes that the kernels do not take."""
+    def check(self, *, any_width: bool = False) -> None:
+        """Raises KernelError for sizes that the kernels do not take; `any_width`: that nothing takes."""
         if self.heads % self.kv_heads:
             raise KernelError(f"{self.heads} query heads cannot share {self.kv_heads} key/value heads evenly.")
+        if any_width:
+            return
         for name, size, divisor in (
             ("hidden size", self.hidden, 32),
             ("MLP width", self.inner, 32),
@@ -80,24 +82,33 @@ class Stack:
 
     Args:
         rotary: angles of positions.
+        reference: compute in numpy, which takes any sizes, over layers that do so too.
 
     Raises:
         KernelError: sizes that the kernels do not take, or layers that do not have them.
     """
 
-    def __init__(self, shape: StackShape, layers: Sequence[Layer], rotary: Rotary) -> None:
-        shape.check()
+    def __init__(
+        self, shape: StackShape, layers: Sequence[Layer], rotary: Rotary, *, reference: bool = False
+    ) -> None:
+        self.compiled = not reference and library() is not None
+        shape.check(any_width=reference)
         self.shape, self.rotary = shape, rotary
         self.layers = tuple(layers)
         self._vectors: list[Rows] = []  # what the C structures point to
         for layer in self.layers:
             self._check(layer)
-        if library() is not None:
-            self._c_layers = (CLayer * len(self.layers))(*(self._c_layer(layer) for layer in self.layers))
+        if self.compiled:
+            c_layers = (CLayer * len(self.layers))(*(self._c_layer(layer) for layer in self.layers))
+            self._c_stacks = {
+                (half, only_fills): self._c_stack(half, only_fills, c_layers)
+                for half in (False, True)
+                for only_fills in (False, True)
+            }
 
     def new_cache(self, *, half: bool) -> Cache:
         """An empty cache for one session."""
-        kind = Cache if library() is not None else reference.ReferenceCache
+        kind = Cache if self.compiled else reference.ReferenceCache
         return kind(len(self.layers), self.shape.kv_heads, self.shape.head_dim, half=half)
 
     def run(
@@ -117,51 +128,44 @@ class Stack:
             MemoryError: the caches cannot grow, or there is no memory for the forward.
         """
         self._check_call(rows, segments, state_layer)
-        for segment in segments:
-            if not self.shape.reads_memory:
+        return self._run(rows, segments, state_layer, only_fills=False)
+
+    def fill(self, rows: Rows, segments: Sequence[Segment]) -> None:
+        """As `run`, for rows of which only keys and values are wanted: the last layer computes no more than these.
+
+        Raises:
+            KernelError, MemoryError: as `run`; or the stack reads memory, and so has nothing to write.
+        """
+        if self.shape.reads_memory:
+            raise KernelError("A stack that reads memory writes no keys and values.")
+        self._check_call(rows, segments, None)
+        self._run(rows, segments, None, only_fills=True)
+
+    def _run(
+        self, rows: Rows, segments: Sequence[Segment], state_layer: int | None, *, only_fills: bool
+    ) -> tuple[Rows, Rows | None]:
+        if not self.shape.reads_memory:
+            for segment in segments:
                 segment.cache.reserve(segment.first_slot + segment.rows)
-        positions = np.concatenate([segment.positions for segment in segments])
-        cosines, sines = self.rotary.tables(int(positions.max(initial=0)) + 1)
+        if len(segments) == 1:
+            positions = segments[0].positions
+        else:
+            positions = np.concatenate([segment.positions for segment in segments])
+        cosines, sines = self.rotary.tables(int(positions.max()) + 1)
         loaded = library()
-        if loaded is None:
-            return reference.run(self, rows, segments, positions, cosines, sines, state_layer)
+        if loaded is None or not self.compiled:
+            return reference.run(self, rows, segments, positions, cosines, sines, state_layer, only_fills)
         out = np.array(rows, np.float32, order="C", copy=True)
         state = None if state_layer is None else np.empty_like(out)
-        c_segments = (CSegment * len(segments))(
-            *(
-                CSegment(
-                    each.rows,
-                    each.first_slot,
-                    each.cache.table,
-                    address(each.seen),
-                    address(each.tail_start),
-                    address(each.tail),
-                )
-                for each in segments
-            )
-        )
-        shape = self.shape
-        c_stack = CStack(
-            shape.hidden,
-            shape.inner,
-            shape.heads,
-            shape.kv_heads,
-            shape.head_dim,
-            len(self.layers),
-            int(segments[0].cache.half) if segments else 0,
-            int(shape.reads_memory),
-            shape.eps,
-            self._c_layers,
-        )
         failed = loaded.moa_run(
-            ct.byref(c_stack),
+            ct.byref(self._c_stacks[segments[0].cache.half, only_fills]),
             len(out),
             address(out),
             address(positions),
             address(cosines),
             address(sines),
             len(segments),
-            c_segments,
+            (CSegment * len(segments))(*map(_c_segment, segments)),
             -1 if state_layer is None else state_layer,
             address(state),
             threads(),
@@ -181,6 +185,8 @@ class Stack:
             "down": (layer.down, shape.hidden, shape.inner),
         }
         for name, (linear, outputs, inputs) in expected.items():
+            if linear.compiled != self.compiled:
+                raise KernelError(f"{name} and its stack are not both compiled, or both computed in numpy.")
             if (linear.outputs, linear.inputs) != (outputs, inputs):
                 raise KernelError(
                     f"{name} has the shape [{linear.outputs}, {linear.inputs}], expected [{outputs}, {inputs}]."
@@ -209,6 +215,22 @@ class Stack:
                 raise KernelError("The caches of one forward have different precisions.")
             segment.check(writes=not shape.reads_memory)
 
+    def _c_stack(self, half: bool, only_fills: bool, c_layers: ct.Array[CLayer]) -> CStack:
+        shape = self.shape
+        return CStack(
+            shape.hidden,
+            shape.inner,
+            shape.heads,
+            shape.kv_heads,
+            shape.head_dim,
+            len(self.layers),
+            int(half),
+            int(shape.reads_memory),
+            int(only_fills),
+            shape.eps,
+            c_layers,
+        )
+
     def _c_layer(self, layer: Layer) -> CLayer:
         norms = [
             None if norm is None else vector(norm)
@@ -216,3 +238,14 @@ class Stack:
         ]
         self._vectors += [norm for norm in norms if norm is not None]
         return CLayer(*map(address, norms), layer.qkv.c, layer.out.c, layer.gate_up.c, layer.down.c)
+
+
+def _c_segment(segment: Segment) -> CSegment:
+    return CSegment(
+        segment.rows,
+        segment.first_slot,
+        segment.cache.table,
+        address(segment.seen),
+        address(segment.tail_start),
+        address(segment.tail),
+    )

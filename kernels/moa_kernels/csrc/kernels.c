@@ -163,6 +163,7 @@ static void run_layer(forward_t *f, int tasks) {
     parallel(f->threads, norm_before_attention, f, f->rows);
     multiply(f, &f->layer->qkv);
     parallel(f->threads, place_row, f, f->rows);
+    if (f->stack->only_fills && f->layer_index == f->stack->layers - 1) return;
     parallel(f->threads, attend_task, f, tasks);
     parallel(f->threads, quantise_attended, f, f->rows);
     multiply(f, &f->layer->out);

@@ -34,6 +34,7 @@ typedef struct {
     int32_t hidden, inner, heads, kv_heads, head_dim, layers;
     int32_t half;          // keys and values are kept in float16
     int32_t reads_memory;  // keys and values come from elsewhere; none are computed or written
+    int32_t only_fills;    // the last layer stores keys and values, and nothing leaves it
     float eps;
     const moa_layer_t *layer;
 } moa_stack_t;

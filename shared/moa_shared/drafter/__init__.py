@@ -4,17 +4,18 @@ from moa_shared.drafter.baseline_state import BaselineState
 from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from moa_shared.drafter.config import DrafterConfig
 from moa_shared.drafter.decoder import DraftDecoder
-from moa_shared.drafter.encoder import MemoryEncoder
 from moa_shared.drafter.initialise import fresh_tensors
 from moa_shared.drafter.state import DraftState
+from moa_shared.drafter.weights import ArrayWeights, Weights
 
 __all__ = [
+    "ArrayWeights",
     "BaselineState",
     "Checkpoint",
     "DraftDecoder",
     "DraftState",
     "DrafterConfig",
-    "MemoryEncoder",
+    "Weights",
     "fresh_tensors",
     "load_checkpoint",
     "save_checkpoint",

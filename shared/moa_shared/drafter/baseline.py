@@ -6,38 +6,16 @@ one conversation has seen lies in `BaselineState` (`baseline_state.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import torch
+import numpy as np
+from moa_kernels import Cache, Rotary, StackShape
 
-from moa_shared.drafter.config import EAGLE2, DrafterConfig
-from moa_shared.drafter.inference_layer import Angler, InferenceLayer, Norm
-from moa_shared.drafter.layers import RMSNorm, Rotary
-from moa_shared.drafter.linear import compute_dtype, make_linear
-from moa_shared.drafter.stored_layers import frozen_linear, layer_shapes, load_layer
-
-FC = "spec_model_fc"  # the authors' name of EAGLE's projection
-
-
-def layer_names(config: DrafterConfig) -> list[str]:
-    """Prefixes of the decoder layers in the checkpoint: the authors' for EAGLE-2."""
-    return ["spec_model"] if config.kind == EAGLE2 else [f"layers.{index}" for index in range(config.own_layers)]
-
-
-def baseline_shapes(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
-    """Shapes of the tensors of a baseline's checkpoint; their layers take the sizes of `sa_kv_heads` and `sa_mlp`."""
-    hidden, inner = config.hidden_size, config.sa_mlp
-    query, keys = config.target_heads * config.target_head_dim, config.sa_kv_heads * config.target_head_dim
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name in layer_names(config):
-        shapes |= layer_shapes(name, hidden, query, keys, inner)
-    if config.kind == EAGLE2:
-        shapes[f"{FC}.weight"] = (hidden, 2 * hidden)
-    if config.output_norm:
-        shapes["output_norm.weight"] = (hidden,)
-    if config.draft_vocab:
-        shapes["draft_ids"] = (config.draft_vocab,)
-    return shapes
+from moa_shared.drafter.arithmetic import Arithmetic, Rows
+from moa_shared.drafter.config import DrafterConfig
+from moa_shared.drafter.shapes import FC, layer_names
+from moa_shared.drafter.weights import Weights, check_tables, draft_ids, read_head, read_layer
+from moa_shared.models.weights import EMBEDDINGS
 
 
 class BaselineDecoder:
@@ -45,54 +23,51 @@ class BaselineDecoder:
 
     Args:
         config: of kind eagle2 or independent.
-        tensors: the checkpoint's.
-        dtype: of the weights: float32, bfloat16, or int8 (computes in float32).
-        embeddings, head: the target's, [vocab, hidden size]; frozen, not in the checkpoint.
+        own: the checkpoint's tensors.
+        target: the target's embeddings and head.
+        weights: "int8", or "float32" for a reference.
+
+    Raises:
+        ConfigError, ModelSourceError, KernelError: as `DraftDecoder`.
     """
 
-    def __init__(
-        self,
-        config: DrafterConfig,
-        tensors: Mapping[str, torch.Tensor],
-        dtype: torch.dtype,
-        embeddings: torch.Tensor,
-        head: torch.Tensor,
-    ) -> None:
+    def __init__(self, config: DrafterConfig, own: Weights, target: Weights, weights: str) -> None:
+        check_tables(target, config.vocab_size, config.hidden_size)
         self.config = config
-        self.dtype = compute_dtype(dtype)
-        heads, head_dim = config.target_heads, config.target_head_dim
-        self.layers = [
-            InferenceLayer(load_layer(config, tensors, name), heads, head_dim, dtype) for name in layer_names(config)
-        ]
-        self._fc = make_linear([frozen_linear(tensors[f"{FC}.weight"])], dtype) if config.kind == EAGLE2 else None
-        self._norm: Norm | None = None
-        if config.output_norm:
-            norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-            norm.load_state_dict({"weight": tensors["output_norm.weight"]})
-            self._norm = Norm(norm, self.dtype)
-        self.angles = Angler(Rotary(head_dim, config.rope_parameters), self.dtype)
-        self.draft_ids = tensors.get("draft_ids")
-        self._embeddings = embeddings
-        self._head = make_linear(
-            [frozen_linear(head if self.draft_ids is None else head[self.draft_ids.long()])], dtype
+        head_dim = config.target_head_dim
+        self.arithmetic = arithmetic = Arithmetic.of(weights, (config.hidden_size, head_dim, config.sa_mlp))
+        shape = StackShape(
+            config.hidden_size, config.sa_mlp, config.target_heads, config.sa_kv_heads, head_dim, config.rms_norm_eps
         )
+        layers = [read_layer(own, name, arithmetic) for name in layer_names(config)]
+        self.stack = arithmetic.stack(shape, layers, Rotary(head_dim, config.rope_parameters))
+        names = own.names()
+        self._fc = arithmetic.linear([own.array(f"{FC}.weight")]) if f"{FC}.weight" in names else None
+        self._norm = own.array("output_norm.weight") if config.output_norm else None
+        self.draft_ids = draft_ids(own)
+        self._target = target
+        self._head = read_head(target, self.draft_ids, arithmetic)
 
     @property
     def reads_features(self) -> bool:
         """Whether a row takes the target's last hidden state of the token before."""
         return self._fc is not None
 
-    def inputs(self, tokens: Sequence[int], features: torch.Tensor | None) -> torch.Tensor:
+    def new_cache(self) -> Cache:
+        """An empty cache for one conversation."""
+        return self.stack.new_cache(half=self.arithmetic.half_caches)
+
+    def inputs(self, tokens: Sequence[int], features: Rows | None) -> Rows:
         """What enters the first layer, [rows, hidden size]; features [rows, hidden size] for EAGLE-2."""
-        rows = self._embeddings.index_select(0, torch.tensor(tokens, dtype=torch.long)).to(self.dtype)
+        rows = self._target.rows(EMBEDDINGS, tokens)
         if self._fc is None or features is None:
             return rows
-        return self._fc(torch.cat((rows, features), dim=-1))
+        return self._fc(np.concatenate((rows, features), axis=-1))
 
-    def features(self, out: torch.Tensor) -> torch.Tensor:
+    def features(self, out: Rows) -> Rows:
         """What the head takes, and EAGLE-2's next row, of the last layer's rows."""
-        return out if self._norm is None else self._norm(out)
+        return out if self._norm is None else self.arithmetic.norm(out, self._norm, self.config.rms_norm_eps)
 
-    def logits(self, features: torch.Tensor) -> torch.Tensor:
+    def logits(self, features: Rows) -> Rows:
         """[rows, hidden size] (post-norm feature) to [rows, draft vocab]."""
         return self._head(features)

@@ -12,17 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from moa_shared.drafter.arithmetic import Rows
 from moa_shared.drafter.baseline import BaselineDecoder
 from moa_shared.drafter.draft_nodes import DraftNodes
-from moa_shared.drafter.inference_layer import Visibility
-from moa_shared.drafter.row_buffer import RowBuffer
+from moa_shared.drafter.placement import Placement, batches, draft_rows, run_of_text
 from moa_shared.errors import InternalError, ProtocolError
-
-Rows = npt.NDArray[np.float32]
-
-_BATCH = 512  # rows a pass: bounds the mask
 
 
 class BaselineState:
@@ -32,19 +27,18 @@ class BaselineState:
         self.decoder = decoder
         self.tokens: list[int] = []
         self._offset = 1 if decoder.reads_features else 0  # row r stands for token r + offset
-        self._caches = [RowBuffer(layer.kv_heads, layer.head_dim, decoder.dtype) for layer in decoder.layers]
-        self._features: dict[int, torch.Tensor] = {}
-        self._outputs: list[torch.Tensor] = []  # of the committed tokens' rows, [hidden size] each
+        self._cache = decoder.new_cache()
+        self._features: dict[int, Rows] = {}
+        self._outputs: list[Rows] = []  # of the committed tokens' rows, [hidden size] each
         self._true = 0  # rows before this one were made of features that came
         self._nodes = DraftNodes()
-        self._node_outputs: list[torch.Tensor] = []
+        self._node_outputs: list[Rows] = []
         self._drafting = False
 
     @property
     def token_ids(self) -> npt.NDArray[np.int64] | None:
         """The target's token of each column of the logits; None: the same."""
-        ids = self.decoder.draft_ids
-        return None if ids is None else ids.numpy()
+        return self.decoder.draft_ids
 
     @property
     def next_position(self) -> int:
@@ -79,15 +73,14 @@ class BaselineState:
             return
         if rows.shape[-1] != self.decoder.config.memory_width:
             raise ProtocolError(f"memory rows of {self.decoder.config.memory_width} numbers", f"{rows.shape[-1]}")
-        for index, row in enumerate(torch.from_numpy(rows).to(self.decoder.dtype)):
-            self._features.setdefault(start + index, row)
+        for position, row in enumerate(rows, start):
+            self._features.setdefault(position, row)
 
     def append_reused_state(self, start: int, rows: Rows) -> None:
         """Baselines reuse no layers."""
 
     # ------------------------------------------------------------ drafting
 
-    @torch.inference_mode()
     def begin(self) -> Rows:
         """Starts a draft below the newest committed token: [1, draft vocab] logits of the token after it.
 
@@ -106,23 +99,24 @@ class BaselineState:
             if true > self._true:
                 self._keep_rows(self._true)
             known = min(rows, max(self._features, default=rows - 1) + 1)
-        for start in range(len(self._outputs), known, _BATCH):
-            self._read(start, min(start + _BATCH, known))
+        for positions in batches(len(self._outputs), known):
+            self._read(positions)
         for row in range(len(self._outputs), rows):
-            self._read(row, row + 1)
+            self._read(range(row, row + 1))
         self._true = true
         self._drafting = True
-        return self._logits(self._newest()[None])
+        return self.decoder.logits(self._newest()[None])
 
-    @torch.inference_mode()
     def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
         """Adds draft nodes (parents: node numbers, -1 the root); [nodes, draft vocab] logits after each.
 
         Raises:
-            InternalError: no draft is under way.
+            InternalError: no draft is under way, or no nodes.
         """
         if not self._drafting:
             raise InternalError("Draft nodes were added before a draft was begun.")
+        if not tokens:
+            raise InternalError("A draft was to grow by no nodes.")
         logits = []
         while tokens:  # a node takes its parent's output: those whose parents are among the new ones come after them
             known = len(self._nodes)
@@ -135,63 +129,40 @@ class BaselineState:
         nodes, known = self._nodes, len(self._nodes)
         nodes.add(tokens, parents)
         newest = self._newest()
-        above = torch.stack([newest if parent < 0 else self._node_outputs[parent] for parent in parents])
-        root = len(self._outputs) - 1
-        if nodes.is_chain:
-            visible = Visibility.of_run(len(tokens), self.decoder.dtype)
-        else:
-            visible = Visibility(torch.from_numpy(nodes.visible(known)), self.decoder.dtype)
-        out = self._run(tokens, above, torch.tensor([root + depth for depth in nodes.depths[known:]]), visible)
+        above = np.stack([newest if parent < 0 else self._node_outputs[parent] for parent in parents])
+        out = self._run(tokens, above, draft_rows(nodes, known, len(self._outputs) - 1))
         self._node_outputs += list(out)
-        return self._logits(out)
+        return self.decoder.logits(out)
 
     # ------------------------------------------------------------ inside
 
-    def _logits(self, x: torch.Tensor) -> Rows:
-        logits: Rows = self.decoder.logits(x).float().numpy()
-        return logits
-
-    def _newest(self) -> torch.Tensor:
+    def _newest(self) -> Rows:
         """The newest committed token's output; zeros before the first row."""
-        if self._outputs:
-            return self._outputs[-1]
-        return torch.zeros(self.decoder.config.hidden_size, dtype=self.decoder.dtype)
+        return self._outputs[-1] if self._outputs else np.zeros(self.decoder.config.hidden_size, np.float32)
 
-    def _read(self, start: int, stop: int) -> None:
+    def _read(self, positions: range) -> None:
         """Makes the rows of committed tokens."""
         features = None
         if self.decoder.reads_features:
-            tail = self._newest() if stop == start + 1 else torch.zeros_like(self._newest())
-            features = torch.stack([self._features.get(row, tail) for row in range(start, stop)])
-        tokens = self.tokens[start + self._offset : stop + self._offset]
-        visible = Visibility.of_run(stop - start, self.decoder.dtype)
-        self._outputs += list(self._run(tokens, features, range(start, stop), visible))
+            tail = self._newest() if len(positions) == 1 else np.zeros_like(self._newest())
+            features = np.stack([self._features.get(row, tail) for row in positions])
+        tokens = self.tokens[positions.start + self._offset : positions.stop + self._offset]
+        self._outputs += list(self._run(tokens, features, run_of_text(positions)))
 
-    def _run(
-        self,
-        tokens: Sequence[int],
-        features: torch.Tensor | None,
-        positions: range | torch.Tensor,
-        visible: Visibility,
-    ) -> torch.Tensor:
-        x = self.decoder.inputs(tokens, features)
-        angles = self.decoder.angles(positions)
-        for layer, cache in zip(self.decoder.layers, self._caches, strict=True):
-            queries, keys_values = layer.project(x, angles)
-            cache.append(keys_values)
-            x = layer.attend(x, queries, cache.keys_values, visible)
-        return self.decoder.features(x)
+    def _run(self, tokens: Sequence[int], features: Rows | None, place: Placement) -> Rows:
+        segment = place(self._cache)
+        out, _ = self.decoder.stack.run(self.decoder.inputs(tokens, features), [segment])
+        self._cache.length += segment.rows
+        return self.decoder.features(out)
 
     def _keep_rows(self, rows: int) -> None:
         """Drops the committed tokens' rows from `rows` on."""
         del self._outputs[rows:]
         self._true = min(self._true, rows)
-        for cache in self._caches:
-            cache.crop(len(self._outputs))
+        self._cache.crop(len(self._outputs))
 
     def _drop_draft(self) -> None:
         self._drafting = False
         self._nodes.clear()
         self._node_outputs.clear()
-        for cache in self._caches:
-            cache.crop(len(self._outputs))
+        self._cache.crop(len(self._outputs))

@@ -1,6 +1,7 @@
 """Drafter checkpoints: the authors' 29 tensors in one safetensors file, our configuration as JSON in its metadata.
 
 Beyond the 29 a file may hold `output_norm.weight` and `draft_ids`. Nothing is ever unpickled; every shape is checked.
+Reading needs numpy alone; torch comes in where a torch encoder is asked for.
 """
 
 from __future__ import annotations
@@ -11,24 +12,33 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import nn
+import numpy as np
+import numpy.typing as npt
 
-from moa_shared.drafter.baseline import BaselineDecoder, baseline_shapes
+from moa_shared.bfloat16 import widen_bfloat16
+from moa_shared.drafter.arithmetic import INT8, Rows
+from moa_shared.drafter.baseline import BaselineDecoder
 from moa_shared.drafter.baseline_state import BaselineState
 from moa_shared.drafter.config import MOA, DrafterConfig
 from moa_shared.drafter.decoder import DraftDecoder
-from moa_shared.drafter.encoder import MemoryEncoder
+from moa_shared.drafter.kernel_encoder import KernelEncoder
+from moa_shared.drafter.shapes import expected_shapes
 from moa_shared.drafter.state import DraftState
-from moa_shared.drafter.stored_layers import layer_shapes
-from moa_shared.errors import CheckpointError, DiskFullError, NotFoundError
-from moa_shared.models.packed_linear import pack_linears
+from moa_shared.drafter.stored_tensors import StoredTensors
+from moa_shared.drafter.weights import ArrayWeights, Weights
+from moa_shared.errors import CheckpointError, DiskFullError, ModelSourceError, NotFoundError
+from moa_shared.models.tensors.safetensors import map_tensors, read_metadata, write_tensors
 from moa_shared.shipped import CONFIG_KEY
 
+if TYPE_CHECKING:
+    import torch
+
+    from moa_shared.drafter.encoder import MemoryEncoder
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+NewState = Callable[[], DraftState | BaselineState]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,94 +47,64 @@ class Checkpoint:
 
     Args:
         config: its shapes.
-        tensors: by the authors' names.
+        tensors: by the authors' names, float32; `draft_ids` int32.
         fingerprint: hexadecimal sha256 of the file; empty where there is no file.
     """
 
     config: DrafterConfig
-    tensors: Mapping[str, torch.Tensor]
+    tensors: Mapping[str, npt.NDArray[Any]]
     fingerprint: str
 
-    def encoder(self, dtype: torch.dtype) -> MemoryEncoder:
-        """The server's half."""
-        encoder = MemoryEncoder(self.config)
-        names = {name: name for name in self.tensors if name.startswith(("layer_self_attention.", "Ekv2E."))}
-        names["memory_norm.weight"] = "cross_attention.input_layernorm.weight"
-        names["memory_keys.weight"] = "cross_attention.self_attn.k_proj.weight"
-        names["memory_values.weight"] = "cross_attention.self_attn.v_proj.weight"
-        encoder.load_state_dict({ours: self.tensors[theirs] for ours, theirs in names.items()})
-        encoder = encoder.to(dtype).eval().requires_grad_(False)
-        pack_linears(encoder)
-        return encoder
+    def rows(self, weights: str = INT8) -> Callable[[Rows], Rows]:
+        """Makes rows as the wire has them, [tokens, memory width], of what `config.reads_last_hidden` says.
 
-    def rows(self, dtype: torch.dtype, device: torch.device | None = None) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Makes rows as the wire has them, [tokens, memory width], of what `config.reads_last_hidden` says."""
+        Raises:
+            ConfigError: weights other than "int8" and "float32".
+        """
+        if self.config.kind != MOA:
+            return lambda hidden: hidden[:, : self.config.memory_width]
+        encoder = KernelEncoder(self.config, ArrayWeights(self.tensors), weights)
+        return encoder.project if self.config.reads_last_hidden else encoder.encode
+
+    def states(self, target: Weights, weights: str = INT8) -> NewState:
+        """What makes a conversation's drafter, of any kind; arguments and errors as of `decoder`."""
+        if self.config.kind != MOA:
+            baseline = BaselineDecoder(self.config, ArrayWeights(self.tensors), target, weights)
+            return lambda: BaselineState(baseline)
+        decoder = self.decoder(target, weights)
+        return lambda: DraftState(decoder)
+
+    def decoder(self, target: Weights, weights: str = INT8) -> DraftDecoder:
+        """The client's half.
+
+        Args:
+            target: its embeddings and head, and the layers that are reused, with the final norm.
+            weights: "int8", or "float32" for a reference.
+
+        Raises:
+            ConfigError: other weights.
+            ModelSourceError: a part of the target is missing, or does not fit.
+        """
+        return DraftDecoder(self.config, ArrayWeights(self.tensors), target, weights)
+
+    def encoder(self, dtype: torch.dtype) -> MemoryEncoder:
+        """The server's half in torch."""
+        from moa_shared.drafter.encoder import load_encoder
+
+        return load_encoder(self.config, self.tensors, dtype)
+
+    def torch_rows(
+        self, dtype: torch.dtype, device: torch.device | None = None
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """As `rows`, in torch."""
         if self.config.kind != MOA:
             return lambda hidden: hidden[:, : self.config.memory_width]
         encoder = self.encoder(dtype).to(device)
         return encoder.project if self.config.reads_last_hidden else encoder.encode
 
-    def states(
-        self,
-        dtype: torch.dtype,
-        embeddings: torch.Tensor,
-        head: torch.Tensor,
-        reused: list[nn.Module] | None = None,
-        final_norm: nn.Module | None = None,
-    ) -> Callable[[], DraftState | BaselineState]:
-        """What makes a conversation's drafter, of any kind; arguments as of `decoder`."""
-        if self.config.kind != MOA:
-            baseline = BaselineDecoder(self.config, self.tensors, dtype, embeddings, head)
-            return lambda: BaselineState(baseline)
-        decoder = self.decoder(dtype, embeddings, head, reused, final_norm)
-        return lambda: DraftState(decoder)
-
-    def decoder(
-        self,
-        dtype: torch.dtype,
-        embeddings: torch.Tensor,
-        head: torch.Tensor,
-        reused: list[nn.Module] | None = None,
-        final_norm: nn.Module | None = None,
-    ) -> DraftDecoder:
-        """The client's half, over the target's frozen parts.
-
-        Args:
-            dtype: of the weights: float32, bfloat16, or int8.
-
-        Raises:
-            ConfigError: int8, and torch has no such kernels for this processor.
-        """
-        return DraftDecoder(self.config, self.tensors, dtype, embeddings, head, reused or (), final_norm)
-
-
-def expected_shapes(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
-    """Shapes of the tensors that a checkpoint of this configuration holds."""
-    if config.kind != MOA:
-        return baseline_shapes(config)
-    hidden, width = config.hidden_size, config.kv_width
-    query = config.target_heads * config.target_head_dim
-    sizes = {
-        "self_attention": (hidden, query, config.sa_kv_heads * config.target_head_dim, config.sa_mlp),
-        "cross_attention": (hidden, query, config.ca_kv_heads * config.target_head_dim, config.ca_mlp),
-        "layer_self_attention": (width, width, config.lsa_kv_heads * (width // config.lsa_heads), config.lsa_mlp),
-    }
-    shapes: dict[str, tuple[int, ...]] = {}
-    if config.lsa:
-        shapes = {"Ekv2E.weight": (hidden, width), "Ekv2E.bias": (hidden,)}
-    else:
-        del sizes["layer_self_attention"]
-    for name, (model, queries, keys, inner) in sizes.items():
-        shapes |= layer_shapes(name, model, queries, keys, inner)
-    if config.output_norm:
-        shapes["output_norm.weight"] = (hidden,)
-    if config.draft_vocab:
-        shapes["draft_ids"] = (config.draft_vocab,)
-    return shapes
-
 
 def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoint:
-    """Reads a checkpoint.
+    """Reads a checkpoint; its tensors are mapped, and widened when they are asked for.
 
     Args:
         config: for a file without our metadata (the authors' own).
@@ -136,11 +116,11 @@ def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoi
     if not path.is_file():
         raise NotFoundError(f"There is no drafter checkpoint {path}.", hint="Check the path given with --drafter.")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"The drafter checkpoint {path} is corrupt or truncated ({error}).") from None
+        metadata, tensors = read_metadata(path), StoredTensors(map_tensors(path))
+    except (ModelSourceError, ValueError) as error:
+        raise CheckpointError(
+            f"The drafter checkpoint {path} is corrupt or truncated ({error.__cause__ or error})."
+        ) from None
     if config is None:
         if CONFIG_KEY not in metadata:
             raise CheckpointError(
@@ -153,8 +133,11 @@ def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoi
         return Checkpoint(config, tensors, hashlib.file_digest(opened, "sha256").hexdigest())
 
 
-def save_checkpoint(path: Path, config: DrafterConfig, tensors: Mapping[str, torch.Tensor]) -> None:
+def save_checkpoint(path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
     """Writes a checkpoint whole or not at all (to a file beside it, then renamed).
+
+    Args:
+        tensors: float32, or the bit patterns of bfloat16 as uint16; `draft_ids` int32.
 
     Raises:
         CheckpointError: not the tensors that `config` asks for, or a place that cannot be written.
@@ -164,35 +147,38 @@ def save_checkpoint(path: Path, config: DrafterConfig, tensors: Mapping[str, tor
     beside = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(
-            {name: tensor.contiguous() for name, tensor in tensors.items()}, beside, {CONFIG_KEY: config.to_json()}
-        )
+        write_tensors(beside, tensors, {CONFIG_KEY: config.to_json()})
         beside.replace(path)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
         message = f"The checkpoint {path} cannot be written ({error})."
-        full = getattr(error, "errno", None) in _FULL or any(f"os error {code}" in str(error) for code in _FULL)
-        if full:
+        if error.errno in _FULL:
             raise DiskFullError(message) from None
         raise CheckpointError(message, hint="Choose a folder that can be written.") from None
 
 
-def _check(path: Path, config: DrafterConfig, tensors: Mapping[str, torch.Tensor]) -> None:
+def _check(path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
     shapes = expected_shapes(config)
     for name, shape in shapes.items():
         if name not in tensors:
             raise CheckpointError(f"The drafter checkpoint {path} lacks the tensor {name}.")
-        if tuple(tensors[name].shape) != shape:
-            raise CheckpointError(
-                f"In the drafter checkpoint {path} {name} has shape {tuple(tensors[name].shape)}, expected {shape}."
-            )
-        if name != "draft_ids" and not (tensors[name].is_floating_point() and bool(tensors[name].isfinite().all())):
+        tensor = tensors[name]
+        if tensor.shape != shape:
+            raise CheckpointError(f"In the drafter checkpoint {path} {name} has shape {tensor.shape}, expected {shape}.")
+        if name != "draft_ids" and not _is_finite(tensor):
             raise CheckpointError(f"In the drafter checkpoint {path} {name} holds values that are no numbers.")
     extra = sorted(set(tensors) - set(shapes))
     if extra:
         raise CheckpointError(f"The drafter checkpoint {path} holds an unknown tensor {extra[0]}.")
     if config.draft_vocab:
         ids = tensors["draft_ids"]
-        if ids.dtype != torch.int32 or int(ids.min()) < 0 or int(ids.max()) >= config.vocab_size:
+        if ids.dtype != np.int32 or int(ids.min()) < 0 or int(ids.max()) >= config.vocab_size:
             raise CheckpointError(f"The drafter checkpoint {path} has draft ids outside the vocabulary.")
+
+
+def _is_finite(tensor: npt.NDArray[Any]) -> bool:
+    """Whether these are finite floats."""
+    if tensor.dtype == np.uint16:
+        tensor = widen_bfloat16(tensor)
+    return tensor.dtype.kind == "f" and bool(np.isfinite(tensor).all())

@@ -1,22 +1,23 @@
 """The client's half: frozen embeddings, self-attention, cross-attention over the memory, reused target layers, head.
 
 State: weights only; what one conversation has seen lies in `DraftState`. All rows of a call are nodes of one draft (or
-a run of committed tokens), [rows, hidden size], without a batch dimension: a device drafts for one conversation.
+a run of committed tokens), [rows, hidden size]: a device drafts for one conversation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import torch
-from torch import nn
+import numpy as np
+import numpy.typing as npt
+from moa_kernels import Cache, Rotary, Stack, StackShape
 
+from moa_shared.drafter.arithmetic import Arithmetic, Rows
 from moa_shared.drafter.config import DrafterConfig
-from moa_shared.drafter.inference_layer import Angler, Angles, InferenceLayer, Norm, rotate_rows
-from moa_shared.drafter.layers import RMSNorm, Rotary
-from moa_shared.drafter.linear import compute_dtype, make_linear
-from moa_shared.drafter.row_buffer import KeyValues
-from moa_shared.drafter.stored_layers import frozen_linear, load_layer
+from moa_shared.drafter.weights import Weights, check_tables, draft_ids, read_head, read_layer
+from moa_shared.models.weights import EMBEDDINGS, FINAL_NORM
+
+Numbers = npt.NDArray[np.int32]
 
 
 class DraftDecoder:
@@ -24,66 +25,85 @@ class DraftDecoder:
 
     Args:
         config: of the drafter.
-        tensors: the checkpoint's.
-        dtype: of the weights: float32, bfloat16, or int8 (computes in float32).
-        embeddings: the target's, [vocab, hidden size]; frozen, not in the checkpoint.
-        head: the target's output weights, [vocab, hidden size] (the embeddings themselves where tied).
-        reused: the target's last N decoder layers (transformers modules), in order; left as they are.
-        final_norm: the target's (needed for N > 0).
+        own: the checkpoint's tensors.
+        target: the target's embeddings, head and, where layers are reused, these and the final norm.
+        weights: "int8", or "float32" for a reference.
+
+    Raises:
+        ConfigError: other `weights`.
+        ModelSourceError: a part of the target has another shape than the drafter needs.
+        KernelError: weights that cannot be computed with.
     """
 
-    def __init__(
-        self,
-        config: DrafterConfig,
-        tensors: Mapping[str, torch.Tensor],
-        dtype: torch.dtype,
-        embeddings: torch.Tensor,
-        head: torch.Tensor,
-        reused: Sequence[nn.Module] = (),
-        final_norm: nn.Module | None = None,
-    ) -> None:
+    def __init__(self, config: DrafterConfig, own: Weights, target: Weights, weights: str) -> None:
+        check_tables(target, config.vocab_size, config.hidden_size)
         self.config = config
-        self.dtype = compute_dtype(dtype)
-        heads, head_dim = config.target_heads, config.target_head_dim
-        self.self_attention = InferenceLayer(load_layer(config, tensors, "self_attention"), heads, head_dim, dtype)
-        self.cross_attention = InferenceLayer(
-            load_layer(config, tensors, "cross_attention"), heads, head_dim, dtype, reads_memory=True
-        )
-        self.reused = [InferenceLayer(layer, heads, head_dim, dtype) for layer in reused]
-        self.final_norm = Norm(final_norm, self.dtype) if final_norm is not None else None
-        self.output_norm: Norm | None = None
-        if config.output_norm:
-            norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-            norm.load_state_dict({"weight": tensors["output_norm.weight"]})
-            self.output_norm = Norm(norm, self.dtype)
-        self.angles = Angler(Rotary(head_dim, config.rope_parameters), self.dtype)
-        self.memory_angles = self.angles
+        last = range(config.target_layers - config.reused_layers, config.target_layers)
+        reused_inner = target.shape(f"model.layers.{last.start}.mlp.gate_proj.weight")[0] if last else 0
+        sizes = (config.hidden_size, config.target_head_dim, config.sa_mlp, config.ca_mlp, reused_inner)
+        self.arithmetic = arithmetic = Arithmetic.of(weights, sizes)
+        rotary = Rotary(config.target_head_dim, config.rope_parameters)
+        memory_rotary = rotary
         if config.unscaled_memory_rope:
-            self.memory_angles = Angler(Rotary(head_dim, config.memory_rope), self.dtype)
-        self.draft_ids = tensors.get("draft_ids")
-        self._embeddings = embeddings
-        self._head = make_linear([frozen_linear(head if self.draft_ids is None else head[self.draft_ids])], dtype)
+            memory_rotary = Rotary(config.target_head_dim, config.memory_rope)
+        self.self_attention = arithmetic.stack(
+            self._shape(config.sa_kv_heads, config.sa_mlp), [read_layer(own, "self_attention", arithmetic)], rotary
+        )
+        self.cross_attention = arithmetic.stack(
+            self._shape(config.ca_kv_heads, config.ca_mlp, reads_memory=True),
+            [read_layer(own, "cross_attention", arithmetic, reads_memory=True)],
+            memory_rotary,
+        )
+        self.reused: Stack | None = None
+        self._norm: Rows | None = None
+        if last:
+            layers = [read_layer(target, f"model.layers.{layer}", arithmetic) for layer in last]
+            self.reused = arithmetic.stack(self._shape(config.target_kv_heads, reused_inner), layers, rotary)
+            self._norm = target.array(FINAL_NORM)
+        elif config.output_norm:
+            self._norm = own.array("output_norm.weight")
+        self.draft_ids = draft_ids(own)
+        self._target = target
+        self._head = read_head(target, self.draft_ids, arithmetic)
 
-    def embed(self, tokens: Sequence[int]) -> torch.Tensor:
+    def _shape(self, kv_heads: int, inner: int, *, reads_memory: bool = False) -> StackShape:
+        config = self.config
+        return StackShape(
+            config.hidden_size,
+            inner,
+            config.target_heads,
+            kv_heads,
+            config.target_head_dim,
+            config.rms_norm_eps,
+            reads_memory,
+        )
+
+    def embed(self, tokens: Sequence[int]) -> Rows:
         """Token ids to [rows, hidden size]."""
-        if len(tokens) == 1:
-            return self._embeddings[tokens[0] : tokens[0] + 1].to(self.dtype)
-        return self._embeddings.index_select(0, torch.tensor(tokens, dtype=torch.long)).to(self.dtype)
+        return self._target.rows(EMBEDDINGS, tokens)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[rows, hidden size] (post-norm feature) to [rows, draft vocab]."""
-        return self._head(hidden)
-
-    def memory_keys_values(self, rows: torch.Tensor, positions: range | torch.Tensor) -> KeyValues:
-        """Wire rows [rows, memory width] to rotated keys and values, [kv heads, rows, head_dim] each."""
-        keys, values = rows.reshape(rows.shape[0], 2, -1, self.config.target_head_dim).unbind(1)
-        return rotate_rows(keys, self.memory_angles(positions)).transpose(0, 1), values.transpose(0, 1)
-
-    def features(self, x: torch.Tensor) -> torch.Tensor:
+    def features(self, x: Rows) -> Rows:
         """What the head takes, of the last layer's rows."""
-        norm = self.final_norm if self.reused else self.output_norm
-        return x if norm is None else norm(x)
+        return x if self._norm is None else self.arithmetic.norm(x, self._norm, self.config.rms_norm_eps)
 
-    def memory_angles_like(self, angles: Angles, positions: range | torch.Tensor) -> Angles:
-        """Angles of cross-attention where those of self-attention are known."""
-        return angles if self.memory_angles is self.angles else self.memory_angles(positions)
+    def logits(self, features: Rows) -> Rows:
+        """[rows, hidden size] (post-norm feature) to [rows, draft vocab]."""
+        return self._head(features)
+
+    def new_cache(self, stack: Stack) -> Cache:
+        """An empty cache for one conversation's rows of one of the stacks."""
+        return stack.new_cache(half=self.arithmetic.half_caches)
+
+    def remember(self, cache: Cache, rows: Rows, positions: Numbers) -> None:
+        """Puts wire rows, [rows, memory width], behind those that cross-attention reads; keys are rotated here."""
+        split = rows.reshape(len(rows), 2, -1, self.config.target_head_dim)
+        cache.write(0, self.cross_attention.rotary.rotate(split[:, 0], positions), split[:, 1])
+        cache.length += len(rows)
+
+    def without_memory(self, x: Rows) -> Rows:
+        """Cross-attention where no memory row has come: only its MLP acts."""
+        layer = self.cross_attention.layers[0]
+        both = layer.gate_up(self.arithmetic.norm(x, layer.mlp_norm, self.config.rms_norm_eps))
+        gate, up = np.split(both, 2, axis=-1)
+        inner: Rows = gate / (1 + np.exp(-np.maximum(gate, np.float32(-88)))) * up
+        return x + layer.down(inner)

@@ -1,7 +1,7 @@
 """The nodes that a drafter has taken in below the newest committed token, re-rooted as tokens are committed.
 
 Pure bookkeeping for drafters that hold a cache row a node. State: tokens, parents and depths, numbered as in a
-`DraftTree`. Invariant: the first `trunk` nodes are a chain from the root, so a long chain costs no masks.
+`DraftTree`. Invariant: the first `trunk` nodes are a chain from the root, so a long chain costs no tails.
 """
 
 from __future__ import annotations
@@ -27,6 +27,20 @@ class Advance:
 
     path: tuple[int, ...]
     kept: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """Nodes that rows see, as the kernels take them: the nodes 0 to seen - 1, then those of its tail, ascending.
+
+    Args:
+        seen: [rows] int32.
+        tail_start: [rows + 1] int32, where each row's part of `tail` begins.
+    """
+
+    seen: npt.NDArray[np.int32]
+    tail_start: npt.NDArray[np.int32]
+    tail: npt.NDArray[np.int32]
 
 
 class DraftNodes:
@@ -81,15 +95,18 @@ class DraftNodes:
         self.add(*moved)
         return Advance(path, tuple(kept))
 
-    def visible(self, first: int) -> npt.NDArray[np.bool_]:
-        """[nodes from `first` on, nodes] bool: row sees column, which is itself or one of its ancestors."""
-        seen = np.zeros((len(self) - first, len(self)), dtype=np.bool_)
-        for row, node in enumerate(range(first, len(self))):
+    def visible(self, first: int) -> Visible:
+        """What the nodes from `first` on see of the nodes: their ancestors and themselves."""
+        seen, tail, starts = [], [], [0]
+        for node in range(first, len(self)):
+            path = []
             while node >= self.trunk:
-                seen[row, node] = True
+                path.append(node)
                 node = self.parents[node]
-            seen[row, : node + 1] = True
-        return seen
+            seen.append(node + 1)
+            tail += reversed(path)
+            starts.append(len(tail))
+        return Visible(*(np.array(each, np.int32) for each in (seen, starts, tail)))
 
     def _walk(self, tokens: Sequence[int]) -> tuple[int, ...]:
         path: list[int] = []

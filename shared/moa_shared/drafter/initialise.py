@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Any
 
-from moa_shared.drafter.checkpoint import expected_shapes
+import numpy as np
+import numpy.typing as npt
+
 from moa_shared.drafter.config import DrafterConfig
+from moa_shared.drafter.shapes import expected_shapes
 
-_NEAR_ZERO = 0.02  # transformers' initializer_range, which the authors' norm weights got
+_NEAR_ZERO = np.float32(0.02)  # transformers' initializer_range, which the authors' norm weights got
 
 
 def fresh_tensors(
-    config: DrafterConfig, seed: int, draft_ids: torch.Tensor | None = None, *, norms_near_zero: bool = False
-) -> dict[str, torch.Tensor]:
+    config: DrafterConfig, seed: int, draft_ids: npt.NDArray[np.int32] | None = None, *, norms_near_zero: bool = False
+) -> dict[str, npt.NDArray[Any]]:
     """By the checkpoint's names, float32. Linear weights have deviation 1 / sqrt(inputs).
 
     Args:
         draft_ids: [draft vocab] int32, of a reduced draft vocabulary; its first tokens where None.
         norms_near_zero: the authors' mistake, to reproduce it; norm weights start at one otherwise.
     """
-    generator = torch.Generator().manual_seed(seed)
-    tensors: dict[str, torch.Tensor] = {}
+    generator = np.random.default_rng(seed)
+    tensors: dict[str, npt.NDArray[Any]] = {}
     for name, shape in expected_shapes(config).items():
         if name == "draft_ids":
-            tensors[name] = draft_ids if draft_ids is not None else torch.arange(shape[0], dtype=torch.int32)
+            tensors[name] = draft_ids if draft_ids is not None else np.arange(shape[0], dtype=np.int32)
         elif "norm" in name:
-            near_zero = torch.randn(shape, generator=generator) * _NEAR_ZERO if norms_near_zero else None
-            tensors[name] = torch.ones(shape) if near_zero is None else near_zero
+            near_zero = norms_near_zero
+            random = _NEAR_ZERO * generator.standard_normal(shape, np.float32) if near_zero else None
+            tensors[name] = np.ones(shape, np.float32) if random is None else random
         elif name.endswith(".bias"):
-            tensors[name] = torch.zeros(shape)
+            tensors[name] = np.zeros(shape, np.float32)
         else:
-            tensors[name] = torch.randn(shape, generator=generator) * shape[1] ** -0.5
+            tensors[name] = generator.standard_normal(shape, np.float32) * np.float32(shape[1] ** -0.5)
     return tensors

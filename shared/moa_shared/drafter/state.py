@@ -8,49 +8,36 @@ later nodes see the memory that has come since. Invariant: rows of an abandoned 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import torch
+from moa_kernels import Segment
 
+from moa_shared.drafter.arithmetic import Rows
 from moa_shared.drafter.decoder import DraftDecoder
 from moa_shared.drafter.draft_nodes import DraftNodes
-from moa_shared.drafter.inference_layer import Visibility
+from moa_shared.drafter.placement import Placement, batches, draft_rows, run_of_text
 from moa_shared.drafter.reused import ReusedLayers
-from moa_shared.drafter.row_buffer import RowBuffer
 from moa_shared.errors import InternalError, ProtocolError
-
-Rows = npt.NDArray[np.float32]
-
-_BATCH = 512  # committed tokens a pass: bounds the mask
-_ALL = Visibility(None, torch.float32)
-
-
-def _batches(start: int, stop: int) -> Iterator[range]:
-    for first in range(start, stop, _BATCH):
-        yield range(first, min(first + _BATCH, stop))
 
 
 class DraftState:
     """One conversation of one `DraftDecoder`."""
 
     def __init__(self, decoder: DraftDecoder) -> None:
-        config = decoder.config
         self.decoder = decoder
         self.tokens: list[int] = []
-        dtype = decoder.dtype
-        self._self = RowBuffer(config.sa_kv_heads, config.target_head_dim, dtype)
-        self._memory = RowBuffer(config.ca_kv_heads, config.target_head_dim, dtype)
+        self._self = decoder.new_cache(decoder.self_attention)
+        self._memory = decoder.new_cache(decoder.cross_attention)
         self._memory_positions: list[int] = []
-        self._reused = ReusedLayers(decoder) if config.reused_layers else None
+        self._reused = ReusedLayers(decoder, decoder.reused) if decoder.reused is not None else None
         self._read = 0  # committed tokens in the self-attention cache
         self._nodes = DraftNodes()
         self._drafting = False
 
     # ------------------------------------------------------------ what the server said
 
-    @torch.inference_mode()
     def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
         """Appends committed tokens. Where the draft under way holds them, it goes on below the last of them.
 
@@ -71,17 +58,15 @@ class DraftState:
             self._reused.re_root(nodes, rows)
         return advance.kept
 
-    @torch.inference_mode()
     def crop(self, length: int) -> None:
         """Forgets everything from position `length` on."""
         del self.tokens[length:]
         self._drop_draft()
         self._self.crop(length)
         self._read = min(self._read, length)
-        kept = [position < length for position in self._memory_positions]
-        if not all(kept):
-            self._memory.keep(torch.tensor(kept))
-            self._memory_positions = [position for position in self._memory_positions if position < length]
+        kept = [row for row, position in enumerate(self._memory_positions) if position < length]
+        self._memory.keep_behind(0, kept)
+        self._memory_positions = [self._memory_positions[row] for row in kept]
         if self._reused is not None:
             self._reused.crop(length)
 
@@ -95,15 +80,10 @@ class DraftState:
         if rows.shape[-1] != width:
             raise ProtocolError(f"memory rows of {width} numbers", f"{rows.shape[-1]}")
         held = set(self._memory_positions)
-        new = [index for index in range(rows.shape[0]) if start + index not in held]
-        if not new:
-            return
-        positions = torch.tensor([start + index for index in new])
-        with torch.inference_mode():
-            self._memory.append(
-                self.decoder.memory_keys_values(torch.from_numpy(rows[new]).to(self.decoder.dtype), positions)
-            )
-        self._memory_positions += positions.tolist()
+        new = [index for index in range(len(rows)) if start + index not in held]
+        if new:
+            self.decoder.remember(self._memory, rows[new], np.array(new, np.int32) + np.int32(start))
+            self._memory_positions += [start + index for index in new]
 
     def append_reused_state(self, start: int, rows: Rows) -> None:
         """Takes in the state that enters the first reused layer, [rows, hidden size] float32.
@@ -115,13 +95,12 @@ class DraftState:
             return
         if rows.shape[-1] != self.decoder.config.hidden_size:
             raise ProtocolError(f"state rows of {self.decoder.config.hidden_size} numbers", f"{rows.shape[-1]}")
-        self._reused.add(start, torch.from_numpy(rows).to(self.decoder.dtype))
+        self._reused.add(start, rows)
 
     @property
     def token_ids(self) -> npt.NDArray[np.int64] | None:
         """The target's token of each column of the logits; None: the same."""
-        ids = self.decoder.draft_ids
-        return None if ids is None else ids.numpy()
+        return self.decoder.draft_ids
 
     @property
     def next_position(self) -> int:
@@ -134,7 +113,6 @@ class DraftState:
 
     # ------------------------------------------------------------ drafting
 
-    @torch.inference_mode()
     def begin(self) -> Rows:
         """Starts a draft below the newest committed token: [1, draft vocab] logits of the token after it.
 
@@ -148,16 +126,17 @@ class DraftState:
         # Only from here on is anything predicted: of the tokens before, self-attention needs keys and values alone.
         first = last if self._reused is None else self._reused.catch_up(last)
         self._self.crop(first)
-        for positions in _batches(self._self.length, first):
-            self._read_tokens(positions)
-        x = torch.empty(0)
-        for positions in _batches(first, last + 1):
-            x = self._features(self._text(positions), positions, Visibility.of_run(len(positions), self.decoder.dtype))
+        for positions in batches(self._self.length, first):
+            segment = run_of_text(positions)(self._self)
+            self.decoder.self_attention.fill(self.decoder.embed(self._text(positions)), [segment])
+            self._self.length = positions.stop
+        x = np.empty((0, 0), np.float32)
+        for positions in batches(first, last + 1):
+            x = self._outputs(self._text(positions), run_of_text(positions))
         self._read = last + 1
         self._drafting = True
-        return self._logits(x[-1:])
+        return self.decoder.logits(self.decoder.features(x[-1:]))
 
-    @torch.inference_mode()
     def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
         """Adds draft nodes and gives the logits after each, [nodes, draft vocab].
 
@@ -166,52 +145,33 @@ class DraftState:
                 newest committed token.
 
         Raises:
-            InternalError: no draft is under way.
+            InternalError: no draft is under way, or no nodes.
         """
         if not self._drafting:
             raise InternalError("Draft nodes were added before a draft was begun.")
-        nodes, known = self._nodes, len(self._nodes)
+        if not tokens:
+            raise InternalError("A draft was to grow by no nodes.")
+        root, known = len(self.tokens) - 1, len(self._nodes)
         if self._reused is not None:
-            self._reused.freshen(len(self.tokens) - 1)
-        nodes.add(tokens, parents)
-        dtype, root = self.decoder.dtype, len(self.tokens) - 1
-        if nodes.is_chain:
-            x = self._features(
-                tokens, range(root + 1 + known, root + 1 + len(nodes)), Visibility.of_run(len(tokens), dtype)
-            )
-        else:
-            visible = Visibility(torch.from_numpy(nodes.visible(known)), dtype)
-            x = self._features(tokens, torch.tensor([root + depth for depth in nodes.depths[known:]]), visible)
-        return self._logits(x)
-
-    def _logits(self, x: torch.Tensor) -> Rows:
-        logits: Rows = self.decoder.logits(self.decoder.features(x)).float().numpy()
-        return logits
+            self._reused.freshen(root)
+        self._nodes.add(tokens, parents)
+        x = self._outputs(tokens, draft_rows(self._nodes, known, root))
+        return self.decoder.logits(self.decoder.features(x))
 
     def _text(self, positions: range) -> list[int]:
         return self.tokens[positions.start : positions.stop]
 
-    def _read_tokens(self, positions: range) -> None:
-        """Appends the self-attention's keys and values of committed tokens."""
+    def _outputs(self, tokens: Sequence[int], place: Placement) -> Rows:
+        """What leaves the last layer of new rows, which are appended to the caches."""
         decoder = self.decoder
-        x = decoder.embed(self._text(positions))
-        self._self.append(decoder.self_attention.project(x, decoder.angles(positions))[1])
-
-    def _features(self, tokens: Sequence[int], positions: range | torch.Tensor, visible: Visibility) -> torch.Tensor:
-        """The last layer's output of new rows, which are appended to the caches."""
-        decoder = self.decoder
-        x = decoder.embed(tokens)
-        angles = decoder.angles(positions)
-        queries, keys_values = decoder.self_attention.project(x, angles)
-        self._self.append(keys_values)
-        x = decoder.self_attention.attend(x, queries, self._self.keys_values, visible)
-        layer = decoder.cross_attention
+        segment = place(self._self)
+        x, _ = decoder.self_attention.run(decoder.embed(tokens), [segment])
+        self._self.length += segment.rows
         if self._memory.length:
-            queries = layer.queries(x, decoder.memory_angles_like(angles, positions))
-            x = layer.attend(x, queries, self._memory.keys_values, _ALL)
-        else:  # without any memory row only the MLP acts
-            x = layer.finish(x)
-        return x if self._reused is None else self._reused.run(x, angles, visible)
+            x, _ = decoder.cross_attention.run(x, [Segment.memory(self._memory, segment.positions)])
+        else:
+            x = decoder.without_memory(x)
+        return x if self._reused is None else self._reused.run(x, place)
 
     def _drop_draft(self) -> None:
         self._drafting = False

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from moa_kernels import QuantisedMatrix
 
 from moa_kernels import QuantisedMatrix
 
@@ -28,7 +29,6 @@ from moa_shared.models.tensors.formats import (
     FORMATS,
     Q4_1,
     Q8_0,
-    BlockKind,
     Bytes,
     Floats,
     Format,
@@ -105,8 +105,7 @@ class WeightReader:
             return None
         self._require_finite(name, tensor.stored, tensor.raw)
         raw = tensor.raw.reshape(tensor.shape[0], tensor.shape[1] // tensor.stored.values, tensor.stored.size)
-        kind: BlockKind = "q4_1" if tensor.stored == Q4_1 else "q8_0"
-        return QuantisedMatrix(kind, unpair_rows(raw, tensor.heads) if tensor.heads else raw)
+        return QuantisedMatrix(tensor.stored.name, unpair_rows(raw, tensor.heads) if tensor.heads else raw)
 
     def array(self, name: str) -> Floats:
         """A tensor in float32, a new array that the caller may change.

@@ -23,7 +23,7 @@ from moa_shared.models.tensors.formats import Bytes
 _METADATA = "__metadata__"
 _MOST_HEADER = 100_000_000  # bytes; the format's own bound
 _SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
-_CODES = {"float32": "F32", "float16": "F16", "uint8": "U8", "int8": "I8", "uint16": "BF16"}
+_CODES = {"float32": "F32", "float16": "F16", "uint8": "U8", "int8": "I8", "int32": "I32", "uint16": "BF16"}
 _CORRUPT = "The file is truncated or corrupt: delete it and fetch or convert the model again."
 
 
@@ -74,14 +74,17 @@ def map_file(path: Path) -> Bytes:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
+def write_tensors(
+    path: Path, tensors: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str] | None = None
+) -> None:
     """Write a file; arrays of uint16 are bfloat16.
 
     Raises:
         OSError: no room, no permission.
-        ValueError: an array of another type than float32, float16, uint8, int8, uint16.
+        ValueError: an array of another type than float32, float16, uint8, int8, int32, uint16.
     """
-    entries, offset = {}, 0
+    entries: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
+    offset = 0
     for name, array in tensors.items():
         code = _CODES.get(array.dtype.name)
         if code is None:

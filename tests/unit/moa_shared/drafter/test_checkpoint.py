@@ -7,17 +7,17 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from moa_shared.drafter import DrafterConfig, fresh_tensors, load_checkpoint, save_checkpoint
+from moa_shared.bfloat16 import round_to_bfloat16
+from moa_shared.drafter import ArrayWeights, DrafterConfig, fresh_tensors, load_checkpoint, save_checkpoint
 from moa_shared.errors import CheckpointError, DiskFullError, NotFoundError
-from safetensors.torch import save_file
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
 
-CONFIG = DrafterConfig(
-    vocab_size=30, hidden_size=16, target_layers=4, target_heads=4, target_kv_heads=2, target_head_dim=4, sa_kv_heads=2,
-    sa_mlp=24, ca_kv_heads=1, ca_mlp=20, lsa_heads=2, lsa_kv_heads=1, lsa_mlp=12, target_fingerprint="ab",
-)  # fmt: skip
-
+from tests.unit.moa_shared.drafter.decoders import ODD as CONFIG
+from tests.unit.moa_shared.drafter.decoders import target_arrays
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
@@ -30,7 +30,7 @@ def test_a_checkpoint_comes_back_as_it_was(saved: Path) -> None:
     loaded = load_checkpoint(saved)
     assert loaded.config == CONFIG
     assert len(loaded.tensors) == 29
-    assert all(torch.equal(value, fresh_tensors(CONFIG, seed=1)[name]) for name, value in loaded.tensors.items())
+    assert all(np.array_equal(value, fresh_tensors(CONFIG, seed=1)[name]) for name, value in loaded.tensors.items())
     assert loaded.fingerprint == load_checkpoint(saved).fingerprint
     assert [path.name for path in saved.parent.iterdir()] == ["drafter.safetensors"]
 
@@ -51,11 +51,24 @@ def test_norms_of_a_fresh_drafter_are_one() -> None:
 
 def test_a_reduced_vocabulary_is_part_of_it(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, draft_vocab=3)
-    ids = torch.tensor([4, 9, 29], dtype=torch.int32)
+    ids = np.array([4, 9, 29], np.int32)
     save_checkpoint(tmp_path / "x.safetensors", config, fresh_tensors(config, 0, ids))
     checkpoint = load_checkpoint(tmp_path / "x.safetensors")
-    decoder = checkpoint.decoder(torch.float32, torch.randn(30, 16), torch.eye(30, 16))
-    assert torch.equal(decoder.logits(torch.eye(16)[4:5]), torch.tensor([[1.0, 0.0, 0.0]]))
+    target = ArrayWeights({**target_arrays(CONFIG), "lm_head.weight": np.eye(30, 16, dtype=np.float32)})
+    decoder = checkpoint.decoder(target, "float32")
+    assert np.array_equal(decoder.logits(np.eye(16, dtype=np.float32)[4:5]), [[1.0, 0.0, 0.0]])
+    assert np.array_equal(decoder.draft_ids, ids)
+
+
+def test_bfloat16_is_read_as_torch_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "drafter.safetensors"
+    narrow = {name: round_to_bfloat16(value) for name, value in fresh_tensors(CONFIG, seed=1).items()}
+    save_checkpoint(path, CONFIG, narrow)
+    theirs = load_file(path)
+    assert theirs["Ekv2E.weight"].dtype == torch.bfloat16
+    for name, tensor in load_checkpoint(path).tensors.items():
+        assert tensor.dtype == np.float32
+        assert np.array_equal(tensor, theirs[name].float().numpy())
 
 
 @pytest.mark.parametrize("size", [0, 5, 100, -10])
@@ -84,12 +97,12 @@ def test_wrong_tensors_are_named(tmp_path: Path) -> None:
     save_file(tensors, path)
     with pytest.raises(CheckpointError, match=r"lacks the tensor Ekv2E\.bias"):
         load_checkpoint(path, CONFIG)
-    tensors["Ekv2E.bias"] = torch.zeros(17)
+    tensors["Ekv2E.bias"] = np.zeros(17, np.float32)
     save_file(tensors, path)
     with pytest.raises(CheckpointError, match=r"Ekv2E\.bias has shape \(17,\), expected \(16,\)"):
         load_checkpoint(path, CONFIG)
-    tensors["Ekv2E.bias"] = torch.zeros(16)
-    tensors["surprise"] = torch.zeros(1)
+    tensors["Ekv2E.bias"] = np.zeros(16, np.float32)
+    tensors["surprise"] = np.zeros(1, np.float32)
     save_file(tensors, path)
     with pytest.raises(CheckpointError, match="unknown tensor surprise"):
         load_checkpoint(path, CONFIG)
@@ -99,7 +112,7 @@ def test_draft_ids_outside_the_vocabulary_are_refused(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, draft_vocab=2)
     with pytest.raises(CheckpointError, match="draft ids outside"):
         save_checkpoint(
-            tmp_path / "x.safetensors", config, fresh_tensors(config, 0, torch.tensor([0, 30], dtype=torch.int32))
+            tmp_path / "x.safetensors", config, fresh_tensors(config, 0, np.array([0, 30], np.int32))
         )
 
 
@@ -150,7 +163,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_the_authors_norms_near_zero_can_be_had() -> None:
     norms = [value for name, value in fresh_tensors(CONFIG, 0, norms_near_zero=True).items() if "norm" in name]
     assert len(norms) == 6
-    assert all(0 < float(value.abs().max()) < 0.2 for value in norms)
+    assert all(0 < float(np.abs(value).max()) < 0.2 for value in norms)
 
 
 def test_no_room_leaves_nothing_half_written(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +172,7 @@ def test_no_room_leaves_nothing_half_written(saved: Path, monkeypatch: pytest.Mo
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("moa_shared.drafter.checkpoint.save_file", full)
+    monkeypatch.setattr("moa_shared.drafter.checkpoint.write_tensors", full)
     with pytest.raises(DiskFullError, match=r"cannot be written.*No space left"):
         save_checkpoint(saved, CONFIG, fresh_tensors(CONFIG, seed=3))
     assert saved.read_bytes() == before

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from moa_shared.drafter import Checkpoint, MemoryEncoder, fresh_tensors
+from moa_shared.drafter import ArrayWeights, Checkpoint, fresh_tensors
 from moa_shared.drafter.layers import DecoderLayer, Rotary, attend, rotate
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
-from tests.unit.moa_shared.drafter.test_checkpoint import CONFIG
+from tests.unit.moa_shared.drafter.decoders import EVEN, Rows, normal, target_arrays
 from tests.unit.moa_shared.drafter.test_reused import LLAMA_3_1, PLAIN
 
 YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
@@ -56,24 +57,26 @@ def test_a_layer_is_the_stock_one(rope: dict[str, Any]) -> None:
 
 
 def test_the_authors_lost_scaling_concerns_memory_alone_and_can_be_had() -> None:
-    scaled = dataclasses.replace(CONFIG, rope_parameters=LLAMA_3_1)
+    scaled = dataclasses.replace(EVEN, rope_parameters=LLAMA_3_1)
     unscaled = dataclasses.replace(scaled, unscaled_memory_rope=True)
-    plain = dataclasses.replace(CONFIG, rope_parameters=PLAIN)
-    rows, positions = torch.randn(30, CONFIG.memory_width), torch.arange(30)
-    kv = torch.randn(5, 4, CONFIG.kv_width)
-    keys: list[torch.Tensor] = []
-    own: list[torch.Tensor] = []
-    memory: list[torch.Tensor] = []
+    plain = dataclasses.replace(EVEN, rope_parameters=PLAIN)
+    rows, kv = normal(30, EVEN.memory_width, seed=1), normal(5, 4, EVEN.kv_width, seed=2)
+    keys: list[Rows] = []
+    own: list[Rows] = []
+    memory: list[Rows] = []
     for config in (scaled, unscaled, plain):
         checkpoint = Checkpoint(config, fresh_tensors(config, seed=0), "")
-        decoder = checkpoint.decoder(torch.float32, torch.randn(30, 16), torch.randn(30, 16))
-        keys.append(decoder.memory_keys_values(rows, positions)[0])
-        own.append(decoder.angles(positions)[0])
-        encoder: MemoryEncoder = checkpoint.encoder(torch.float32)
-        memory.append(encoder(kv))
-    assert torch.equal(keys[1], keys[2])
-    assert not torch.allclose(keys[0], keys[2], atol=1e-3)
-    assert torch.equal(memory[1], memory[2])
-    assert not torch.equal(memory[0], memory[2])
-    assert torch.equal(own[0], own[1])
-    assert not torch.allclose(own[0], own[2], atol=1e-3)
+        decoder = checkpoint.decoder(ArrayWeights(target_arrays(config)), "float32")
+        cache = decoder.new_cache(decoder.cross_attention)
+        decoder.remember(cache, rows, np.arange(30, dtype=np.int32))
+        keys.append(cache.read(0, 30)[:, 0, :, 0])
+        own.append(decoder.self_attention.rotary.tables(30)[0])
+        memory.append(checkpoint.rows("float32")(kv))
+        theirs = checkpoint.encoder(torch.float32).encode(torch.from_numpy(kv)).numpy()
+        np.testing.assert_allclose(memory[-1], theirs, rtol=0, atol=1e-4)
+    assert np.array_equal(keys[1], keys[2])
+    assert not np.allclose(keys[0], keys[2], atol=1e-3)
+    assert np.array_equal(memory[1], memory[2])
+    assert not np.array_equal(memory[0], memory[2])
+    assert np.array_equal(own[0], own[1])
+    assert not np.allclose(own[0], own[2], atol=1e-3)

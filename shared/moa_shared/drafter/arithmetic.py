@@ -1,0 +1,61 @@
+"""What a drafter computes with: the kernels over 8-bit or float32 weights, or numpy where the kernels do not take its
+sizes. Decided once a network, so that all of its parts agree. No state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from moa_kernels import GROUP, Layer, Linear, QuantisedMatrix, Rotary, Stack, StackShape, norm, reference
+
+from moa_shared.errors import ConfigError
+
+Rows = npt.NDArray[np.float32]
+
+INT8, FLOAT32 = "int8", "float32"
+WEIGHTS = (INT8, FLOAT32)
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How one network is computed.
+
+    Args:
+        plain: weights and activations in float32; else weights as the target's file has them in blocks, others as Q8_0,
+            and activations in int8 with a scale a group.
+        in_numpy: without the kernels, in float32 and slowly.
+    """
+
+    plain: bool
+    in_numpy: bool
+
+    @classmethod
+    def of(cls, weights: str, sizes: Iterable[int]) -> Arithmetic:
+        """For a network whose rows, MLPs and heads have these sizes.
+
+        Raises:
+            ConfigError: `weights` is neither "int8" nor "float32".
+        """
+        if weights not in WEIGHTS:
+            raise ConfigError(f"There are no drafter weights {weights!r}.", hint=f"Give {' or '.join(WEIGHTS)}.")
+        return cls(weights == FLOAT32, any(size % GROUP for size in sizes))
+
+    @property
+    def half_caches(self) -> bool:
+        """Keys and values are kept in float16: far more exact than 8-bit products, and half the memory."""
+        return not self.plain
+
+    def linear(self, weights: Sequence[QuantisedMatrix | Rows], bias: Rows | None = None) -> Linear:
+        """One product for matrices with the same input."""
+        return Linear(weights, bias, plain=self.plain, reference=self.in_numpy)
+
+    def stack(self, shape: StackShape, layers: Sequence[Layer], rotary: Rotary) -> Stack:
+        """Layers that share a cache."""
+        return Stack(shape, layers, rotary, reference=self.in_numpy)
+
+    def norm(self, rows: Rows, weight: Rows, eps: float) -> Rows:
+        """Root-mean-square norm of [rows, width]."""
+        return reference.norm(rows, weight, eps) if self.in_numpy else norm(rows, weight, eps)

@@ -1,0 +1,74 @@
+"""Small draft decoders over random weights: of sizes that the kernels take, and of others."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from moa_kernels.library import library
+from moa_shared.drafter import ArrayWeights, Checkpoint, DraftDecoder, DrafterConfig, fresh_tensors
+
+Rows = npt.NDArray[np.float32]
+
+ODD = DrafterConfig(
+    vocab_size=30, hidden_size=16, target_layers=4, target_heads=4, target_kv_heads=2, target_head_dim=4, sa_kv_heads=2,
+    sa_mlp=24, ca_kv_heads=1, ca_mlp=20, lsa_heads=2, lsa_kv_heads=1, lsa_mlp=12, target_fingerprint="ab",
+)  # fmt: skip
+EVEN = DrafterConfig(
+    vocab_size=30, hidden_size=64, target_layers=4, target_heads=4, target_kv_heads=2, target_head_dim=32,
+    sa_kv_heads=2, sa_mlp=96, ca_kv_heads=1, ca_mlp=64, lsa_heads=4, lsa_kv_heads=2, lsa_mlp=64,
+)  # fmt: skip
+CONFIGS = {"numpy": ODD, "float32": EVEN, "int8": EVEN}
+KINDS = tuple(CONFIGS)
+WIDE = ("numpy", "float32")  # computed in float32
+
+
+def normal(*shape: int, seed: int) -> Rows:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def target_arrays(config: DrafterConfig, inner: int = 32) -> dict[str, npt.NDArray[Any]]:
+    """The target's parts: random, with a tied head."""
+    query = config.target_heads * config.target_head_dim
+    keys, hidden = config.target_kv_heads * config.target_head_dim, config.hidden_size
+    generator = np.random.default_rng(7)
+    shapes = {
+        "self_attn.q_proj": (query, hidden), "self_attn.k_proj": (keys, hidden), "self_attn.v_proj": (keys, hidden),
+        "self_attn.o_proj": (hidden, query), "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }  # fmt: skip
+    embeddings = generator.standard_normal((config.vocab_size, hidden), np.float32)
+    arrays = {"model.embed_tokens.weight": embeddings, "lm_head.weight": embeddings}
+    arrays["model.norm.weight"] = np.ones(hidden, np.float32)
+    for layer in range(config.target_layers):
+        for name, shape in shapes.items():
+            weight = 0.5 * generator.standard_normal(shape, np.float32) * np.float32(shape[1] ** -0.5)
+            arrays[f"model.layers.{layer}.{name}.weight"] = weight
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            arrays[f"model.layers.{layer}.{name}.weight"] = 1 + generator.standard_normal(hidden, np.float32) / 5
+    return arrays
+
+
+def make_decoder(reused_layers: int = 0, kind: str = "numpy") -> DraftDecoder:
+    config = dataclasses.replace(CONFIGS[kind], reused_layers=reused_layers)
+    checkpoint = Checkpoint(config, fresh_tensors(config, seed=4), "")
+    return checkpoint.decoder(ArrayWeights(target_arrays(config)), "float32" if kind == "numpy" else kind)
+
+
+def close(a: Rows, b: Rows) -> None:
+    np.testing.assert_allclose(a, b, rtol=0, atol=2e-5)
+
+
+def same(decoder: DraftDecoder, a: Rows, b: Rows) -> None:
+    """To the bit where the kernels compute; numpy's sums depend on what is computed together."""
+    if decoder.arithmetic.in_numpy or library() is None:
+        close(a, b)
+    else:
+        np.testing.assert_array_equal(a, b)
+
+
+def distance(a: Rows, b: Rows) -> float:
+    """Of `a` from `b`, relative to `b`."""
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
