@@ -85,14 +85,14 @@ class KernelTarget(Target):
         return self.network.normed(state)
 
     def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
-        return drafter.kernel_rows()
+        return drafter.rows()
 
     def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
         layers = {request.state_layer for request in requests if request.state_layer is not None}
         if len(layers) > 1:  # a forward gives the state of one layer
             return [output for request in requests for output in self._run([request], ())]
         starts = np.cumsum([0, *(len(request.tokens) for request in requests)])
-        wanted = [start + row for start, request in zip(starts, requests, strict=False) for row in request.rows]
+        wanted = [start + row for start, request in zip(starts, requests, strict=False) for row in request.logits_for]
         output = self.network.forward(
             [token for request in requests for token in request.tokens],
             [_own(request).segment(request) for request in requests],
@@ -101,7 +101,7 @@ class KernelTarget(Target):
         )
         outputs, row = [], 0
         for request, start in zip(requests, starts, strict=False):
-            count = len(request.rows)
+            count = len(request.logits_for)
             state = None
             if request.state_layer is not None and output.state is not None:
                 state = output.state[start : start + len(request.tokens)]

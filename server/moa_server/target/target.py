@@ -58,14 +58,8 @@ class Request:
     cache: KVCache
     tokens: Sequence[int]
     parents: Sequence[int] | None = None
-    logits_for: slice | Sequence[int] = slice(None)
+    logits_for: Sequence[int] = ()
     state_layer: int | None = None
-
-    @property
-    def rows(self) -> list[int]:
-        """`logits_for` as row numbers."""
-        wanted = self.logits_for
-        return list(range(len(self.tokens))[wanted]) if isinstance(wanted, slice) else list(wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +130,8 @@ class Target(ABC):
         want_state_layer: int | None = None,
     ) -> TargetOutput:
         """One conversation's forward; arguments as of `Request`, errors as of `forward_all`."""
-        return self.forward_all([Request(cache, tokens, parents, logits_for, want_state_layer)])[0]
+        wanted = range(len(tokens))[logits_for] if isinstance(logits_for, slice) else logits_for
+        return self.forward_all([Request(cache, tokens, parents, wanted, want_state_layer)])[0]
 
     def prefill(
         self,
@@ -180,8 +175,8 @@ class Target(ABC):
             raise ContextLengthError(f"{needed} tokens do not fit into the context of {self.context_length}.")
         if layer is not None and not 0 <= layer <= self.layer_count:
             raise InternalError(f"Layer {layer} was asked of a target with {self.layer_count}.")
-        if any(not 0 <= row < len(tokens) for row in request.rows):
-            raise InternalError(f"Rows {request.rows} were asked of a forward of {len(tokens)} tokens.")
+        if any(not 0 <= row < len(tokens) for row in request.logits_for):
+            raise InternalError(f"Rows {list(request.logits_for)} were asked of a forward of {len(tokens)} tokens.")
         return depths
 
 

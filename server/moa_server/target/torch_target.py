@@ -79,12 +79,12 @@ class TorchTarget(Target):
         parents = None if is_chain(request.parents) else request.parents
         with torch.inference_mode():  # 4 % faster than no_grad on one core
             state, hidden = self._run_layers(cache, request.tokens, parents, depths, request.state_layer)
-            normed = self._norm(hidden[torch.tensor(request.rows, dtype=torch.long, device=self.device)])
+            normed = self._norm(hidden[torch.tensor(request.logits_for, dtype=torch.long, device=self.device)])
             logits = self._head(normed)
         return TargetOutput(as_array(logits), as_array(normed), None if state is None else as_array(state))
 
     def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
-        return self.over_arrays(drafter.rows(self.dtype, self.device))
+        return self.over_arrays(drafter.torch_rows(self.dtype, self.device))
 
     def normed(self, state: Rows) -> Rows:
         return self.over_arrays(self._norm)(state)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from moa_kernels import Cache, KernelError, Layer, Linear, QuantisedMatrix, Rotary, Segment, Stack, StackShape, norm
 
-from moa_shared.errors import ModelSourceError as UnsupportedTargetError
+from moa_shared.errors import ModelSourceError
 from moa_shared.progress import Progress, SilentProgress
 
 Floats = npt.NDArray[np.float32]
@@ -61,7 +61,7 @@ class Network:
         plain: float32 weights and activations (the reference; slow).
 
     Raises:
-        UnsupportedTargetError: what the kernels do not compute, by name.
+        ModelSourceError: what the kernels do not compute, by name.
     """
 
     def __init__(
@@ -186,9 +186,9 @@ def read_linear(weights: Weights, names: Sequence[str], *, plain: bool = False) 
         raise KernelError(f"{names[0]}: {error}") from error
 
 
-def unsupported(error: KernelError) -> UnsupportedTargetError:
+def unsupported(error: KernelError) -> ModelSourceError:
     """What a user is told when the kernels do not take a target."""
-    return UnsupportedTargetError(
+    return ModelSourceError(
         f"The int8 kernels do not compute this target: {error}",
         hint="Give --execution float32 or bf16, which torch computes.",
     )
