@@ -134,7 +134,7 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
     config = drafter.config
     if config.memory_width == 0:
         return None
-    rows = target.over_arrays(drafter.rows(target.dtype, target.device))
+    rows = target.over_arrays(drafter.torch_rows(target.dtype, target.device))
     if config.kind == EAGLE2:
         return MemorySource(
             lambda state: rows(target.normed(state)), config.memory_width, target.layer_count, reads_state=True
