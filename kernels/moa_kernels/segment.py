@@ -56,15 +56,15 @@ class Segment:
             and int(self.seen.min(initial=0)) >= 0
             and int(self.seen.max(initial=0)) <= slots
             and int(self.positions.min(initial=0)) >= 0
-            and not len(self.tail_start) == 0
+            and len(self.tail_start) != 0
             and int(self.tail_start[0]) == 0
             and int(self.tail_start[-1]) == len(self.tail)
             and int(tail_counts.min(initial=0)) >= 0
             and int((self.seen + tail_counts).min(initial=1)) > 0
         )
         if fits and len(self.tail):
-            rises = np.diff(self.tail) > 0
-            rises[self.tail_start[1:-1][(self.tail_start[1:-1] > 0) & (self.tail_start[1:-1] < len(self.tail))] - 1] = True
+            rises = np.diff(self.tail, prepend=-1) > 0
+            rises[self.tail_start[:-1][tail_counts > 0]] = True  # the first slot of a row follows no other
             least = np.repeat(self.seen, tail_counts)
             fits = bool(rises.all()) and bool((self.tail >= least).all()) and int(self.tail.max()) < slots
         if not fits:
@@ -87,9 +87,7 @@ class Segment:
         return cls(cache, slot, positions, steps + np.int32(slot + 1), np.zeros(rows + 1, np.int32), _NO_TAIL[:0])
 
     @classmethod
-    def tree(
-        cls, cache: Cache, parents: Sequence[int], known: int = 0, position: int | None = None
-    ) -> Segment:
+    def tree(cls, cache: Cache, parents: Sequence[int], known: int = 0, position: int | None = None) -> Segment:
         """Nodes of a tree; each sees what stood before the tree, its ancestors and itself.
 
         Args:
