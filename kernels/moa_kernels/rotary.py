@@ -1,7 +1,7 @@
 """Rotary angles of positions, with the scalings of Llama and Qwen models (transformers' `rope_parameters`).
 
 Sources: RoFormer (arXiv 2104.09864), linear interpolation (arXiv 2306.15595), YaRN (arXiv 2309.00071), Llama 3.1.
-State: a table that grows. Invariant: angles are rounded as transformers rounds them: frequencies and products in float32.
+State: a table that grows. Invariant: frequencies and products are rounded to float32, as transformers rounds them.
 """
 
 from __future__ import annotations
