@@ -5,23 +5,27 @@ BIN := $(VENV)/bin
 # One thread a process: two threads each on a busy machine are slower than one.
 export OMP_NUM_THREADS ?= 1
 
+# What the compiled kernels depend on.
+KERNEL_SOURCES := $(wildcard kernels/kernel_build.py kernels/moa_kernels/variants.py kernels/moa_kernels/csrc/*)
+INSTALLATION := pyproject.toml setup.py constraints.txt
+
 .DEFAULT_GOAL := help
-.PHONY: help chat test check lint proto format bench clean
+.PHONY: help chat test check lint proto format bench kernels clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-chat: $(VENV)/.chat ## Chat through the real split system; PROMPT="..." for one answer, NETWORK=4g for an emulated link
+chat: $(VENV)/.chat $(VENV)/.kernels ## Chat through the real split system; PROMPT="..." for one answer, NETWORK=4g for an emulated link
 	@BIN=$(BIN) PROMPT='$(subst ','\'',$(PROMPT))' NETWORK='$(NETWORK)' MODEL='$(MODEL)' sh deploy/chat.sh
 
-test: $(VENV)/.dev ## Run the whole test suite
+test: $(VENV)/.dev $(VENV)/.kernels ## Run the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 lint: $(VENV)/.dev ## Style, types, import rules, freshness of the generated wire code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	PYTHONPATH=proto:shared:server:client:netsim:training:bench $(BIN)/lint-imports
+	PYTHONPATH=proto:shared:server:client:netsim:training:bench:kernels $(BIN)/lint-imports
 	$(BIN)/python proto/regenerate.py --check
 
 check: lint test ## What CI runs
@@ -33,14 +37,23 @@ format: $(VENV)/.dev ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.dev ## Measure forwards, drafting, first token, bytes; results to bench/results and docs/
+bench: $(VENV)/.dev $(VENV)/.kernels ## Measure forwards, drafting, first token, bytes; results to bench/results and docs/
 	$(BIN)/moa-bench micro
 
-clean: ## Delete the environment
-	rm -rf $(VENV)
+kernels: $(VENV)/.kernels ## Compile the kernels in place; chat, test and bench do so after a change of a C file
+
+clean: ## Delete the environment and the compiled kernels
+	rm -rf $(VENV) kernels/moa_kernels/lib
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
+
+# The installation compiles the kernels too: in place, since it is editable.
+$(VENV)/.chat: $(INSTALLATION) | $(BIN)/python
+	@echo "Installing moa ..."
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[client,server]'
+	@$(BIN)/python -m moa_kernels
+	@touch $@ $(VENV)/.kernels
 
 # torch first and alone: with it installed, nothing asks the registry for another build of it.
 $(VENV)/.torch: constraints.txt | $(BIN)/python
@@ -48,12 +61,14 @@ $(VENV)/.torch: constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	@touch $@
 
-$(VENV)/.chat: pyproject.toml $(VENV)/.torch
-	@echo "Installing moa ..."
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[client,server]'
-	@touch $@
-
-$(VENV)/.dev: pyproject.toml $(VENV)/.torch
+$(VENV)/.dev: $(INSTALLATION) $(VENV)/.torch
 	@echo "Installing moa and what its tests need ..."
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	@touch $@ $(VENV)/.chat
+	@$(BIN)/python -m moa_kernels
+	@touch $@ $(VENV)/.chat $(VENV)/.kernels
+
+# Without a C compiler the one from the package registry.
+$(VENV)/.kernels: $(KERNEL_SOURCES) | $(BIN)/python
+	@$(BIN)/python kernels/kernel_build.py --requirements | xargs -r $(BIN)/python -m pip install --quiet
+	@$(BIN)/python kernels/kernel_build.py
+	@touch $@

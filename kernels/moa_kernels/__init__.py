@@ -3,13 +3,17 @@
 from moa_kernels.blocks import GROUP, Q4_1, Q8_0, QuantisedMatrix, quantised
 from moa_kernels.cache import Cache
 from moa_kernels.errors import KernelError
+from moa_kernels.library import explain, variant_name
 from moa_kernels.linear import Linear, norm
 from moa_kernels.rotary import Rotary
 from moa_kernels.segment import Segment
 from moa_kernels.stack import Layer, Stack, StackShape
 from moa_kernels.threads import set_threads, threads
 
+ARITHMETIC = 1  # raised when a change of the kernels gives other bits: texts of both are not to be mixed
+
 __all__ = [
+    "ARITHMETIC",
     "GROUP",
     "Q4_1",
     "Q8_0",
@@ -22,8 +26,10 @@ __all__ = [
     "Segment",
     "Stack",
     "StackShape",
+    "explain",
     "norm",
     "quantised",
     "set_threads",
     "threads",
+    "variant_name",
 ]

@@ -1,11 +1,145 @@
-"""temporary"""
-import ctypes, os
+"""Chooses and loads the variant of the C library that suits this CPU: at the first use.
+
+`MOA_KERNELS` forces a variant by name (or `numpy`), `MOA_KERNELS_DIR` names another folder to load from. Nothing is
+replaced in silence: a forced variant that cannot be had is an error, and `explain` says why another choice was made.
+"""
+
+from __future__ import annotations
+
+import ctypes as ct
+import functools
+import os
+import platform
+from dataclasses import dataclass
 from pathlib import Path
-from functools import lru_cache
+
 from moa_kernels.bindings import declare
-@lru_cache
-def _load(name):
-    return declare(ctypes.CDLL(str(Path(__file__).parent/'lib'/(name+'.so'))))
-def library():
-    name=os.environ.get('MOA_KERNELS','avx512')
-    return None if name=='numpy' else _load(name)
+from moa_kernels.errors import KernelError
+from moa_kernels.variants import LIBRARIES, NUMPY, PROBE, VARIANTS, library_file, source_hash, variants_of
+
+VARIANT_VARIABLE = "MOA_KERNELS"
+FOLDER_VARIABLE = "MOA_KERNELS_DIR"
+WITHOUT = "Kernels: numpy, many times slower than compiled ones"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen.
+
+    Attributes:
+        name: of the variant; `numpy` without a library.
+        library: its functions, as bindings.py declares them; calls release the interpreter lock.
+        reason: one sentence.
+    """
+
+    name: str
+    library: ct.CDLL | None
+    reason: str
+
+
+def library() -> ct.CDLL | None:
+    """The library in use; None where numpy computes.
+
+    Raises:
+        KernelError: what is forced cannot be used, or a library does not load.
+    """
+    return chosen().library
+
+
+def variant_name() -> str:
+    """The name of the variant in use; `numpy` without the library."""
+    return chosen().name
+
+
+def explain() -> str:
+    """One sentence for logs: what is used and why."""
+    return chosen().reason
+
+
+def chosen() -> Choice:
+    """The choice for the environment as it is now."""
+    return choose(os.environ.get(VARIANT_VARIABLE, ""), os.environ.get(FOLDER_VARIABLE, ""))
+
+
+@functools.cache
+def choose(forced: str, other_folder: str) -> Choice:
+    """Takes the variant that is forced, else the fastest that this CPU runs and that is there."""
+    folder = Path(other_folder or LIBRARIES)
+    if forced == NUMPY:
+        return Choice(NUMPY, None, f"{WITHOUT}, because {VARIANT_VARIABLE} says so.")
+    return force(forced, folder) if forced else choose_fastest(folder)
+
+
+def force(name: str, folder: Path) -> Choice:
+    """The variant of that name or a KernelError."""
+    variant = next((variant for variant in VARIANTS if variant.name == name), None)
+    if variant is None:
+        known = ", ".join([variant.name for variant in VARIANTS] + [NUMPY])
+        raise KernelError(
+            f"{VARIANT_VARIABLE}={name} names no kernels. Known are {known}; unset, the fastest is taken."
+        )
+    if variant not in variants_of(platform.machine()):
+        raise KernelError(
+            f"{VARIANT_VARIABLE}={name} is for other processors than this one ({platform.machine()})."
+            f" Unset {VARIANT_VARIABLE} to take what it can run."
+        )
+    path = folder / library_file(name)
+    if not path.is_file():
+        raise KernelError(
+            f"{VARIANT_VARIABLE}={name}, but {path} does not exist. There are: {', '.join([*present(folder), NUMPY])}."
+            " Install moa again with a C compiler that knows the variant, or unset the variable."
+        )
+    if not probe(folder) & variant.bit:
+        raise KernelError(
+            f"{VARIANT_VARIABLE}={name}, but this CPU or its operating system lacks {variant.instructions}."
+            f" Unset {VARIANT_VARIABLE} to take what it can run."
+        )
+    reason = f"Kernels: {name} ({variant.instructions}), because {VARIANT_VARIABLE} says so."
+    return Choice(name, declare(open_library(path)), reason)
+
+
+def choose_fastest(folder: Path) -> Choice:
+    """The first variant, fastest first, that the probe allows and whose file is there; else numpy."""
+    there, machine = present(folder), platform.machine()
+    if not variants_of(machine):
+        return Choice(NUMPY, None, f"{WITHOUT}, because there are none for {machine} processors.")
+    if not there:
+        why = f"because none were compiled when moa was installed ({folder}); install a C compiler, then moa again"
+        return Choice(NUMPY, None, f"{WITHOUT}, {why}.")
+    runs = [variant for variant in variants_of(machine) if variant.bit & probe(folder)]
+    usable = [variant for variant in runs if variant.name in there]
+    if not usable:
+        needed = " or ".join(variant.instructions for variant in variants_of(machine) if variant.name in there)
+        return Choice(NUMPY, None, f"{WITHOUT}, because this CPU or its operating system lacks {needed}.")
+    best, fastest = usable[0], runs[0]
+    reason = f"Kernels: {best.name} ({best.instructions}), the fastest that this CPU runs"
+    if best is not fastest:
+        reason += f" of those compiled; {fastest.name} would be faster, but was left out when moa was installed"
+    return Choice(best.name, declare(open_library(folder / library_file(best.name))), reason + ".")
+
+
+def present(folder: Path) -> list[str]:
+    """The names of the variants whose files are there, fastest first."""
+    return [variant.name for variant in VARIANTS if (folder / library_file(variant.name)).is_file()]
+
+
+@functools.cache
+def probe(folder: Path) -> int:
+    """The bits of the variants that this CPU and operating system can run."""
+    probe_cpu = open_library(folder / library_file(PROBE)).moa_probe
+    probe_cpu.restype = ct.c_int
+    return int(probe_cpu())
+
+
+def open_library(path: Path) -> ct.CDLL:
+    """Loads a library; KernelError where it does not load or was built from other sources than lie here."""
+    again = "Build the kernels again: install moa again, or `make kernels` in a checkout."
+    try:
+        functions = ct.CDLL(str(path))
+        functions.moa_source_hash.restype = ct.c_char_p
+        built_from = functions.moa_source_hash().decode()
+    except (OSError, AttributeError) as error:
+        raise KernelError(f"{path} cannot be loaded ({error}). {again}") from error
+    if built_from != source_hash():
+        raise KernelError(f"{path} was built from other C sources than those installed beside it. {again}")
+    return functions

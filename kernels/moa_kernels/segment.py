@@ -105,18 +105,26 @@ class Segment:
         """
         before = cache.length - known
         first = before if position is None else position
-        paths: list[tuple[int, ...]] = []
+        runs: list[int] = []  # of each node: how many of its first ancestors stand right behind `before`, one by one
+        tails: list[tuple[int, ...]] = []  # and the slots of the others
         for node, parent in enumerate(parents):
-            paths.append((*(paths[parent] if parent >= 0 else ()), before + node))
-        new = paths[known:]
-        counts = [len(path) for path in new]
+            run, tail = (runs[parent], tails[parent]) if parent >= 0 else (0, ())
+            if not tail and run == node:
+                run += 1
+            else:
+                tail = (*tail, before + node)
+            runs.append(run)
+            tails.append(tail)
+        runs, tails = runs[known:], tails[known:]
+        counts = np.array([len(tail) for tail in tails], np.int32)
+        seen = np.array(runs, np.int32)
         return cls(
             cache,
             cache.length,
-            np.array(counts, np.int32) + np.int32(first - 1),
-            np.full(len(new), before, np.int32),
+            seen + counts + np.int32(first - 1),
+            seen + np.int32(before),
             np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
-            np.array([slot for path in new for slot in path], np.int32),
+            np.array([slot for tail in tails for slot in tail], np.int32),
         )
 
     @classmethod

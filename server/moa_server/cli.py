@@ -19,8 +19,11 @@ from moa_server.settings import SECTION, ServerSettings
 OPTIONS = {  # field: (what stands for its value, what it does)
     "host": ("ADDRESS", "Address to listen on. The stream is not encrypted."),
     "port": ("PORT", "Port to listen on; 0 takes any free one."),
-    "dtype": ("bf16|float32", "Of the target's weights and activations."),
-    "threads": ("N", "Of torch; 0 takes torch's own choice."),
+    "execution": (
+        "auto|int8|float32|bf16",
+        "The arithmetic that decides the text: int8 is exact and fast on CPUs, float32 the reference, bf16 for GPUs.",
+    ),
+    "threads": ("N", "Of the target; 0: as many as this process has cores."),
     "context_length": ("TOKENS", "Of one conversation; 0: what the target was trained for."),
     "max_sessions": ("N", "Sessions held, detached ones included."),
     "frame_bytes": ("BYTES", "The longest message taken in."),
@@ -37,7 +40,7 @@ OPTIONS = {  # field: (what stands for its value, what it does)
     "grace_seconds": ("S", "From SIGTERM to the end, at most."),
     "log_format": ("auto|json|plain", "Of the log on standard error; auto is plain on a terminal."),
     "log_level": ("debug|info|warning|error", "Events below it are dropped."),
-    "cache_dir": ("FOLDER", "Where converted models live; else MOA_CACHE_DIR."),
+    "cache_dir": ("FOLDER", "Where models live; else MOA_CACHE_DIR."),
     "ready_file": ("FILE", "Written with HOST:PORT once the server is ready."),
 }
 

@@ -154,7 +154,7 @@ class DrafterFiles:
         return found
 
     def _tensors(self, root: Path) -> list[tuple[Path, pb.PartKind]]:
-        """The files of tensors, made once and kept beside the converted models."""
+        """The files of tensors, made once and kept in the cache."""
         files = self._files
         reused = max(drafter.reused_layers for drafter in self._drafters)
         entry = root / "served-parts" / f"{files.fingerprint[:32]}-{reused}-v{FORMAT}"

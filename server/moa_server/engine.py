@@ -1,4 +1,4 @@
-"""The engine: lets sessions step in turn. Its loop half owns all sessions, its thread half runs torch.
+"""The engine: lets sessions step in turn. Its loop half owns all sessions, its thread half runs the target.
 
 State: the queue of sessions whose turn may have come. Invariants: one forward at a time, and the next one is chosen
 when the one before has given its verdict, so that drafts which arrived meanwhile count; a session waits at most for one
@@ -75,7 +75,7 @@ class Engine:
             began = time.perf_counter()
             try:
                 coded = self.stepper.code(holdings, chunk)
-            except Exception as error:  # noqa: BLE001 (whatever torch raises ends this session alone)
+            except Exception as error:  # noqa: BLE001 (whatever the target raises ends this session alone)
                 self._post(_fail, future, error)
             else:
                 self._post(_give, future, coded)
@@ -188,7 +188,7 @@ class Engine:
         began = time.perf_counter()
         try:
             judgement = self.stepper.choose(slot.holdings, work)
-        except Exception as error:  # noqa: BLE001 (whatever torch raises ends this session alone)
+        except Exception as error:  # noqa: BLE001 (whatever the target raises ends this session alone)
             self._post(self._on_failed, slot, error, stepped=True)
             return
         if judgement is None:

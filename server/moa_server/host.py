@@ -32,16 +32,19 @@ class Served:
         context_tokens: the most tokens of a conversation.
         end_of_text: token ids that end an answer.
         decode: text of some tokens.
-        reused_layers: N of the drafter whose rows are served.
+        drafters: those whose memory is given.
+        step_ms, row_ms: what a plain step took at the start, and each row more; 0: not measured.
     """
 
     identity: pb.Identity
-    dtype: str
+    execution: pb.Execution
     vocab_size: int
     context_tokens: int
     end_of_text: frozenset[int]
     decode: Callable[[Sequence[int]], str]
-    reused_layers: int
+    drafters: tuple[pb.Drafter, ...] = ()
+    step_ms: float = 0.0
+    row_ms: float = 0.0
 
 
 class Call(Protocol):

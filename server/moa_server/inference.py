@@ -1,4 +1,4 @@
-"""The inference thread: the only place where torch runs. Jobs in order, small urgent ones before forwards.
+"""The inference thread: the only place where models run. Jobs in order, small urgent ones before forwards.
 
 State: two queues under one lock. Invariant: at most one job runs; what is submitted after `stop` is dropped. The queues
 are bounded by their callers: the engine keeps one forward in the queue, each stream one piece of coding.

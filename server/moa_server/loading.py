@@ -1,4 +1,4 @@
-"""From settings to a host: finds and loads the target and its drafter, computes what both ends compare."""
+"""From settings to a host: finds and loads the target and its drafters, computes what both ends compare."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
-import torch
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafter.config import EAGLE2
 from moa_shared.errors import CheckpointError, ConfigError
-from moa_shared.models import ModelFiles, load_target_model, load_tokenizer, resolve
+from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.end_of_text import end_of_text
 from moa_shared.progress import Progress
 from moa_shared.shipped import DEFAULT_DRAFTER, SHIPPED_DRAFTERS, require_shipped_drafter, shipped_drafter
 
 from moa_server.drafter_files import DrafterFile, DrafterFiles
+from moa_server.execution import load_execution
 from moa_server.host import Host, Served
 from moa_server.settings import ServerSettings
-from moa_server.stepper import MemorySource, Stepper
+from moa_server.stepper import MemorySource, Rows, Stepper
 from moa_server.target import Target
 
 log = structlog.get_logger()
-
-DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32}
 
 
 def load_host(settings: ServerSettings, progress: Progress) -> Host:
@@ -32,71 +30,79 @@ def load_host(settings: ServerSettings, progress: Progress) -> Host:
 
     Raises:
         ModelSourceError, NotFoundError, ChecksumError, CheckpointError, DiskFullError: what is named cannot be used.
-        ConfigError: a context longer than the target's.
+        ConfigError: a context longer than the target's, or a level of execution that this machine does not have.
     """
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
     files = resolve(settings.model, settings.cache_dir, progress)
-    with progress.task(f"Loading {files.target_id}"):
-        model = load_target_model(files, DTYPES[settings.dtype])
-        target = Target(model, settings.context_length or None)
+    execution = load_execution(files, settings, progress)
+    target = execution.target
     if settings.context_length > target.context_length:
         raise ConfigError(
             f"The context length is {settings.context_length}, {files.target_id} holds {target.context_length} tokens.",
             hint="Lower --context-length, or leave it out.",
         )
     tokenizer = load_tokenizer(files)
-    path = drafter_path(settings.drafter, files)
-    drafter = check_drafter(path, files, target) if path else None
+    ends = end_of_text(files, tokenizer.eos_token_id)
+    named = [(name, path, check_drafter(path, files, target)) for name, path in drafter_paths(settings.drafter, files)]
+    sources = [source for _, _, drafter in named if (source := memory_source(drafter, target)) is not None]
+    drafters = [
+        pb.Drafter(
+            name=name,
+            fingerprint=bytes.fromhex(drafter.fingerprint),
+            reused_layers=drafter.config.reused_layers,
+            tokens_a_forward=ACCEPTANCE.get(name, 0.0),
+        )
+        for name, _, drafter in named
+    ]
 
     def decode(tokens: Sequence[int]) -> str:
-        return tokenizer.decode(tokens)
+        return tokenizer.decode(list(tokens))
 
     served = Served(
         identity=pb.Identity(
             target_id=files.target_id,
             target_fingerprint=bytes.fromhex(files.fingerprint),
             tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
-            drafter_fingerprint=bytes.fromhex(drafter.fingerprint) if drafter else b"",
+            drafter_fingerprint=drafters[0].fingerprint if drafters else b"",
+            execution=execution.fingerprint(ends),
         ),
-        dtype=settings.dtype,
+        execution=execution.described(),
         vocab_size=target.vocab_size,
         context_tokens=target.context_length,
-        end_of_text=end_of_text(files, tokenizer.eos_token_id),
+        end_of_text=ends,
         decode=decode,
-        reused_layers=drafter.config.reused_layers if drafter else 0,
+        drafters=tuple(drafters),
+        step_ms=execution.test.step_ms if execution.test else 0.0,
+        row_ms=execution.test.row_ms if execution.test else 0.0,
     )
-
-    def before() -> None:  # OpenMP counts threads for each calling thread
-        if settings.threads:
-            torch.set_num_threads(settings.threads)
-
-    source = memory_source(drafter, target) if drafter else None
-    offered = [DrafterFile(path, drafter.config.reused_layers)] if path and drafter else []
+    offered = [DrafterFile(path, drafter.config.reused_layers) for _, path, drafter in named]
     parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, settings.frame_bytes)
-    return Host(served, Stepper(target, source), settings, drafter_files=parts, before=before)
+    return Host(served, Stepper(target, sources), settings, drafter_files=parts, before=execution.before)
 
 
-def drafter_path(spec: str, files: ModelFiles) -> Path | None:
-    """The drafter whose memory rows are served.
+# Tokens a forward with trees of 24 on questions held back (docs/drafters.md).
+ACCEPTANCE = {DEFAULT_DRAFTER: 2.40, "deep": 3.71}
+
+
+def drafter_paths(spec: str, files: ModelFiles) -> list[tuple[str, Path]]:
+    """The drafters whose memory rows are served, by name; the first is for clients that name none.
 
     Args:
-        spec: "none"; "default" or "deep": that which comes with the package for this target; or a path.
+        spec: "none"; "default": all that come with the package for this target; "deep": that one; or a path.
 
     Raises:
         NotFoundError: no deep drafter comes for this target.
     """
     if spec == "none":
-        return None
+        return []
     if spec not in SHIPPED_DRAFTERS:
-        return Path(spec)
+        return [(spec, Path(spec))]
     if spec != DEFAULT_DRAFTER:
         hint = "Train one with moa-train fit, or leave --drafter out."
-        return require_shipped_drafter(files.fingerprint, files.target_id, spec, hint=hint)
-    path = shipped_drafter(files.fingerprint)
-    if path is None:
+        return [(spec, require_shipped_drafter(files.fingerprint, files.target_id, spec, hint=hint))]
+    paths = [(name, path) for name in SHIPPED_DRAFTERS if (path := shipped_drafter(files.fingerprint, name))]
+    if not paths:
         log.warning("no drafter is shipped for this target: clients get no memory", target=files.target_id)
-    return path
+    return paths
 
 
 def check_drafter(path: Path, files: ModelFiles, target: Target) -> Checkpoint:
@@ -134,10 +140,14 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
     config = drafter.config
     if config.memory_width == 0:
         return None
-    rows = target.over_arrays(drafter.torch_rows(target.dtype, target.device))
+    rows, fingerprint = target.memory_rows(drafter), bytes.fromhex(drafter.fingerprint)
     if config.kind == EAGLE2:
+
+        def encode(state: Rows) -> Rows:
+            return rows(target.normed(state))
+
         return MemorySource(
-            lambda state: rows(target.normed(state)), config.memory_width, target.layer_count, reads_state=True
+            encode, config.memory_width, target.layer_count, reads_state=True, fingerprint=fingerprint
         )
     if config.reads_last_hidden:
         raise CheckpointError(
@@ -145,4 +155,4 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
             hint="It is for comparison: moa-train evaluate measures it.",
         )
     state_layer = target.layer_count - config.reused_layers if config.reused_layers else None
-    return MemorySource(rows, config.memory_width, state_layer)
+    return MemorySource(rows, config.memory_width, state_layer, fingerprint=fingerprint)

@@ -56,15 +56,17 @@ class MoaService:
 
     async def describe(self, _: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.DescribeResponse:
         host = self._host
-        reads_memory = host.engine.stepper.source is not None
+        served = host.served
         return pb.DescribeResponse(
             protocol_version=PROTOCOL_VERSION,
             server_version=_version(),
-            identity=host.served.identity,
+            identity=served.identity,
             limits=host.limits,
-            dtype=host.served.dtype,
-            codecs=[pb.Codec.Name(codec) for codec in Codec] if reads_memory else [],
-            reused_layers=host.served.reused_layers,
+            codecs=[pb.Codec.Name(codec) for codec in Codec] if served.drafters else [],
+            execution=served.execution,
+            drafters=served.drafters,
+            step_ms=served.step_ms,
+            row_ms=served.row_ms,
         )
 
     async def generate(self, data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:

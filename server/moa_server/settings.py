@@ -22,8 +22,8 @@ class ServerSettings(SettingsBase):
     model: str = "default"
     host: str = "127.0.0.1"  # loopback: the stream is not encrypted, so exposing it is the operator's decision
     port: int = Field(50051, ge=0, le=65535)  # gRPC's customary port; 0: any free one
-    dtype: Literal["bf16", "float32"] = "bf16"  # half the memory traffic, which bounds a step
-    threads: int = Field(0, ge=0, le=1024)  # 0: as many as torch takes
+    execution: Literal["auto", "int8", "float32", "bf16"] = "auto"  # int8 where the kernels run
+    threads: int = Field(0, ge=0, le=64)  # 0: as many as this process has cores
     context_length: int = Field(0, ge=0)  # 0: what the target was trained for
     max_sessions: int = Field(16, ge=1, le=100_000)  # a full context of the default target is 190 MB of KV
     frame_bytes: int = Field(1 << 20, ge=4096, le=1 << 28)  # an Open with 250,000 tokens

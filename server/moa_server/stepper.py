@@ -35,12 +35,14 @@ class MemorySource:
         state_layer: decoder layer whose input is the reused state; None: the drafter reuses no layers.
         reads_state: `encode` takes that state, [tokens, hidden size], in place of keys and values, and no plane holds
             it (EAGLE-2, which reads what leaves the last layer).
+        fingerprint: sha256 of the drafter that reads these rows.
     """
 
     encode: Callable[[Rows], Rows]
     width: int
     state_layer: int | None
     reads_state: bool = False
+    fingerprint: bytes = b""
 
 
 @dataclass(slots=True)
@@ -49,10 +51,12 @@ class Holdings:
 
     Args:
         planes: rows of the planes that the session's client wants.
+        source: what makes them; None: it wants none.
     """
 
     cache: KVCache
     planes: dict[Plane, RowStore]
+    source: MemorySource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +72,27 @@ class Stepper:
 
     Args:
         target: the verifier.
-        source: makes memory rows; None: no drafter that reads memory is served.
+        sources: of memory rows, one for each drafter that is served; the first is for clients that name none.
     """
 
-    def __init__(self, target: Target, source: MemorySource | None) -> None:
+    def __init__(self, target: Target, sources: Sequence[MemorySource] = ()) -> None:
         self.target = target
-        self.source = source
+        self.sources = tuple(sources)
 
-    def widths(self, *, reused_state: bool) -> dict[Plane, int]:
-        """Row widths of the planes that a client can have."""
-        if self.source is None:
-            return {}
-        widths = {Plane.MEMORY: self.source.width}
-        if reused_state and self.source.state_layer is not None and not self.source.reads_state:
+    def find_source(self, fingerprint: bytes) -> MemorySource | None:
+        """What makes rows for the drafter with that fingerprint; None where none is served."""
+        return next((each for each in self.sources if not fingerprint or each.fingerprint == fingerprint), None)
+
+    def widths(self, source: MemorySource, *, reused_state: bool) -> dict[Plane, int]:
+        """Row widths of the planes that a client of this source can have."""
+        widths = {Plane.MEMORY: source.width}
+        if reused_state and source.state_layer is not None and not source.reads_state:
             widths[Plane.REUSED_STATE] = self.target.hidden_size
         return widths
 
-    def made_by_forward(self, plane: Plane) -> bool:
+    def made_by_forward(self, source: MemorySource, plane: Plane) -> bool:
         """Whether rows of a plane come of the forward itself and cannot be made of the cache later."""
-        return plane is Plane.REUSED_STATE or (self.source is not None and self.source.reads_state)
+        return plane is Plane.REUSED_STATE or source.reads_state
 
     def new_holdings(self) -> Holdings:
         return Holdings(self.target.new_cache(), {})
@@ -97,7 +103,7 @@ class Stepper:
         cache.crop(work.cached)
         for store in holdings.planes.values():
             store.crop(work.cached)
-        source = self.source
+        source = holdings.source
         reads_state = source is not None and source.reads_state
         states = holdings.planes.get(Plane.MEMORY if reads_state else Plane.REUSED_STATE)
         fed = len(work.feed)
@@ -124,8 +130,8 @@ class Stepper:
         store = holdings.planes[chunk.plane]
         stop = chunk.start + chunk.count
         missing = store.first_missing(chunk.start, stop)
-        if chunk.plane is Plane.MEMORY and missing < stop and self.source is not None:
-            store.write(missing, self.source.encode(holdings.cache.lsa_input(missing, stop)))
+        if chunk.plane is Plane.MEMORY and missing < stop and holdings.source is not None:
+            store.write(missing, holdings.source.encode(holdings.cache.lsa_input(missing, stop)))
         return CodedRows(chunk, encode(store.read(chunk.start, stop), chunk.codec))
 
     def code_newest(self, holdings: Holdings, start: int, codec: Codec, most_rows: int) -> CodedRows:

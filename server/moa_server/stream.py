@@ -17,7 +17,7 @@ from moa_shared.codec import Codec
 from moa_shared.errors import MismatchError, MoaError, ProtocolError, UnavailableError
 from moa_shared.wire import PROTOCOL_VERSION, check_identity, check_protocol, settings_from_proto
 
-from moa_server.feed import Chunk, MemoryFeed
+from moa_server.feed import Chunk, MemoryFeed, Plane
 from moa_server.frames import parse, verdict_frame
 from moa_server.host import Host
 from moa_server.memory_budget import MemoryBudget
@@ -26,7 +26,7 @@ from moa_server.outlet import Outlet
 from moa_server.rows import RowStore
 from moa_server.session import Phase
 from moa_server.slot import Slot, Verdict
-from moa_server.stepper import CodedRows
+from moa_server.stepper import CodedRows, MemorySource
 
 log = structlog.get_logger()
 
@@ -124,7 +124,7 @@ class ConverseStream:
         host = self._host
         host.check_open()
         check_protocol(PROTOCOL_VERSION, message.protocol_version)
-        check_identity(host.served.identity, message.identity)
+        check_identity(host.served.identity, message.identity, host.served.drafters)
         codec = self._choose_codec(message.codecs)
         found = host.registry.find(message.resume_token) if message.resume_token else None
         slot = found or host.registry.admit()
@@ -137,7 +137,9 @@ class ConverseStream:
         slot.choice = NodeChoice(host.settings.draft_nodes)
         slot.verifies_all = not host.settings.choose_nodes
         slot.budget = MemoryBudget(host.settings.memory_share)  # this stream's drafter is judged anew
-        self._widen(slot, message.reused_state)
+        source = host.engine.stepper.find_source(message.identity.drafter_fingerprint) if codec is not None else None
+        widths = host.engine.stepper.widths(source, reused_state=message.reused_state) if source is not None else {}
+        self._widen(slot, source, widths)
         cached = session.on_open(message.tokens, asks=message.HasField("ask"))
         if message.memory_from > len(message.tokens):
             raise ProtocolError(f"memory_from up to {len(message.tokens)}", f"{message.memory_from}")
@@ -150,12 +152,11 @@ class ConverseStream:
                     cached_tokens=cached,
                     codec=pb.Codec.Name(codec or 0),
                     limits=host.limits,
-                    drafter_fingerprint=host.served.identity.drafter_fingerprint,
+                    drafter_fingerprint=source.fingerprint if source is not None else b"",
                 )
             )
         )
         if codec is not None:
-            widths = host.engine.stepper.widths(reused_state=message.reused_state)
             credit = message.credit_bytes or host.settings.credit_bytes
             slot.feed = MemoryFeed(widths, codec, credit, message.memory_from)
             self._outlet.follow(slot.feed)
@@ -170,18 +171,20 @@ class ConverseStream:
         self._codecs = tuple(known[number] for number in offered if number in known)
         if offered and not self._codecs:
             raise MismatchError("memory codec", ", ".join(codec.name.lower() for codec in Codec), "none of these")
-        if not offered or self._host.engine.stepper.source is None:
+        if not offered or not self._host.engine.stepper.sources:
             return None
         return self._codecs[0]
 
-    def _widen(self, slot: Slot, reused_state: bool) -> None:
+    def _widen(self, slot: Slot, source: MemorySource | None, widths: dict[Plane, int]) -> None:
         """Keeps rows of the planes that this client wants; what was read without keeping its state is read again."""
-        if not self._codecs:
+        if source is None:
             return
-        for plane, width in self._host.engine.stepper.widths(reused_state=reused_state).items():
+        if slot.holdings.source is not source:  # the client has changed its drafter
+            slot.holdings.source, slot.holdings.planes = source, {}
+        for plane, width in widths.items():
             if plane not in slot.holdings.planes:
                 slot.holdings.planes[plane] = RowStore(width)
-                if self._host.engine.stepper.made_by_forward(plane):
+                if self._host.engine.stepper.made_by_forward(source, plane):
                     slot.session.forget_cache(0)
 
     def _on_ask(self, slot: Slot, message: pb.Ask) -> None:

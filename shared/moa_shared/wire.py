@@ -5,6 +5,8 @@ Errors cross the wire as a gRPC status with two trailing metadata entries, the c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import grpc
 from moa.v1 import moa_pb2 as pb
 
@@ -12,7 +14,7 @@ from moa_shared.answer import AnswerSettings
 from moa_shared.coupling import Sampling
 from moa_shared.errors import ConfigError, InternalError, MismatchError, MoaError, UnavailableError, error_from_code
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 CODE_KEY = "moa-error-code"
 HINT_KEY = "moa-error-hint-bin"  # binary: a hint may hold any text
 MAX_STOP_STRINGS = 16
@@ -56,11 +58,14 @@ def check_protocol(server: int, client: int) -> None:
         raise MismatchError("protocol version", str(server), str(client), hint=f"Update moa on the {older}.")
 
 
-def check_identity(server: pb.Identity, client: pb.Identity) -> None:
+def check_identity(server: pb.Identity, client: pb.Identity, drafters: Sequence[pb.Drafter] = ()) -> None:
     """Compares what both ends must hold in common. A client without a drafter that reads memory names none.
 
+    Args:
+        drafters: those whose memory the server gives.
+
     Raises:
-        MismatchError: which of target, tokenizer, drafter differs, expected and got.
+        MismatchError: which of target, tokenizer, execution, drafter differs, expected and got.
     """
     if client.target_fingerprint and client.target_fingerprint != server.target_fingerprint:
         raise MismatchError(
@@ -70,10 +75,18 @@ def check_identity(server: pb.Identity, client: pb.Identity) -> None:
         )
     if client.tokenizer_hash != server.tokenizer_hash:
         raise MismatchError("tokenizer", _short(server.tokenizer_hash), _short(client.tokenizer_hash))
-    if client.drafter_fingerprint and client.drafter_fingerprint != server.drafter_fingerprint:
+    if client.execution and client.execution != server.execution:
+        raise MismatchError(
+            "execution (the arithmetic that decides the text)",
+            _short(server.execution),
+            _short(client.execution),
+            hint="Start the client again to continue with this server's arithmetic, or use a server with the former.",
+        )
+    fingerprints = [drafter.fingerprint for drafter in drafters]
+    if client.drafter_fingerprint and client.drafter_fingerprint not in fingerprints:
         raise MismatchError(
             "drafter",
-            _short(server.drafter_fingerprint),
+            ", ".join(map(_short, fingerprints)) or "none",
             _short(client.drafter_fingerprint),
             hint="Give both ends the same --drafter, or start the client with --drafter none.",
         )

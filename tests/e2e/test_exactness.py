@@ -24,6 +24,7 @@ from moa_shared.answer import AnswerSettings
 from moa_shared.codec import Codec
 from moa_shared.coupling import Sampling
 from moa_shared.models import ModelFiles, load_target_model, load_tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.progress import SilentProgress
 from moa_shared.wire import settings_to_proto
 
@@ -67,20 +68,18 @@ async def talking(address: str, name: str) -> AsyncIterator[Talk]:
             await talk.close()
 
 
-def prompt_tokens(files_tokenizer: Any, prompt: str) -> list[int]:
-    tokens: list[int] = files_tokenizer.apply_chat_template(
-        [{"role": "user", "content": prompt}], add_generation_prompt=True
-    )["input_ids"]
-    return tokens
+def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    messages = [{"role": "user", "content": prompt}]
+    return tokenizer.encode(tokenizer.apply_chat_template(messages, add_generation_prompt=True))
 
 
 @pytest.fixture(scope="module")
-def tokenizer(default_model_files: ModelFiles) -> Any:
+def tokenizer(default_model_files: ModelFiles) -> Tokenizer:
     return load_tokenizer(default_model_files)
 
 
 @pytest.fixture(scope="module")
-def generated(default_model_files: ModelFiles, tokenizer: Any) -> list[list[int]]:
+def generated(default_model_files: ModelFiles, tokenizer: Tokenizer) -> list[list[int]]:
     """transformers' own greedy answers."""
     torch.set_num_threads(1)
     model: Any = load_target_model(default_model_files, torch.float32)
@@ -108,7 +107,7 @@ async def answer(talk: Talk, tokens: list[int], settings: AnswerSettings) -> lis
 
 @pytest.mark.parametrize("name", ["shipped tree", "shipped chain"])
 async def test_greedy_text_is_what_transformers_generates(
-    float32_server: str, tokenizer: Any, generated: list[list[int]], name: str
+    float32_server: str, tokenizer: Tokenizer, generated: list[list[int]], name: str
 ) -> None:
     settings = AnswerSettings(max_tokens=GREEDY_TOKENS)
     accepted = 0
@@ -122,7 +121,7 @@ async def test_greedy_text_is_what_transformers_generates(
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 async def test_sampled_text_is_what_the_server_alone_samples(
-    float32_server: str, tokenizer: Any, temperature: float
+    float32_server: str, tokenizer: Tokenizer, temperature: float
 ) -> None:
     async with grpc.aio.insecure_channel(float32_server) as channel:
         stub = moa_pb2_grpc.MoaStub(channel)
@@ -141,7 +140,7 @@ async def test_sampled_text_is_what_the_server_alone_samples(
                 assert got == expected, (name, seed)
 
 
-async def test_another_seed_is_another_text(float32_server: str, tokenizer: Any) -> None:
+async def test_another_seed_is_another_text(float32_server: str, tokenizer: Tokenizer) -> None:
     async with talking(float32_server, "none") as talk:
         texts = [
             tuple(await answer(talk, prompt_tokens(tokenizer, PROMPTS[1]), AnswerSettings(Sampling(1.0, seed=seed), 8)))

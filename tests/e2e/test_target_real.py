@@ -6,14 +6,15 @@ import pytest
 import torch
 from moa_server.target import Target
 from moa_shared.models import ModelFiles, load_target_model, load_tokenizer
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from moa_shared.models.tokenizer import Tokenizer
+from transformers import PreTrainedModel
 
 PROMPTS = ["What is the capital of France?", "Write a haiku about the sea.", "List three uses of a brick:\n\n1. "]
 NEW_TOKENS = 24
 
 
 @pytest.fixture(scope="module")
-def tokenizer(default_model_files: ModelFiles) -> PreTrainedTokenizerBase:
+def tokenizer(default_model_files: ModelFiles) -> Tokenizer:
     return load_tokenizer(default_model_files)
 
 
@@ -27,9 +28,9 @@ def target(default_model_files: ModelFiles) -> Target:
     return Target(load_target_model(default_model_files, torch.float32))
 
 
-def chat_text(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
+def chat_text(tokenizer: Tokenizer, prompt: str) -> str:
     messages = [{"role": "user", "content": prompt}]
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    return tokenizer.apply_chat_template(messages, add_generation_prompt=True)
 
 
 def own_greedy(model: PreTrainedModel, tokens: list[int]) -> list[int]:
@@ -40,9 +41,9 @@ def own_greedy(model: PreTrainedModel, tokens: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_steps_and_trees_give_the_text_of_generate(
-    target: Target, reference: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str
+    target: Target, reference: PreTrainedModel, tokenizer: Tokenizer, prompt: str
 ) -> None:
-    tokens = list(tokenizer(chat_text(tokenizer, prompt)).input_ids)
+    tokens = tokenizer.encode(chat_text(tokenizer, prompt))
     expected = own_greedy(reference, tokens)
 
     plain: list[int] = []
@@ -67,16 +68,16 @@ def test_steps_and_trees_give_the_text_of_generate(
     assert said == expected[: len(said)]
 
 
-def test_the_tokenizer_speaks_the_models_dialect(tokenizer: PreTrainedTokenizerBase) -> None:
-    assert tokenizer.eos_token == "<|im_end|>"
+def test_the_tokenizer_speaks_the_models_dialect(tokenizer: Tokenizer) -> None:
     assert tokenizer.eos_token_id == 2
-    assert tokenizer("<|im_start|>user\n").input_ids[0] == 1
+    assert tokenizer.decode([2]) == "<|im_end|>"
+    assert tokenizer.encode("<|im_start|>user\n")[0] == 1
     assert chat_text(tokenizer, "Hi") == (
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     )
     # Digits are split off first: the double newline before a list's number stays one token.
-    assert tokenizer.convert_ids_to_tokens(tokenizer("\n\n12").input_ids) == ["ĊĊ", "1", "2"]
+    assert [tokenizer.decode([token]) for token in tokenizer.encode("\n\n12")] == ["\n\n", "1", "2"]
 
 
 def test_a_bfloat16_load_is_the_rounding_of_the_float32_load(

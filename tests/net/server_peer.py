@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc.aio
-import numpy as np
 import torch
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
@@ -58,8 +57,8 @@ def tiny_target() -> Target:
 def toy_source(target: Target) -> MemorySource:
     """Memory rows that depend on every number of a token's keys and values."""
     width = 2 * target.kv_heads * target.head_dim * LAYERS
-    weight = np.random.default_rng(5).standard_normal((width, ROW_WIDTH), np.float32) / np.float32(width**0.5)
-    return MemorySource(lambda kv: kv.reshape(len(kv), -1) @ weight, ROW_WIDTH, STATE_LAYER)
+    weight = torch.randn(width, ROW_WIDTH, generator=torch.Generator().manual_seed(5)) / width**0.5
+    return MemorySource(target.over_arrays(lambda kv: kv.flatten(1) @ weight), ROW_WIDTH, STATE_LAYER)
 
 
 def decode(tokens: Sequence[int]) -> str:

@@ -55,7 +55,7 @@ def here(tmp_path: Path) -> Path:
     return tmp_path / "client"
 
 
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize("precision", ["bf16", "packed"])
 @pytest.mark.parametrize(("reused_layers", "tied"), [(1, False), (0, True)])
 async def test_a_device_with_nothing_can_draft(tmp_path: Path, precision: Any, reused_layers: int, tied: bool) -> None:
     source = make_source(tmp_path / "source", reused_layers=reused_layers, tied=tied)

@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import numpy as np
 import pytest
-import torch
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server import drafter_files
@@ -19,7 +19,8 @@ from moa_server.drafter_files import DrafterFile, DrafterFiles
 from moa_server.loading import load_host
 from moa_server.settings import ServerSettings
 from moa_shared.models import resolve
-from moa_shared.models.loading import EMBEDDINGS
+from moa_shared.models.tensors.formats import quantise_q8_0
+from moa_shared.models.weights import EMBEDDINGS
 from moa_shared.progress import SilentProgress
 from moa_shared.wire import CODE_KEY
 from safetensors.torch import load_file
@@ -69,21 +70,18 @@ async def test_every_file_of_the_manifest_can_be_read_in_ranges(
             assert (len(data), hashlib.sha256(data).digest()) == (entry.size, entry.sha256)
     kinds = [entry.kind for entry in told.files]
     assert kinds.count(pb.PART_DRAFTER) == 1
-    assert {pb.PART_EMBEDDINGS_BF16, pb.PART_EMBEDDINGS_INT8, pb.PART_HEAD_BF16, pb.PART_LAYERS_BF16} < set(kinds)
+    assert {kind for precision in drafter_files.PRECISIONS.values() for kind in precision} < set(kinds)
     assert told.identity.drafter_fingerprint == next(e.sha256 for e in told.files if e.kind == pb.PART_DRAFTER)
     assert told.identity.target_fingerprint.hex() == resolve(str(source.model), tmp_path / "cache").fingerprint
 
 
-async def test_int8_embeddings_are_the_embeddings_within_half_a_step(source: Source, tmp_path: Path) -> None:
+async def test_packed_embeddings_are_the_embeddings_in_eight_bits(source: Source, tmp_path: Path) -> None:
     async with stub(source, tmp_path / "cache") as client:
         told = {entry.kind: entry for entry in (await manifest(client)).files}
-        path = tmp_path / "int8.safetensors"
-        path.write_bytes(await read(client, told[pb.PART_EMBEDDINGS_INT8]))
-    tensors = load_file(path)
-    exact = load_file(source.model / "model.safetensors")[EMBEDDINGS]
-    scales = tensors[f"{EMBEDDINGS}.scale"][:, None]
-    error = (tensors[EMBEDDINGS].float() * scales - exact.to(torch.bfloat16).float()).abs()
-    assert bool((error <= 0.5001 * scales).all())
+        path = tmp_path / "packed.safetensors"
+        path.write_bytes(await read(client, told[pb.PART_EMBEDDINGS_PACKED]))
+    exact = load_file(source.model / "model.safetensors")[EMBEDDINGS].numpy()
+    assert np.array_equal(load_file(path)[f"{EMBEDDINGS}.q8_0"].numpy(), quantise_q8_0(exact))
 
 
 async def test_what_is_made_once_is_used_again_and_what_is_damaged_is_made_anew(source: Source, tmp_path: Path) -> None:
@@ -149,6 +147,6 @@ async def test_several_drafters_and_none(source: Source, tmp_path: Path) -> None
     await several.answer(pb.FetchDrafterRequest(), send)
     kinds = {entry.name: entry.kind for entry in told[0].manifest.files}
     assert list(kinds.values()).count(pb.PART_DRAFTER) == 2
-    assert kinds["layers-2.int8.safetensors"] == pb.PART_LAYERS_INT8
+    assert kinds["layers-2.packed.safetensors"] == pb.PART_LAYERS_PACKED
     await DrafterFiles(files, pb.Identity(), [], tmp_path / "cache").answer(pb.FetchDrafterRequest(), send)
     assert {entry.kind for entry in told[1].manifest.files} == {pb.PART_TEXT}

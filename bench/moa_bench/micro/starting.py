@@ -30,7 +30,7 @@ class StartCost:
 def measure_starts(
     model: str, drafter: str, starts: int, server_cores: set[int] | None, client_cores: set[int] | None
 ) -> list[StartCost]:
-    """Everything is in the disk's cache and the model is converted.
+    """Everything is in the disk's cache and the model is fetched.
 
     Args:
         drafter: file of the drafter that both ends load.

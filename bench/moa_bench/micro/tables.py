@@ -103,9 +103,7 @@ def _traffic(result: Mapping[str, Any]) -> str:
 
 def _starts(result: Mapping[str, Any]) -> str:
     rows = [[cost.program, cost.until, cost.ms.text(0)] for cost in result["starts"]]
-    return "### Start-up\n\nWith the model converted and in the disk's cache.\n\n" + table(
-        ["program", "until", MS], rows
-    )
+    return "### Start-up\n\nWith the model fetched and in the disk's cache.\n\n" + table(["program", "until", MS], rows)
 
 
 def _equality(result: Mapping[str, Any]) -> str:

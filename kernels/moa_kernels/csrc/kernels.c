@@ -24,15 +24,15 @@
 #else
 #error "Define one MOA_VARIANT_..."
 #endif
-#include "parallel.h"
-#include "rows.h"
-#include "linear.h"
-#include "attention.h"
-
 static void *allocate(size_t bytes) {
     void *memory = NULL;
     return posix_memalign(&memory, 64, bytes ? bytes : 64) == 0 ? memory : NULL;
 }
+
+#include "parallel.h"
+#include "rows.h"
+#include "linear.h"
+#include "attention.h"
 
 // ---------------------------------------------------------------- a forward
 
@@ -206,7 +206,7 @@ int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positio
     const moa_stack_t *s = stack;
     int widest = most_of(most_of(s->hidden, query_width(s)), s->inner), result = MOA_NO_MEMORY;
     size_t wide = (size_t)rows * most_of(most_of(qkv_width(s), 2 * s->inner), s->hidden);
-    size_t narrow = (size_t)rows * widest, groups = narrow / MOA_GROUP + 1;
+    size_t narrow = (size_t)rows * widest;
     int blocks = segments * s->kv_heads + rows * s->heads / QUERIES_MOST + 1;
     threads = begin_parallel(threads);
     forward_t f = {.stack = s, .rows = rows, .threads = threads, .positions = positions, .cosines = cosines,
@@ -217,9 +217,8 @@ int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positio
     f.wide = allocate(wide * sizeof(float));
     f.narrow = allocate(narrow * sizeof(float));
     f.scores = allocate((size_t)threads * QUERIES_MOST * f.score_stride * sizeof(float));
-    f.codes = (activations_t){allocate(narrow), allocate(groups * 4), allocate(groups * 4), allocate(groups * 4)};
-    activations_t *c = &f.codes;
-    if (segment_rows && tasks && f.wide && f.narrow && f.scores && c->codes && c->scales && c->sums && c->totals) {
+    int has_codes = allocate_activations(&f.codes, rows, widest);
+    if (segment_rows && tasks && f.wide && f.narrow && f.scores && has_codes) {
         segment_rows[0] = 0;
         for (int i = 0; i < segments; i++) segment_rows[i + 1] = segment_rows[i] + segment[i].rows;
         f.segment_rows = segment_rows;
@@ -235,7 +234,7 @@ int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positio
         result = MOA_OK;
     }
     free(segment_rows), free(tasks), free(f.wide), free(f.narrow), free(f.scores);
-    free(c->codes), free(c->scales), free(c->sums), free(c->totals);
+    free_activations(&f.codes);
     end_parallel(threads);
     return result;
 }
@@ -243,21 +242,19 @@ int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positio
 // ---------------------------------------------------------------- single operations
 
 int moa_linear(const moa_linear_t *linear, int rows, const float *x, float *y, int threads) {
-    size_t groups = (size_t)rows * linear->inputs / MOA_GROUP + 1;
-    activations_t c = {NULL, NULL, NULL, NULL};
+    activations_t codes = {NULL, NULL, NULL, NULL};
     if (linear->kind != MOA_FLOAT32) {
-        c = (activations_t){allocate(groups * MOA_GROUP), allocate(groups * 4), allocate(groups * 4),
-                            allocate(groups * 4)};
-        if (!c.codes || !c.scales || !c.sums || !c.totals) {
-            free(c.codes), free(c.scales), free(c.sums), free(c.totals);
+        if (!allocate_activations(&codes, rows, linear->inputs)) {
+            free_activations(&codes);
             return MOA_NO_MEMORY;
         }
-        for (int row = 0; row < rows; row++) quantise_row(linear->inputs, x + (size_t)row * linear->inputs, &c, row);
+        for (int row = 0; row < rows; row++)
+            quantise_row(linear->inputs, x + (size_t)row * linear->inputs, &codes, row);
     }
     threads = begin_parallel(threads);
-    product(linear, rows, x, &c, y, threads);
+    product(linear, rows, x, &codes, y, threads);
     end_parallel(threads);
-    free(c.codes), free(c.scales), free(c.sums), free(c.totals);
+    free_activations(&codes);
     return MOA_OK;
 }
 

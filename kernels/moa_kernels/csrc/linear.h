@@ -5,7 +5,10 @@
 
 #define Q4_1_TILE_GROUP 320  // bytes of a group of a tile: 256 of nibbles, 16 scales, 16 minima
 #define Q8_0_TILE_GROUP 544  // 512 of integers, 16 scales
+#define BATCH_ROWS 64          // 36 kB of codes for 576 inputs
 #define PREFETCH 3072        // bytes ahead: about what the memory delivers while it takes to fetch a line
+
+#define ROWS_PADDED 16       // room for codes is a multiple of it: AMX reads 16 rows; what it makes of the padding is dropped
 
 typedef struct {
     int8_t *codes;    // [rows, inputs]
@@ -18,6 +21,14 @@ static size_t tile_bytes(int kind, int inputs) {
     if (kind == MOA_FLOAT32) return (size_t)inputs * MOA_LANES * sizeof(float);
     return (size_t)(inputs / MOA_GROUP) * (kind == MOA_Q4_1 ? Q4_1_TILE_GROUP : Q8_0_TILE_GROUP);
 }
+
+// Room for `rows` rows of `inputs` numbers; false where there is none. What is there already is not kept.
+static int allocate_activations(activations_t *a, int rows, int inputs) {
+    size_t padded = ((size_t)rows + ROWS_PADDED - 1) / ROWS_PADDED * ROWS_PADDED, groups = padded * (inputs / MOA_GROUP);
+    *a = (activations_t){allocate(groups * MOA_GROUP), allocate(groups * 4), allocate(groups * 4), allocate(groups * 4)};
+    return a->codes && a->scales && a->sums && a->totals;
+}
+static void free_activations(activations_t *a) { free(a->codes), free(a->scales), free(a->sums), free(a->totals); }
 
 // Rounds one row to int8, with a scale a group.
 static void quantise_row(int inputs, const float *x, const activations_t *to, int row) {
@@ -51,30 +62,37 @@ INLINE void store_rows(int rows, const vec *sums, const float *bias, int outputs
     }
 }
 
-// One tile, 16 outputs, for up to ROWS_MOST rows.
-INLINE void quantised_tile(int rows, int kind, int groups, const uint8_t *tile, const activations_t *a, int row,
-                           vec *sums, int prefetch) {
+// `tiles` tiles, of 16 outputs each, for up to ROWS_MOST rows.
+INLINE void quantised_tiles(int rows, int tiles, int kind, int groups, const uint8_t *weights, const activations_t *a,
+                            int row, vec sums[TILES_MOST][ROWS_MOST], int prefetch) {
     const int bytes = kind == MOA_Q4_1 ? Q4_1_TILE_GROUP : Q8_0_TILE_GROUP;
+    const size_t tile_stride = (size_t)groups * bytes;
     const long stride = (long)groups * MOA_GROUP;
     const int8_t *codes = a->codes + (size_t)row * stride;
     const size_t at = (size_t)row * groups;
-    UNROLL for (int r = 0; r < rows; r++) sums[r] = v_set(0.f);
-    for (int g = 0; g < groups; g++, codes += MOA_GROUP, tile += bytes) {
-        vec dots[ROWS_MOST];
+    UNROLL for (int t = 0; t < tiles; t++)
+        UNROLL for (int r = 0; r < rows; r++) sums[t][r] = v_set(0.f);
+    for (int g = 0; g < groups; g++, codes += MOA_GROUP, weights += bytes) {
+        vec dots[TILES_MOST][ROWS_MOST], scales[TILES_MOST], minima[TILES_MOST];
         if (prefetch)
-            for (int line = 0; line < bytes; line += 64) __builtin_prefetch(tile + PREFETCH + line);
-        if (kind == MOA_Q4_1) {
-            dot_q4(rows, tile, codes, stride, a->totals + at + g, groups, dots);
-            vec scales = v_load_half((const uint16_t *)(tile + 256)), minima = v_load_half((const uint16_t *)(tile + 288));
-            UNROLL for (int r = 0; r < rows; r++) {
-                sums[r] = v_fma(v_mul(dots[r], v_set(a->scales[at + (size_t)r * groups + g])), scales, sums[r]);
-                sums[r] = v_fma(v_set(a->sums[at + (size_t)r * groups + g]), minima, sums[r]);
+            UNROLL for (int t = 0; t < tiles; t++)
+                for (int line = 0; line < bytes; line += 64)
+                    __builtin_prefetch(weights + t * tile_stride + PREFETCH + line);
+        if (kind == MOA_Q4_1)
+            dot_q4(rows, tiles, weights, tile_stride, codes, stride, a->totals + at + g, groups, dots);
+        else
+            dot_q8(rows, tiles, weights, tile_stride, codes, stride, a->totals + at + g, groups, dots);
+        UNROLL for (int t = 0; t < tiles; t++) {
+            const uint16_t *halves = (const uint16_t *)(weights + t * tile_stride + (kind == MOA_Q4_1 ? 256 : 512));
+            scales[t] = v_load_half(halves);
+            if (kind == MOA_Q4_1) minima[t] = v_load_half(halves + MOA_LANES);
+        }
+        UNROLL for (int r = 0; r < rows; r++) {
+            vec scale = v_set(a->scales[at + (size_t)r * groups + g]), sum = v_set(a->sums[at + (size_t)r * groups + g]);
+            UNROLL for (int t = 0; t < tiles; t++) {
+                sums[t][r] = v_fma(v_mul(dots[t][r], scale), scales[t], sums[t][r]);
+                if (kind == MOA_Q4_1) sums[t][r] = v_fma(sum, minima[t], sums[t][r]);
             }
-        } else {
-            dot_q8(rows, tile, codes, stride, a->totals + at + g, groups, dots);
-            vec scales = v_load_half((const uint16_t *)(tile + 512));
-            UNROLL for (int r = 0; r < rows; r++)
-                sums[r] = v_fma(v_mul(dots[r], v_set(a->scales[at + (size_t)r * groups + g])), scales, sums[r]);
         }
     }
 }
@@ -87,6 +105,10 @@ INLINE void float_tile(int rows, int inputs, const float *tile, const float *x, 
     }
 }
 
+#ifdef MOA_VARIANT_AMX
+#include "amx.h"
+#endif
+
 typedef struct {
     const moa_linear_t *linear;
     int rows, tiles_a_task;
@@ -95,35 +117,65 @@ typedef struct {
     float *y;                    // [rows, outputs]
 } product_t;
 
-INLINE void one_block(const product_t *p, int kind, int rows, int row, int output, const uint8_t *tile) {
+INLINE void one_block(const product_t *p, int kind, int rows, int tiles, int row, int output) {
     const moa_linear_t *l = p->linear;
-    vec sums[ROWS_MOST];
+    const uint8_t *weights = l->tiles + (size_t)(output / MOA_LANES) * tile_bytes(l->kind, l->inputs);
+    vec sums[TILES_MOST][ROWS_MOST];
     if (kind == MOA_FLOAT32)
-        float_tile(rows, l->inputs, (const float *)tile, p->x + (size_t)row * l->inputs, sums);
+        float_tile(rows, l->inputs, (const float *)weights, p->x + (size_t)row * l->inputs, sums[0]);
     else
-        quantised_tile(rows, kind, l->inputs / MOA_GROUP, tile, p->codes, row, sums, row == 0);
-    store_rows(rows, sums, l->bias ? l->bias + output : NULL, l->outputs - output,
-               p->y + (size_t)row * l->outputs + output, l->outputs);
+        quantised_tiles(rows, tiles, kind, l->inputs / MOA_GROUP, weights, p->codes, row, sums, row == 0);
+    UNROLL for (int t = 0; t < tiles; t++) {
+        int first = output + t * MOA_LANES;
+        store_rows(rows, sums[t], l->bias ? l->bias + first : NULL, l->outputs - first,
+                   p->y + (size_t)row * l->outputs + first, l->outputs);
+    }
 }
 
-#define EACH_KIND(rows)                                                                          \
-    case rows:                                                                                   \
-        if (l->kind == MOA_Q4_1) one_block(p, MOA_Q4_1, rows, row, output, tile);                \
-        else if (l->kind == MOA_Q8_0) one_block(p, MOA_Q8_0, rows, row, output, tile);           \
-        else one_block(p, MOA_FLOAT32, rows, row, output, tile);                                 \
+#define ROWS_OF(kind, tiles, rows)                              \
+    case rows:                                                  \
+        one_block(p, kind, rows, tiles, row, output);           \
         break;
-
-static void product_tile(const product_t *p, int output, const uint8_t *tile) {
-    const moa_linear_t *l = p->linear;
-    int blocks = (p->rows + ROWS_MOST - 1) / ROWS_MOST;
-    for (int block = 0, row = 0; block < blocks; block++) {
-        int rows = (p->rows - row + blocks - block - 1) / (blocks - block);  // even blocks: 9 rows are 5 and 4
-        switch (rows) {
-            EACH_KIND(1) EACH_KIND(2) EACH_KIND(3) EACH_KIND(4)
 #if ROWS_MOST > 4
-            EACH_KIND(5) EACH_KIND(6) EACH_KIND(7) EACH_KIND(8)
+#define EACH_ROWS(kind, tiles)                                                                                \
+    ROWS_OF(kind, tiles, 1) ROWS_OF(kind, tiles, 2) ROWS_OF(kind, tiles, 3) ROWS_OF(kind, tiles, 4)           \
+    ROWS_OF(kind, tiles, 5) ROWS_OF(kind, tiles, 6) ROWS_OF(kind, tiles, 7) ROWS_OF(kind, tiles, 8)
+#else
+#define EACH_ROWS(kind, tiles) \
+    ROWS_OF(kind, tiles, 1) ROWS_OF(kind, tiles, 2) ROWS_OF(kind, tiles, 3) ROWS_OF(kind, tiles, 4)
 #endif
-        }
+
+#ifdef MOA_VARIANT_AMX
+static void amx_product(const product_t *p, int output) {
+    const moa_linear_t *l = p->linear;
+    const int groups = l->inputs / MOA_GROUP;
+    const uint8_t *weights = l->tiles + (size_t)(output / MOA_LANES) * tile_bytes(l->kind, l->inputs);
+    _Alignas(64) uint8_t unpacked[l->kind == MOA_Q4_1 ? groups : 1][512];  // once for all rows
+    if (l->kind == MOA_Q4_1)
+        for (int g = 0; g < groups; g++) unpack_q4(weights + (size_t)g * Q4_1_TILE_GROUP, unpacked[g]);
+    for (int row = 0; row < p->rows; row += AMX_ROWS) {
+        vec sums[AMX_ROWS];
+        int rows = p->rows - row < AMX_ROWS ? p->rows - row : AMX_ROWS;
+        if (l->kind == MOA_Q4_1) amx_tile(MOA_Q4_1, groups, weights, unpacked[0], 512, p->codes, row, sums);
+        else amx_tile(MOA_Q8_0, groups, weights, weights, Q8_0_TILE_GROUP, p->codes, row, sums);
+        store_rows(rows, sums, l->bias ? l->bias + output : NULL, l->outputs - output,
+                   p->y + (size_t)row * l->outputs + output, l->outputs);
+    }
+}
+#endif
+
+// One or TILES_MOST tiles for all rows, in even blocks: 9 rows are 5 and 4.
+static void product_tiles(const product_t *p, int output, int tiles) {
+    int blocks = (p->rows + ROWS_MOST - 1) / ROWS_MOST, kind = p->linear->kind;
+    for (int block = 0, row = 0; block < blocks; block++) {
+        int rows = (p->rows - row + blocks - block - 1) / (blocks - block);
+        if (kind == MOA_FLOAT32) switch (rows) { EACH_ROWS(MOA_FLOAT32, 1) }
+        else if (kind == MOA_Q4_1 && tiles == 1) switch (rows) { EACH_ROWS(MOA_Q4_1, 1) }
+        else if (kind == MOA_Q8_0 && tiles == 1) switch (rows) { EACH_ROWS(MOA_Q8_0, 1) }
+#if TILES_MOST > 1
+        else if (kind == MOA_Q4_1) switch (rows) { EACH_ROWS(MOA_Q4_1, TILES_MOST) }
+        else switch (rows) { EACH_ROWS(MOA_Q8_0, TILES_MOST) }
+#endif
         row += rows;
     }
 }
@@ -132,18 +184,35 @@ static void product_task(void *context, int task, int worker) {
     (void)worker;
     const product_t *p = context;
     const moa_linear_t *l = p->linear;
-    size_t bytes = tile_bytes(l->kind, l->inputs);
     int first = task * p->tiles_a_task * MOA_LANES, stop = first + p->tiles_a_task * MOA_LANES;
     if (stop > l->outputs) stop = l->outputs;
-    for (int output = first; output < stop; output += MOA_LANES)
-        product_tile(p, output, l->tiles + (size_t)(output / MOA_LANES) * bytes);
+#ifdef MOA_VARIANT_AMX
+    if (l->kind != MOA_FLOAT32 && p->rows >= AMX_LEAST_ROWS) {
+        begin_amx();
+        for (; first < stop; first += MOA_LANES) amx_product(p, first);
+        end_amx();
+        return;
+    }
+#endif
+    while (first < stop) {
+        int tiles = l->kind != MOA_FLOAT32 && stop - first >= TILES_MOST * MOA_LANES ? TILES_MOST : 1;
+        product_tiles(p, first, tiles);
+        first += tiles * MOA_LANES;
+    }
 }
 
-// y = linear(x), given the rows' codes (quantised layers) or the rows (float32).
+// y = linear(x), given the rows' codes (quantised layers) or the rows (float32). Rows go in batches whose codes stay in
+// the first or second cache while all outputs are computed.
 static void product(const moa_linear_t *linear, int rows, const float *x, const activations_t *codes, float *y,
                     int threads) {
-    int tiles = (linear->outputs + MOA_LANES - 1) / MOA_LANES;
+    int tiles = (linear->outputs + MOA_LANES - 1) / MOA_LANES, groups = linear->inputs / MOA_GROUP;
     int tiles_a_task = threads < 2 ? tiles : (tiles + 4 * threads - 1) / (4 * threads);
-    product_t p = {linear, rows, tiles_a_task, codes, x, y};
-    parallel(threads, product_task, &p, (tiles + tiles_a_task - 1) / tiles_a_task);
+    if (tiles_a_task % TILES_MOST) tiles_a_task += TILES_MOST - tiles_a_task % TILES_MOST;
+    for (int row = 0; row < rows; row += BATCH_ROWS) {
+        size_t at = (size_t)row * groups;
+        activations_t batch = {codes->codes + at * MOA_GROUP, codes->scales + at, codes->sums + at, codes->totals + at};
+        product_t p = {linear, rows - row < BATCH_ROWS ? rows - row : BATCH_ROWS, tiles_a_task, &batch,
+                       x + (size_t)row * linear->inputs, y + (size_t)row * linear->outputs};
+        parallel(threads, product_task, &p, (tiles + tiles_a_task - 1) / tiles_a_task);
+    }
 }

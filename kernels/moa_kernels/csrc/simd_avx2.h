@@ -4,6 +4,7 @@
 
 typedef struct { __m256 a, b; } vec;
 #define ROWS_MOST 4
+#define TILES_MOST 1
 #define QUERIES_MOST 3
 #define VALUES_WIDE 1
 #define V_BOTH(name, x, y) ((vec){_mm256_##name##_ps((x).a, (y).a), _mm256_##name##_ps((x).b, (y).b)})
@@ -67,11 +68,11 @@ INLINE __m256i dot(__m256i sum, __m256i weights, __m256i inputs) {  // |sum of a
 }
 #endif
 
-// Sums over a group of 32 inputs for 16 outputs and `rows` rows of activations.
-INLINE void dot_q4(int rows, const uint8_t *weights, const int8_t *inputs, long stride, const int32_t *totals,
-                   long totals_stride, vec *sums) {
+// Sums over a group of 32 inputs for one tile of 16 outputs and `rows` rows of activations.
+INLINE void dot_q4(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs, long stride,
+                   const int32_t *totals, long totals_stride, vec sums[TILES_MOST][ROWS_MOST]) {
     const __m256i low = _mm256_set1_epi8(15);
-    (void)totals, (void)totals_stride;
+    (void)tiles, (void)tile_stride, (void)totals, (void)totals_stride;
     for (int half = 0; half < 2; half++) {
         __m256i sum[ROWS_MOST];
         UNROLL for (int r = 0; r < rows; r++) sum[r] = _mm256_setzero_si256();
@@ -92,15 +93,15 @@ INLINE void dot_q4(int rows, const uint8_t *weights, const int8_t *inputs, long 
 #ifndef MOA_VARIANT_AVXVNNI
             sum[r] = _mm256_madd_epi16(sum[r], _mm256_set1_epi16(1));
 #endif
-            set_half(&sums[r], half, _mm256_cvtepi32_ps(sum[r]));
+            set_half(&sums[0][r], half, _mm256_cvtepi32_ps(sum[r]));
         }
     }
 }
 
 // The instructions multiply unsigned by signed: the inputs' signs go over to the weights, which are never -128.
-INLINE void dot_q8(int rows, const uint8_t *weights, const int8_t *inputs, long stride, const int32_t *totals,
-                   long totals_stride, vec *sums) {
-    (void)totals, (void)totals_stride;
+INLINE void dot_q8(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs, long stride,
+                   const int32_t *totals, long totals_stride, vec sums[TILES_MOST][ROWS_MOST]) {
+    (void)tiles, (void)tile_stride, (void)totals, (void)totals_stride;
     for (int half = 0; half < 2; half++) {
         __m256i sum[ROWS_MOST];
         UNROLL for (int r = 0; r < rows; r++) sum[r] = _mm256_setzero_si256();
@@ -111,6 +112,6 @@ INLINE void dot_q8(int rows, const uint8_t *weights, const int8_t *inputs, long 
                 sum[r] = dot(sum[r], _mm256_abs_epi8(four), _mm256_sign_epi8(w, four));
             }
         }
-        UNROLL for (int r = 0; r < rows; r++) set_half(&sums[r], half, _mm256_cvtepi32_ps(sum[r]));
+        UNROLL for (int r = 0; r < rows; r++) set_half(&sums[0][r], half, _mm256_cvtepi32_ps(sum[r]));
     }
 }

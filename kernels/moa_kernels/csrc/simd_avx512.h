@@ -3,7 +3,8 @@
 #include <immintrin.h>
 
 typedef __m512 vec;
-#define ROWS_MOST 8      // rows of a product at once: 8 integer and 8 float sums fit into 32 registers
+#define ROWS_MOST 8      // rows of a product at once
+#define TILES_MOST 2     // tiles at once: an input that is fetched serves both, and fetching is what limits
 #define QUERIES_MOST 6   // queries of attention at once
 #define VALUES_WIDE 4    // vectors of a value row at once
 
@@ -41,33 +42,50 @@ INLINE int sum_int8(const int8_t *p) {  // of 32
 
 INLINE __m512i four_inputs(const int8_t *p) { int32_t four; memcpy(&four, p, 4); return _mm512_set1_epi32(four); }
 
-// Sums over a group of 32 inputs for 16 outputs and `rows` rows of activations.
-INLINE void dot_q4(int rows, const uint8_t *weights, const int8_t *inputs, long stride, const int32_t *totals,
-                   long totals_stride, vec *sums) {
+// Sums over a group of 32 inputs for `tiles` tiles of 16 outputs and `rows` rows of activations.
+INLINE void dot_q4(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs, long stride,
+                   const int32_t *totals, long totals_stride, vec sums[TILES_MOST][ROWS_MOST]) {
     const __m512i low = _mm512_set1_epi8(15);
-    __m512i sum[ROWS_MOST];
+    __m512i sum[TILES_MOST][ROWS_MOST];
     (void)totals, (void)totals_stride;
-    UNROLL for (int r = 0; r < rows; r++) sum[r] = _mm512_setzero_si512();
-    for (int j = 0; j < 4; j++) {
-        __m512i both = _mm512_loadu_si512(weights + 64 * j);
-        __m512i first = _mm512_and_si512(both, low), second = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
-        UNROLL for (int r = 0; r < rows; r++)
-            sum[r] = _mm512_dpbusd_epi32(sum[r], first, four_inputs(inputs + r * stride + 8 * j));
-        UNROLL for (int r = 0; r < rows; r++)
-            sum[r] = _mm512_dpbusd_epi32(sum[r], second, four_inputs(inputs + r * stride + 8 * j + 4));
+    UNROLL for (int t = 0; t < tiles; t++)
+        UNROLL for (int r = 0; r < rows; r++) sum[t][r] = _mm512_setzero_si512();
+    UNROLL for (int j = 0; j < 4; j++) {
+        __m512i first[TILES_MOST], second[TILES_MOST];
+        UNROLL for (int t = 0; t < tiles; t++) {
+            __m512i both = _mm512_loadu_si512(weights + t * tile_stride + 64 * j);
+            first[t] = _mm512_and_si512(both, low);
+            second[t] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
+        }
+        UNROLL for (int r = 0; r < rows; r++) {
+            __m512i four = four_inputs(inputs + r * stride + 8 * j);
+            UNROLL for (int t = 0; t < tiles; t++) sum[t][r] = _mm512_dpbusd_epi32(sum[t][r], first[t], four);
+        }
+        UNROLL for (int r = 0; r < rows; r++) {
+            __m512i four = four_inputs(inputs + r * stride + 8 * j + 4);
+            UNROLL for (int t = 0; t < tiles; t++) sum[t][r] = _mm512_dpbusd_epi32(sum[t][r], second[t], four);
+        }
     }
-    UNROLL for (int r = 0; r < rows; r++) sums[r] = _mm512_cvtepi32_ps(sum[r]);
+    UNROLL for (int t = 0; t < tiles; t++)
+        UNROLL for (int r = 0; r < rows; r++) sums[t][r] = _mm512_cvtepi32_ps(sum[t][r]);
 }
 
 // The instruction multiplies unsigned by signed: weights get 128 added, which `totals` (sums of the inputs) take off.
-INLINE void dot_q8(int rows, const uint8_t *weights, const int8_t *inputs, long stride, const int32_t *totals,
-                   long totals_stride, vec *sums) {
-    __m512i sum[ROWS_MOST];
-    UNROLL for (int r = 0; r < rows; r++) sum[r] = _mm512_set1_epi32(-128 * totals[r * totals_stride]);
-    for (int j = 0; j < 8; j++) {
-        __m512i shifted = _mm512_xor_si512(_mm512_loadu_si512(weights + 64 * j), _mm512_set1_epi8((char)128));
-        UNROLL for (int r = 0; r < rows; r++)
-            sum[r] = _mm512_dpbusd_epi32(sum[r], shifted, four_inputs(inputs + r * stride + 4 * j));
+INLINE void dot_q8(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs, long stride,
+                   const int32_t *totals, long totals_stride, vec sums[TILES_MOST][ROWS_MOST]) {
+    __m512i sum[TILES_MOST][ROWS_MOST];
+    UNROLL for (int t = 0; t < tiles; t++)
+        UNROLL for (int r = 0; r < rows; r++) sum[t][r] = _mm512_set1_epi32(-128 * totals[r * totals_stride]);
+    UNROLL for (int j = 0; j < 8; j++) {
+        __m512i shifted[TILES_MOST];
+        UNROLL for (int t = 0; t < tiles; t++)
+            shifted[t] = _mm512_xor_si512(_mm512_loadu_si512(weights + t * tile_stride + 64 * j),
+                                          _mm512_set1_epi8((char)128));
+        UNROLL for (int r = 0; r < rows; r++) {
+            __m512i four = four_inputs(inputs + r * stride + 4 * j);
+            UNROLL for (int t = 0; t < tiles; t++) sum[t][r] = _mm512_dpbusd_epi32(sum[t][r], shifted[t], four);
+        }
     }
-    UNROLL for (int r = 0; r < rows; r++) sums[r] = _mm512_cvtepi32_ps(sum[r]);
+    UNROLL for (int t = 0; t < tiles; t++)
+        UNROLL for (int r = 0; r < rows; r++) sums[t][r] = _mm512_cvtepi32_ps(sum[t][r]);
 }

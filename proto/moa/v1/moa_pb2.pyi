@@ -68,34 +68,62 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("protocol_version", "server_version", "identity", "limits", "dtype", "codecs", "reused_layers")
+    __slots__ = ("protocol_version", "server_version", "identity", "limits", "codecs", "execution", "drafters", "step_ms", "row_ms")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
-    DTYPE_FIELD_NUMBER: _ClassVar[int]
     CODECS_FIELD_NUMBER: _ClassVar[int]
-    REUSED_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    EXECUTION_FIELD_NUMBER: _ClassVar[int]
+    DRAFTERS_FIELD_NUMBER: _ClassVar[int]
+    STEP_MS_FIELD_NUMBER: _ClassVar[int]
+    ROW_MS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     server_version: str
     identity: Identity
     limits: Limits
-    dtype: str
     codecs: _containers.RepeatedScalarFieldContainer[Codec]
+    execution: Execution
+    drafters: _containers.RepeatedCompositeFieldContainer[Drafter]
+    step_ms: float
+    row_ms: float
+    def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., drafters: _Optional[_Iterable[_Union[Drafter, _Mapping]]] = ..., step_ms: _Optional[float] = ..., row_ms: _Optional[float] = ...) -> None: ...
+
+class Execution(_message.Message):
+    __slots__ = ("level", "exact", "details")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    EXACT_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    level: str
+    exact: bool
+    details: str
+    def __init__(self, level: _Optional[str] = ..., exact: _Optional[bool] = ..., details: _Optional[str] = ...) -> None: ...
+
+class Drafter(_message.Message):
+    __slots__ = ("name", "fingerprint", "reused_layers", "tokens_a_forward")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    REUSED_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_A_FORWARD_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    fingerprint: bytes
     reused_layers: int
-    def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., dtype: _Optional[str] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., reused_layers: _Optional[int] = ...) -> None: ...
+    tokens_a_forward: float
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[bytes] = ..., reused_layers: _Optional[int] = ..., tokens_a_forward: _Optional[float] = ...) -> None: ...
 
 class Identity(_message.Message):
-    __slots__ = ("target_id", "target_fingerprint", "tokenizer_hash", "drafter_fingerprint")
+    __slots__ = ("target_id", "target_fingerprint", "tokenizer_hash", "drafter_fingerprint", "execution")
     TARGET_ID_FIELD_NUMBER: _ClassVar[int]
     TARGET_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_HASH_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    EXECUTION_FIELD_NUMBER: _ClassVar[int]
     target_id: str
     target_fingerprint: bytes
     tokenizer_hash: bytes
     drafter_fingerprint: bytes
-    def __init__(self, target_id: _Optional[str] = ..., target_fingerprint: _Optional[bytes] = ..., tokenizer_hash: _Optional[bytes] = ..., drafter_fingerprint: _Optional[bytes] = ...) -> None: ...
+    execution: bytes
+    def __init__(self, target_id: _Optional[str] = ..., target_fingerprint: _Optional[bytes] = ..., tokenizer_hash: _Optional[bytes] = ..., drafter_fingerprint: _Optional[bytes] = ..., execution: _Optional[bytes] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("context_tokens", "draft_nodes", "frame_bytes", "sessions")

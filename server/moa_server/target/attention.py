@@ -6,6 +6,7 @@ costs as much as the attention itself. On a CPU the kernel reads grouped heads d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,3 +51,38 @@ def register() -> None:
     """Make the name known to transformers, with the masks of its own `sdpa`."""
     AttentionInterface.register(NAME, grouped_attention)
     AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def attention_mask(
+    prefix: int, parents: Sequence[int] | None, count: int, dtype: torch.dtype, device: torch.device | None = None
+) -> torch.Tensor | None:
+    """The additive mask of a tail, or None where attention needs none.
+
+    None is given for a single token (it sees everything) and for a chain without prefix (plainly causal).
+
+    Args:
+        prefix: rows before the tail.
+        parents: of the tail's tokens; None for a chain.
+        count: tokens in the tail.
+
+    Returns:
+        [1, 1, count, prefix + count]: 0 where the row sees the column, -inf where not.
+    """
+    if count == 1 or (parents is None and prefix == 0):
+        return None
+    mask = torch.zeros(count, prefix + count, dtype=dtype, device=device)
+    tail = mask[:, prefix:]
+    if parents is None:
+        tail.fill_(float("-inf")).triu_(1)
+    else:
+        tail.masked_fill_(~_ancestors(parents).to(mask.device), float("-inf"))
+    return mask[None, None]
+
+
+def _ancestors(parents: Sequence[int]) -> torch.Tensor:
+    """[n, n] bool: row i marks its ancestors and itself."""
+    seen = torch.eye(len(parents), dtype=torch.bool)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            seen[node] |= seen[parent]
+    return seen

@@ -25,7 +25,7 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models.files import ModelFiles
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_CORRUPT = "The file is truncated or corrupt: delete it and fetch or convert the model again."
+_CORRUPT = "The file is truncated or corrupt: delete it and fetch the model again."
 
 
 class Tokenizer:
@@ -75,13 +75,18 @@ class Tokenizer:
             raise ModelSourceError(
                 "The target's tokenizer has no chat template.", hint="Serve a model that was trained for chat."
             )
-        return _compile(self.chat_template).render(
-            messages=[dict(message) for message in messages],
-            tools=None,
-            documents=None,
-            add_generation_prompt=add_generation_prompt,
-            **self._special,
-        )
+        try:
+            return _compile(self.chat_template).render(
+                messages=[dict(message) for message in messages],
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self._special,
+            )
+        except jinja2.TemplateError:
+            raise
+        except Exception as error:  # whatever an expression of the template raises
+            raise jinja2.TemplateError(f"{type(error).__name__}: {error}") from error
 
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.digest import canonical_json, combine, recall, remember, remembered_hash
+from moa_shared.models.digest import canonical_json, recall, remember, remembered_hash
 
 _OTHER_FILES = ("tokenizer.model", "vocab.json", "merges.txt")
+_SAVE = (
+    "Save one where transformers is installed: AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')."
+)
 
 
 def hash_tokenizer(folder: Path, root: Path) -> str:
@@ -27,12 +30,8 @@ def hash_tokenizer(folder: Path, root: Path) -> str:
     path = folder / "tokenizer.json"
     if not path.is_file():
         found = [name for name in _OTHER_FILES if (folder / name).is_file()]
-        if not found:
-            raise ModelSourceError(
-                f"The folder {folder} holds no tokenizer (tokenizer.json).",
-                hint="Save the tokenizer into the model's folder.",
-            )
-        return combine(remembered_hash(folder / name, root) for name in found)
+        other = f", only {' and '.join(found)}" if found else ""
+        raise ModelSourceError(f"The folder {folder} holds no tokenizer.json{other}.", hint=_SAVE.format(folder=folder))
     key = f"tokenizer-{remembered_hash(path, root)[:32]}"
     known = recall(root, key).get("meaning")
     if isinstance(known, str):

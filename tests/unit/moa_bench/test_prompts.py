@@ -6,21 +6,21 @@ import pytest
 from moa_bench.prompts import QUESTIONS, chat_tokens, question_of
 from moa_shared.errors import DataError
 from moa_shared.models import ModelFiles, load_tokenizer
-from transformers import PreTrainedTokenizerBase
+from moa_shared.models.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
-def tokenizer(default_model_files: ModelFiles) -> PreTrainedTokenizerBase:
+def tokenizer(default_model_files: ModelFiles) -> Tokenizer:
     return load_tokenizer(default_model_files)
 
 
 @pytest.mark.parametrize("length", [50, 256, 500])
-def test_a_question_has_the_length_asked_for(tokenizer: PreTrainedTokenizerBase, length: int) -> None:
+def test_a_question_has_the_length_asked_for(tokenizer: Tokenizer, length: int) -> None:
     assert abs(len(chat_tokens(tokenizer, question_of(tokenizer, length))) - length) <= length // 20
 
 
 @pytest.mark.parametrize("length", [5, 5000])
-def test_a_length_that_cannot_be_had_is_refused(tokenizer: PreTrainedTokenizerBase, length: int) -> None:
+def test_a_length_that_cannot_be_had_is_refused(tokenizer: Tokenizer, length: int) -> None:
     with pytest.raises(DataError, match=f"nearest to {length} tokens has"):
         question_of(tokenizer, length)
 

@@ -53,7 +53,6 @@ def to_float32(stored: Format, raw: Bytes) -> Floats:
     Raises:
         ModelSourceError: a format that needs the `gguf` package, which is not installed.
     """
-    lead = raw.shape[:-1]
     if stored == F32:
         return raw.view("<f4").astype(np.float32)
     if stored == F16:
@@ -62,7 +61,7 @@ def to_float32(stored: Format, raw: Bytes) -> Floats:
         return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
     if stored not in (Q4_1, Q8_0):
         return _by_gguf(stored, raw)
-    blocks = raw.reshape(*lead, -1, stored.size)
+    blocks = _in_blocks(stored, raw)
     values = np.empty((*blocks.shape[:-1], GROUP), np.float32)
     scales = _halves(blocks, 0).astype(np.float32)
     if stored == Q8_0:
@@ -72,7 +71,7 @@ def to_float32(stored: Format, raw: Bytes) -> Floats:
         values[..., 16:] = blocks[..., 4:] >> 4
         values *= scales
         values += _halves(blocks, 2).astype(np.float32)
-    return values.reshape(*lead, -1)
+    return values.reshape(*raw.shape[:-1], blocks.shape[-2] * GROUP)
 
 
 def are_finite(stored: Format, raw: Bytes) -> bool:
@@ -84,8 +83,7 @@ def are_finite(stored: Format, raw: Bytes) -> bool:
     if stored == BF16:
         return _lack_exponent(raw.view("<u2"), _EXPONENT_BF16)
     if stored in (Q4_1, Q8_0):
-        blocks = raw.reshape(*raw.shape[:-1], -1, stored.size)
-        halves = blocks[..., : 4 if stored == Q4_1 else 2]
+        halves = _in_blocks(stored, raw)[..., : 4 if stored == Q4_1 else 2]
         return _lack_exponent(np.ascontiguousarray(halves).view("<u2"), _EXPONENT_F16)
     return True
 
@@ -121,6 +119,10 @@ def to_bf16(values: Floats) -> npt.NDArray[np.uint16]:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
+def _in_blocks(stored: Format, raw: Bytes) -> Bytes:
+    return raw.reshape(*raw.shape[:-1], raw.shape[-1] // stored.size, stored.size)
+
+
 def _halves(blocks: Bytes, start: int) -> npt.NDArray[np.float16]:
     """[..., blocks, 1]: the float16 that begins at that byte of each block."""
     return np.ascontiguousarray(blocks[..., start : start + 2]).view("<f2")
@@ -145,5 +147,7 @@ def _by_gguf(stored: Format, raw: Bytes) -> Floats:
             f"Weights in {stored.name.upper()} cannot be read here ({error}).",
             hint="Install the gguf package, or use a file in Q4_1 or Q8_0.",
         ) from error
+    if not raw.size:  # which the package cannot do
+        return np.empty((*raw.shape[:-1], raw.shape[-1] // stored.size * stored.values), np.float32)
     values: Floats = dequantize(raw, GGMLQuantizationType[stored.name.upper()])
     return np.ascontiguousarray(values, np.float32)

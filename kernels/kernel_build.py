@@ -1,0 +1,264 @@
+"""Compiles the C library: one shared library per variant, from the same source with other flags, and the probe.
+
+Used by the installation (kernel_backend.py, setup.py), by `make kernels` (builds in place) and by tests. Needs the
+standard library only. What the compiler does not know is left out with a warning; no variant at all is no failure
+here, because numpy computes the same (moa_kernels/library.py says at run time what that costs).
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import functools
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moa_kernels import variants
+else:  # read alone: the package around it needs numpy, which an installation does not have yet
+    spec = importlib.util.spec_from_file_location("kernel_variants", Path(__file__).parent / "moa_kernels/variants.py")
+    sys.modules[spec.name] = variants = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(variants)
+
+# Rows must have the same bits from every variant and compiler: nothing may contract a*b+c or reorder sums.
+COMMON = ("-std=c11", "-ffp-contract=off", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
+OPTIMISED = ("-O3",)
+AVX2 = ("-mavx2", "-mfma", "-mf16c")
+AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni")
+FLAGS = {
+    variants.PROBE: (),  # must run anywhere
+    "avx2": AVX2,
+    "avxvnni": (*AVX2, "-mavxvnni"),
+    "avx512": AVX512,
+    "amx": (*AVX512, "-mamx-tile", "-mamx-int8"),
+    "neon": ("-march=armv8.2-a+dotprod",),
+}
+ZIG_FLAGS = {**FLAGS, "neon": ("-mcpu=generic+v8_2a+dotprod",)}  # the same in zig's words
+# A compiler in a wheel (90 MB to fetch), for machines without one.
+ZIG = "ziglang>=0.13,<0.18"
+# The oldest glibc that a library by zig asks for: that of manylinux2014.
+ZIG_GLIBC = "2.17"
+TRIAL = """
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+int trial(int value) { return value; }
+"""
+
+
+class BuildError(Exception):
+    """The compiler refused; the text is its first complaint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C compiler with gcc's command line.
+
+    Attributes:
+        command: how it is called, without flags.
+        environment: variables to set for it.
+        flags: for the instructions of each variant.
+    """
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    flags: Mapping[str, Sequence[str]] = field(default_factory=lambda: FLAGS)
+
+    def run(self, arguments: Sequence[str]) -> str:
+        """Calls the compiler and returns what it prints; its warnings go to stderr.
+
+        Raises:
+            BuildError: it fails, or is not there.
+        """
+        try:
+            done = subprocess.run(
+                [*self.command, *arguments],
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+            )
+        except OSError as error:
+            raise BuildError(f"{self.command[0]}: {error.strerror}") from error
+        if done.returncode:
+            raise BuildError(done.stderr.strip() or f"{shlex.join(self.command)} ended with {done.returncode}")
+        sys.stderr.write(done.stderr)
+        return done.stdout
+
+    def flags_of(self, name: str, optimise: Sequence[str] = OPTIMISED) -> list[str]:
+        """The flags for a variant (or the probe), without inputs and output."""
+        defines = [f'-DMOA_SOURCE_HASH="{variants.source_hash()}"']
+        if name != variants.PROBE:
+            defines.append(f"-DMOA_VARIANT_{name.upper()}")
+        return [*COMMON, *optimise, *self.flags[name], *defines]
+
+    def accepts(self, name: str) -> bool:
+        """Whether it makes a shared library with the flags of a variant (or of the probe)."""
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, "trial.c")
+            source.write_text(TRIAL)
+            try:
+                self.run([*self.flags_of(name), *SHARED, str(source), "-o", str(source.with_suffix(".lib"))])
+            except BuildError:
+                return False
+        return True
+
+
+# Position-independent code is all that Windows has, and compilers there warn of the flag.
+SHARED = ("-shared",) if sys.platform == "win32" else ("-shared", "-fPIC")
+
+
+def sources_of(name: str) -> list[str]:
+    """The C files that a variant (or the probe) is built from."""
+    return [
+        str(variants.SOURCES / ("probe.c" if name == variants.PROBE else "kernels.c")),
+        str(variants.SOURCES / "source_hash.c"),
+    ]
+
+
+def compile_library(compiler: Compiler, name: str, output: Path, optimise: Sequence[str] = OPTIMISED) -> None:
+    """Builds one library; the file appears whole or not at all, so running programs keep the one they have loaded."""
+    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+        unfinished = Path(folder, output.name)
+        compiler.run([*compiler.flags_of(name, optimise), *SHARED, *sources_of(name), "-o", str(unfinished), "-lm"])
+        unfinished.replace(output)
+
+
+def machine() -> str:
+    """The processor family that this Python runs on (not always the system's: think of emulation)."""
+    name = sysconfig.get_platform().split("-")[-1]
+    return platform.machine() if name == "universal2" else name
+
+
+def zig_target() -> str:
+    """The target for zig's compiler: this Python's, with the family's plain instructions (zig assumes this CPU's)."""
+    family = "x86_64" if machine().lower() in ("x86_64", "amd64") else "aarch64"
+    if sys.platform == "darwin":
+        return f"{family}-macos"
+    if sys.platform == "win32":
+        return f"{family}-windows-gnu"
+    is_musl = "musl" in str(sysconfig.get_config_var("HOST_GNU_TYPE"))
+    return f"{family}-linux-musl" if is_musl else f"{family}-linux-gnu.{ZIG_GLIBC}"
+
+
+def zig_compiler(target: str | None = None) -> Compiler:
+    """The compiler of the ziglang package, for a target in zig's words (this Python's where None).
+
+    Its cache (50 MB) lies in a temporary folder, which goes with this process.
+    """
+    cache = tempfile.mkdtemp(prefix="moa-zig-")
+    atexit.register(shutil.rmtree, cache, ignore_errors=True)
+    command = (sys.executable, "-m", "ziglang", "cc", "-target", target or zig_target(), "-fno-sanitize=undefined")
+    return Compiler(command, {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}, ZIG_FLAGS)
+
+
+@functools.cache
+def find_compiler() -> Compiler | None:
+    """The first that works of $CC, cc, gcc, clang and the ziglang package; None without any."""
+    chosen = shlex.split(os.environ.get("CC", ""))
+    for command in [chosen, ["cc"], ["gcc"], ["clang"]]:
+        if command and shutil.which(command[0]):
+            compiler = Compiler(tuple(command))
+            if compiler.accepts(variants.PROBE):
+                return compiler
+            warn(f"{shlex.join(command)} cannot build a shared library; trying the next compiler")
+        elif command and command is chosen:
+            warn(f"CC={os.environ['CC']} is not a program; trying the next compiler")
+    if importlib.util.find_spec("ziglang") is not None:
+        if (compiler := zig_compiler()).accepts(variants.PROBE):
+            return compiler
+        warn("the ziglang package cannot build a shared library")
+    return None
+
+
+def requirements() -> list[str]:
+    """What to fetch from PyPI to compile the kernels: nothing where a compiler works or there are no variants."""
+    return [ZIG] if variants.variants_of(machine()) and find_compiler() is None else []
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a build made: the names of its variants, and the compiler's complaint for each that did not compile."""
+
+    variants: tuple[str, ...] = ()
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+
+def build(folder: Path) -> Built:
+    """Builds the probe and all variants into a folder, and deletes what earlier builds left there besides.
+
+    A variant is left out with a warning where the compiler does not know its instructions, or refuses the source.
+    """
+    names = [variants.PROBE, *(variant.name for variant in variants.variants_of(machine()))]
+    compiler = find_compiler() if len(names) > 1 else None
+    built = Built()
+    if compiler is None:
+        lack = "no C compiler was found" if len(names) > 1 else f"there are none for {machine()} processors"
+        warn(f"{lack}: the kernels are not built, and numpy does their work, many times slower")
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        built = compile_all(compiler, names, folder)
+    kept = {variants.library_file(name) for name in (variants.PROBE, *built.variants)} if built.variants else set()
+    for path in folder.glob("*.*"):
+        if path.name not in kept:
+            path.unlink()
+    return built
+
+
+def compile_all(compiler: Compiler, names: Sequence[str], folder: Path) -> Built:
+    """Builds the named libraries side by side; those that cannot be built are left out with a warning."""
+    errors: dict[str, str] = {}
+
+    def attempt(name: str) -> bool:
+        if not compiler.accepts(name):
+            warn(f"{name} is left out: {shlex.join(compiler.command)} does not know its instructions")
+            return False
+        try:
+            compile_library(compiler, name, folder / variants.library_file(name))
+        except BuildError as error:
+            errors[name] = str(error)
+            warn(f"{name} is left out, because it does not compile: {error}")
+            return False
+        return True
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        done = [name for name, made in zip(names, pool.map(attempt, names), strict=True) if made]
+    usable = tuple(name for name in done if name != variants.PROBE) if variants.PROBE in done else ()
+    return Built(usable, errors)
+
+
+def warn(text: str) -> None:
+    print(f"moa kernels: {text}", file=sys.stderr)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Build the kernels in place.")
+    parser.add_argument("--requirements", action="store_true", help="only name what to install first, if anything")
+    if parser.parse_args().requirements:
+        print("\n".join(requirements()))
+        return 0
+    built = build(variants.LIBRARIES)
+    print(f"moa kernels: built {', '.join(built.variants) or 'nothing'}")
+    return bool(built.errors)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

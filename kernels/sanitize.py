@@ -1,0 +1,122 @@
+"""Runs the kernels through their Python API with the address and undefined-behaviour sanitizers: `make sanitize`.
+
+Builds every variant that this CPU runs into a temporary folder and exercises each in a process of its own. Exit
+status: 0 nothing found; 77 the compiler has no sanitizer to load (gcc's libasan), said on stderr; else a finding.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from kernel_build import compile_library, find_compiler, machine
+from moa_kernels import Layer, Linear, QuantisedMatrix, Rotary, Segment, Stack, StackShape, norm, set_threads
+from moa_kernels.library import FOLDER_VARIABLE, VARIANT_VARIABLE, explain, probe
+from moa_kernels.variants import PROBE, library_file, variants_of
+
+FLAGS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+SKIPPED = 77  # as in automake
+BLOCK_BYTES = {"q4_1": 20, "q8_0": 34}
+
+
+def main() -> int:
+    compiler = find_compiler()
+    runtime = "" if compiler is None else compiler.run(["-print-file-name=libasan.so"]).strip()
+    if compiler is None or not Path(runtime).is_absolute():
+        print("Skipped: there is no gcc with libasan.", file=sys.stderr)
+        return SKIPPED
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        compile_library(compiler, PROBE, folder / library_file(PROBE))
+        for variant in variants_of(machine()):
+            if not probe(folder) & variant.bit:
+                print(f"{variant.name}: not run, because this CPU lacks {variant.instructions}")
+                continue
+            compile_library(compiler, variant.name, folder / library_file(variant.name), FLAGS)
+            sanitized = {
+                "LD_PRELOAD": runtime,
+                "ASAN_OPTIONS": "detect_leaks=0",  # of Python's, which never frees all
+                "UBSAN_OPTIONS": "print_stacktrace=1",
+                FOLDER_VARIABLE: str(folder),
+                VARIANT_VARIABLE: variant.name,
+            }
+            done = subprocess.run([sys.executable, __file__, "--exercise"], env={**os.environ, **sanitized})
+            if done.returncode:
+                print(f"{variant.name}: ended with {done.returncode}", file=sys.stderr)
+                return 1
+            print(f"{variant.name}: nothing found")
+    return 0
+
+
+def exercise() -> None:
+    """Calls everything once, at sizes where tiles, blocks of rows and pages are not full."""
+    print(explain())
+    random = np.random.default_rng(1)
+    for threads in (1, 3):
+        set_threads(threads)
+        for kind in ("q4_1", "q8_0", "plain"):
+            for outputs, inputs, rows in ((16, 32, 1), (33, 96, 3), (130, 64, 7), (40, 160, 40)):
+                exercise_linear(random, kind, outputs, inputs, rows)
+        for half in (False, True):
+            for reads_memory in (False, True):
+                exercise_stack(random, half=half, reads_memory=reads_memory)
+    norm(random.normal(size=(3, 96)).astype(np.float32), np.ones(96, np.float32), 1e-5)
+
+
+def random_matrix(random: np.random.Generator, kind: str, outputs: int, inputs: int) -> QuantisedMatrix:
+    raw = random.integers(0, 256, (outputs, inputs // 32, BLOCK_BYTES[kind]), np.uint8)
+    scales = 2 if kind == "q8_0" else 4
+    raw[..., :scales] = np.full(scales // 2, 0.01, np.float16).view(np.uint8)
+    codes = raw[..., scales:]
+    codes[codes == 0x80] = 0x81  # -128 is no code of Q8_0
+    return QuantisedMatrix(kind, raw)
+
+
+def exercise_linear(random: np.random.Generator, kind: str, outputs: int, inputs: int, rows: int) -> None:
+    weights = [random_matrix(random, "q8_0" if kind == "plain" else kind, outputs, inputs)]
+    bias = random.normal(size=outputs).astype(np.float32)
+    Linear(weights, bias, plain=kind == "plain")(random.normal(size=(rows, inputs)).astype(np.float32))
+
+
+def exercise_stack(random: np.random.Generator, *, half: bool, reads_memory: bool) -> None:
+    hidden, inner, heads, kv_heads, head_dim = 96, 160, 6, 2, 32
+    shape = StackShape(hidden, inner, heads, kv_heads, head_dim, 1e-5, reads_memory)
+    wide = (heads + (0 if reads_memory else 2 * kv_heads)) * head_dim
+
+    def linear(outputs: int, inputs: int) -> Linear:
+        return Linear([random_matrix(random, "q4_1", outputs, inputs)], np.ones(outputs, np.float32))
+
+    def layer() -> Layer:
+        ones, head_ones = np.ones(hidden, np.float32), np.ones(head_dim, np.float32)
+        qkv, out = linear(wide, hidden), linear(hidden, heads * head_dim)
+        return Layer(ones, qkv, out, ones, linear(2 * inner, hidden), linear(hidden, inner), head_ones, head_ones)
+
+    stack = Stack(shape, [layer(), layer()], Rotary(head_dim, {"rope_type": "default", "rope_theta": 1e4}))
+    caches = [stack.new_cache(half=half) for _ in range(2)]
+    for cache, past in zip(caches, (63, 130), strict=True):
+        for index in range(2):
+            keys = random.normal(size=(past, kv_heads, head_dim)).astype(np.float32)
+            cache.write(index, keys, keys)
+        cache.length = past
+    if reads_memory:
+        segments = [Segment.memory(cache, np.arange(4, dtype=np.int32)) for cache in caches]
+    else:
+        segments = [Segment.chain(caches[0], 5), Segment.tree(caches[1], [-1, 0, 0, 1, 1, 2, 5])]
+    rows = random.normal(size=(sum(segment.rows for segment in segments), hidden)).astype(np.float32)
+    stack.run(rows, segments, state_layer=1)
+    if not reads_memory:
+        caches[1].length += 7
+        caches[1].keep_behind(130, [0, 2, 5])
+        caches[1].move_last(2, 3)
+        caches[1].read(0, caches[1].length)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--exercise"]:
+        exercise()
+    else:
+        sys.exit(main())

@@ -1,0 +1,275 @@
+// Runs every function of kernels.h on pseudo-random inputs and prints a hash of the output's bits, a line each, so
+// that variants, compilers and processors can be compared. Usage: check [SEED]. Uses no mathematics library, whose
+// last bits differ between machines; an output that is not finite is an error, because it would hide what it hashes.
+#include "kernels.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t random_state;
+
+static uint64_t next_random(void) {  // xorshift64*
+    random_state ^= random_state >> 12;
+    random_state ^= random_state << 25;
+    random_state ^= random_state >> 27;
+    return random_state * 0x2545F4914F6CDD1Dull;
+}
+
+static void seed_random(uint64_t seed, const char *name) {  // every line by itself: one more changes no other
+    random_state = seed * 0x9E3779B97F4A7C15ull + 1;
+    for (; *name; name++) random_state = (random_state ^ (uint8_t)*name) * 0x100000001B3ull | 1;
+    for (int i = 0; i < 8; i++) next_random();
+}
+
+static void *zeros(size_t bytes) {
+    bytes = (bytes / 64 + 1) * 64;
+    void *memory = aligned_alloc(64, bytes);
+    if (!memory) {
+        fprintf(stderr, "no memory\n");
+        exit(2);
+    }
+    return memset(memory, 0, bytes);
+}
+
+// Uniform in [-scale, scale): 24 random bits, so that each step is exact.
+static float *random_floats(size_t count, float scale) {
+    float *floats = zeros(count * sizeof(float));
+    for (size_t i = 0; i < count; i++) floats[i] = ((float)(next_random() >> 40) * 0x1p-23f - 1.f) * scale;
+    return floats;
+}
+
+// A float16 between 2^-9 and 2^-5, of either sign.
+static void random_half(uint8_t *to) {
+    uint16_t bits = (uint16_t)((next_random() >> 48 & 0x83ff) | (6 + next_random() % 4) << 10);
+    memcpy(to, &bits, 2);
+}
+
+static void print_hash(const char *name, const void *data, size_t bytes) {  // FNV-1a
+    uint64_t hash = 0xCBF29CE484222325ull;
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ ((const uint8_t *)data)[i]) * 0x100000001B3ull;
+    printf("%s %016llx\n", name, (unsigned long long)hash);
+}
+
+static void print_floats(const char *name, const float *floats, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(floats[i])) {
+            fprintf(stderr, "%s: number %zu is not finite\n", name, i);
+            exit(1);
+        }
+    print_hash(name, floats, count * sizeof(float));
+}
+
+// ---------------------------------------------------------------- matrices
+
+static const char *KINDS[] = {"float32", "q4_1", "q8_0"};
+
+// Random blocks as GGUF has them, packed. The largest codes are frequent: they overflow first, where anything does.
+static moa_linear_t random_linear(int kind, int outputs, int inputs, int has_bias) {
+    size_t blocks = (size_t)outputs * inputs / MOA_GROUP, tiles = (size_t)(outputs + MOA_LANES - 1) / MOA_LANES;
+    size_t block = kind == MOA_Q4_1 ? 20 : 34, header = kind == MOA_Q4_1 ? 4 : 2;
+    size_t tile = kind == MOA_FLOAT32 ? (size_t)inputs * 64 : (size_t)inputs / MOA_GROUP * (kind == MOA_Q4_1 ? 320 : 544);
+    uint8_t *raw;
+    if (kind == MOA_FLOAT32) {
+        raw = (uint8_t *)random_floats((size_t)outputs * inputs, 0.1f);
+    } else {
+        raw = zeros(blocks * block);
+        for (size_t b = 0; b < blocks; b++) {
+            uint8_t *to = raw + b * block;
+            for (size_t i = 0; i < header; i += 2) random_half(to + i);
+            for (size_t i = header; i < block; i++) {
+                uint8_t code = (uint8_t)(next_random() >> 56);
+                if (b % 5 == 0) code = kind == MOA_Q4_1 ? 0xff : code & 1 ? 127 : 0x81;
+                to[i] = kind == MOA_Q8_0 && code == 0x80 ? 0x81 : code;  // -128 is no code of Q8_0
+            }
+        }
+    }
+    uint8_t *packed = zeros(tiles * tile);
+    moa_pack(kind, outputs, inputs, raw, packed);
+    free(raw);
+    return (moa_linear_t){kind, outputs, inputs, packed, has_bias ? random_floats((size_t)outputs, 1.f) : NULL};
+}
+
+static void free_linear(moa_linear_t linear) { free((void *)linear.tiles), free((void *)linear.bias); }
+
+static void check_linear(uint64_t seed) {
+    static const struct { int outputs, inputs, rows, bias; } CASES[] = {
+        {16, 32, 1, 0}, {40, 64, 2, 1}, {33, 96, 3, 0}, {64, 576, 4, 1}, {130, 160, 7, 1}, {48, 1536, 13, 0}, {96, 64, 40, 1},
+    };
+    char name[80];
+    for (int kind = 0; kind < 3; kind++)
+        for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
+            for (int threads = 1; threads <= 3; threads += 2) {
+                int outputs = CASES[i].outputs, inputs = CASES[i].inputs, rows = CASES[i].rows;
+                snprintf(name, sizeof name, "linear-%s-%dx%d-rows=%d", KINDS[kind], outputs, inputs, rows);
+                seed_random(seed, name);
+                moa_linear_t linear = random_linear(kind, outputs, inputs, CASES[i].bias);
+                float *x = random_floats((size_t)rows * inputs, 3.f), *y = zeros((size_t)rows * outputs * sizeof(float));
+                for (int j = 0; j < inputs; j++) {  // a row with an outlier a group, one of tiny numbers, one of zeros
+                    if (rows > 1 && j % MOA_GROUP == 5) x[inputs + j] = 1e4f;
+                    if (rows > 2) x[2 * inputs + j] *= 1e-30f;
+                    if (rows > 3) x[3 * inputs + j] = 0.f;
+                }
+                if (moa_linear(&linear, rows, x, y, threads) != MOA_OK) exit(2);
+                snprintf(name + strlen(name), 16, " threads=%d", threads);
+                print_floats(name, y, (size_t)rows * outputs);
+                free_linear(linear), free(x), free(y);
+            }
+}
+
+static void check_pack(uint64_t seed) {
+    for (int kind = 0; kind < 3; kind++) {
+        char name[40];
+        snprintf(name, sizeof name, "pack-%s", KINDS[kind]);
+        seed_random(seed, name);
+        moa_linear_t linear = random_linear(kind, 32, 64, 0);
+        print_hash(name, linear.tiles, kind == MOA_FLOAT32 ? 2 * 64 * 64 : 2 * 2 * (kind == MOA_Q4_1 ? 320 : 544));
+        free_linear(linear);
+    }
+}
+
+static void check_norm(uint64_t seed) {
+    enum { ROWS = 3, WIDTH = 576 };
+    seed_random(seed, "norm");
+    float *x = random_floats(ROWS * WIDTH, 2.f), *weight = random_floats(WIDTH, 1.f), *y = zeros(ROWS * WIDTH * 4);
+    for (int i = 0; i < WIDTH; i++) x[2 * WIDTH + i] *= 1e-20f;
+    moa_norm(ROWS, WIDTH, 1e-5f, weight, x, y);
+    print_floats("norm", y, ROWS * WIDTH);
+    free(x), free(weight), free(y);
+}
+
+// ---------------------------------------------------------------- caches and stacks
+
+enum { LAYERS = 2, PAGES = 4, PAST = 150, NODES = 9, TAILS = NODES * (NODES + 1) / 2 };
+
+typedef struct {
+    moa_cache_t c;
+    void *pages[PAGES];
+} cache_t;
+
+static void new_cache(cache_t *cache, int kv_heads, int head_dim, int half) {
+    for (int i = 0; i < PAGES; i++)
+        cache->pages[i] = zeros((size_t)LAYERS * kv_heads * 2 * MOA_PAGE_ROWS * head_dim * (half ? 2 : 4));
+    cache->c = (moa_cache_t){LAYERS, kv_heads, head_dim, half, cache->pages};
+    for (int layer = 0; layer < LAYERS; layer++) {
+        float *keys = random_floats((size_t)PAST * kv_heads * head_dim, 2.f);
+        float *values = random_floats((size_t)PAST * kv_heads * head_dim, 2.f);
+        moa_cache_write(&cache->c, layer, 0, PAST, keys, values);
+        free(keys), free(values);
+    }
+}
+
+static void print_cache(const char *name, const cache_t *cache, int rows) {
+    size_t count = (size_t)rows * LAYERS * cache->c.kv_heads * 2 * cache->c.head_dim;
+    float *out = zeros(count * sizeof(float));
+    moa_cache_read(&cache->c, 0, rows, out);
+    print_floats(name, out, count);
+    free(out);
+}
+
+static void free_cache(cache_t *cache) {
+    for (int i = 0; i < PAGES; i++) free(cache->pages[i]);
+}
+
+static void check_cache(uint64_t seed) {
+    for (int half = 0; half < 2; half++) {
+        const char *name = half ? "cache-float16" : "cache-float32";
+        seed_random(seed, name);
+        cache_t cache;
+        new_cache(&cache, 2, 64, half);
+        const int32_t from[] = {70, 72, 75, 131, 149}, to[] = {63, 64, 65, 66, 128};
+        moa_cache_move(&cache.c, 5, from, to);
+        print_cache(name, &cache, PAST);
+        free_cache(&cache);
+    }
+}
+
+typedef struct {
+    const char *name;
+    int kind, hidden, inner, heads, kv_heads, head_dim, bias, head_norms, reads_memory;
+} shape_t;
+
+// Rows of two sessions: a chain, and a tree whose nodes see their ancestors in the tail.
+static void check_stack(uint64_t seed, const shape_t *shape, int half, int threads) {
+    char name[96];
+    snprintf(name, sizeof name, "stack-%s-%s", shape->name, half ? "float16" : "float32");
+    seed_random(seed, name);
+    int queries = shape->heads * shape->head_dim, memory = shape->reads_memory, hidden = shape->hidden;
+    int wide = queries + (memory ? 0 : 2 * shape->kv_heads * shape->head_dim);
+    moa_layer_t layers[LAYERS];
+    for (int i = 0; i < LAYERS; i++) {
+        layers[i] = (moa_layer_t){
+            .attention_norm = random_floats((size_t)hidden, 1.f),
+            .mlp_norm = random_floats((size_t)hidden, 1.f),
+            .query_norm = shape->head_norms ? random_floats((size_t)shape->head_dim, 1.f) : NULL,
+            .key_norm = shape->head_norms ? random_floats((size_t)shape->head_dim, 1.f) : NULL,
+            .qkv = random_linear(shape->kind, wide, hidden, shape->bias),
+            .out = random_linear(shape->kind, hidden, queries, 0),
+            .gate_up = random_linear(shape->kind, 2 * shape->inner, hidden, 0),
+            .down = random_linear(shape->kind, hidden, shape->inner, 0),
+        };
+    }
+    moa_stack_t stack = {hidden,          shape->inner, shape->heads, shape->kv_heads, shape->head_dim,
+                         LAYERS,          half,         memory,       0,               1e-5f,             layers};
+    enum { CHAIN = 5, ROWS = CHAIN + NODES };
+    cache_t caches[2];
+    for (int i = 0; i < 2; i++) new_cache(&caches[i], shape->kv_heads, shape->head_dim, half);
+    int32_t positions[ROWS], seen[ROWS], chain_tail[CHAIN + 1] = {0}, tail_start[NODES + 1] = {0}, tail[TAILS];
+    for (int row = 0; row < CHAIN; row++) {
+        positions[row] = PAST + row;
+        seen[row] = memory ? PAST : PAST + row + 1;
+    }
+    for (int node = 0, count = 0; node < NODES; node++) {
+        int32_t path[NODES], depth = 0;  // the parent of node n is (n - 1) / 2, of the first PAST's last row
+        for (int at = node; !memory; at = (at - 1) / 2) {
+            path[depth++] = PAST + at;
+            if (at == 0) break;
+        }
+        for (int32_t i = depth; i > 0; i--) tail[count++] = path[i - 1];
+        tail_start[node + 1] = count;
+        positions[CHAIN + node] = PAST + depth;
+        seen[CHAIN + node] = PAST;
+    }
+    moa_segment_t segments[] = {
+        {CHAIN, PAST, caches[0].pages, seen, chain_tail, tail},
+        {NODES, PAST, caches[1].pages, seen + CHAIN, tail_start, tail},
+    };
+    float *x = random_floats((size_t)ROWS * hidden, 1.f), *state = zeros((size_t)ROWS * hidden * sizeof(float));
+    float *cosines = random_floats((size_t)(PAST + NODES + 1) * shape->head_dim / 2, 1.f);
+    float *sines = random_floats((size_t)(PAST + NODES + 1) * shape->head_dim / 2, 1.f);
+    if (moa_run(&stack, ROWS, x, positions, cosines, sines, 2, segments, 1, state, threads) != MOA_OK) exit(2);
+    size_t at = strlen(name);
+    snprintf(name + at, sizeof name - at, "-rows threads=%d", threads);
+    print_floats(name, x, (size_t)ROWS * hidden);
+    snprintf(name + at, sizeof name - at, "-state threads=%d", threads);
+    print_floats(name, state, (size_t)ROWS * hidden);
+    for (int i = 0; i < 2; i++) {
+        snprintf(name + at, sizeof name - at, "-cache%d threads=%d", i, threads);
+        print_cache(name, &caches[i], memory ? PAST : PAST + (i ? NODES : CHAIN));
+        free_cache(&caches[i]);
+    }
+    for (int i = 0; i < LAYERS; i++) {
+        free((void *)layers[i].attention_norm), free((void *)layers[i].mlp_norm);
+        free((void *)layers[i].query_norm), free((void *)layers[i].key_norm);
+        free_linear(layers[i].qkv), free_linear(layers[i].out), free_linear(layers[i].gate_up), free_linear(layers[i].down);
+    }
+    free(x), free(state), free(cosines), free(sines);
+}
+
+int main(int count, char **arguments) {
+    uint64_t seed = count > 1 ? strtoull(arguments[1], NULL, 10) : 1;
+    static const shape_t SHAPES[] = {
+        {"llama", MOA_Q4_1, 192, 256, 3, 1, 64, 0, 0, 0},   {"qwen2", MOA_Q8_0, 128, 160, 4, 2, 32, 1, 0, 0},
+        {"qwen3", MOA_Q4_1, 64, 96, 2, 2, 128, 0, 1, 0},    {"many-heads", MOA_Q8_0, 64, 64, 7, 1, 32, 0, 0, 0},
+        {"memory", MOA_Q8_0, 128, 160, 4, 2, 32, 0, 0, 1},  {"plain", MOA_FLOAT32, 64, 96, 2, 1, 64, 1, 1, 0},
+    };
+    check_pack(seed);
+    check_linear(seed);
+    check_norm(seed);
+    check_cache(seed);
+    for (size_t i = 0; i < sizeof SHAPES / sizeof *SHAPES; i++)
+        for (int half = 0; half < 2; half++)
+            for (int threads = 1; threads <= 4; threads += 3) check_stack(seed, &SHAPES[i], half, threads);
+    return 0;
+}

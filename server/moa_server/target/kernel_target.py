@@ -1,0 +1,116 @@
+"""A target over the kernels: quantised weights, rows that are exact in any tree and batch, no torch.
+
+State: the network's weights. Invariant: a row's logits have the same bits alone, in a tree, in a chunk and beside other
+conversations, with any number of threads, on any processor that the kernels run on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from moa_kernels import Cache, KernelError, Segment
+from moa_shared.models.network import Network
+
+from moa_server.target.cache import KVCache
+from moa_server.target.target import Request, Rows, Target, TargetOutput, TargetShape, is_chain
+
+if TYPE_CHECKING:
+    from moa_shared.drafter import Checkpoint
+
+
+class KernelCache(KVCache):
+    """Keys and values in the kernels' pages."""
+
+    def __init__(self, pages: Cache) -> None:
+        super().__init__()
+        self.pages = pages
+
+    @property
+    def nbytes(self) -> int:
+        return self.pages.nbytes
+
+    def reserve(self, rows: int) -> None:
+        self.pages.reserve(rows)
+
+    def segment(self, request: Request) -> Segment:
+        """This conversation's rows of a forward."""
+        self.pages.length = self._length
+        if is_chain(request.parents):
+            return Segment.chain(self.pages, len(request.tokens))
+        return Segment.tree(self.pages, request.parents or ())
+
+    def _move(self, source: Sequence[int], start: int) -> None:
+        self.pages.length = self._length
+        self.pages.keep_behind(start, [row - start for row in source])
+
+    def _read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        self.pages.length = self._length
+        return self.pages.read(start, stop)
+
+
+class KernelTarget(Target):
+    """The verifier on the level int8.
+
+    Args:
+        network: the model.
+        trained_length: positions that it was trained for.
+        context_length: the most positions a conversation may have; None: what it was trained for.
+        half: keys and values in float16 instead of float32.
+    """
+
+    def __init__(
+        self, network: Network, trained_length: int, context_length: int | None = None, *, half: bool = True
+    ) -> None:
+        shape = network.stack.shape
+        super().__init__(
+            TargetShape(
+                network.vocab_size,
+                network.hidden_size,
+                network.layer_count,
+                shape.kv_heads,
+                shape.head_dim,
+                trained_length if context_length is None else min(context_length, trained_length),
+            )
+        )
+        self.network = network
+        self._half = half
+
+    def new_cache(self) -> KernelCache:
+        return KernelCache(self.network.new_cache(half=self._half))
+
+    def normed(self, state: Rows) -> Rows:
+        return self.network.normed(state)
+
+    def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
+        return drafter.rows()
+
+    def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
+        layers = {request.state_layer for request in requests if request.state_layer is not None}
+        if len(layers) > 1:  # a forward gives the state of one layer
+            return [output for request in requests for output in self._run([request], ())]
+        starts = np.cumsum([0, *(len(request.tokens) for request in requests)])
+        wanted = [start + row for start, request in zip(starts, requests, strict=False) for row in request.logits_for]
+        output = self.network.forward(
+            [token for request in requests for token in request.tokens],
+            [_own(request).segment(request) for request in requests],
+            wanted,
+            min(layers, default=None),
+        )
+        outputs, row = [], 0
+        for request, start in zip(requests, starts, strict=False):
+            count = len(request.logits_for)
+            state = None
+            if request.state_layer is not None and output.state is not None:
+                state = output.state[start : start + len(request.tokens)]
+            outputs.append(TargetOutput(output.logits[row : row + count], output.hidden[row : row + count], state))
+            row += count
+        return outputs
+
+
+def _own(request: Request) -> KernelCache:
+    if not isinstance(request.cache, KernelCache):
+        raise KernelError("A forward of the kernels was given another backend's cache.")
+    return request.cache

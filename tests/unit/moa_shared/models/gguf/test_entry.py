@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError, NotFoundError
+from moa_shared.models import ModelFiles, WeightReader, load_target_model, resolve
+from moa_shared.models.gguf import entry
+from moa_shared.models.gguf.entry import adopt_gguf
+from moa_shared.models.manifest import FORMAT
+from moa_shared.progress import PlainProgress, SilentProgress
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+
+def read_by_transformers(path: Path) -> PreTrainedModel:
+    config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    config.head_dim = 8  # of the file; transformers' reader gives Qwen3 its usual 128
+    return AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, config=config, dtype=torch.float32)
+
+
+def adopt(path: Path, cache: Path) -> Path:
+    return adopt_gguf(path, cache, SilentProgress(), target_id="tiny")
+
+
+def entries(cache: Path) -> list[Path]:
+    return [path for path in cache.glob("models/*") if path.is_dir()]
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q4_0", "Q5_0", "F16"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("untied", [False, True])
+def test_the_weights_are_those_of_transformers_to_the_last_bit(
+    write_gguf, cache: Path, family: str, untied: bool, kind: str
+) -> None:
+    path = write_gguf(architecture=family, untied=untied, kind=kind)
+    expected = read_by_transformers(path).state_dict()
+    reader = WeightReader(resolve(str(path), cache))
+    assert set(expected) - set(reader.names()) == (set() if untied else {"lm_head.weight"})  # tied: stored once
+    assert any("q_proj.bias" in name for name in reader.names()) == (family == "qwen2")
+    assert any("q_norm" in name for name in reader.names()) == (family == "qwen3")
+    for name, tensor in expected.items():
+        assert torch.equal(torch.from_numpy(reader.array(name)), tensor), name
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_each_family_loads_from_its_entry(write_gguf, cache: Path, family: str) -> None:
+    path = write_gguf(architecture=family)
+    files = resolve(str(path), cache)
+    assert files.config["model_type"] == family
+    tokens = torch.tensor([[1, 70, 71, 9]])
+    expected = read_by_transformers(path)
+    with torch.no_grad():
+        logits = load_target_model(files)(tokens).logits
+        torch.testing.assert_close(logits, expected(tokens).logits, atol=1e-6, rtol=0.0)
+    assert logits.std() > 0.1
+
+
+def test_an_entry_holds_the_file_itself(write_gguf, cache: Path) -> None:
+    path = write_gguf()
+    folder = adopt(path, cache)
+    assert os.path.samefile(folder / "model.gguf", path)
+    assert sorted(item.name for item in folder.iterdir()) == [
+        "chat_template.jinja",
+        "config.json",
+        "manifest.json",
+        "model.gguf",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+
+
+def test_a_file_on_another_disk_is_copied(write_gguf, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(*_: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(os, "link", link)
+    path = write_gguf()
+    folder = adopt(path, cache)
+    assert not os.path.samefile(folder / "model.gguf", path)
+    assert (folder / "model.gguf").read_bytes() == path.read_bytes()
+
+
+def test_a_file_is_prepared_once(write_gguf, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_gguf()
+    first = adopt(path, cache)
+    monkeypatch.setattr(entry, "_make", lambda *_: pytest.fail("prepared again"))
+    assert adopt(path, cache) == first
+    moved = path.rename(path.with_name("moved.gguf"))
+    assert adopt(moved, cache) == first
+
+
+def test_another_file_is_another_entry(write_gguf, cache: Path) -> None:
+    assert adopt(write_gguf("a.gguf"), cache) != adopt(write_gguf("b.gguf", seed=1), cache)
+
+
+def test_the_first_start_shows_progress(write_gguf, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import sys
+
+    adopt_gguf(write_gguf(), cache, PlainProgress(sys.stderr), target_id="tiny")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("Preparing tiny.gguf (once) (")
+    assert "Preparing tiny.gguf (once): 50 %" in lines
+
+
+def test_entries_of_an_older_format_are_left_alone(write_gguf, cache: Path) -> None:
+    path = write_gguf()
+    folder = adopt(path, cache)
+    old = folder.with_name(folder.name.replace(f"-v{FORMAT}", f"-v{FORMAT - 1}"))
+    old.mkdir()
+    (old / "manifest.json").write_text(json.dumps({"format": 1, "target_id": "tiny", "files": {"gone": {}}}))
+    assert adopt(path, cache) == folder
+    assert (old / "manifest.json").is_file()
+
+
+def test_a_missing_file(tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"There is no file .*none\.gguf"):
+        adopt(tmp_path / "none.gguf", cache)
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers(write_gguf, cache: Path, poison: float) -> None:
+    with pytest.raises(ModelSourceError, match=r"layers\.1\.mlp\.up_proj\.weight .* holds no finite numbers"):
+        adopt(write_gguf(poison=poison), cache)
+    assert not entries(cache)
+
+
+@pytest.mark.parametrize("share", [0.0005, 0.01, 0.05, 0.2, 0.5, 0.9, 0.9999])
+def test_a_truncated_file(write_gguf, cache: Path, share: float) -> None:
+    path = write_gguf()
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(ModelSourceError, match="truncated or corrupt"):
+        adopt(path, cache)
+    assert not entries(cache)
+
+
+def test_a_disk_that_fills_leaves_no_half_entry(write_gguf, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_tokenizer(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = write_gguf()
+    with monkeypatch.context() as patch:
+        patch.setattr(entry, "write_tokenizer", write_tokenizer)
+        with pytest.raises(DiskFullError, match="ran full while writing the cache entry of tiny"):
+            adopt(path, cache)
+    assert not entries(cache)
+    assert adopt(path, cache).is_dir()
+
+
+def test_a_damaged_entry_is_not_used(write_gguf, cache: Path) -> None:
+    path = write_gguf()
+    folder = adopt(path, cache)
+    content = path.read_bytes()
+    (folder / "model.gguf").unlink()
+    (folder / "model.gguf").write_bytes(content[:-1])
+    with pytest.raises(ChecksumError, match=r"model\.gguf has .* bytes, expected"):
+        adopt(path, cache)
+
+
+def test_the_default_model_reads_as_transformers_read_it(default_model_files: ModelFiles) -> None:
+    files = default_model_files
+    assert files.tokenizer_hash == "a4ec5e472b588149ce1d83cc1a16a0abc26f2620fdcdf228bf6d001a703fb56c"
+    assert files.config["rms_norm_eps"] == 1e-5
+    assert files.config["rope_parameters"] == {"rope_theta": 100000.0, "rope_type": "default"}
+    assert {key: files.config[f"{key}_token_id"] for key in ("bos", "eos", "pad", "unk")} == {
+        "bos": 1,
+        "eos": 2,
+        "pad": 2,
+        "unk": 0,
+    }
