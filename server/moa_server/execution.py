@@ -23,7 +23,7 @@ from moa_shared.progress import Progress
 from moa_server.settings import ServerSettings
 from moa_server.target import Target
 from moa_server.target.kernel_target import KernelTarget
-from moa_server.target.start_test import StartTest, test_at_start
+from moa_server.target.start_test import StartTest, run_start_test
 
 log = structlog.get_logger()
 
@@ -97,7 +97,7 @@ def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress)
     network = Network(WeightReader(files), files.config, progress)
     trained = int(files.config["max_position_embeddings"])
     target = KernelTarget(network, trained, settings.context_length or None)
-    test = test_at_start(target)
+    test = run_start_test(target)
     log.info("kernels ready", choice=explain(), step_ms=round(test.step_ms, 1), row_ms=round(test.row_ms, 2))
     return Execution(INT8, target, f"{variant_name()}, {threads()} threads", lambda: None, test)
 

@@ -33,7 +33,7 @@ class StartTest:
     row_ms: float
 
 
-def test_at_start(target: Target) -> StartTest:
+def run_start_test(target: Target) -> StartTest:
     """Compares one tree with its path, token by token, and measures both.
 
     Raises:
