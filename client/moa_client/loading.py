@@ -69,8 +69,9 @@ def load_device(
         target_id=files.target_id,
         target_fingerprint=bytes.fromhex(files.fingerprint),
         tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
+        execution=served.identity.execution,
     )
-    check_identity(served.identity, identity)
+    check_identity(served.identity, identity, served.drafters)
     drafter: ClientDrafter | None = None
     memory_width = state_width = 0
     if settings.drafter == "lookup":

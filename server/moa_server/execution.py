@@ -69,7 +69,7 @@ def load_execution(files: ModelFiles, settings: ServerSettings, progress: Progre
         ModelSourceError: weights that cannot be read, or that the level does not compute.
         ConfigError: a level that needs what is not installed, or a test at the start that failed.
     """
-    level = settings.execution
+    level: str = settings.execution
     if level == AUTO:
         try:
             if variant_name() != NUMPY:

@@ -146,9 +146,7 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
         def encode(state: Rows) -> Rows:
             return rows(target.normed(state))
 
-        return MemorySource(
-            encode, config.memory_width, target.layer_count, reads_state=True, fingerprint=fingerprint
-        )
+        return MemorySource(encode, config.memory_width, target.layer_count, reads_state=True, fingerprint=fingerprint)
     if config.reads_last_hidden:
         raise CheckpointError(
             "A drafter without layer self-attention cannot be served.",

@@ -108,9 +108,19 @@ class Network:
         Raises:
             MemoryError: no room for the caches or the forward.
         """
-        x, state = self.stack.run(self._weights.rows(EMBEDDINGS, tokens), segments, state_layer)
+        x, state = self.hidden(tokens, segments, state_layer)
         hidden = self.normed(x[np.asarray(logits_for, np.int64)])
-        return NetworkOutput(self._head(hidden), hidden, state)
+        return NetworkOutput(self.logits(hidden), hidden, state)
+
+    def hidden(
+        self, tokens: Sequence[int], segments: Sequence[Segment], state_layer: int | None = None
+    ) -> tuple[Floats, Floats | None]:
+        """As `forward`, without head: what leaves the last layer, and the state asked for; [rows, hidden size]."""
+        return self.stack.run(self._weights.rows(EMBEDDINGS, tokens), segments, state_layer)
+
+    def logits(self, hidden: Floats) -> Floats:
+        """[rows, hidden size] after the final norm to [rows, vocab]."""
+        return self._head(hidden)
 
     def normed(self, rows: Floats) -> Floats:
         """The final norm of what leaves the last layer, [rows, hidden size]: what the head takes."""
