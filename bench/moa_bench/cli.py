@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import click
 from moa_shared.errors import MoaError
 
+from moa_bench.targets import LEVELS
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -76,6 +78,39 @@ def cut(
     from moa_bench.link.cut import run_cut
 
     run_cut(model=model, quick=quick, json_file=json_file, pin=pin, link=link, cuts=cuts, kills=kills)
+
+
+@cli.command()
+@click.option("--level", type=click.Choice(LEVELS), default="int8", show_default=True, help="Of the arithmetic.")
+@click.option("--positions", type=click.IntRange(min=1), help="Of the texts that are read.  [100000]")
+@click.option("--threads", multiple=True, type=click.IntRange(2, 64), help="Compared with one (repeat).  [2 and 3]")
+@click.option(
+    "--questions", type=click.Path(path_type=Path), metavar="PATH", help="JSON lines, or a folder of such files."
+)
+@short_option
+@json_option
+@model_option
+def invariance(
+    level: str,
+    positions: int | None,
+    threads: tuple[int, ...],
+    questions: Path | None,
+    quick: bool,
+    json_file: Path | None,
+    model: str,
+) -> None:
+    """Whether a row's bits depend on what is computed with it: chains, trees, chunks, batches, threads, variants."""
+    from moa_bench.invariance.suite import run_invariance
+
+    run_invariance(
+        model=model,
+        level=level,
+        positions=positions,
+        threads=threads,
+        questions=questions,
+        quick=quick,
+        json_file=json_file,
+    )
 
 
 @cli.command()
