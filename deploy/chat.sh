@@ -29,7 +29,7 @@ address_of() { # NAME PID FILE LOG
     cat "$3"
 }
 
-# Fetching and converting the model shows its progress here, once; the server then starts from the cache.
+# Fetching the model shows its progress here, once; the server then starts from the cache.
 "$BIN/moa-server" fetch ${MODEL:+"$MODEL"} >/dev/null
 setsid "$BIN/moa-server" serve ${MODEL:+"$MODEL"} --port 0 --ready-file "$work/server" >"$work/server.log" 2>&1 &
 server=$!

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from moa_shared.shipped import shipped_drafter
 
 if TYPE_CHECKING:
-    import torch
     from moa_shared.drafter import Checkpoint, DraftDecoder
     from moa_shared.models import ModelFiles
 
@@ -77,21 +76,11 @@ def untrained_drafter(files: ModelFiles, reused_layers: int) -> MeasuredDrafter:
     return MeasuredDrafter(Checkpoint(config, fresh_tensors(config, seed=0), ""), UNTRAINED)
 
 
-def load_decoder(files: ModelFiles, drafter: MeasuredDrafter, dtype: torch.dtype) -> DraftDecoder:
-    """The client's half over the target's frozen parts, with weights of float32, bfloat16 or int8."""
-    import torch
-    from moa_shared.models import load_part, load_target_model
-    from moa_shared.models.weights import EMBEDDINGS, HEAD
+def load_decoder(files: ModelFiles, drafter: MeasuredDrafter) -> DraftDecoder:
+    """The client's half over the target's frozen parts, as devices compute it."""
+    from moa_shared.models import WeightReader
 
-    checkpoint = drafter.checkpoint
-    read_as = torch.bfloat16 if dtype is torch.int8 else dtype
-    parts = load_part(files, [EMBEDDINGS, HEAD], read_as)
-    reused, final_norm = [], None
-    if count := checkpoint.config.reused_layers:
-        layers = checkpoint.config.target_layers
-        tail: Any = load_target_model(files, read_as, range(layers - count, layers))
-        reused, final_norm = list(tail.model.layers), tail.model.norm
-    return checkpoint.decoder(dtype, parts[EMBEDDINGS], parts[HEAD], reused, final_norm)
+    return drafter.checkpoint.decoder(WeightReader(files))
 
 
 def drafter_file(drafter: MeasuredDrafter, files: ModelFiles, folder: Path) -> Path:

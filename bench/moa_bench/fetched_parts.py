@@ -12,20 +12,16 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import click
 import torch
 from moa.v1 import moa_pb2 as pb
-from moa_client.loading import drafter_states
-from moa_client.settings import SECTION, ClientSettings
 from moa_server.drafter_files import DrafterFile, DrafterFiles
-from moa_shared.config import load_settings
 from moa_shared.coupling import Sampling
 from moa_shared.drafter import Checkpoint
 from moa_shared.drafting import draft_chain
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.models import ModelFiles, resolve
+from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.progress import make_progress
 from moa_training.acceptance import Acceptance, DrafterSubject, Shape
 from moa_training.evaluation import find_checkpoint, load_fitting_checkpoint
@@ -35,8 +31,7 @@ from moa_training.teacher import Teacher
 ANSWER_TOKENS, PROMPT_TOKENS = 96, 512  # of a question: as the tables of docs/drafters.md
 CHAIN = 5
 SHAPES = (Shape(CHAIN), Shape(24, TreeShape(depth=5, breadth=6, nodes=24)))
-Weights = Literal["int8", "bf16"]
-WEIGHTS: tuple[Weights, ...] = ("int8", "bf16")
+WEIGHTS = ("int8", "float32")
 PARTS = ("bf16", "packed")
 Chain = tuple[int, ...]
 
@@ -64,10 +59,8 @@ class Drafting:
 class PartsSubject(DrafterSubject):
     """A drafter over parts of the target as a client fetches them; the server's half is computed as ever."""
 
-    def __init__(self, checkpoint: Checkpoint, teacher: Teacher, parts: ModelFiles, weights: Weights) -> None:
-        super().__init__(checkpoint, teacher, torch.bfloat16)
-        settings = load_settings(ClientSettings, SECTION, {"dtype": weights}, environment={})
-        self._new_state = drafter_states(checkpoint, parts, settings)
+    def __init__(self, checkpoint: Checkpoint, teacher: Teacher, parts: ModelFiles, weights: str) -> None:
+        super().__init__(checkpoint, teacher, WeightReader(parts), weights)
 
     @torch.inference_mode()
     def chains(self, question: AnsweredQuestion) -> list[Chain]:

@@ -46,7 +46,7 @@ def cli() -> None:
 @click.option("--stop", multiple=True, help="A string that ends the answer (may be repeated).")
 @click.option("--system", help="System prompt.  [the model's own]")
 @click.option("--codec", help="Of the memory: bf16, int8 or int4.  [int4]")
-@click.option("--dtype", help="Of the drafter: int8, bf16 or float32.  [int8]")
+@click.option("--dtype", help="Of the drafter's weights: int8 or float32.  [int8]")
 @click.option("--copies", type=bool, help="on or off: merge what the conversation suggests into drafts.  [on]")
 @click.option("--parts", help="How to fetch parts of the target: packed or bf16.  [packed]")
 @click.option("--threads", type=int, help="Of the drafter; 0: as many as there are.  [0]")
@@ -62,11 +62,11 @@ def chat(prompt: str | None, config: Path | None, **flags: Any) -> None:
     MOA_CLIENT_<OPTION> in the environment, or in the [client] table of a TOML file.
     """
     settings = load_settings(ClientSettings, SECTION, flags, config)
-    if settings.threads:
-        import torch
+    from moa_kernels import set_threads
 
-        torch.set_num_threads(settings.threads)
     from moa_client.program import run
+
+    set_threads(settings.threads)
 
     try:
         asyncio.run(run(settings, prompt))

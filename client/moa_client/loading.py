@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import BaselineState, Checkpoint, DrafterConfig, DraftState, fresh_tensors, load_checkpoint
 from moa_shared.drafting import CHAIN, CopyGuesser, GrowthShape, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.errors import ConfigError, MismatchError, ModelSourceError
-from moa_shared.models import ModelFiles, load_part, load_target_model, load_tokenizer
+from moa_shared.errors import ConfigError, MismatchError
+from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.end_of_text import end_of_text
 from moa_shared.models.tokenizer import Tokenizer
-from moa_shared.models.weights import EMBEDDINGS, HEAD
 from moa_shared.progress import Progress
 from moa_shared.shipped import DEFAULT_DRAFTER
 from moa_shared.wire import check_identity
@@ -26,8 +23,6 @@ from moa_shared.wire import check_identity
 from moa_client.drafters import ClientDrafter, LookupDrafter, MoaDrafter, Recipe
 from moa_client.settings import ClientSettings
 from moa_client.sources import Sources, named_drafter, resolve_sources
-
-DTYPES = {"int8": torch.int8, "bf16": torch.bfloat16, "float32": torch.float32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,27 +146,9 @@ def drafter_states(
     """What makes a conversation's drafter, over the parts of the target that `files` hold.
 
     Raises:
-        ModelSourceError: a part has another shape than the drafter needs.
+        ModelSourceError: a part is missing, or has another shape than the drafter needs.
     """
-    weights, config = DTYPES[settings.dtype], checkpoint.config
-    # Embeddings are looked up and need no more than bf16. What is computed with in int8 is read in float32, so that its
-    # scales are not rounded twice.
-    narrow, wide = (torch.bfloat16, torch.float32) if weights is torch.int8 else (weights, weights)
-    embeddings = load_part(files, [EMBEDDINGS], narrow)[EMBEDDINGS]
-    head = load_part(files, [HEAD], wide)[HEAD]
-    for name, part in ((EMBEDDINGS, embeddings), (HEAD, head)):
-        if part.shape != (config.vocab_size, config.hidden_size):
-            raise ModelSourceError(
-                f"{name} of {files.target_id} has the shape {list(part.shape)}, the drafter needs "
-                f"{[config.vocab_size, config.hidden_size]}.",
-                hint="Give a drafter that was trained for this target.",
-            )
-    reused, final_norm = None, None
-    if config.reused_layers:
-        last = range(config.target_layers - config.reused_layers, config.target_layers)
-        model: Any = load_target_model(files, wide, layers=last)
-        reused, final_norm = list(model.model.layers), model.model.norm
-    return checkpoint.states(weights, embeddings, head, reused, final_norm)
+    return checkpoint.states(WeightReader(files), settings.dtype)
 
 
 def _recipe(settings: ClientSettings, copies: CopyGuesser | None) -> Recipe:

@@ -104,7 +104,7 @@ def _interruptible() -> Iterator[None]:
 
 
 async def _begin(settings: ClientSettings, link: Link, *, single: bool) -> Chat:
-    """Describe, load and check; imports torch as late as here."""
+    """Describe, load and check."""
     progress = make_progress()
     absent: UnavailableError | None = None
     served = None

@@ -88,9 +88,7 @@ class Stack:
         KernelError: sizes that the kernels do not take, or layers that do not have them.
     """
 
-    def __init__(
-        self, shape: StackShape, layers: Sequence[Layer], rotary: Rotary, *, reference: bool = False
-    ) -> None:
+    def __init__(self, shape: StackShape, layers: Sequence[Layer], rotary: Rotary, *, reference: bool = False) -> None:
         self.compiled = not reference and library() is not None
         shape.check(any_width=reference)
         self.shape, self.rotary = shape, rotary
@@ -111,9 +109,7 @@ class Stack:
         kind = Cache if self.compiled else reference.ReferenceCache
         return kind(len(self.layers), self.shape.kv_heads, self.shape.head_dim, half=half)
 
-    def run(
-        self, rows: Rows, segments: Sequence[Segment], state_layer: int | None = None
-    ) -> tuple[Rows, Rows | None]:
+    def run(self, rows: Rows, segments: Sequence[Segment], state_layer: int | None = None) -> tuple[Rows, Rows | None]:
         """Runs all layers; the new rows are written behind the caches' `length`, which the caller moves on afterwards.
 
         Args:

@@ -211,7 +211,7 @@ static void check_stack(uint64_t seed, const shape_t *shape, int half, int threa
         };
     }
     moa_stack_t stack = {hidden,          shape->inner, shape->heads, shape->kv_heads, shape->head_dim,
-                         LAYERS,          half,         memory,       1e-5f,           layers};
+                         LAYERS,          half,         memory,       0,               1e-5f,             layers};
     enum { CHAIN = 5, ROWS = CHAIN + NODES };
     cache_t caches[2];
     for (int i = 0; i < 2; i++) new_cache(&caches[i], shape->kv_heads, shape->head_dim, half);

@@ -10,7 +10,7 @@ from moa_client.drafters import ClientDrafter, LookupDrafter, MoaDrafter
 from moa_client.loading import Device
 from moa_server.stepper import MemorySource, Stepper
 from moa_server.target import Target
-from moa_shared.drafter import DrafterConfig, DraftState, fresh_tensors
+from moa_shared.drafter import ArrayWeights, DrafterConfig, DraftState, fresh_tensors
 from moa_shared.drafter.checkpoint import Checkpoint
 from moa_shared.drafting import CHAIN, GrowthShape, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
@@ -36,15 +36,22 @@ def checkpoint(reused_layers: int, *, near_target: Target | None = None) -> Chec
             ("self_attention.", layers.model.layers[0]),
             ("cross_attention.", layers.model.layers[1]),
         ):
-            tensors |= {prefix + name: value.clone() for name, value in layer.state_dict().items()}
+            tensors |= {prefix + name: value.numpy() for name, value in layer.state_dict().items()}
     return Checkpoint(config, tensors, "64" * 32)
+
+
+def arrays_of(model: Any) -> ArrayWeights:
+    """The tiny target's parts."""
+    return ArrayWeights({name: tensor.numpy() for name, tensor in model.state_dict().items()})
 
 
 def stepper(target: Target, reused_layers: int) -> Stepper:
     """The server's side of that drafter."""
     made = checkpoint(reused_layers)
     layer = LAYERS - reused_layers if reused_layers else None
-    return Stepper(target, MemorySource(target.over_arrays(made.rows(torch.float32)), made.config.memory_width, layer))
+    return Stepper(
+        target, MemorySource(target.over_arrays(made.torch_rows(torch.float32)), made.config.memory_width, layer)
+    )
 
 
 def device(target: Target, name: str) -> Device:
@@ -59,11 +66,7 @@ def device(target: Target, name: str) -> Device:
         reused_layers = 1 if name.endswith("N = 1") else 0
         made = checkpoint(reused_layers, near_target=target if name != "random" else None)
         model: Any = target.model
-        embeddings = model.get_input_embeddings().weight.detach()
-        decoder = made.decoder(
-            torch.float32, embeddings, model.lm_head.weight.detach(),
-            list(model.model.layers[LAYERS - reused_layers :]), model.model.norm,
-        )  # fmt: skip
+        decoder = made.decoder(arrays_of(model), "float32")
         tree = name.startswith("tree")
         shape = TreeShape(depth=3, breadth=3, nodes=9)
         drafter = MoaDrafter(

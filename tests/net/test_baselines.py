@@ -8,7 +8,6 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from moa.v1 import moa_pb2 as pb
 from moa_client.drafters import MoaDrafter
 from moa_client.link import connect
@@ -25,7 +24,7 @@ from moa_shared.drafter import fresh_tensors
 from moa_shared.drafter.checkpoint import Checkpoint
 from moa_shared.drafting import GrowthShape, draft_chain
 
-from tests.net.client_device import checkpoint
+from tests.net.client_device import arrays_of, checkpoint
 from tests.net.server_peer import IDENTITY, VOCAB, make_host, plain_text, serving
 from tests.net.test_client_talk import PROMPT, ask
 
@@ -42,7 +41,7 @@ async def test_the_text_is_the_targets_own(target: Target, kind: str, drafting: 
     made = drafter_of(kind)
     host = make_host(target, stepper=Stepper(target, memory_source(made, target)))
     model: Any = target.model
-    states = made.states(torch.float32, model.get_input_embeddings().weight.detach(), model.lm_head.weight.detach())
+    states = made.states(arrays_of(model), "float32")
     rows_seen = []
 
     class Watched(MoaDrafter):

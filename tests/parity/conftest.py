@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from moa_server.target import Target
-from moa_shared.drafter import Checkpoint, DraftDecoder, DrafterConfig, load_checkpoint
+from moa_shared.drafter import ArrayWeights, Checkpoint, DraftDecoder, DrafterConfig, load_checkpoint
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -59,15 +59,11 @@ class Reference:
     def target(self) -> Target:
         return Target(self.model())
 
+    def arrays(self) -> ArrayWeights:
+        return ArrayWeights({name: tensor.numpy() for name, tensor in self.weights.items()})
+
     def decoder(self, reused_layers: int) -> DraftDecoder:
-        model = self.model()
-        return self.checkpoint(reused_layers).decoder(
-            torch.float32,
-            self.weights["model.embed_tokens.weight"],
-            self.weights["lm_head.weight"],
-            list(model.model.layers[len(model.model.layers) - reused_layers :]),
-            model.model.norm,
-        )
+        return self.checkpoint(reused_layers).decoder(self.arrays(), "float32")
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from moa_shared.coupling import Sampling
-from moa_shared.drafter import DraftState, MemoryEncoder
+from moa_shared.drafter import DraftState
 from moa_shared.drafting import draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.tree import DraftTree, longest_path
@@ -28,7 +27,7 @@ class Decoding:
     def __init__(self, reference: Reference, reused_layers: int) -> None:
         self.target = reference.target()
         self.cache = self.target.new_cache()
-        self.encoder: MemoryEncoder = reference.checkpoint(reused_layers).encoder(torch.float32)
+        self.encode = reference.checkpoint(reused_layers).rows("float32")
         self.state = DraftState(reference.decoder(reused_layers))
         self.state_layer = self.target.layer_count - reused_layers if reused_layers else None
         self.tokens: list[int] = reference.infer["prompt_ids"].tolist()
@@ -44,8 +43,7 @@ class Decoding:
         self.tokens += new
 
     def _remember(self, start: int, state: Rows | None) -> None:
-        kv = torch.from_numpy(self.cache.lsa_input(start, self.cache.length))
-        self.state.append_memory(start, self.encoder.encode(kv).numpy())
+        self.state.append_memory(start, self.encode(self.cache.lsa_input(start, self.cache.length)))
         if state is not None:
             self.state.append_reused_state(start, state)
 

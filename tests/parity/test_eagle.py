@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from moa_kernels import Cache, Segment
 from moa_shared.coupling import Sampling
 from moa_shared.drafter import BaselineState, Checkpoint, load_checkpoint
-from moa_shared.drafter.inference_layer import Visibility
 from moa_shared.drafting import draft_chain
 from moa_shared.drafting.base import Drafter
 from moa_shared.tree import DraftTree, longest_path
@@ -38,7 +38,7 @@ def eagle(reference: Reference) -> Checkpoint:
 def training_form(reference: Reference) -> tuple[TrainingBaseline, Activations, Blocks]:
     checkpoint = eagle(reference)
     network = TrainingBaseline(checkpoint.config)
-    network.load_state_dict(dict(checkpoint.tensors))
+    network.load_state_dict(checkpoint.torch_tensors())
     ids = torch.from_numpy(reference.train["input_ids"]).long()
     positions = torch.from_numpy(reference.train["position_ids"]).long()
     hidden = torch.from_numpy(reference.train["target_last_hidden"])
@@ -83,8 +83,7 @@ def test_losses_and_gradients(reference: Reference) -> None:
 
 def prefilled(reference: Reference) -> BaselineState:
     """After the prompt and the token that follows it."""
-    embeddings, head = reference.weights["model.embed_tokens.weight"], reference.weights["lm_head.weight"]
-    state = eagle(reference).states(torch.float32, embeddings, head)()
+    state = eagle(reference).states(reference.arrays(), "float32")()
     assert isinstance(state, BaselineState)
     prompt = reference.infer["prompt_ids"].tolist()
     state.append_memory(0, reference.infer["prefill.target_last_hidden"])
@@ -96,8 +95,7 @@ def run(reference: Reference, mode: str, draft: Callable[[Drafter, int], DraftTr
     """All cycles that the authors recorded, each compared."""
     record = reference.manifest["inference"][f"eagle.{mode}"]
     checkpoint, target = eagle(reference), reference.target()
-    embeddings, head = reference.weights["model.embed_tokens.weight"], reference.weights["lm_head.weight"]
-    state = checkpoint.states(torch.float32, embeddings, head)()
+    state = checkpoint.states(reference.arrays(), "float32")()
     assert isinstance(state, BaselineState)
     cache = target.new_cache()
     tokens: list[int] = reference.infer["prompt_ids"].tolist()
@@ -139,16 +137,19 @@ def test_below_it_their_nodes_see_one_column_too_far(reference: Reference) -> No
     state = prefilled(reference)
     state.begin()
     tokens = reference.infer["eagle.tree.cycle0.expanded_ids"][0].tolist()
-    theirs = torch.from_numpy(reference.infer["eagle.tree.cycle0.draft_step1.logits"])
-    shifted = torch.eye(8, dtype=torch.bool).roll(1, dims=1)
-    shifted[:, 0] = True
+    theirs = reference.infer["eagle.tree.cycle0.draft_step1.logits"]
     root = len(state.tokens) - 2
-    out = state._run(
-        tokens, state._newest().expand(8, -1), torch.full((8,), root + 1), Visibility(shifted, torch.float32)
-    )
-    torch.testing.assert_close(state.decoder.logits(out), theirs, rtol=0, atol=1e-4)
+
+    def as_theirs(cache: Cache) -> Segment:
+        before, seen = cache.length, [[0, node + 1] for node in range(7)] + [[0]]
+        starts = np.cumsum([0, *map(len, seen)]).astype(np.int32)
+        tail = np.array([before + node for row in seen for node in row], np.int32)
+        return Segment(cache, before, np.full(8, root + 1, np.int32), np.full(8, before, np.int32), starts, tail)
+
+    out = state._run(tokens, np.broadcast_to(state._newest(), (8, len(state._newest()))), as_theirs)
+    np.testing.assert_allclose(state.decoder.logits(out), theirs, rtol=0, atol=1e-4)
     state.begin()
-    assert np.abs(state.expand(tokens, [-1] * 8) - theirs.numpy()).max() > 0.1
+    assert np.abs(state.expand(tokens, [-1] * 8) - theirs).max() > 0.1
 
 
 def test_a_tree_says_along_each_path_what_a_chain_says(reference: Reference) -> None:
@@ -165,8 +166,7 @@ def test_a_tree_says_along_each_path_what_a_chain_says(reference: Reference) -> 
 
 def test_features_that_come_late_change_nothing_in_the_end(reference: Reference) -> None:
     checkpoint = eagle(reference)
-    embeddings, head = reference.weights["model.embed_tokens.weight"], reference.weights["lm_head.weight"]
-    new_state = checkpoint.states(torch.float32, embeddings, head)
+    new_state = checkpoint.states(reference.arrays(), "float32")
     tokens = reference.infer["prompt_ids"].tolist()
     hidden = reference.infer["prefill.target_last_hidden"]
     whole, late = new_state(), new_state()

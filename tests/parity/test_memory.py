@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from moa_server.target import Target
+from moa_shared.drafter import ArrayWeights
+from moa_shared.drafter.kernel_encoder import KernelEncoder
 
 from tests.parity.conftest import Reference
 
@@ -29,6 +32,16 @@ def test_memory_rows(reference: Reference, reused_layers: int) -> None:
     assert_close(memory, reference.train[f"n{reused_layers}.memory"])
 
 
+@pytest.mark.parametrize("reused_layers", [0, 1, 3])
+def test_memory_rows_without_torch(reference: Reference, reused_layers: int) -> None:
+    checkpoint = reference.checkpoint(reused_layers)
+    encoder = KernelEncoder(checkpoint.config, ArrayWeights(checkpoint.tensors), "float32")
+    kv = reference.train["kv_stack"]
+    memory = encoder.memory(kv.reshape(-1, *kv.shape[-2:]))
+    theirs = reference.train[f"n{reused_layers}.memory"]
+    np.testing.assert_allclose(memory.reshape(theirs.shape), theirs, rtol=0, atol=TOLERANCE)
+
+
 def test_prefill_gives_the_authors_memory_and_cross_attention_cache(reference: Reference) -> None:
     """From the target's own forward to what the cross-attention attends to: rows, as on the wire, then rotated."""
     prompt = reference.infer["prompt_ids"].tolist()
@@ -38,6 +51,9 @@ def test_prefill_gives_the_authors_memory_and_cross_attention_cache(reference: R
     encoder = reference.checkpoint(0).encoder(torch.float32)
     memory = encoder(torch.from_numpy(cache.lsa_input(0, len(prompt))))
     assert_close(memory, reference.infer["prefill.memory"])
-    keys, values = reference.decoder(0).memory_keys_values(encoder.project(memory), torch.arange(len(prompt)))
-    assert_close(keys, reference.infer["prefill.ca_keys"])
-    assert_close(values, reference.infer["prefill.ca_values"])
+    decoder = reference.decoder(0)
+    held = decoder.new_cache(decoder.cross_attention)
+    decoder.remember(held, encoder.project(memory).numpy(), np.arange(len(prompt), dtype=np.int32))
+    rows = held.read(0, len(prompt))[:, 0]  # [rows, KV heads, 2, head_dim]
+    assert_close(torch.from_numpy(rows[:, :, 0].swapaxes(0, 1)), reference.infer["prefill.ca_keys"])
+    assert_close(torch.from_numpy(rows[:, :, 1].swapaxes(0, 1)), reference.infer["prefill.ca_values"])

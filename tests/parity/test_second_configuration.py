@@ -6,14 +6,16 @@ The reference here is written per token in float64 with explicit loops and no co
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from moa_server.target import Target
 from moa_shared.coupling import Sampling
-from moa_shared.drafter import DrafterConfig, DraftState, fresh_tensors
+from moa_shared.drafter import ArrayWeights, DrafterConfig, DraftState, fresh_tensors
 from moa_shared.drafter.checkpoint import Checkpoint
 from moa_shared.drafting import draft_chain
 from moa_training.objective.blocks import build_blocks
@@ -37,6 +39,10 @@ def make_target() -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval().requires_grad_(False)
 
 
+def arrays_of(model: LlamaForCausalLM) -> dict[str, npt.NDArray[Any]]:
+    return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+
+
 def make_checkpoint(reused_layers: int) -> Checkpoint:
     config = DrafterConfig(
         vocab_size=101, hidden_size=48, target_layers=5, target_heads=6, target_kv_heads=3, target_head_dim=12,
@@ -44,10 +50,10 @@ def make_checkpoint(reused_layers: int) -> Checkpoint:
         rms_norm_eps=EPS, rope_parameters={"rope_type": "default", "rope_theta": THETA}, reused_layers=reused_layers,
     )  # fmt: skip
     tensors = fresh_tensors(config, seed=9)
-    generator = torch.Generator().manual_seed(1)
+    generator = np.random.default_rng(1)
     for name in tensors:
         if "norm" in name or name.endswith("bias"):
-            tensors[name] = tensors[name] + 0.3 * torch.randn(tensors[name].shape, generator=generator)
+            tensors[name] += np.float32(0.3) * generator.standard_normal(tensors[name].shape, np.float32)
     return Checkpoint(config, tensors, "")
 
 
@@ -71,9 +77,9 @@ def turn(x: Array, position: int) -> Array:
 class NaiveLayer:
     """One decoder layer, a token at a time."""
 
-    def __init__(self, tensors: dict[str, torch.Tensor], prefix: str, head_dim: int) -> None:
+    def __init__(self, tensors: Mapping[str, npt.NDArray[Any]], prefix: str, head_dim: int) -> None:
         self.w = {
-            name.removeprefix(prefix): value.double().numpy()
+            name.removeprefix(prefix): value.astype(np.float64)
             for name, value in tensors.items()
             if name.startswith(prefix)
         }
@@ -115,10 +121,10 @@ class Naive:
         self.lsa = NaiveLayer(tensors, "layer_self_attention.", 72 // 9)
         self.sa = NaiveLayer(tensors, "self_attention.", 12)
         self.ca = NaiveLayer(tensors, "cross_attention.", 12)
-        self.to_hidden = tensors["Ekv2E.weight"].double().numpy(), tensors["Ekv2E.bias"].double().numpy()
-        state = model.state_dict()
-        self.embed = state["model.embed_tokens.weight"].double().numpy()
-        self.final = state["model.norm.weight"].double().numpy()
+        self.to_hidden = tensors["Ekv2E.weight"], tensors["Ekv2E.bias"]
+        state = arrays_of(model)
+        self.embed = state["model.embed_tokens.weight"]
+        self.final = state["model.norm.weight"]
         self.tail = [NaiveLayer(state, f"model.layers.{index}.", 12) for index in range(5 - self.reused, 5)]
 
     def memory(self, kv: Array) -> Array:
@@ -164,13 +170,11 @@ def test_drafting_equals_the_naive_computation(reused_layers: int) -> None:
     rows = [naive.memory(row) for row in kv.double().numpy()]
     np.testing.assert_allclose(encoder(kv).numpy(), rows, rtol=0, atol=1e-4)
 
-    embeddings = model.get_input_embeddings().weight.detach()
-    decoder = checkpoint.decoder(
-        torch.float32, embeddings, embeddings, list(model.model.layers[5 - reused_layers :]), model.model.norm
-    )
+    decoder = checkpoint.decoder(ArrayWeights(arrays_of(model)), "float32")
     state = DraftState(decoder)
     newest = int(output.logits[-1].argmax())
     state.extend([*PROMPT, newest])
+    np.testing.assert_allclose(checkpoint.rows("float32")(kv.numpy()), encoder.encode(kv), rtol=0, atol=1e-4)
     state.append_memory(0, encoder.encode(kv).numpy())
     if output.state is not None:
         state.append_reused_state(0, output.state)
@@ -196,7 +200,7 @@ def test_the_exact_training_form_equals_drafting(reused_layers: int) -> None:
     ).permute(1, 3, 0, 2, 4, 5).flatten(3)  # fmt: skip
     reused = list(model.model.layers[5 - reused_layers :])
     drafter = TrainingDrafter(checkpoint.config, reused, model.model.norm)
-    drafter.load_state_dict(dict(checkpoint.tensors))
+    drafter.load_state_dict(checkpoint.torch_tensors())
     embeddings = model.get_input_embeddings().weight.detach()
     state = hidden.hidden_states[5 - reused_layers] if reused_layers else None
     positions = torch.arange(len(tokens))[None]
@@ -209,9 +213,9 @@ def test_the_exact_training_form_equals_drafting(reused_layers: int) -> None:
         )
     expected = prediction.feature[0, start:] @ embeddings.t()
 
-    drafting = DraftState(checkpoint.decoder(torch.float32, embeddings, embeddings, reused, model.model.norm))
+    drafting = DraftState(checkpoint.decoder(ArrayWeights(arrays_of(model)), "float32"))
     drafting.extend(tokens[: start + 1])
-    drafting.append_memory(0, checkpoint.encoder(torch.float32).encode(kv[0, :start]).numpy())
+    drafting.append_memory(0, checkpoint.rows("float32")(kv[0, :start].numpy()))
     if state is not None:
         drafting.append_reused_state(0, state[0, :start].numpy())
     logits = [drafting.begin()]

@@ -33,7 +33,7 @@ class Case:
         self.drafter = TrainingDrafter(
             checkpoint.config, layers[len(layers) - self.reused :], model.model.norm, inject_true_state=True
         )
-        self.drafter.load_state_dict(dict(checkpoint.tensors))
+        self.drafter.load_state_dict(checkpoint.torch_tensors())
         every, staircase = self.record["every"], self.record["row_uses_staircase"]
         self.blocks = build_blocks(
             self.answer,

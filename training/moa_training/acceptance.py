@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from moa_shared.coupling import Sampling
-from moa_shared.drafter import BaselineState, Checkpoint, DraftState
+from moa_shared.drafter import BaselineState, Checkpoint, DraftState, Weights
 from moa_shared.drafting import CHAIN, CopyGuesser, GrowingDraft, TextIndex, barred_after, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.tree import DraftTree, longest_path
@@ -107,16 +107,19 @@ class DrafterSubject:
     """A checkpoint of any kind.
 
     Args:
+        target: the parts of the target that the drafter takes over.
+        weights: of both of its halves, "int8" or "float32".
         guarded: what it writes alone repeats no run of tokens, as in the client (`barred_after`).
     """
 
-    def __init__(self, checkpoint: Checkpoint, teacher: Teacher, dtype: torch.dtype, *, guarded: bool = True) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, teacher: Teacher, target: Weights, weights: str, *, guarded: bool = True
+    ) -> None:
         self.teacher = teacher
         self._guarded = guarded
         self._reads_last_hidden = checkpoint.config.reads_last_hidden
-        self._rows = checkpoint.rows(dtype) if checkpoint.config.memory_width else None
-        norm = teacher.final_norm if teacher.reused_layers else None
-        self._new_state = checkpoint.states(dtype, teacher.embeddings, teacher.head, teacher.reused, norm)
+        self._rows = checkpoint.rows(weights) if checkpoint.config.memory_width else None
+        self._new_state = checkpoint.states(target, weights)
 
     @torch.inference_mode()
     def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[Shape]) -> list[Acceptance]:
@@ -144,8 +147,8 @@ class DrafterSubject:
         """Memory rows of a text, and the state that enters the first reused layer."""
         target = self.teacher.run(torch.tensor([ids]), torch.arange(len(ids))[None], None)
         source = target.last_hidden[0] if self._reads_last_hidden else target.kv[0]
-        memory = torch.empty(len(ids), 0) if self._rows is None else self._rows(source)
-        return memory.float().numpy(), None if target.state is None else target.state[0].float().numpy()
+        memory = np.empty((len(ids), 0), np.float32) if self._rows is None else self._rows(source.float().numpy())
+        return memory, None if target.state is None else target.state[0].float().numpy()
 
     def _replay(self, ids: Sequence[int], prompt: int, memory: Rows, state: Rows | None, shape: Shape) -> Acceptance:
         drafter = self._new_state()

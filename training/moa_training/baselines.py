@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 from moa_shared.drafter import DrafterConfig
-from moa_shared.drafter.baseline import layer_names
 from moa_shared.drafter.config import EAGLE2
 from moa_shared.drafter.layers import DecoderLayer, RMSNorm, Rotary, attend, rotate
+from moa_shared.drafter.shapes import layer_names
 from torch import nn
 
 from moa_training.objective.blocks import Blocks

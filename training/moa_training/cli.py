@@ -134,6 +134,8 @@ def fit(config: Path) -> None:
 @click.option("--unguarded", is_flag=True, help="Text written alone may go round in loops, which the client bars.")
 @click.option("--task-tokens", type=click.IntRange(0), default=0, show_default="not checked",
               help="Check results of answers cut and continued to so many tokens; GSM8K needs 320.")  # fmt: skip
+@click.option("--drafter-weights", type=click.Choice(["int8", "float32"]), default="int8", show_default=True,
+              help="Of both halves of the drafter: as devices compute, or a reference.")  # fmt: skip
 @_THREADS
 def evaluate(
     checkpoint: str,
@@ -153,6 +155,7 @@ def evaluate(
     alone: int,
     unguarded: bool,
     task_tokens: int,
+    drafter_weights: str,
     threads: int,
 ) -> None:
     """Acceptance of CHECKPOINT on QUESTIONS: tokens per target forward, by category and by position; and
@@ -181,6 +184,7 @@ def evaluate(
         standalone_tokens=alone,
         task_tokens=task_tokens,
         guarded=not unguarded,
+        drafter_weights=drafter_weights,
     )
     result = measure(checkpoint, questions, options, make_progress())
     text = json.dumps(result.to_json(), indent=1)

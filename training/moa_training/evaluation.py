@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from moa_kernels import set_threads
 from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import DataError, MismatchError
-from moa_shared.models import ModelFiles, load_tokenizer, resolve
+from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.progress import Progress
 from moa_shared.shipped import SHIPPED_DRAFTERS, require_shipped_drafter
 
@@ -36,6 +37,8 @@ class EvaluationOptions:
         more_nodes: sizes of further trees of the same depth and breadth.
         copies: trees merge what the conversation suggests.
         longest_prompt: questions with longer prompts are left out.
+        dtype: of the target.
+        drafter_weights: of both halves of the drafter, int8 or float32.
         standalone_tokens: written alone behind each cut; 0: not measured.
         guarded: text written alone repeats no run of tokens, as in the client.
         task_tokens: longest answer, the part before the cut included, whose result is checked; 0: not measured. A
@@ -49,6 +52,7 @@ class EvaluationOptions:
     tree: TreeShape = TreeShape(depth=5, breadth=6, nodes=24)  # noqa: RUF009
     longest_prompt: int = 1024
     dtype: torch.dtype = torch.bfloat16
+    drafter_weights: str = "int8"
     threads: int = 1
     standalone_tokens: int = 96
     more_nodes: tuple[int, ...] = ()
@@ -166,6 +170,7 @@ def evaluate(name: str, questions_path: Path, options: EvaluationOptions, progre
     Raises:
         DataError: no questions, or none with a result where results are to be checked.
     """
+    set_threads(options.threads)
     if options.threads:
         torch.set_num_threads(options.threads)
     files = resolve(options.target, progress=progress)
@@ -182,7 +187,9 @@ def evaluate(name: str, questions_path: Path, options: EvaluationOptions, progre
     shapes = [Shape(0)]  # plain steps
     subject: Subject = LookupSubject(teacher)
     if checkpoint is not None:
-        subject = DrafterSubject(checkpoint, teacher, options.dtype, guarded=options.guarded)
+        subject = DrafterSubject(
+            checkpoint, teacher, WeightReader(files), options.drafter_weights, guarded=options.guarded
+        )
         shapes = [Shape(options.chain), *(Shape(tree.nodes, tree, options.copies) for tree in options.trees)]
     elif name == LOOKUP:
         shapes = [Shape(options.chain)]

@@ -13,7 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
 import torch
+from moa_shared.bfloat16 import round_to_bfloat16
 from moa_shared.drafter import DrafterConfig, load_checkpoint, save_checkpoint
 from moa_shared.drafter.config import EAGLE2, MOA
 from moa_shared.errors import ConfigError, MismatchError
@@ -195,9 +197,11 @@ class Run:
         path = output / DRAFTER
         if not self.accelerator.is_main_process:
             return path
-        tensors = {name: master.detach().cpu().to(torch.bfloat16) for name, master in self.masters.masters.items()}
+        tensors: dict[str, npt.NDArray[Any]] = {
+            name: round_to_bfloat16(master.detach().cpu().numpy()) for name, master in self.masters.masters.items()
+        }
         if self.draft_ids is not None:
-            tensors["draft_ids"] = self.draft_ids
+            tensors["draft_ids"] = self.draft_ids.numpy()
         save_checkpoint(path, self.config, tensors)
         draw_curves(output)
         write_card(output, self.settings, self.config, self.files, self.position, len(self.rows))
@@ -248,7 +252,8 @@ class Run:
                     hint="Set it to the drafter's own.",
                 )
             self.config = begun.config
-            return begun.tensors.get("draft_ids"), {name: tensor.float() for name, tensor in begun.tensors.items()}
+            tensors = begun.torch_tensors()
+            return tensors.pop("draft_ids", None), tensors
         draft_ids = None
         if self.config.draft_vocab:
             draft_ids, covered = choose_draft_ids(self.rows, self.config.draft_vocab, self.config.vocab_size)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 from moa_shared.drafter import DrafterConfig, fresh_tensors
-from moa_shared.drafter.baseline import layer_names
 from moa_shared.drafter.config import MOA
+from moa_shared.drafter.shapes import layer_names
 from moa_shared.errors import ConfigError
 
 from moa_training.layer_memory import FastDrafter
@@ -34,7 +34,9 @@ def starting_tensors(
     Raises:
         ConfigError: the sizes of self- or cross-attention are not those of the target's layers.
     """
-    tensors = fresh_tensors(config, seed, draft_ids, norms_near_zero=norms_near_zero)
+    ids = None if draft_ids is None else draft_ids.numpy()
+    fresh = fresh_tensors(config, seed, ids, norms_near_zero=norms_near_zero)
+    tensors = {name: torch.from_numpy(value) for name, value in fresh.items()}
     if not warm:
         return tensors
     for name, layer in _sources(config).items():

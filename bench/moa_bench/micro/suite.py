@@ -162,7 +162,7 @@ def _measure_forwards(bench: Bench, dtype: torch.dtype) -> None:
     with bench.section("Loading the target twice"):
         target = Target(load_target_model(bench.files, dtype))
         bare = load_target_model(bench.files, dtype)
-        encode = target.over_arrays(bench.drafter.checkpoint.rows(dtype))
+        encode = target.over_arrays(bench.drafter.checkpoint.torch_rows(dtype))
     prefix = bench.prompt(question_of(bench.tokenizer, effort.prefix_tokens))
     with bench.section("Verification"):
         bench.result["prefix_tokens"] = len(prefix)
@@ -174,7 +174,6 @@ def _measure_forwards(bench: Bench, dtype: torch.dtype) -> None:
 
 def _measure_drafting(bench: Bench, dtype: torch.dtype) -> None:
     """In int8, the client program's default, beside forwards of the target in `dtype`."""
-    import torch
     from moa_server.target import Target
     from moa_shared.models import load_target_model
 
@@ -182,7 +181,7 @@ def _measure_drafting(bench: Bench, dtype: torch.dtype) -> None:
 
     with bench.section("Drafting"):
         target = Target(load_target_model(bench.files, dtype))
-        decoder = load_decoder(bench.files, bench.drafter, torch.int8)
+        decoder = load_decoder(bench.files, bench.drafter)
         effort = bench.effort
         bench.result["drafting"] = measure_drafting(target, decoder, effort.prefix_tokens, 5 * effort.repeats)
 

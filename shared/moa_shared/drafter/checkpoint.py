@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from moa_kernels import KernelError
 
 from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.drafter.arithmetic import INT8, Rows
@@ -63,13 +64,15 @@ class Checkpoint:
         """
         if self.config.kind != MOA:
             return lambda hidden: hidden[:, : self.config.memory_width]
-        encoder = KernelEncoder(self.config, ArrayWeights(self.tensors), weights)
+        with _computable():
+            encoder = KernelEncoder(self.config, ArrayWeights(self.tensors), weights)
         return encoder.project if self.config.reads_last_hidden else encoder.encode
 
     def states(self, target: Weights, weights: str = INT8) -> NewState:
         """What makes a conversation's drafter, of any kind; arguments and errors as of `decoder`."""
         if self.config.kind != MOA:
-            baseline = BaselineDecoder(self.config, ArrayWeights(self.tensors), target, weights)
+            with _computable():
+                baseline = BaselineDecoder(self.config, ArrayWeights(self.tensors), target, weights)
             return lambda: BaselineState(baseline)
         decoder = self.decoder(target, weights)
         return lambda: DraftState(decoder)
@@ -83,15 +86,22 @@ class Checkpoint:
 
         Raises:
             ConfigError: other weights.
-            ModelSourceError: a part of the target is missing, or does not fit.
+            ModelSourceError: a part of the target is missing, or does not fit, or cannot be computed with.
         """
-        return DraftDecoder(self.config, ArrayWeights(self.tensors), target, weights)
+        with _computable():
+            return DraftDecoder(self.config, ArrayWeights(self.tensors), target, weights)
+
+    def torch_tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors for training."""
+        import torch
+
+        return {name: torch.from_numpy(tensor) for name, tensor in self.tensors.items()}
 
     def encoder(self, dtype: torch.dtype) -> MemoryEncoder:
         """The server's half in torch."""
         from moa_shared.drafter.encoder import load_encoder
 
-        return load_encoder(self.config, self.tensors, dtype)
+        return load_encoder(self.config, self.torch_tensors(), dtype)
 
     def torch_rows(
         self, dtype: torch.dtype, device: torch.device | None = None
@@ -101,6 +111,14 @@ class Checkpoint:
             return lambda hidden: hidden[:, : self.config.memory_width]
         encoder = self.encoder(dtype).to(device)
         return encoder.project if self.config.reads_last_hidden else encoder.encode
+
+
+@contextlib.contextmanager
+def _computable() -> Iterator[None]:
+    try:
+        yield
+    except KernelError as error:
+        raise ModelSourceError(f"No drafts can be computed with these weights. {error}") from error
 
 
 def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoint:
@@ -165,7 +183,9 @@ def _check(path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[
             raise CheckpointError(f"The drafter checkpoint {path} lacks the tensor {name}.")
         tensor = tensors[name]
         if tensor.shape != shape:
-            raise CheckpointError(f"In the drafter checkpoint {path} {name} has shape {tensor.shape}, expected {shape}.")
+            raise CheckpointError(
+                f"In the drafter checkpoint {path} {name} has shape {tensor.shape}, expected {shape}."
+            )
         if name != "draft_ids" and not _is_finite(tensor):
             raise CheckpointError(f"In the drafter checkpoint {path} {name} holds values that are no numbers.")
     extra = sorted(set(tensors) - set(shapes))

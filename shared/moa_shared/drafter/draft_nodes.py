@@ -97,7 +97,9 @@ class DraftNodes:
 
     def visible(self, first: int) -> Visible:
         """What the nodes from `first` on see of the nodes: their ancestors and themselves."""
-        seen, tail, starts = [], [], [0]
+        seen: list[int] = []
+        tail: list[int] = []
+        starts = [0]
         for node in range(first, len(self)):
             path = []
             while node >= self.trunk:

@@ -7,9 +7,7 @@ projections (arXiv 2410.03804, section 4). State: weights only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -67,14 +65,14 @@ class MemoryEncoder(nn.Module):
         return self.project(self.forward(kv))
 
 
-def load_encoder(config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]], dtype: torch.dtype) -> MemoryEncoder:
+def load_encoder(config: DrafterConfig, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> MemoryEncoder:
     """The encoder of a checkpoint's tensors, frozen."""
     names = {name: name for name in tensors if name.startswith(("layer_self_attention.", "Ekv2E."))}
     names["memory_norm.weight"] = "cross_attention.input_layernorm.weight"
     names["memory_keys.weight"] = "cross_attention.self_attn.k_proj.weight"
     names["memory_values.weight"] = "cross_attention.self_attn.v_proj.weight"
     encoder = MemoryEncoder(config)
-    encoder.load_state_dict({ours: torch.from_numpy(tensors[theirs]) for ours, theirs in names.items()})
+    encoder.load_state_dict({ours: tensors[theirs] for ours, theirs in names.items()})
     encoder = encoder.to(dtype).eval().requires_grad_(False)
     pack_linears(encoder)
     return encoder

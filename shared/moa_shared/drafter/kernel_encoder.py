@@ -49,7 +49,9 @@ class KernelEncoder:
 
     def memory(self, kv: Rows) -> Rows:
         """[tokens, hidden size], of keys and values [tokens, layers, KV width] (interleaved by KV head)."""
-        parts = [self._to_hidden(self._mean_over_layers(kv[start : start + _BATCH])) for start in range(0, len(kv), _BATCH)]
+        parts = [
+            self._to_hidden(self._mean_over_layers(kv[start : start + _BATCH])) for start in range(0, len(kv), _BATCH)
+        ]
         return np.concatenate(parts)
 
     def project(self, memory: Rows) -> Rows:
@@ -71,9 +73,7 @@ class KernelEncoder:
             self._caches.append(stack.new_cache(half=False))
         numbers = np.arange(layers, dtype=np.int32)
         everything, no_tails = np.full(layers, layers, np.int32), np.zeros(layers + 1, np.int32)
-        segments = [
-            Segment(cache, 0, numbers, everything, no_tails, numbers[:0]) for cache in self._caches[:tokens]
-        ]
+        segments = [Segment(cache, 0, numbers, everything, no_tails, numbers[:0]) for cache in self._caches[:tokens]]
         out, _ = stack.run(kv.reshape(tokens * layers, width), segments)
         mean: Rows = out.reshape(tokens, layers, width).mean(axis=1)
         return mean

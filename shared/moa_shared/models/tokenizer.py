@@ -25,7 +25,7 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models.files import ModelFiles
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_CORRUPT = "The file is truncated or corrupt: delete it and fetch or convert the model again."
+_CORRUPT = "The file is truncated or corrupt: delete it and fetch the model again."
 
 
 class Tokenizer:

@@ -43,7 +43,7 @@ HEAD = "lm_head.weight"
 _FLOATS = {"F32": F32, "F16": F16, "BF16": BF16}
 _BLOCKS = {"q4_1": Q4_1, "q8_0": Q8_0}
 _REFETCH = "Fetch the model again."
-_CORRUPT = "The file is truncated or corrupt: delete it and fetch or convert the model again."
+_CORRUPT = "The file is truncated or corrupt: delete it and fetch the model again."
 
 
 @dataclass(frozen=True, slots=True)

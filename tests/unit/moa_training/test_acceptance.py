@@ -12,7 +12,7 @@ from moa_shared.coupling import Sampling, select
 from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, fresh_tensors
 from moa_shared.drafting import CopyGuesser, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.models import ModelFiles, load_target_model
+from moa_shared.models import ModelFiles, WeightReader, load_target_model
 from moa_shared.tree import DraftTree, longest_path
 from moa_training.acceptance import Acceptance, DrafterSubject, LookupSubject, Shape
 from moa_training.drafter_setup import drafter_config
@@ -36,7 +36,13 @@ def checkpoint(files: ModelFiles, reused: int, kind: str = "moa") -> tuple[Check
     config: DrafterConfig = drafter_config(settings, files)
     teacher = Teacher.load(files, reused, torch.float32, torch.device("cpu"))
     ids = torch.arange(60, dtype=torch.int32)
-    return Checkpoint(config, starting_tensors(config, teacher, ids, 0, warm=True), ""), teacher
+    begun = starting_tensors(config, teacher, ids, 1, warm=True)  # of this seed some guesses are right
+    tensors = {name: value.numpy() for name, value in begun.items()}
+    return Checkpoint(config, tensors, ""), teacher
+
+
+def subject_of(files: ModelFiles, reused: int, kind: str = "moa", *, guarded: bool = True) -> DrafterSubject:
+    return DrafterSubject(*checkpoint(files, reused, kind), WeightReader(files), "float32", guarded=guarded)
 
 
 @torch.inference_mode()
@@ -53,7 +59,7 @@ def verify(files: ModelFiles, subject: DrafterSubject, shape: Shape, tokens: int
     while len(ids) < len(PROMPT) + tokens:
         drafter, newest = subject._new_state(), len(ids) - 1
         drafter.extend(ids)
-        drafter.append_memory(0, subject._rows(torch.from_numpy(cache.lsa_input(0, newest))).numpy())
+        drafter.append_memory(0, subject._rows(cache.lsa_input(0, newest)))
         if layer is not None:
             drafter.append_reused_state(0, np.concatenate([state for state in states if state is not None]))
         if shape.tree is None:
@@ -76,7 +82,7 @@ def verify(files: ModelFiles, subject: DrafterSubject, shape: Shape, tokens: int
 @pytest.mark.parametrize("reused", [0, 1, 2])
 @pytest.mark.parametrize("shape", SHAPES, ids=["chain", "tree"])
 def test_the_replay_counts_what_the_real_verifier_accepts(files: ModelFiles, reused: int, shape: Shape) -> None:
-    subject = DrafterSubject(*checkpoint(files, reused), torch.float32)
+    subject = subject_of(files, reused)
     answer, expected = verify(files, subject, shape, 40)
     (got,) = subject.replay(PROMPT, answer[:40], [shape])
     assert got.forwards == expected.forwards
@@ -85,7 +91,7 @@ def test_the_replay_counts_what_the_real_verifier_accepts(files: ModelFiles, reu
 
 
 def test_an_oracle_is_accepted_whole_and_a_liar_never(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = DrafterSubject(*checkpoint(files, 0), torch.float32)
+    subject = subject_of(files, 0)
     answer = random.Random(2).choices(range(5, 90), k=21)
 
     def oracle(drafter: DraftState, shape: Shape, room: int, _: CopyGuesser | None) -> DraftTree:
@@ -136,12 +142,11 @@ def test_lookup_is_accepted_where_the_answer_repeats_the_question(files: ModelFi
 @pytest.mark.parametrize("kind", ["eagle2", "independent"])
 def test_baselines_guess_from_what_a_client_holds(files: ModelFiles, kind: str, shape: Shape) -> None:
     """A replay tells features bit by bit; a drafter that is told all at once guesses the same."""
-    drafter, teacher = checkpoint(files, 0, kind)
-    subject = DrafterSubject(drafter, teacher, torch.float32)
+    subject = subject_of(files, 0, kind)
     answer = random.Random(3).choices(range(5, 90), k=25)
     (got,) = subject.replay(PROMPT, answer, [shape])
     ids, expected, newest = [*PROMPT, *answer], Acceptance(), len(PROMPT)
-    hidden = teacher.run(torch.tensor([ids]), torch.arange(len(ids))[None], None).last_hidden[0].numpy()
+    hidden = subject.teacher.run(torch.tensor([ids]), torch.arange(len(ids))[None], None).last_hidden[0].numpy()
     while newest + 1 < len(ids):
         state = subject._new_state()
         state.extend(ids[: newest + 1])

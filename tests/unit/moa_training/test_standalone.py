@@ -11,7 +11,7 @@ from moa_shared.models import ModelFiles
 from moa_training.acceptance import DrafterSubject
 from moa_training.standalone import StandaloneQuality, repeated_share, standalone_quality
 
-from tests.unit.moa_training.test_acceptance import checkpoint
+from tests.unit.moa_training.test_acceptance import subject_of
 
 PROMPT = random.Random(1).choices(range(5, 90), k=9)
 ANSWER = random.Random(3).choices(range(5, 90), k=40)
@@ -24,7 +24,7 @@ def test_repetition_is_the_share_of_grams_seen_before() -> None:
 
 
 def test_who_writes_the_targets_own_words_agrees(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = DrafterSubject(*checkpoint(files, 1), torch.float32)
+    subject = subject_of(files, 1)
     monkeypatch.setattr(DrafterSubject, "write", lambda *_, **__: ANSWER[8:24])
     means = standalone_quality(subject, PROMPT, ANSWER, 8, 16).means
     assert means["agreement_8"] == means["agreement_16"] == 1.0
@@ -36,7 +36,7 @@ def test_who_writes_the_targets_own_words_agrees(files: ModelFiles, monkeypatch:
 
 
 def test_likelihood_is_the_targets(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = DrafterSubject(*checkpoint(files, 0), torch.float32)
+    subject = subject_of(files, 0)
     written = ANSWER[8:18]
     monkeypatch.setattr(DrafterSubject, "write", lambda *_, **__: written)
     means = standalone_quality(subject, PROMPT, ANSWER, 8, 10).means
@@ -55,11 +55,10 @@ def test_a_drafter_repeats_no_run_unless_it_may(
 ) -> None:
     run = 2  # what an untrained drafter repeats within 60 tokens
     monkeypatch.setattr("moa_training.acceptance.barred_after", partial(barred_after, run=run))
-    made = checkpoint(files, reused)
     known = [*PROMPT, *ANSWER[:8]]
-    free = DrafterSubject(*made, torch.float32, guarded=False).write(known, 60)
+    free = subject_of(files, reused, guarded=False).write(known, 60)
     assert len(set(pairwise(free))) < 59
-    written = DrafterSubject(*made, torch.float32).write(known, 60)
+    written = subject_of(files, reused).write(known, 60)
     runs = list(pairwise(written))
     assert len(set(runs)) == len(runs)
     same = next(at for at in range(60) if written[at] != free[at])
@@ -68,7 +67,7 @@ def test_a_drafter_repeats_no_run_unless_it_may(
 
 @pytest.mark.parametrize("reused", [0, 2])
 def test_a_drafter_writes_as_long_as_it_is_asked_to(files: ModelFiles, reused: int) -> None:
-    subject = DrafterSubject(*checkpoint(files, reused), torch.float32)
+    subject = subject_of(files, reused)
     quality = standalone_quality(subject, PROMPT, ANSWER, 8, 30)
     assert quality.questions == 1
     assert set(quality.means) >= {"agreement_8", "agreement_16", "repeated", "log_likelihood"}
@@ -79,7 +78,7 @@ def test_a_drafter_writes_as_long_as_it_is_asked_to(files: ModelFiles, reused: i
 def test_what_is_written_without_memory_depends_on_the_tokens_alone(
     files: ModelFiles, kind: str, reused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subject = DrafterSubject(*checkpoint(files, reused, kind), torch.float32)
+    subject = subject_of(files, reused, kind)
     cold, warm = subject.write(PROMPT, 20, memory=False), subject.write(PROMPT, 20)
     assert (cold == warm) == (kind == "independent")
     monkeypatch.setattr(subject, "_read", None)  # the target is not asked

@@ -83,7 +83,8 @@ class GgufHeader:
 
     def real(self, key: str) -> float | None:
         """A number of the metadata; None where there is none."""
-        return self._get(key, float)
+        value = self._get(key, (float, int))
+        return None if value is None else float(value)
 
     def texts(self, key: str) -> list[str]:
         """An array of strings; empty where there is none."""
@@ -106,11 +107,12 @@ class GgufHeader:
             )
         return value
 
-    def _get(self, key: str, kind: type[Value]) -> Value | None:
+    def _get(self, key: str, kind: type[Value] | tuple[type[Value], ...]) -> Value | None:
         value = self.metadata.get(key)
         if value is not None and not isinstance(value, kind):
+            expected = kind.__name__ if isinstance(kind, type) else "a number"
             raise ModelSourceError(
-                f"The GGUF file {self.path} says {key} = {str(value)[:40]!r}, expected {kind.__name__}.",
+                f"The GGUF file {self.path} says {key} = {str(value)[:40]!r}, expected {expected}.",
                 hint=DAMAGED,
             )
         return value

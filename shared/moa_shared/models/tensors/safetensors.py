@@ -24,7 +24,7 @@ _METADATA = "__metadata__"
 _MOST_HEADER = 100_000_000  # bytes; the format's own bound
 _SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 _CODES = {"float32": "F32", "float16": "F16", "uint8": "U8", "int8": "I8", "int32": "I32", "uint16": "BF16"}
-_CORRUPT = "The file is truncated or corrupt: delete it and fetch or convert the model again."
+_CORRUPT = "The file is truncated or corrupt: delete it and fetch the model again."
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from tests.unit.moa_shared.drafter.decoders import ODD as CONFIG
 from tests.unit.moa_shared.drafter.decoders import target_arrays
 
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "drafter.safetensors"
@@ -111,9 +112,7 @@ def test_wrong_tensors_are_named(tmp_path: Path) -> None:
 def test_draft_ids_outside_the_vocabulary_are_refused(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, draft_vocab=2)
     with pytest.raises(CheckpointError, match="draft ids outside"):
-        save_checkpoint(
-            tmp_path / "x.safetensors", config, fresh_tensors(config, 0, np.array([0, 30], np.int32))
-        )
+        save_checkpoint(tmp_path / "x.safetensors", config, fresh_tensors(config, 0, np.array([0, 30], np.int32)))
 
 
 def test_a_configuration_that_cannot_be_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, fresh_tensors
+from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, DraftState, fresh_tensors
 from moa_shared.errors import InternalError
 from moa_training.objective.blocks import Blocks, build_blocks
 from moa_training.objective.network import Activations, TrainingDrafter
@@ -66,10 +66,10 @@ def activations(tokens: torch.Tensor, reused_layers: int) -> Activations:
 def make_checkpoint(reused_layers: int) -> Checkpoint:
     config = dataclasses.replace(CONFIG, reused_layers=reused_layers, output_norm=reused_layers == 0)
     tensors = fresh_tensors(config, seed=6)
-    generator = torch.Generator().manual_seed(1)
+    generator = np.random.default_rng(1)
     for name in tensors:
         if "norm" in name or name.endswith("bias"):
-            tensors[name] = tensors[name] + 0.3 * torch.randn(tensors[name].shape, generator=generator)
+            tensors[name] += np.float32(0.3) * generator.standard_normal(tensors[name].shape, np.float32)
     return Checkpoint(config, tensors, "")
 
 
@@ -77,17 +77,17 @@ def make_drafter(reused_layers: int, *, inject: bool = False) -> TrainingDrafter
     checkpoint = make_checkpoint(reused_layers)
     reused = list(MODEL.model.layers[4 - reused_layers :])
     drafter = TrainingDrafter(checkpoint.config, reused, MODEL.model.norm, inject_true_state=inject)
-    drafter.load_state_dict(dict(checkpoint.tensors))
+    drafter.load_state_dict(checkpoint.torch_tensors())
     return drafter
 
 
 def draft_at(tokens: list[int], start: int, reused_layers: int, target: Activations) -> torch.Tensor:
     """Logits of the newest token at start + 1 and of each token after it, with memory up to `start`."""
     checkpoint = make_checkpoint(reused_layers)
-    model = make_model()  # the decoder takes the layers over
-    decoder = checkpoint.decoder(
-        torch.float32, EMBEDDINGS, EMBEDDINGS, list(model.model.layers[4 - reused_layers :]), model.model.norm
-    )
+    model = make_model()
+    arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    arrays |= {"model.embed_tokens.weight": EMBEDDINGS.numpy(), "lm_head.weight": EMBEDDINGS.numpy()}
+    decoder = checkpoint.decoder(ArrayWeights(arrays), "float32")
     state = DraftState(decoder)
     state.extend(tokens[: start + 2])
     state.append_memory(0, checkpoint.encoder(torch.float32).encode(target.kv[0, : start + 1]).numpy())

@@ -39,6 +39,9 @@ def test_values_have_the_type_that_is_asked(write_gguf) -> None:
     assert header.integer("llama.block_count") == 2
     assert header.integer("llama.nothing") is None
     assert header.real("llama.rope.freq_base") == 10000.0
+    assert header.real("llama.block_count") == 2.0
+    with pytest.raises(ModelSourceError, match=r"says general\.name = 'tiny', expected a number"):
+        header.real("general.name")
     with pytest.raises(ModelSourceError, match=r"says llama\.block_count = '2', expected str"):
         header.text("llama.block_count")
     with pytest.raises(ModelSourceError, match=r"says no llama\.expert_count"):

@@ -1,0 +1,118 @@
+// Sixteen floats in four NEON registers; integer products by the dot product of ARMv8.2.
+#pragma once
+#include <arm_neon.h>
+
+typedef struct { float32x4_t q[4]; } vec;
+#define ROWS_MOST 4
+#define TILES_MOST 1
+#define QUERIES_MOST 3
+#define VALUES_WIDE 1
+#define V_EACH(expression) ((vec){{expression(0), expression(1), expression(2), expression(3)}})
+
+INLINE vec v_load(const float *p) {
+#define E(i) vld1q_f32(p + 4 * (i))
+    return V_EACH(E);
+#undef E
+}
+INLINE void v_store(float *p, vec a) { UNROLL for (int i = 0; i < 4; i++) vst1q_f32(p + 4 * i, a.q[i]); }
+INLINE vec v_set(float a) { float32x4_t four = vdupq_n_f32(a); return (vec){{four, four, four, four}}; }
+#define V_TWO(name, function)                \
+    INLINE vec name(vec a, vec b) {          \
+        return (vec){{function(a.q[0], b.q[0]), function(a.q[1], b.q[1]), \
+                      function(a.q[2], b.q[2]), function(a.q[3], b.q[3])}}; \
+    }
+V_TWO(v_add, vaddq_f32)
+V_TWO(v_sub, vsubq_f32)
+V_TWO(v_mul, vmulq_f32)
+V_TWO(v_div, vdivq_f32)
+V_TWO(v_max, vmaxq_f32)
+#define E(i) vabsq_f32(a.q[i])
+INLINE vec v_abs(vec a) { return V_EACH(E); }
+#undef E
+#define E(i) vrndnq_f32(a.q[i])
+INLINE vec v_round(vec a) { return V_EACH(E); }
+#undef E
+#define E(i) vfmaq_f32(c.q[i], a.q[i], b.q[i])
+INLINE vec v_fma(vec a, vec b, vec c) { return V_EACH(E); }  // a b + c
+#undef E
+#define E(i) vfmsq_f32(c.q[i], a.q[i], b.q[i])
+INLINE vec v_fnma(vec a, vec b, vec c) { return V_EACH(E); }  // c - a b
+#undef E
+#define E(i) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * (i))))
+INLINE vec v_load_half(const uint16_t *p) { return V_EACH(E); }
+#undef E
+INLINE void v_store_half(uint16_t *p, vec a) {
+    UNROLL for (int i = 0; i < 4; i++) vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(a.q[i])));
+}
+#define E(i) vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtnq_s32_f32(n.q[i]), vdupq_n_s32(127)), 23))
+INLINE vec v_power_of_two(vec n) { return V_EACH(E); }  // of whole numbers from -126 to 127
+#undef E
+#define E(i) vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a.q[i]), vcgeq_f32(x.q[i], vdupq_n_f32(limit))))
+INLINE vec v_zero_below(vec a, vec x, float limit) { return V_EACH(E); }  // a where x >= limit, else 0
+#undef E
+
+// Over the lanes, in the one order that all instruction sets share: halves onto each other.
+INLINE float v_sum(vec a) {
+    float32x4_t four = vaddq_f32(vaddq_f32(a.q[0], a.q[2]), vaddq_f32(a.q[1], a.q[3]));
+    float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+    return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+}
+INLINE float v_maximum(vec a) {
+    return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.q[0], a.q[2]), vmaxq_f32(a.q[1], a.q[3])));
+}
+
+INLINE void v_store_int8(int8_t *p, vec a) {
+    int16x8_t low = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(a.q[0])), vqmovn_s32(vcvtnq_s32_f32(a.q[1])));
+    int16x8_t high = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(a.q[2])), vqmovn_s32(vcvtnq_s32_f32(a.q[3])));
+    vst1q_s8(p, vcombine_s8(vqmovn_s16(low), vqmovn_s16(high)));
+}
+INLINE int sum_int8(const int8_t *p) {  // of 32
+    return vaddlvq_s8(vld1q_s8(p)) + vaddlvq_s8(vld1q_s8(p + 16));
+}
+
+INLINE int8x16_t four_inputs(const int8_t *p) {
+    int32_t four;
+    memcpy(&four, p, 4);
+    return vreinterpretq_s8_s32(vdupq_n_s32(four));
+}
+
+INLINE void sums_to_floats(int rows, int32x4_t sum[ROWS_MOST][4], vec *sums) {
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int i = 0; i < 4; i++) sums[r].q[i] = vcvtq_f32_s32(sum[r][i]);
+}
+
+// Sums over a group of 32 inputs for one tile of 16 outputs and `rows` rows of activations.
+INLINE void dot_q4(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs, long stride,
+                   const int32_t *totals, long totals_stride, vec sums[TILES_MOST][ROWS_MOST]) {
+    const uint8x16_t low = vdupq_n_u8(15);
+    int32x4_t sum[ROWS_MOST][4];
+    (void)tiles, (void)tile_stride, (void)totals, (void)totals_stride;
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int i = 0; i < 4; i++) sum[r][i] = vdupq_n_s32(0);
+    for (int j = 0; j < 4; j++)
+        UNROLL for (int i = 0; i < 4; i++) {
+            uint8x16_t both = vld1q_u8(weights + 64 * j + 16 * i);
+            int8x16_t first = vreinterpretq_s8_u8(vandq_u8(both, low));
+            int8x16_t second = vreinterpretq_s8_u8(vshrq_n_u8(both, 4));
+            UNROLL for (int r = 0; r < rows; r++) {
+                const int8_t *eight = inputs + r * stride + 8 * j;
+                sum[r][i] = vdotq_s32(vdotq_s32(sum[r][i], first, four_inputs(eight)), second, four_inputs(eight + 4));
+            }
+        }
+    sums_to_floats(rows, sum, sums[0]);
+}
+
+INLINE void dot_q8(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs, long stride,
+                   const int32_t *totals, long totals_stride, vec sums[TILES_MOST][ROWS_MOST]) {
+    int32x4_t sum[ROWS_MOST][4];
+    (void)tiles, (void)tile_stride, (void)totals, (void)totals_stride;
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int i = 0; i < 4; i++) sum[r][i] = vdupq_n_s32(0);
+    for (int j = 0; j < 8; j++)
+        UNROLL for (int i = 0; i < 4; i++) {
+            int8x16_t bytes = vreinterpretq_s8_u8(vld1q_u8(weights + 64 * j + 16 * i));
+            UNROLL for (int r = 0; r < rows; r++)
+                sum[r][i] = vdotq_s32(sum[r][i], bytes, four_inputs(inputs + r * stride + 4 * j));
+        }
+    sums_to_floats(rows, sum, sums[0]);
+}
