@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from moa_server.target import KVCache, Request, Target
 from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError, TreeError
 from transformers import PreTrainedModel
 
@@ -211,3 +212,86 @@ def test_llama3_rotary_scaling_is_computed(make_target) -> None:
     output = target.prefill(target.new_cache(), PREFIX, chunk_tokens=3)
     np.testing.assert_allclose(output.logits[0], expected[-1], **CLOSE)
     assert not torch.allclose(plain, expected, atol=1e-3)
+
+
+# ---------------------------------------------------------------- several conversations
+
+
+def test_a_forward_for_several_conversations_gives_each_its_own(make_target, family: str) -> None:
+    model, target = tiny_model(family), make_target(family)
+    texts = [[5, 17, 3, 88], [], [41, 2]]
+    caches = [target.new_cache() for _ in texts]
+    for cache, text in zip(caches, texts, strict=True):
+        if text:
+            target.forward(cache, text)
+    outputs = target.forward_all(
+        [
+            Request(caches[0], TREE_TOKENS, TREE, range(len(TREE))),
+            Request(caches[1], PREFIX, None, [6], state_layer=2),
+            Request(caches[2], [7], None, [0], state_layer=1),
+        ]
+    )
+    for node in range(len(TREE)):
+        path = [TREE_TOKENS[step] for step in path_to(TREE, node)]
+        np.testing.assert_allclose(outputs[0].logits[node], bare(model, [*texts[0], *path])[0][-1], **CLOSE)
+    np.testing.assert_allclose(outputs[1].logits[0], bare(model, PREFIX)[0][-1], **CLOSE)
+    np.testing.assert_allclose(outputs[2].logits[0], bare(model, [41, 2, 7])[0][-1], **CLOSE)
+    with torch.no_grad():
+        states = [model(torch.tensor([text]), output_hidden_states=True).hidden_states for text in (PREFIX, [41, 2, 7])]
+    assert outputs[0].state is None
+    np.testing.assert_allclose(outputs[1].state, states[0][2][0], **CLOSE)
+    np.testing.assert_allclose(outputs[2].state, states[1][1][0][-1:], **CLOSE)
+    assert [cache.length for cache in caches] == [14, 7, 3]
+
+
+def test_one_bad_request_harms_no_conversation(make_target) -> None:
+    target = make_target()
+    caches = [target.new_cache(), target.new_cache()]
+    for cache in caches:
+        target.forward(cache, PREFIX)
+    with pytest.raises(TokenRangeError, match="97 is outside"):
+        target.forward_all([Request(caches[0], [1], None, [0]), Request(caches[1], [97], None, [0])])
+    with pytest.raises(InternalError, match="same cache twice"):
+        target.forward_all([Request(caches[0], [1], None, [0]), Request(caches[0], [2], None, [0])])
+    assert_unharmed(target, caches)
+
+
+def test_a_cache_that_cannot_grow_harms_no_conversation(make_target, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = make_target()
+    caches = [target.new_cache(), target.new_cache()]
+    for cache in caches:
+        target.forward(cache, PREFIX)
+
+    def no_memory(rows: int) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(caches[1], "reserve", no_memory)
+        with pytest.raises(MemoryError):
+            target.forward_all([Request(cache, TREE_TOKENS, TREE, [0]) for cache in caches])
+    assert_unharmed(target, caches)
+
+
+def assert_unharmed(target: Target, caches: list[KVCache]) -> None:
+    expected, _ = bare(tiny_model(), [*PREFIX, 9])
+    for cache in caches:
+        assert cache.length == len(PREFIX)
+        np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
+
+
+def test_a_tree_must_be_cut_before_its_conversation_goes_on(make_target) -> None:
+    target = make_target()
+    cache = target.new_cache()
+    target.forward(cache, TREE_TOKENS, TREE)
+    with pytest.raises(InternalError, match="not cut to a path"):
+        target.forward(cache, [1])
+    cache.keep([0, 1])
+    expected, _ = bare(tiny_model(), [TREE_TOKENS[0], TREE_TOKENS[1], 1])
+    np.testing.assert_allclose(target.forward(cache, [1]).logits[-1], expected[-1], **CLOSE)
+
+
+def test_the_final_norm_is_the_one_before_the_head(make_target, family: str) -> None:
+    target = make_target(family)
+    output = target.forward(target.new_cache(), PREFIX, want_state_layer=target.layer_count)
+    assert output.state is not None
+    np.testing.assert_allclose(target.normed(output.state), output.hidden, **CLOSE)
