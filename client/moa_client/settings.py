@@ -41,7 +41,7 @@ class ClientSettings(SettingsBase):
     stop: tuple[str, ...] = ()
     system: str | None = None
     codec: Literal["bf16", "int8", "int4"] = "int4"  # no loss of acceptance was measured
-    # int8 takes a third of float32's time a draft step and loses no acceptance (docs/adr/0009-drafting.md)
+    # a fifth to a quarter of the time of float32 a draft step (docs/adr/0009-drafting.md)
     dtype: Literal["int8", "float32"] = "int8"
     copies: bool = True  # trees of 24 nodes accept a third more with what is copied from the conversation
     threads: int = Field(0, ge=0, le=1024)  # 0: as many as there are cores
