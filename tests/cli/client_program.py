@@ -93,7 +93,7 @@ def serving(folder: Path, model: Path, drafter: Path, port: int = 0) -> Iterator
     ready, log = folder / "ready", folder / "log"
     ready.unlink(missing_ok=True)
     command = [sys.executable, "-m", "moa_server.cli", "serve", str(model), "--port", str(port), "--threads", "1"]
-    command += ["--dtype", "float32", "--drafter", str(drafter), "--ready-file", str(ready)]
+    command += ["--execution", "float32", "--drafter", str(drafter), "--ready-file", str(ready)]
     environment = ENVIRONMENT | {"MOA_CACHE_DIR": str(folder / "cache")}
     with log.open("wb") as out, subprocess.Popen(command, env=environment, stdout=out, stderr=out) as process:
         try:
