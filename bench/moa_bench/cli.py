@@ -165,6 +165,46 @@ def quality(quick: bool, json_file: Path | None, model: str, questions: Path | N
 
 
 @cli.command()
+@short_option
+@json_option
+@model_option
+@level_option
+@pin_option
+@click.option("--link", default="5G", show_default=True, metavar="NAME", help="The link that is cut.")
+@click.option("--drafter", default="default", show_default=True, help="As of moa-client chat.")
+@click.option("--answers", type=click.IntRange(1), default=200, show_default=True, help="Every second one is sampled.")
+@click.option("--tokens", type=click.IntRange(2), default=64, show_default=True, help="Of an answer, at most.")
+@click.option("--questions", type=click.Path(path_type=Path), help="JSON lines, or a folder of such.  [own ones]")
+def texts(
+    quick: bool,
+    json_file: Path | None,
+    model: str,
+    level: str,
+    pin: bool,
+    link: str,
+    drafter: str,
+    answers: int,
+    tokens: int,
+    questions: Path | None,
+) -> None:
+    """Whole answers over a link that is cut, against the server's own, token by token."""
+    from moa_bench.link.texts import run_texts
+
+    run_texts(
+        model=model,
+        level=level,
+        drafter=drafter,
+        link=link,
+        answers=answers,
+        tokens=tokens,
+        questions=questions,
+        pin=pin,
+        quick=quick,
+        json_file=json_file,
+    )
+
+
+@cli.command()
 @level_option
 @click.option("--positions", type=click.IntRange(min=1), help="Of the texts that are read.  [100000]")
 @click.option("--threads", multiple=True, type=click.IntRange(2, 64), help="Compared with one (repeat).  [2 and 3]")

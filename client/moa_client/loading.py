@@ -69,8 +69,9 @@ def load_device(
         target_id=files.target_id,
         target_fingerprint=bytes.fromhex(files.fingerprint),
         tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
+        execution=served.identity.execution,
     )
-    check_identity(served.identity, identity)
+    check_identity(served.identity, identity, served.drafters)
     drafter: ClientDrafter | None = None
     memory_width = state_width = 0
     if settings.drafter == "lookup":
@@ -81,7 +82,7 @@ def load_device(
         checkpoint = _checkpoint(settings, sources, progress)
         if checkpoint is not None:
             identity.drafter_fingerprint = bytes.fromhex(checkpoint.fingerprint)
-            check_identity(served.identity, identity)
+            check_identity(served.identity, identity, served.drafters)
             drafter = _moa_drafter(checkpoint, files, settings, reads_memory=checkpoint.config.memory_width > 0)
             memory_width = checkpoint.config.memory_width
             state_width = checkpoint.config.hidden_size if checkpoint.config.reused_layers else 0

@@ -7,6 +7,7 @@ is the caller's affair. State: the pages and the number of rows held. Invariant:
 from __future__ import annotations
 
 import ctypes as ct
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -124,7 +125,7 @@ class Cache:
 
     def _check_kept(self, start: int, rows: Sequence[int]) -> None:
         held = self.length - start
-        if any(not 0 <= row < held for row in rows) or any(b <= a for a, b in zip(rows, rows[1:], strict=False)):
+        if any(not 0 <= row < held for row in rows) or any(b <= a for a, b in itertools.pairwise(rows)):
             raise KernelError(f"The rows {list(rows)} cannot be kept of {held}.")
 
     def _c(self) -> CCache:

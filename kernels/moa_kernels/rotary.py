@@ -1,7 +1,7 @@
 """Rotary angles of positions, with the scalings of Llama and Qwen models (transformers' `rope_parameters`).
 
 Sources: RoFormer (arXiv 2104.09864), linear interpolation (arXiv 2306.15595), YaRN (arXiv 2309.00071), Llama 3.1.
-State: a table that grows. Invariant: an angle is rounded as transformers rounds it: frequencies and products in float32.
+State: a table that grows. Invariant: frequencies and products are rounded to float32, as transformers rounds them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def _llama3(plain: npt.NDArray[np.float64], factor: float, parameters: Mapping[s
     wavelengths = 2 * math.pi / plain
     smooth = (original / wavelengths - low) / (high - low)
     between = (1 - smooth) * plain / factor + smooth * plain
-    return np.where(wavelengths < original / high, plain, np.where(wavelengths > original / low, plain / factor, between))
+    return np.where(
+        wavelengths < original / high, plain, np.where(wavelengths > original / low, plain / factor, between)
+    )
 
 
 def _yarn(
@@ -96,8 +98,9 @@ def _yarn(
     attention = parameters.get("attention_factor")
     if attention is None:
         mscale, mscale_all = parameters.get("mscale"), parameters.get("mscale_all_dim")
-        both = mscale and mscale_all
-        attention = scale_of(factor, mscale) / scale_of(factor, mscale_all) if both else scale_of(factor)
+        attention = scale_of(factor)
+        if mscale and mscale_all:
+            attention = scale_of(factor, float(mscale)) / scale_of(factor, float(mscale_all))
     original = float(parameters.get("original_max_position_embeddings") or max_positions)
 
     def dimension(rotations: float) -> float:

@@ -16,8 +16,6 @@ import numpy as np
 import numpy.typing as npt
 from moa_kernels import QuantisedMatrix
 
-from moa_kernels import QuantisedMatrix
-
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.files import ModelFiles
 from moa_shared.models.gguf.header import read_header

@@ -58,7 +58,7 @@ def test_an_engine_that_does_not_start_is_named() -> None:
 
 def test_a_folder_without_llama_cpp_is_refused(tmp_path: Path) -> None:
     files = SimpleNamespace(weights=(Path("model.gguf"),), target_id="A target")
-    with pytest.raises(ConfigError, match="llama.cpp cannot be measured"):
+    with pytest.raises(ConfigError, match=r"llama\.cpp cannot be measured"):
         llama_subject(tmp_path, files)  # type: ignore[arg-type]
 
 
