@@ -34,7 +34,7 @@ class StepBytes:
 
 def step_bytes(files: ModelFiles) -> StepBytes:
     """Of a target."""
-    from moa_shared.models.network import stack_shape
+    from moa_shared.models.layers import stack_shape
     from moa_shared.models.weights import EMBEDDINGS, HEAD, WeightReader
 
     reader = WeightReader(files)
