@@ -10,7 +10,7 @@ KERNEL_SOURCES := $(wildcard kernels/kernel_build.py kernels/moa_kernels/variant
 INSTALLATION := pyproject.toml setup.py constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test check lint proto format bench kernels clean
+.PHONY: help chat test check lint proto format bench kernels sanitize clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -41,6 +41,9 @@ bench: $(VENV)/.dev $(VENV)/.kernels ## Measure forwards, drafting, first token,
 	$(BIN)/moa-bench micro
 
 kernels: $(VENV)/.kernels ## Compile the kernels in place; chat, test and bench do so after a change of a C file
+
+sanitize: $(VENV)/.dev $(VENV)/.kernels ## Run the kernels under the address and undefined-behaviour sanitizers
+	PYTHONPATH=kernels $(BIN)/python kernels/sanitize.py
 
 clean: ## Delete the environment and the compiled kernels
 	rm -rf $(VENV) kernels/moa_kernels/lib

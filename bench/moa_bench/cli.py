@@ -11,6 +11,9 @@ from typing import Any, TypeVar
 import click
 from moa_shared.errors import MoaError
 
+from moa_bench.padding import Padding
+from moa_bench.targets import LEVELS
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -26,9 +29,14 @@ json_option = click.option(
 repeats_option = click.option("--quick", is_flag=True, help="Few repeats: shows that it works, not what it costs.")
 
 
+level_option = click.option(
+    "--level", type=click.Choice(LEVELS), default="int8", show_default=True, help="Arithmetic of the target."
+)
+
+
 def common_options(command: Command) -> Command:
     """Options of the measurements that repeat what they time."""
-    for option in (repeats_option, json_option, model_option, pin_option):
+    for option in (repeats_option, json_option, model_option, level_option, pin_option):
         command = option(command)
     return command
 
@@ -44,24 +52,60 @@ def cli() -> None:
 
 @cli.command()
 @common_options
-def micro(quick: bool, json_file: Path | None, model: str, pin: bool) -> None:
+def micro(quick: bool, json_file: Path | None, model: str, level: str, pin: bool) -> None:
     """What the parts cost: verification, draft step, first token, bytes, start-up; one thread each."""
     from moa_bench.micro.suite import run_micro
 
-    run_micro(model=model, quick=quick, json_file=json_file, pin=pin)
+    run_micro(model=model, quick=quick, json_file=json_file, pin=pin, level=level)
 
 
 @cli.command()
 @common_options
 @click.option("--link", "links", multiple=True, metavar="NAME", help="Only this link (may be repeated), such as 4G.")
 @click.option("--acceptance", "acceptances", multiple=True, type=float, help="Only this one of the oracle, 0 to 1.")
+@click.option(
+    "--drafter", metavar="default|deep|auto|PATH", default="default", show_default=True, help="The real drafter."
+)
+@click.option(
+    "--target-ms",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="T",
+    help="Emulate a larger target: each forward takes so long.",
+)
+@click.option(
+    "--target-row-ms",
+    type=click.FloatRange(min=0),
+    metavar="T",
+    help="And so much for each row more.  [a 50th of --target-ms]",
+)
 def network(
-    quick: bool, json_file: Path | None, model: str, pin: bool, links: tuple[str, ...], acceptances: tuple[float, ...]
+    quick: bool,
+    json_file: Path | None,
+    model: str,
+    level: str,
+    pin: bool,
+    links: tuple[str, ...],
+    acceptances: tuple[float, ...],
+    drafter: str,
+    target_ms: float | None,
+    target_row_ms: float | None,
 ) -> None:
     """Answers over emulated links, against plain streaming over the same link."""
     from moa_bench.link.suite import run_network
 
-    run_network(model=model, quick=quick, json_file=json_file, pin=pin, links=links, acceptances=acceptances)
+    if target_row_ms is not None and target_ms is None:
+        raise click.UsageError("--target-row-ms needs --target-ms.")
+    run_network(
+        model=model,
+        quick=quick,
+        json_file=json_file,
+        pin=pin,
+        level=level,
+        drafter=drafter,
+        padding=Padding.of(target_ms, target_row_ms),
+        links=links,
+        acceptances=acceptances,
+    )
 
 
 @cli.command()
@@ -70,12 +114,92 @@ def network(
 @click.option("--cuts", type=click.IntRange(min=0), help="Cuts of the link.  [200]")
 @click.option("--kills", type=click.IntRange(min=0), help="Kills of the server.  [50]")
 def cut(
-    quick: bool, json_file: Path | None, model: str, pin: bool, link: str, cuts: int | None, kills: int | None
+    quick: bool,
+    json_file: Path | None,
+    model: str,
+    level: str,
+    pin: bool,
+    link: str,
+    cuts: int | None,
+    kills: int | None,
 ) -> None:
     """Answers whose link is cut or reset or whose server is killed: is their text whole, how long do they stall?"""
     from moa_bench.link.cut import run_cut
 
-    run_cut(model=model, quick=quick, json_file=json_file, pin=pin, link=link, cuts=cuts, kills=kills)
+    run_cut(model=model, quick=quick, json_file=json_file, pin=pin, level=level, link=link, cuts=cuts, kills=kills)
+
+
+@cli.command()
+@short_option
+@json_option
+@model_option
+@level_option
+@pin_option
+@click.option("--link", default="5G", show_default=True, metavar="NAME", help="The link that is cut.")
+@click.option("--drafter", default="default", show_default=True, help="As of moa-client chat.")
+@click.option("--answers", type=click.IntRange(1), default=200, show_default=True, help="Every second one is sampled.")
+@click.option("--tokens", type=click.IntRange(2), default=64, show_default=True, help="Of an answer, at most.")
+@click.option("--questions", type=click.Path(path_type=Path), help="JSON lines, or a folder of such.  [own ones]")
+def texts(
+    quick: bool,
+    json_file: Path | None,
+    model: str,
+    level: str,
+    pin: bool,
+    link: str,
+    drafter: str,
+    answers: int,
+    tokens: int,
+    questions: Path | None,
+) -> None:
+    """Whole answers over a link that is cut, against the server's own, token by token."""
+    from moa_bench.link.texts import run_texts
+
+    run_texts(
+        model=model,
+        level=level,
+        drafter=drafter,
+        link=link,
+        answers=answers,
+        tokens=tokens,
+        questions=questions,
+        pin=pin,
+        quick=quick,
+        json_file=json_file,
+    )
+
+
+@cli.command()
+@level_option
+@click.option("--positions", type=click.IntRange(min=1), help="Of the texts that are read.  [100000]")
+@click.option("--threads", multiple=True, type=click.IntRange(2, 64), help="Compared with one (repeat).  [2 and 3]")
+@click.option(
+    "--questions", type=click.Path(path_type=Path), metavar="PATH", help="JSON lines, or a folder of such files."
+)
+@short_option
+@json_option
+@model_option
+def invariance(
+    level: str,
+    positions: int | None,
+    threads: tuple[int, ...],
+    questions: Path | None,
+    quick: bool,
+    json_file: Path | None,
+    model: str,
+) -> None:
+    """Whether a row's bits depend on what is computed with it: chains, trees, chunks, batches, threads, variants."""
+    from moa_bench.invariance.suite import run_invariance
+
+    run_invariance(
+        model=model,
+        level=level,
+        positions=positions,
+        threads=threads,
+        questions=questions,
+        quick=quick,
+        json_file=json_file,
+    )
 
 
 @cli.command()

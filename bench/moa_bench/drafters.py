@@ -9,23 +9,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moa_shared.shipped import shipped_drafter
+from moa_shared.shipped import DEEP_DRAFTER, DEFAULT_DRAFTER, require_shipped_drafter, shipped_drafter
 
 if TYPE_CHECKING:
     from moa_shared.drafter import Checkpoint, DraftDecoder
     from moa_shared.models import ModelFiles
 
+AUTO_DRAFTER = "auto"  # the client's own choice among those that the server gives
 SHIPPED = "shipped"
+NAMED = "named by path"
 UNTRAINED = "untrained"
 UNTRAINED_VOCAB = 16_384  # covers 97 % of the default target's greedy tokens; the full head is half of a draft step
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredDrafter:
-    """A drafter's tensors and where they come from (SHIPPED or UNTRAINED)."""
+    """A drafter.
+
+    Args:
+        origin: SHIPPED, NAMED or UNTRAINED.
+        path: of its file; None: it has none.
+    """
 
     checkpoint: Checkpoint
     origin: str
+    path: Path | None = None
 
     @property
     def description(self) -> str:
@@ -34,13 +42,25 @@ class MeasuredDrafter:
         return f"{self.origin}, N = {config.reused_layers}, {config.draft_vocab or config.vocab_size} draft tokens"
 
 
-def find_drafter(files: ModelFiles) -> MeasuredDrafter:
-    """The drafter that comes with the package for this target, else an untrained one."""
+def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> MeasuredDrafter:
+    """A drafter for this target.
+
+    Args:
+        name: "default" or "auto": the one that comes with the package, else an untrained one; "deep"; or a path.
+
+    Raises:
+        MoaError: it is not there, or no checkpoint.
+    """
     from moa_shared.drafter import load_checkpoint
 
-    path = shipped_drafter(files.fingerprint)
-    if path is not None:
-        return MeasuredDrafter(load_checkpoint(path), SHIPPED)
+    if name == DEEP_DRAFTER:
+        path = require_shipped_drafter(files.fingerprint, files.target_id, name, hint="Leave --drafter out.")
+        return MeasuredDrafter(load_checkpoint(path), SHIPPED, path)
+    if name not in (DEFAULT_DRAFTER, AUTO_DRAFTER):
+        return MeasuredDrafter(load_checkpoint(Path(name)), NAMED, Path(name))
+    shipped = shipped_drafter(files.fingerprint)
+    if shipped is not None:
+        return MeasuredDrafter(load_checkpoint(shipped), SHIPPED, shipped)
     return untrained_drafter(files, 0)
 
 
@@ -83,13 +103,20 @@ def load_decoder(files: ModelFiles, drafter: MeasuredDrafter) -> DraftDecoder:
     return drafter.checkpoint.decoder(WeightReader(files))
 
 
-def drafter_file(drafter: MeasuredDrafter, files: ModelFiles, folder: Path) -> Path:
-    """The drafter as a file that a server can load: the shipped one's own, or one written into `folder`."""
+def drafter_file(drafter: MeasuredDrafter, folder: Path) -> Path:
+    """The drafter as a file that a server can load: its own, or one written into `folder`."""
     from moa_shared.drafter import save_checkpoint
 
-    path = shipped_drafter(files.fingerprint)
-    if drafter.origin == SHIPPED and path is not None:
-        return path
+    if drafter.path is not None:
+        return drafter.path
     written = folder / "untrained.safetensors"
     save_checkpoint(written, drafter.checkpoint.config, drafter.checkpoint.tensors)
     return written
+
+
+def both_ends(name: str, drafter: MeasuredDrafter, folder: Path) -> tuple[str, str]:
+    """What server and client are given as --drafter; "auto": the server gives all, the client takes its choice."""
+    if name == AUTO_DRAFTER:
+        return DEFAULT_DRAFTER, AUTO_DRAFTER
+    path = str(drafter_file(drafter, folder))
+    return path, path

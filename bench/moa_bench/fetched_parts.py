@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
-import torch
 from moa.v1 import moa_pb2 as pb
 from moa_server.drafter_files import DrafterFile, DrafterFiles
 from moa_shared.coupling import Sampling
@@ -26,7 +25,7 @@ from moa_shared.progress import make_progress
 from moa_training.acceptance import Acceptance, DrafterSubject, Shape
 from moa_training.evaluation import find_checkpoint, load_fitting_checkpoint
 from moa_training.questions import AnsweredQuestion, answer_questions, read_questions
-from moa_training.teacher import Teacher
+from moa_training.target_reader import INT8, TargetReader, load_reader
 
 ANSWER_TOKENS, PROMPT_TOKENS = 96, 512  # of a question: as the tables of docs/drafters.md
 CHAIN = 5
@@ -59,10 +58,9 @@ class Drafting:
 class PartsSubject(DrafterSubject):
     """A drafter over parts of the target as a client fetches them; the server's half is computed as ever."""
 
-    def __init__(self, checkpoint: Checkpoint, teacher: Teacher, parts: ModelFiles, weights: str) -> None:
-        super().__init__(checkpoint, teacher, WeightReader(parts), weights)
+    def __init__(self, checkpoint: Checkpoint, reader: TargetReader, parts: ModelFiles, weights: str) -> None:
+        super().__init__(checkpoint, reader, WeightReader(parts), weights)
 
-    @torch.inference_mode()
     def chains(self, question: AnsweredQuestion) -> list[Chain]:
         """A chain drafted at every place of an answer."""
         ids = [*question.prompt, *question.answer]
@@ -122,14 +120,13 @@ def compare(subject: PartsSubject, reference: list[Chain], questions: Sequence[A
 @click.option("--drafter", default="default", show_default=True, help="Checkpoint: a file, or default.")
 def main(questions: Path, limit: int, model: str, drafter: str) -> None:
     """Bytes that a client fetches, and drafts with parts in bf16 and packed, as JSON."""
-    torch.set_num_threads(1)
     progress = make_progress()
     files = resolve(model, progress=progress)
     checkpoint = load_fitting_checkpoint(drafter, files)
     reused = checkpoint.config.reused_layers
     asked, _ = read_questions(questions, files, limit, PROMPT_TOKENS)
-    teacher = Teacher.load(files, reused, torch.bfloat16, torch.device("cpu"))
-    answered = answer_questions(asked, files, teacher.model, ANSWER_TOKENS, torch.bfloat16, progress)
+    reader = load_reader(files, reused, INT8, progress)
+    answered = answer_questions(asked, files, reader, ANSWER_TOKENS, progress)
     draftings = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -137,7 +134,7 @@ def main(questions: Path, limit: int, model: str, drafter: str) -> None:
         for weights in WEIGHTS:
             reference: list[Chain] = []
             for precision in PARTS:
-                subject = PartsSubject(checkpoint, teacher, parts_of(files, folder, precision), weights)
+                subject = PartsSubject(checkpoint, reader, parts_of(files, folder, precision), weights)
                 draftings.append(replace(compare(subject, reference, answered), weights=weights, parts=precision))
                 progress.note(f"{draftings[-1]}")
     results = {"bytes": sizes, "questions": len(answered), "drafting": [asdict(drafting) for drafting in draftings]}

@@ -64,12 +64,17 @@ def replace_section(page: Path, name: str, text: str) -> None:
 
 
 def facts_line(result: Mapping[str, Any]) -> str:
-    """One paragraph that says what the figures depend on."""
+    """One paragraph that says what the figures of a server and a client depend on."""
+    pinned = "server and client pinned to a core each" if result["pinned"] else "not pinned"
+    return machine_line(result, f", one thread each, {pinned}")
+
+
+def machine_line(result: Mapping[str, Any], how: str = "") -> str:
+    """One paragraph that says on what, with what and how the figures were measured."""
     machine = result["machine"]
     packages = ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
-    pinned = "server and client pinned to a core each" if result["pinned"] else "not pinned"
     return (
-        f"Measured {machine['time'][:10]} on {machine['cpu']} ({machine['cores']} cores), one thread each, {pinned}; "
+        f"Measured {machine['time'][:10]} on {machine['cpu']} ({machine['cores']} cores){how}; "
         f"{result['target']}; {packages}; commit {machine['commit'] or 'unknown'}.\n"
     )
 

@@ -6,14 +6,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from moa_bench.child import Child, running
+from moa_bench.padding import Padding
+from moa_bench.targets import INT8
 
 
 @contextmanager
 def running_server(
     model: str = "default",
     *,
-    dtype: str = "bf16",
+    level: str = INT8,
     drafter: str = "default",
+    padding: Padding | None = None,
     flags: Sequence[str] = (),
     cores: set[int] | None = None,
     port: int = 0,
@@ -21,7 +24,8 @@ def running_server(
     """Start a server and wait until it can be called.
 
     Args:
-        drafter: whose memory rows it serves: "default", "none" or a checkpoint's path.
+        drafter: whose memory rows it serves: "default", "deep", "none" or a checkpoint's path.
+        padding: what each forward is to cost, as a larger target's would; None: what it costs.
         flags: more of `moa-server serve`.
         cores: the ones that it may use; None: any.
 
@@ -29,8 +33,11 @@ def running_server(
         UnavailableError: it ended or did not get ready.
     """
     arguments = [
-        "serve", model, "--port", str(port), "--threads", "1", "--dtype", dtype, "--drafter", drafter,
+        "serve", model, "--port", str(port), "--threads", "1", "--execution", level, "--drafter", drafter,
         "--log-level", "warning", *flags,
     ]  # fmt: skip
-    with running("moa_server.cli", arguments, cores=cores) as server:
+    module = "moa_server.cli"
+    if padding is not None:
+        module, arguments = "moa_bench.padded_server", [*padding.flags, *arguments]
+    with running(module, arguments, cores=cores) as server:
         yield server

@@ -129,10 +129,16 @@ def load_split_device(runner: asyncio.Runner, settings: ClientSettings) -> Devic
         MoaError: as the program would report it.
     """
 
-    async def describe() -> pb.DescribeResponse:
-        link: Link
-        link, described = await _connect(settings.server)
-        await link.close()
-        return described
+    return load_device(settings, runner.run(describe(settings.server)), SilentProgress())
 
-    return load_device(settings, runner.run(describe()), SilentProgress())
+
+async def describe(address: str) -> pb.DescribeResponse:
+    """What the server at this "host:port" says of itself.
+
+    Raises:
+        MoaError: it cannot be reached.
+    """
+    link: Link
+    link, described = await _connect(address)
+    await link.close()
+    return described

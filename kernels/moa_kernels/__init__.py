@@ -1,4 +1,4 @@
-"""Kernels for large language models on CPUs: 4- and 8-bit weights, integer products, rows that are exact in any batch."""
+"""Kernels for language models on CPUs: 4- and 8-bit weights, integer products, rows that are exact in any batch."""
 
 from moa_kernels.blocks import GROUP, Q4_1, Q8_0, QuantisedMatrix, quantised
 from moa_kernels.cache import Cache

@@ -43,7 +43,8 @@ class QuantisedMatrix:
             raise KernelError(f"Weights of the kind {self.kind!r} are not computed by the kernels.")
         if self.raw.ndim != 3 or self.raw.shape[2] != BLOCK_BYTES[self.kind] or self.raw.dtype != np.uint8:
             raise KernelError(
-                f"A {self.kind} matrix has the shape {self.raw.shape}, expected blocks of {BLOCK_BYTES[self.kind]} bytes."
+                f"A {self.kind} matrix has the shape {self.raw.shape},"
+                f" expected blocks of {BLOCK_BYTES[self.kind]} bytes."
             )
 
     @property

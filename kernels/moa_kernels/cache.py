@@ -69,7 +69,13 @@ class Cache:
             self._pages.append(page)
 
     def crop(self, length: int) -> None:
-        """Forgets the rows from `length` on; their pages are kept for what comes next."""
+        """Forgets the rows from `length` on; their pages are kept for what comes next.
+
+        Raises:
+            KernelError: a negative length.
+        """
+        if length < 0:
+            raise KernelError(f"A cache of {self.length} rows cannot be cropped to {length}.")
         self.length = min(self.length, length)
 
     def write(self, layer: int, keys: Rows, values: Rows) -> None:
@@ -110,7 +116,12 @@ class Cache:
         self.length = start + len(rows)
 
     def move_last(self, rows: int, by: int) -> None:
-        """Makes a gap of `by` unwritten rows before the last `rows` rows; the cache is that much longer."""
+        """Makes a gap of `by` unwritten rows before the last `rows` rows; the cache is that much longer.
+
+        Raises:
+            KernelError: rows that are not held.
+        """
+        self._check_moved(rows, by)
         stop = self.length
         self.reserve(stop + by)
         source = np.arange(stop - 1, stop - 1 - rows, -1, dtype=np.int32)  # from the end: none is overwritten unread
@@ -125,8 +136,16 @@ class Cache:
 
     def _check_kept(self, start: int, rows: Sequence[int]) -> None:
         held = self.length - start
-        if any(not 0 <= row < held for row in rows) or any(b <= a for a, b in itertools.pairwise(rows)):
+        if (
+            not 0 <= start <= self.length
+            or any(not 0 <= row < held for row in rows)
+            or any(b <= a for a, b in itertools.pairwise(rows))
+        ):
             raise KernelError(f"The rows {list(rows)} cannot be kept of {held}.")
+
+    def _check_moved(self, rows: int, by: int) -> None:
+        if not 0 <= rows <= self.length or by < 0:
+            raise KernelError(f"The last {rows} of {self.length} rows cannot be moved by {by}.")
 
     def _c(self) -> CCache:
         return CCache(self.layers, self.kv_heads, self.head_dim, int(self.half), self.table)

@@ -32,7 +32,8 @@ class Linear:
         reference: compute in numpy, in float32, which takes any number of inputs.
 
     Raises:
-        KernelError: inputs that are no multiple of 32, or numbers that cannot be computed with.
+        KernelError: inputs that are no multiple of 32, parts or a bias of other sizes, or numbers that cannot be
+            computed with.
     """
 
     def __init__(
@@ -48,6 +49,10 @@ class Linear:
         self.compiled = not reference and library() is not None
         if self.inputs % GROUP and not reference:
             raise KernelError(f"It has {self.inputs} inputs, which is no multiple of {GROUP}.")
+        if any(part.shape[1] != self.inputs for part in weights):
+            raise KernelError(f"Its parts have {', '.join(str(part.shape[1]) for part in weights)} inputs.")
+        if bias is not None and bias.shape != (self.outputs,):
+            raise KernelError(f"Its bias has the shape {bias.shape}, expected ({self.outputs},).")
         self._bias = None if bias is None else np.ascontiguousarray(bias, np.float32)
         source: QuantisedMatrix | Rows
         if plain or reference:

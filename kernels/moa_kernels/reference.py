@@ -61,6 +61,7 @@ class ReferenceCache(Cache):
         self.length = start + len(rows)
 
     def move_last(self, rows: int, by: int) -> None:
+        self._check_moved(rows, by)
         stop = self.length
         self.reserve(stop + by)
         self.rows[:, stop - rows + by : stop + by] = self.rows[:, stop - rows : stop].copy()

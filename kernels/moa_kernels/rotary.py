@@ -32,9 +32,13 @@ class Rotary:
 
     def __init__(self, head_dim: int, parameters: Mapping[str, Any], max_positions: int = 8192) -> None:
         try:
-            self._frequencies, self._factor = _frequencies(head_dim, parameters, max_positions)
+            with np.errstate(all="ignore"):
+                self._frequencies, self._factor = _frequencies(head_dim, parameters, max_positions)
+            if not (np.isfinite(self._frequencies).all() and math.isfinite(self._factor)):
+                raise ValueError("its angles are not finite")
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             raise KernelError(f"The rotary parameters {dict(parameters)} cannot be used ({error!r}).") from None
+        self.head_dim = head_dim
         self._cosines: Table = np.empty((0, head_dim // 2), np.float32)
         self._sines = self._cosines
 

@@ -47,28 +47,34 @@ class Segment:
             writes: whether the rows themselves come into the cache.
         """
         rows, slots = self.rows, self.first_slot + (self.rows if writes else 0)
-        tail_counts = np.diff(self.tail_start)
         fits = (
             0 <= self.first_slot <= self.cache.length
             and len(self.seen) == rows
             and len(self.tail_start) == rows + 1
             and all(each.dtype == np.int32 and each.flags.c_contiguous for each in self._arrays)
-            and int(self.seen.min(initial=0)) >= 0
-            and int(self.seen.max(initial=0)) <= slots
-            and int(self.positions.min(initial=0)) >= 0
-            and len(self.tail_start) != 0
-            and int(self.tail_start[0]) == 0
-            and int(self.tail_start[-1]) == len(self.tail)
-            and int(tail_counts.min(initial=0)) >= 0
-            and int((self.seen + tail_counts).min(initial=1)) > 0
         )
-        if fits and len(self.tail):
-            rises = np.diff(self.tail, prepend=-1) > 0
-            rises[self.tail_start[:-1][tail_counts > 0]] = True  # the first slot of a row follows no other
-            least = np.repeat(self.seen, tail_counts)
-            fits = bool(rises.all()) and bool((self.tail >= least).all()) and int(self.tail.max()) < slots
+        if not rows:
+            fits = fits and not len(self.tail)
+        elif fits:
+            least, most = int(self.seen.min()), int(self.seen.max())
+            fits = least >= 0 and most <= slots and int(self.positions.min()) >= 0
+            if len(self.tail):
+                fits = fits and self._tails_fit(slots)
+            else:  # the usual case, of chains and of memory, is looked at most quickly
+                fits = fits and least > 0 and not self.tail_start.any()
         if not fits:
             raise KernelError(f"{rows} rows of a forward see slots that their cache of {slots} rows does not hold.")
+
+    def _tails_fit(self, slots: int) -> bool:
+        """Whether the tails are parts of `tail`, ascending, not below `seen`, and of slots that exist."""
+        starts, tail = self.tail_start, self.tail
+        counts = starts[1:] - starts[:-1]
+        if starts[0] != 0 or starts[-1] != len(tail) or counts.min() < 0 or (self.seen + counts).min() <= 0:
+            return False
+        rises = tail[1:] > tail[:-1]
+        firsts = starts[1:-1]
+        rises[firsts[(firsts > 0) & (firsts < len(tail))] - 1] = True
+        return bool(rises.all()) and bool((tail >= np.repeat(self.seen, counts)).all()) and int(tail.max()) < slots
 
     @property
     def _arrays(self) -> tuple[Numbers, ...]:

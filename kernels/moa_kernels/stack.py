@@ -93,6 +93,8 @@ class Stack:
         shape.check(any_width=reference)
         self.shape, self.rotary = shape, rotary
         self.layers = tuple(layers)
+        if rotary.head_dim != shape.head_dim:
+            raise KernelError(f"The rotary angles are for heads of {rotary.head_dim} numbers, not {shape.head_dim}.")
         self._vectors: list[Rows] = []  # what the C structures point to
         for layer in self.layers:
             self._check(layer)
@@ -207,6 +209,9 @@ class Stack:
             cache = segment.cache
             if (cache.layers, cache.kv_heads, cache.head_dim) != (len(self.layers), shape.kv_heads, shape.head_dim):
                 raise KernelError("A segment's cache belongs to another stack.")
+            if isinstance(cache, reference.ReferenceCache) == self.compiled:
+                kinds = ("A cache in numpy", "with") if self.compiled else ("A cache of the kernels", "without")
+                raise KernelError(f"{kinds[0]} was used {kinds[1]} kernels.")
             if cache.half != segments[0].cache.half:
                 raise KernelError("The caches of one forward have different precisions.")
             segment.check(writes=not shape.reads_memory)

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+int moa_probe(void);
+
 static uint64_t random_state;
 
 static uint64_t next_random(void) {  // xorshift64*
@@ -96,6 +98,7 @@ static void free_linear(moa_linear_t linear) { free((void *)linear.tiles), free(
 static void check_linear(uint64_t seed) {
     static const struct { int outputs, inputs, rows, bias; } CASES[] = {
         {16, 32, 1, 0}, {40, 64, 2, 1}, {33, 96, 3, 0}, {64, 576, 4, 1}, {130, 160, 7, 1}, {48, 1536, 13, 0}, {96, 64, 40, 1},
+        {17, 32, 24, 0}, {50, 288, 61, 1},  // from 24 rows on amx uses its tiles
     };
     char name[80];
     for (int kind = 0; kind < 3; kind++)
@@ -187,7 +190,7 @@ static void check_cache(uint64_t seed) {
 
 typedef struct {
     const char *name;
-    int kind, hidden, inner, heads, kv_heads, head_dim, bias, head_norms, reads_memory;
+    int kind, hidden, inner, heads, kv_heads, head_dim, bias, head_norms, reads_memory, only_fills;
 } shape_t;
 
 // Rows of two sessions: a chain, and a tree whose nodes see their ancestors in the tail.
@@ -211,8 +214,8 @@ static void check_stack(uint64_t seed, const shape_t *shape, int half, int threa
         };
     }
     moa_stack_t stack = {hidden,          shape->inner, shape->heads, shape->kv_heads, shape->head_dim,
-                         LAYERS,          half,         memory,       0,               1e-5f,             layers};
-    enum { CHAIN = 5, ROWS = CHAIN + NODES };
+                         LAYERS,          half,         memory,       shape->only_fills, 1e-5f,             layers};
+    enum { CHAIN = 20, ROWS = CHAIN + NODES };
     cache_t caches[2];
     for (int i = 0; i < 2; i++) new_cache(&caches[i], shape->kv_heads, shape->head_dim, half);
     int32_t positions[ROWS], seen[ROWS], chain_tail[CHAIN + 1] = {0}, tail_start[NODES + 1] = {0}, tail[TAILS];
@@ -236,12 +239,12 @@ static void check_stack(uint64_t seed, const shape_t *shape, int half, int threa
         {NODES, PAST, caches[1].pages, seen + CHAIN, tail_start, tail},
     };
     float *x = random_floats((size_t)ROWS * hidden, 1.f), *state = zeros((size_t)ROWS * hidden * sizeof(float));
-    float *cosines = random_floats((size_t)(PAST + NODES + 1) * shape->head_dim / 2, 1.f);
-    float *sines = random_floats((size_t)(PAST + NODES + 1) * shape->head_dim / 2, 1.f);
+    float *cosines = random_floats((size_t)(PAST + CHAIN) * shape->head_dim / 2, 1.f);
+    float *sines = random_floats((size_t)(PAST + CHAIN) * shape->head_dim / 2, 1.f);
     if (moa_run(&stack, ROWS, x, positions, cosines, sines, 2, segments, 1, state, threads) != MOA_OK) exit(2);
     size_t at = strlen(name);
     snprintf(name + at, sizeof name - at, "-rows threads=%d", threads);
-    print_floats(name, x, (size_t)ROWS * hidden);
+    if (!shape->only_fills) print_floats(name, x, (size_t)ROWS * hidden);
     snprintf(name + at, sizeof name - at, "-state threads=%d", threads);
     print_floats(name, state, (size_t)ROWS * hidden);
     for (int i = 0; i < 2; i++) {
@@ -258,11 +261,13 @@ static void check_stack(uint64_t seed, const shape_t *shape, int half, int threa
 }
 
 int main(int count, char **arguments) {
+    moa_probe();  // asks the system for the tiles that amx needs
     uint64_t seed = count > 1 ? strtoull(arguments[1], NULL, 10) : 1;
     static const shape_t SHAPES[] = {
-        {"llama", MOA_Q4_1, 192, 256, 3, 1, 64, 0, 0, 0},   {"qwen2", MOA_Q8_0, 128, 160, 4, 2, 32, 1, 0, 0},
-        {"qwen3", MOA_Q4_1, 64, 96, 2, 2, 128, 0, 1, 0},    {"many-heads", MOA_Q8_0, 64, 64, 7, 1, 32, 0, 0, 0},
-        {"memory", MOA_Q8_0, 128, 160, 4, 2, 32, 0, 0, 1},  {"plain", MOA_FLOAT32, 64, 96, 2, 1, 64, 1, 1, 0},
+        {"llama", MOA_Q4_1, 192, 256, 3, 1, 64, 0, 0, 0, 0},  {"qwen2", MOA_Q8_0, 128, 160, 4, 2, 32, 1, 0, 0, 0},
+        {"qwen3", MOA_Q4_1, 64, 96, 2, 2, 128, 0, 1, 0, 0},   {"fills", MOA_Q4_1, 64, 96, 2, 2, 32, 1, 1, 0, 1},
+        {"memory", MOA_Q8_0, 128, 160, 4, 2, 32, 0, 0, 1, 0}, {"plain", MOA_FLOAT32, 64, 96, 2, 1, 64, 1, 1, 0, 0},
+        {"many-heads", MOA_Q8_0, 64, 64, 7, 1, 32, 0, 0, 0, 0},
     };
     check_pack(seed);
     check_linear(seed);

@@ -8,13 +8,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from moa_shared.config import load_settings
 from moa_shared.errors import MoaError
 
 from moa_server.settings import SECTION, ServerSettings
+
+if TYPE_CHECKING:
+    from moa_server.loading import LoadExecution
 
 OPTIONS = {  # field: (what stands for its value, what it does)
     "host": ("ADDRESS", "Address to listen on. The stream is not encrypted."),
@@ -45,7 +48,8 @@ OPTIONS = {  # field: (what stands for its value, what it does)
 }
 
 
-def _settings_options(command: Callable[..., None]) -> Callable[..., None]:
+def settings_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command one option for each field of the settings."""
     for name, (metavar, text) in reversed(OPTIONS.items()):
         default = ServerSettings.model_fields[name].default
         value = f"{default:g}" if isinstance(default, float) else default
@@ -73,7 +77,7 @@ def fetch(model: str, cache_dir: Path | None) -> None:
 
 @cli.command()
 @click.argument("model", required=False)
-@_settings_options
+@settings_options
 @click.option("--config", "config_file", metavar="FILE", type=click.Path(path_type=Path), help="TOML file, see above.")
 def serve(config_file: Path | None, **flags: Any) -> None:
     """Serve MODEL: 'default', a hub id, a local folder or a .gguf file.
@@ -85,8 +89,12 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     run(load_settings(ServerSettings, SECTION, flags, config_file))
 
 
-def run(settings: ServerSettings) -> None:
-    """Loads what the settings name and serves it until a signal."""
+def run(settings: ServerSettings, load: LoadExecution | None = None) -> None:
+    """Loads what the settings name and serves it until a signal.
+
+    Args:
+        load: makes the target; None: as `load_host` does.
+    """
     import asyncio
 
     from moa_shared.progress import make_progress
@@ -97,7 +105,7 @@ def run(settings: ServerSettings) -> None:
     from moa_server.app import serve as serve_host
     from moa_server.loading import load_host
 
-    host = load_host(settings, make_progress())
+    host = load_host(settings, make_progress(), load)
     target = host.served.identity.target_id
     asyncio.run(serve_host(host, lambda where: print(f"serving {target} on {where}", flush=True)))
 

@@ -23,7 +23,7 @@ from moa_shared.progress import Progress
 from moa_server.settings import ServerSettings
 from moa_server.target import Target
 from moa_server.target.kernel_target import KernelTarget
-from moa_server.target.start_test import StartTest, test_at_start
+from moa_server.target.start_test import StartTest, compare_with_float32, run_start_test
 
 log = structlog.get_logger()
 
@@ -94,11 +94,15 @@ def load_execution(files: ModelFiles, settings: ServerSettings, progress: Progre
 
 def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress) -> Execution:
     set_threads(settings.threads)
-    network = Network(WeightReader(files), files.config, progress)
+    weights = WeightReader(files)
+    network = Network(weights, files.config, progress)
     trained = int(files.config["max_position_embeddings"])
     target = KernelTarget(network, trained, settings.context_length or None)
-    test = test_at_start(target)
-    log.info("kernels ready", choice=explain(), step_ms=round(test.step_ms, 1), row_ms=round(test.row_ms, 2))
+    with progress.task("Testing the kernels"):
+        error = compare_with_float32(network, weights, files.config)
+        test = run_start_test(target)
+    costs = {"step_ms": round(test.step_ms, 1), "row_ms": round(test.row_ms, 2)}
+    log.info("kernels ready", choice=explain(), **costs, error=round(error, 4))
     return Execution(INT8, target, f"{variant_name()}, {threads()} threads", lambda: None, test)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -16,7 +16,7 @@ from moa_shared.progress import Progress
 from moa_shared.shipped import DEFAULT_DRAFTER, SHIPPED_DRAFTERS, require_shipped_drafter, shipped_drafter
 
 from moa_server.drafter_files import DrafterFile, DrafterFiles
-from moa_server.execution import load_execution
+from moa_server.execution import Execution, load_execution
 from moa_server.host import Host, Served
 from moa_server.settings import ServerSettings
 from moa_server.stepper import MemorySource, Rows, Stepper
@@ -25,15 +25,21 @@ from moa_server.target import Target
 log = structlog.get_logger()
 
 
-def load_host(settings: ServerSettings, progress: Progress) -> Host:
+LoadExecution = Callable[[ModelFiles, ServerSettings, Progress], Execution]
+
+
+def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution | None = None) -> Host:
     """Loads what `settings` names.
+
+    Args:
+        load: makes the target; None: `load_execution`.
 
     Raises:
         ModelSourceError, NotFoundError, ChecksumError, CheckpointError, DiskFullError: what is named cannot be used.
         ConfigError: a context longer than the target's, or a level of execution that this machine does not have.
     """
     files = resolve(settings.model, settings.cache_dir, progress)
-    execution = load_execution(files, settings, progress)
+    execution = (load or load_execution)(files, settings, progress)
     target = execution.target
     if settings.context_length > target.context_length:
         raise ConfigError(

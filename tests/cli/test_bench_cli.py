@@ -26,7 +26,7 @@ def moa_bench(*arguments: str, timeout: float = 60) -> subprocess.CompletedProce
 def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
     done = moa_bench("--help")
     assert done.returncode == 0
-    for name in ("micro", "simulate", "network", "cut", "codecs", "timeline", "record"):
+    for name in ("micro", "invariance", "simulate", "network", "cut", "codecs", "timeline", "record"):
         assert f"  {name} " in done.stdout
     script = (
         "import sys; from moa_bench.cli import cli; sys.argv = ['moa-bench', 'micro', '--help'];"
@@ -44,6 +44,9 @@ def test_unknown_names_are_refused_in_one_sentence() -> None:
     done = moa_bench("network", "--acceptance", "1.5", "--link", "4G")
     assert done.returncode == 2
     assert done.stderr == "moa-bench: The acceptances are (1.5,), each must be 0 to 1. Correct --acceptance.\n"
+    done = moa_bench("network", "--target-row-ms", "1")
+    assert done.returncode == 2
+    assert "--target-row-ms needs --target-ms." in done.stderr
     done = moa_bench("macro")
     assert done.returncode == 2
     assert "No such command 'macro'" in done.stderr
@@ -69,12 +72,22 @@ def test_micro_measures_everything_and_writes_json(tmp_path: Path) -> None:
         "plain streaming", "split, no drafter", "split, chain of 5", "split, tree of 16",
     }  # fmt: skip
     assert all(row["down_a_token"] > 0 for row in result["traffic"])
-    assert all(row["equal"] == row["texts"] for row in result["equality"])
     assert [row["program"] for row in result["starts"]] == [
         "moa-server serve", "moa-client chat PROMPT", "moa-server --help", "moa-client --help",
     ]  # fmt: skip
     assert sum(result["seconds"].values()) <= time.monotonic() - began
-    assert "### Verification over transformers' bare forward" in done.stdout
+    assert "### Verification over the bare forward" in done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_invariance_finds_no_difference_at_int8(tmp_path: Path) -> None:
+    written = tmp_path / "invariance.json"
+    done = moa_bench("invariance", "--quick", "--positions", "60", "--json", str(written), timeout=280)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(written.read_text())
+    assert result["level"] == "int8"
+    assert {kind["counts"]["different"] for kind in result["kinds"]} == {0}
+    assert next(kind["counts"]["rows"] for kind in result["kinds"] if kind["kind"] == "trees of 8 to 62") == 60
 
 
 @pytest.mark.timeout(600)

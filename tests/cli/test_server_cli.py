@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("proto", "shared", "server")]
+ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("proto", "shared", "server", "kernels")]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(ROOTS), "OMP_NUM_THREADS": "1"}
 SIZES = {"vocab_size": 97, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
 
@@ -102,7 +102,10 @@ def test_help_needs_neither_torch_nor_grpc() -> None:
     [
         (["--port", "99999"], "--port is '99999': input should be less than or equal to 65535."),
         (["--threads", "many"], "--threads is 'many'"),
-        (["--dtype", "fp8"], "--dtype is 'fp8': input should be 'bf16' or 'float32'."),
+        (
+            ["--execution", "fp8"],
+            "--execution is 'fp8': input should be 'auto', 'int8', 'float32' or 'bf16'.",
+        ),
         (["--max-sessions", "0"], "--max-sessions is '0'"),
         (["--detached-seconds", "-1"], "--detached-seconds is '-1'"),
         (["--log-format", "xml"], "--log-format is 'xml'"),
@@ -201,7 +204,7 @@ def test_a_server_serves_and_ends_cleanly(model_folder: Path, tmp_path: Path, nu
     config = drafter_config(reused_layers=1)
     save_checkpoint(drafter, config, fresh_tensors(config, seed=1))
     command = [sys.executable, "-m", "moa_server.cli", "serve", str(model_folder), "--port", "0", "--threads", "1"]
-    options = ["--drafter", str(drafter), "--ready-file", str(ready), "--log-format", "json", "--dtype", "float32"]
+    options = ["--drafter", str(drafter), "--ready-file", str(ready), "--log-format", "json", "--execution", "float32"]
     with subprocess.Popen(
         [*command, *options], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -214,7 +217,8 @@ def test_a_server_serves_and_ends_cleanly(model_folder: Path, tmp_path: Path, nu
                 stub = moa_pb2_grpc.MoaStub(channel)
                 said = stub.Describe(pb.DescribeRequest())
                 assert said.identity.drafter_fingerprint.hex() == load_checkpoint(drafter).fingerprint
-                assert said.reused_layers == 1
+                assert [drafter.reused_layers for drafter in said.drafters] == [1]
+                assert said.execution.level == "float32"
                 request = pb.GenerateRequest(tokens=[1, 5, 9], sampling=pb.Sampling(max_tokens=4))
                 assert sum(len(response.tokens) for response in stub.Generate(request)) in range(1, 5)
                 assert ready.read_text() == f"{found[1]}\n"

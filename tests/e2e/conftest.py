@@ -1,4 +1,4 @@
-"""The real system for end-to-end tests: `moa-server serve` as a process, in float32, one for all tests of a run."""
+"""The real system for end-to-end tests: `moa-server serve` as a process, one a level of execution for all tests."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from moa_kernels import variant_name
+from moa_server.execution import NUMPY
 from moa_shared.models import ModelFiles
 
 START_SECONDS = 120.0
@@ -18,8 +21,22 @@ START_SECONDS = 120.0
 
 @pytest.fixture(scope="session")
 def float32_server(default_model_files: ModelFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a server of the default target in float32."""
-    folder = tmp_path_factory.mktemp("server")
+    """Address of a server of the default target in float32: the level that transformers is the yardstick of."""
+    with _served("float32", tmp_path_factory.mktemp("float32")) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def exact_server(default_model_files: ModelFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a server of the default target on the default level, int8."""
+    if variant_name() == NUMPY:
+        pytest.skip("there are no kernels for this CPU")
+    with _served("auto", tmp_path_factory.mktemp("int8")) as address:
+        yield address
+
+
+@contextmanager
+def _served(execution: str, folder: Path) -> Iterator[str]:
     ready, log = folder / "ready", folder / "log"
     with log.open("w") as out:
         process = subprocess.Popen(
@@ -28,8 +45,8 @@ def float32_server(default_model_files: ModelFiles, tmp_path_factory: pytest.Tem
                 "-m",
                 "moa_server.cli",
                 "serve",
-                "--dtype",
-                "float32",
+                "--execution",
+                execution,
                 "--port",
                 "0",
                 "--threads",

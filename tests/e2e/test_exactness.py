@@ -1,7 +1,7 @@
-"""On the real target in float32 the split system's text is the target's own.
+"""On the real target the split system's text is the target's own, whatever the drafter and the shape of its drafts.
 
-Greedy it is what transformers generates; sampled, what the server alone samples with that seed; whatever the drafter
-and the shape of its drafts.
+In float32 the greedy text is what transformers generates; on the default level, greedy or sampled, it is what the same
+server alone writes.
 """
 
 from __future__ import annotations
@@ -48,20 +48,22 @@ DRAFTS = {
     "look-up": {"drafter": "lookup"},
 }
 GREEDY_TOKENS = 20
-SAMPLED_TOKENS = 10
-DEVICES: dict[str, Device] = {}
+EXACT_TOKENS = 20
+DEVICES: dict[tuple[str, str], Device] = {}  # by server and drafts
+ALONE: dict[tuple[str, AnswerSettings], list[int]] = {}  # what the exact server writes
 
 
 @asynccontextmanager
 async def talking(address: str, name: str) -> AsyncIterator[Talk]:
-    settings = ClientSettings(server=address, dtype="float32", **DRAFTS[name])  # type: ignore[arg-type]
+    settings = ClientSettings(server=address, **DRAFTS[name])  # type: ignore[arg-type]
     async with connect(address, 10.0, 60.0) as link:
         served = await link.describe()
-        if name not in DEVICES:
-            DEVICES[name] = load_device(settings, served, SilentProgress())
+        if (address, name) not in DEVICES:
+            DEVICES[address, name] = load_device(settings, served, SilentProgress())
+        device = DEVICES[address, name]
         drafting: Literal["rounds", "streamed"] = "rounds" if name.startswith("random") else "streamed"
-        vocab_size = int(DEVICES[name].files.config["vocab_size"])
-        talk = Talk(link, DEVICES[name], vocab_size, Codec.INT4, TalkSettings(drafting, tree=name.endswith("tree")))
+        vocab_size = int(device.files.config["vocab_size"])
+        talk = Talk(link, device, vocab_size, Codec.INT4, TalkSettings(drafting, tree=name.endswith("tree")))
         try:
             yield talk
         finally:
@@ -105,13 +107,20 @@ async def answer(talk: Talk, tokens: list[int], settings: AnswerSettings) -> lis
     return list(talk.conversation.answer)
 
 
-@pytest.mark.parametrize("name", ["shipped tree", "shipped chain"])
+async def alone(address: str, tokens: list[int], settings: AnswerSettings) -> list[int]:
+    """What the server writes without a client's drafts."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        request = pb.GenerateRequest(tokens=tokens, sampling=settings_to_proto(settings))
+        stub = moa_pb2_grpc.MoaStub(channel)
+        return [token async for part in stub.Generate(request) for token in part.tokens]
+
+
 async def test_greedy_text_is_what_transformers_generates(
-    float32_server: str, tokenizer: Tokenizer, generated: list[list[int]], name: str
+    float32_server: str, tokenizer: Tokenizer, generated: list[list[int]]
 ) -> None:
     settings = AnswerSettings(max_tokens=GREEDY_TOKENS)
     accepted = 0
-    async with talking(float32_server, name) as talk:
+    async with talking(float32_server, "shipped tree") as talk:
         assert talk._device.drafter is not None, "no drafter is shipped for the default target"
         for prompt, expected in zip(PROMPTS, generated, strict=True):
             assert await answer(talk, prompt_tokens(tokenizer, prompt), settings) == expected, prompt
@@ -119,29 +128,35 @@ async def test_greedy_text_is_what_transformers_generates(
     assert accepted > 2 * len(PROMPTS)  # the drafter was at work: far more than chance
 
 
-@pytest.mark.parametrize("temperature", [0.7, 1.0])
-async def test_sampled_text_is_what_the_server_alone_samples(
-    float32_server: str, tokenizer: Tokenizer, temperature: float
+async def test_the_default_level_is_the_exact_one(exact_server: str) -> None:
+    async with grpc.aio.insecure_channel(exact_server) as channel:
+        said = await moa_pb2_grpc.MoaStub(channel).Describe(pb.DescribeRequest())
+    assert (said.execution.level, said.execution.exact) == ("int8", True)
+    assert len(said.identity.execution) == 32
+    assert [drafter.name for drafter in said.drafters] == ["default", "deep"]
+    assert said.step_ms > 0
+
+
+@pytest.mark.parametrize(("temperature", "prompts"), [(0.0, PROMPTS[::3]), (0.7, PROMPTS[1::3]), (1.0, PROMPTS[2::3])])
+@pytest.mark.parametrize("name", DRAFTS)
+async def test_text_is_what_the_same_server_writes_alone(
+    exact_server: str, tokenizer: Tokenizer, name: str, temperature: float, prompts: list[str]
 ) -> None:
-    async with grpc.aio.insecure_channel(float32_server) as channel:
-        stub = moa_pb2_grpc.MoaStub(channel)
-        alone = {}
-        for seed in range(10):
-            settings = AnswerSettings(Sampling(temperature, seed=seed), max_tokens=SAMPLED_TOKENS)
-            tokens = prompt_tokens(tokenizer, PROMPTS[seed])
-            request = pb.GenerateRequest(tokens=tokens, sampling=settings_to_proto(settings))
-            alone[seed] = [token async for part in stub.Generate(request) for token in part.tokens]
-    assert len({tuple(tokens) for tokens in alone.values()}) == 10
-    for name in DRAFTS:
-        async with talking(float32_server, name) as talk:
-            for seed, expected in alone.items():
-                settings = AnswerSettings(Sampling(temperature, seed=seed), max_tokens=SAMPLED_TOKENS)
-                got = await answer(talk, prompt_tokens(tokenizer, PROMPTS[seed]), settings)
-                assert got == expected, (name, seed)
+    accepted = 0
+    async with talking(exact_server, name) as talk:
+        for seed, prompt in enumerate(prompts):
+            tokens = prompt_tokens(tokenizer, prompt)
+            settings = AnswerSettings(Sampling(temperature, seed=seed), max_tokens=EXACT_TOKENS)
+            if (prompt, settings) not in ALONE:
+                ALONE[prompt, settings] = await alone(exact_server, tokens, settings)
+            assert await answer(talk, tokens, settings) == ALONE[prompt, settings], (prompt, seed)
+            accepted += talk.figures.accepted
+    if name.startswith("shipped"):
+        assert accepted > len(prompts)  # the drafter was at work
 
 
-async def test_another_seed_is_another_text(float32_server: str, tokenizer: Tokenizer) -> None:
-    async with talking(float32_server, "none") as talk:
+async def test_another_seed_is_another_text(exact_server: str, tokenizer: Tokenizer) -> None:
+    async with talking(exact_server, "none") as talk:
         texts = [
             tuple(await answer(talk, prompt_tokens(tokenizer, PROMPTS[1]), AnswerSettings(Sampling(1.0, seed=seed), 8)))
             for seed in (1, 2, 1)

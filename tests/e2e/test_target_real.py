@@ -1,10 +1,11 @@
-"""The target adapter on the real default model, in float32, against transformers' own generate."""
+"""The target in torch on the real default model, in float32, against transformers' own generate."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from moa_server.target import Target
+from moa_server.target.torch_target import TorchTarget
 from moa_shared.models import ModelFiles, load_target_model, load_tokenizer
 from moa_shared.models.tokenizer import Tokenizer
 from transformers import PreTrainedModel
@@ -25,7 +26,7 @@ def reference(default_model_files: ModelFiles) -> PreTrainedModel:
 
 @pytest.fixture(scope="module")
 def target(default_model_files: ModelFiles) -> Target:
-    return Target(load_target_model(default_model_files, torch.float32))
+    return TorchTarget(load_target_model(default_model_files, torch.float32))
 
 
 def chat_text(tokenizer: Tokenizer, prompt: str) -> str:

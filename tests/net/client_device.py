@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import torch
 from moa.v1 import moa_pb2 as pb
 from moa_client.drafters import ClientDrafter, LookupDrafter, MoaDrafter
 from moa_client.loading import Device
@@ -49,9 +48,8 @@ def stepper(target: Target, reused_layers: int) -> Stepper:
     """The server's side of that drafter."""
     made = checkpoint(reused_layers)
     layer = LAYERS - reused_layers if reused_layers else None
-    return Stepper(
-        target, MemorySource(target.over_arrays(made.torch_rows(torch.float32)), made.config.memory_width, layer)
-    )
+    rows, fingerprint = target.memory_rows(made), bytes.fromhex(made.fingerprint)
+    return Stepper(target, [MemorySource(rows, made.config.memory_width, layer, fingerprint=fingerprint)])
 
 
 def device(target: Target, name: str) -> Device:

@@ -7,18 +7,18 @@ from collections.abc import AsyncIterator
 import grpc.aio
 import pytest
 from moa_server.app import RunningServer
-from moa_server.target import Target
+from moa_server.target.torch_target import TorchTarget
 
 from tests.net.server_peer import make_host, serving, tiny_target
 
 
 @pytest.fixture(scope="session")
-def target() -> Target:
+def target() -> TorchTarget:
     return tiny_target()
 
 
 @pytest.fixture
-async def server(target: Target) -> AsyncIterator[RunningServer]:
+async def server(target: TorchTarget) -> AsyncIterator[RunningServer]:
     async with serving(make_host(target)) as running:
         yield running
 

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc.aio
+import numpy as np
+import numpy.typing as npt
 import torch
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
@@ -16,6 +18,7 @@ from moa_server.host import Host, Served
 from moa_server.settings import ServerSettings
 from moa_server.stepper import MemorySource, Stepper
 from moa_server.target import Target
+from moa_server.target.torch_target import TorchTarget
 from moa_shared.answer import AnswerSettings, Finish, FinishRule
 from moa_shared.coupling import select
 from moa_shared.prefix_hash import PrefixHashes
@@ -29,12 +32,17 @@ STATE_LAYER = 2  # the toy drafter reuses one layer
 END_OF_TEXT = 96
 CONTEXT = 200
 IDENTITY = pb.Identity(
-    target_id="tiny", target_fingerprint=b"t" * 32, tokenizer_hash=b"k" * 32, drafter_fingerprint=b"d" * 32
+    target_id="tiny",
+    target_fingerprint=b"t" * 32,
+    tokenizer_hash=b"k" * 32,
+    drafter_fingerprint=b"d" * 32,
+    execution=b"e" * 32,
 )
+DRAFTER = pb.Drafter(name="toy", fingerprint=IDENTITY.drafter_fingerprint, reused_layers=LAYERS - STATE_LAYER)
 PATIENCE = 20.0  # seconds that a test waits for a frame: far beyond a step, so that only a hang ends there
 
 
-def tiny_target() -> Target:
+def tiny_target() -> TorchTarget:
     torch.manual_seed(3)
     model = LlamaForCausalLM(
         LlamaConfig(
@@ -51,14 +59,19 @@ def tiny_target() -> Target:
         for name, parameter in model.named_parameters():
             if "norm" not in name:
                 parameter.normal_(0.0, parameter.shape[-1] ** -0.5)
-    return Target(model.eval())
+    return TorchTarget(model.eval())
 
 
 def toy_source(target: Target) -> MemorySource:
     """Memory rows that depend on every number of a token's keys and values."""
     width = 2 * target.kv_heads * target.head_dim * LAYERS
-    weight = torch.randn(width, ROW_WIDTH, generator=torch.Generator().manual_seed(5)) / width**0.5
-    return MemorySource(target.over_arrays(lambda kv: kv.flatten(1) @ weight), ROW_WIDTH, STATE_LAYER)
+    weight = (np.random.default_rng(5).standard_normal((width, ROW_WIDTH)) / width**0.5).astype(np.float32)
+
+    def encode(kv: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        rows: npt.NDArray[np.float32] = kv.reshape(len(kv), width) @ weight
+        return rows
+
+    return MemorySource(encode, ROW_WIDTH, STATE_LAYER, fingerprint=IDENTITY.drafter_fingerprint)
 
 
 def decode(tokens: Sequence[int]) -> str:
@@ -68,16 +81,16 @@ def decode(tokens: Sequence[int]) -> str:
 def make_host(target: Target, *, stepper: Stepper | None = None, **settings: Any) -> Host:
     served = Served(
         identity=IDENTITY,
-        dtype="float32",
+        execution=pb.Execution(level="float32", details="torch"),
         vocab_size=VOCAB,
         context_tokens=CONTEXT,
         end_of_text=frozenset({END_OF_TEXT}),
         decode=decode,
-        reused_layers=LAYERS - STATE_LAYER,
+        drafters=(DRAFTER,),
     )
     return Host(
         served,
-        stepper or Stepper(target, toy_source(target)),
+        stepper or Stepper(target, [toy_source(target)]),
         ServerSettings(**{"port": 0, **settings}),
         before=lambda: torch.set_num_threads(1),
     )

@@ -39,7 +39,8 @@ def drafter_of(kind: str) -> Checkpoint:
 @pytest.mark.parametrize("kind", ["eagle2", "independent"])
 async def test_the_text_is_the_targets_own(target: Target, kind: str, drafting: Any) -> None:
     made = drafter_of(kind)
-    host = make_host(target, stepper=Stepper(target, memory_source(made, target)))
+    source = memory_source(made, target)
+    host = make_host(target, stepper=Stepper(target, [source] if source else []))
     model: Any = target.model
     states = made.states(arrays_of(model), "float32")
     rows_seen = []

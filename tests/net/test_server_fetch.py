@@ -37,7 +37,7 @@ def source(tmp_path: Path) -> Source:
 @asynccontextmanager
 async def stub(source: Source, cache: Path, **changes: Any) -> AsyncIterator[Any]:
     settings = ServerSettings(
-        model=str(source.model), drafter=str(source.drafter), dtype="float32", port=0, cache_dir=cache, **changes
+        model=str(source.model), drafter=str(source.drafter), execution="float32", port=0, cache_dir=cache, **changes
     )
     host = load_host(settings, SilentProgress())
     async with serving(host) as running, grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:

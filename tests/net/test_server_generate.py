@@ -11,12 +11,24 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.app import RunningServer
 from moa_server.target import Target
+from moa_server.target.torch_target import TorchTarget
 from moa_shared.answer import AnswerSettings, Finish
 from moa_shared.coupling import Sampling
 from moa_shared.errors import ContextLengthError, TokenRangeError
 from moa_shared.wire import PROTOCOL_VERSION, error_from_rpc
 
-from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, decode, generate, make_host, plain_text, serving, until
+from tests.net.server_peer import (
+    CONTEXT,
+    DRAFTER,
+    IDENTITY,
+    VOCAB,
+    decode,
+    generate,
+    make_host,
+    plain_text,
+    serving,
+    until,
+)
 
 PROMPT = [5, 17, 33, 2, 64]
 
@@ -27,10 +39,11 @@ async def test_describe_says_what_is_served(channel: grpc.aio.Channel) -> None:
     assert said.identity == IDENTITY
     assert said.limits.context_tokens == CONTEXT
     assert list(said.codecs) == [pb.CODEC_BF16, pb.CODEC_INT8, pb.CODEC_INT4]
-    assert said.reused_layers == 1
+    assert list(said.drafters) == [DRAFTER]
+    assert said.execution == pb.Execution(level="float32", exact=False, details="torch")
 
 
-async def test_greedy_text_is_that_of_transformers(channel: grpc.aio.Channel, target: Target) -> None:
+async def test_greedy_text_is_that_of_transformers(channel: grpc.aio.Channel, target: TorchTarget) -> None:
     tokens, finish = await generate(channel, PROMPT, AnswerSettings(max_tokens=30, ignore_end_of_text=True))
     expected = target.model.generate(
         torch.tensor([PROMPT]),

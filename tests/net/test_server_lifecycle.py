@@ -99,7 +99,7 @@ class FailingStepper(Stepper):
 async def test_a_step_that_fails_ends_its_session_alone(
     target: Target, where: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stepper = FailingStepper(target, toy_source(target))
+    stepper = FailingStepper(target, [toy_source(target)])
     stepper.where = where
     async with serving(make_host(target, stepper=stepper)) as running, channel_to(running) as channel:
         good, bad = Peer(channel), Peer(channel)
@@ -119,7 +119,7 @@ async def test_a_step_that_fails_ends_its_session_alone(
 
 
 async def test_a_generate_call_whose_step_fails(target: Target) -> None:
-    stepper = FailingStepper(target, None)
+    stepper = FailingStepper(target)
     async with serving(make_host(target, stepper=stepper)) as running, channel_to(running) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await generate(channel, POISON, GREEDY)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from moa_server.target import Target
+from moa_server.target.torch_target import TorchTarget
 from moa_shared.drafter import ArrayWeights, Checkpoint, DraftDecoder, DrafterConfig, load_checkpoint
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -56,8 +56,8 @@ class Reference:
         model.load_state_dict(self.weights)
         return model
 
-    def target(self) -> Target:
-        return Target(self.model())
+    def target(self) -> TorchTarget:
+        return TorchTarget(self.model())
 
     def arrays(self) -> ArrayWeights:
         return ArrayWeights({name: tensor.numpy() for name, tensor in self.weights.items()})

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from moa_server.target import Target
+from moa_server.target.torch_target import TorchTarget
 from moa_shared.coupling import Sampling
 from moa_shared.drafter import ArrayWeights, DrafterConfig, DraftState, fresh_tensors
 from moa_shared.drafter.checkpoint import Checkpoint
@@ -161,7 +161,7 @@ def test_drafting_equals_the_naive_computation(reused_layers: int) -> None:
     model, checkpoint = make_target(), make_checkpoint(reused_layers)
     naive = Naive(model, checkpoint)
     hidden = model(torch.tensor([PROMPT]), output_hidden_states=True)
-    target = Target(make_target())
+    target = TorchTarget(make_target())
     cache = target.new_cache()
     layer = 5 - reused_layers if reused_layers else None
     output = target.prefill(cache, PROMPT, layer)

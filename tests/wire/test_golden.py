@@ -13,7 +13,11 @@ from moa_shared.answer import Finish
 from moa_shared.codec import Codec, encode
 
 IDENTITY = pb.Identity(
-    target_id="t", target_fingerprint=b"\x01\x02", tokenizer_hash=b"\x03", drafter_fingerprint=b"\x04"
+    target_id="t",
+    target_fingerprint=b"\x01\x02",
+    tokenizer_hash=b"\x03",
+    drafter_fingerprint=b"\x04",
+    execution=b"\x05",
 )
 SAMPLING = pb.Sampling(
     temperature=0.5, top_k=40, top_p=0.25, seed=7, max_tokens=9, stop=["\n"], ignore_end_of_text=True
@@ -27,7 +31,7 @@ ROWS = np.array([[1.0, -2.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0]], np.float32)
 FRAMES: dict[str, Message] = {
     "open": pb.ClientFrame(
         open=pb.Open(
-            protocol_version=1,
+            protocol_version=2,
             identity=IDENTITY,
             codecs=[pb.CODEC_INT4],
             resume_token=b"r",
@@ -83,7 +87,13 @@ FRAMES: dict[str, Message] = {
     ),
     "go_away": pb.ServerFrame(go_away=pb.GoAway(resume_token=b"r", reason="drain")),
     "describe": pb.DescribeResponse(
-        protocol_version=1, identity=IDENTITY, dtype="bfloat16", codecs=[pb.CODEC_INT4], reused_layers=3
+        protocol_version=2,
+        identity=IDENTITY,
+        codecs=[pb.CODEC_INT4],
+        execution=pb.Execution(level="int8", exact=True, details="avx2"),
+        drafters=[pb.Drafter(name="deep", fingerprint=b"\x04", reused_layers=12, tokens_a_forward=2.5)],
+        step_ms=10.5,
+        row_ms=0.25,
     ),
     "generate": pb.GenerateRequest(tokens=[1], sampling=SAMPLING),
     "generated": pb.GenerateResponse(tokens=[1], finish=pb.FINISH_MAX_TOKENS),
@@ -96,7 +106,7 @@ FRAMES: dict[str, Message] = {
     "part": pb.FetchDrafterResponse(chunk=pb.PartChunk(offset=300, data=b"\x00\x01")),
 }
 GOLDEN = {
-    "open": "0a650801120d0a0174120201021a01032201041a01032201722a030180013001380140034a3608011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a380128025205302e312e3058808004",
+    "open": "0a68080212100a0174120201021a01032201042a01051a01032201722a030180013001380140034a3608011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a380128025205302e312e3058808004",
     "ask": "123608011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a38012802",
     "draft": "1a1d080110ac0219080706050403020120022a0405ffff023202010038ab02",
     "chain": "1a1010051901000000000000002a03010203",
@@ -110,11 +120,11 @@ GOLDEN = {
     "verdict": "121f080110ad021903000000000000002202070828013003380540024d0000c03f",
     "memory": "1a110801100218032202000128013504030201",
     "go_away": "220a0a01721205647261696e",
-    "describe": "08011a0d0a0174120201021a01032201042a0862666c6f617431363201033803",
+    "describe": "08021a100a0174120201021a01032201042a0105320103420e0a04696e743810011a04617678324a100a0464656570120104180c250000204055000028415d0000803e",
     "generate": "0a0101122409000000000000e03f102819000000000000d03f210700000000000000280932010a3801",
     "generated": "0a01011002",
     "fetch": "0a016e10ac021a0101",
-    "parts": "0a1c0a0d0a0174120201021a0103220104120b0a016e100718ac02220101",
+    "parts": "0a1f0a100a0174120201021a01032201042a0105120b0a016e100718ac02220101",
     "part": "120708ac0212020001",
 }
 

@@ -15,14 +15,13 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from moa_shared.coupling import Sampling
 from moa_shared.drafter import BaselineState, Checkpoint, DraftState, Weights
 from moa_shared.drafting import CHAIN, CopyGuesser, GrowingDraft, TextIndex, barred_after, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.tree import DraftTree, longest_path
 
-from moa_training.teacher import Teacher
+from moa_training.target_reader import TargetReader
 
 GREEDY = Sampling()
 
@@ -90,7 +89,7 @@ class Acceptance:
 class Subject(Protocol):
     """What is under test, with the target that it drafts for."""
 
-    teacher: Teacher
+    reader: TargetReader
 
     def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[Shape]) -> list[Acceptance]:
         """Acceptance of each shape over one answer (whose first token the prefill gives)."""
@@ -113,21 +112,19 @@ class DrafterSubject:
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, teacher: Teacher, target: Weights, weights: str, *, guarded: bool = True
+        self, checkpoint: Checkpoint, reader: TargetReader, target: Weights, weights: str, *, guarded: bool = True
     ) -> None:
-        self.teacher = teacher
+        self.reader = reader
         self._guarded = guarded
         self._reads_last_hidden = checkpoint.config.reads_last_hidden
         self._rows = checkpoint.rows(weights) if checkpoint.config.memory_width else None
         self._new_state = checkpoint.states(target, weights)
 
-    @torch.inference_mode()
     def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[Shape]) -> list[Acceptance]:
         ids = [*prompt, *answer]
         memory, state = self._read(ids)
         return [self._replay(ids, len(prompt), memory, state, shape) for shape in shapes]
 
-    @torch.inference_mode()
     def write(self, known: Sequence[int], length: int, *, memory: bool = True) -> list[int]:
         drafter = self._new_state()
         draft = GrowingDraft(drafter, CHAIN)
@@ -145,10 +142,9 @@ class DrafterSubject:
 
     def _read(self, ids: Sequence[int]) -> tuple[Rows, Rows | None]:
         """Memory rows of a text, and the state that enters the first reused layer."""
-        target = self.teacher.run(torch.tensor([ids]), torch.arange(len(ids))[None], None)
-        source = target.last_hidden[0] if self._reads_last_hidden else target.kv[0]
-        memory = np.empty((len(ids), 0), np.float32) if self._rows is None else self._rows(source.float().numpy())
-        return memory, None if target.state is None else target.state[0].float().numpy()
+        read = self.reader.read(ids)
+        source = read.last_hidden if self._reads_last_hidden else read.kv
+        return np.empty((len(ids), 0), np.float32) if self._rows is None else self._rows(source), read.state
 
     def _replay(self, ids: Sequence[int], prompt: int, memory: Rows, state: Rows | None, shape: Shape) -> Acceptance:
         drafter = self._new_state()
@@ -175,8 +171,8 @@ class DrafterSubject:
 class LookupSubject:
     """Prompt look-up: a chain copied from the conversation, whatever the shape."""
 
-    def __init__(self, teacher: Teacher, longest: int = 3) -> None:
-        self.teacher = teacher
+    def __init__(self, reader: TargetReader, longest: int = 3) -> None:
+        self.reader = reader
         self._longest = longest  # tokens that must agree: as the client has it
 
     def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[Shape]) -> list[Acceptance]:

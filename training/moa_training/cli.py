@@ -134,6 +134,8 @@ def fit(config: Path) -> None:
 @click.option("--unguarded", is_flag=True, help="Text written alone may go round in loops, which the client bars.")
 @click.option("--task-tokens", type=click.IntRange(0), default=0, show_default="not checked",
               help="Check results of answers cut and continued to so many tokens; GSM8K needs 320.")  # fmt: skip
+@click.option("--execution", type=click.Choice(["int8", "float32", "bf16"]), default="int8", show_default=True,
+              help="The arithmetic of the target, as of moa-server.")  # fmt: skip
 @click.option("--drafter-weights", type=click.Choice(["int8", "float32"]), default="int8", show_default=True,
               help="Of both halves of the drafter: as devices compute, or a reference.")  # fmt: skip
 @_THREADS
@@ -155,6 +157,7 @@ def evaluate(
     alone: int,
     unguarded: bool,
     task_tokens: int,
+    execution: str,
     drafter_weights: str,
     threads: int,
 ) -> None:
@@ -184,6 +187,7 @@ def evaluate(
         standalone_tokens=alone,
         task_tokens=task_tokens,
         guarded=not unguarded,
+        execution=execution,
         drafter_weights=drafter_weights,
     )
     result = measure(checkpoint, questions, options, make_progress())

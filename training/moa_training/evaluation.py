@@ -19,8 +19,8 @@ from moa_shared.shipped import SHIPPED_DRAFTERS, require_shipped_drafter
 from moa_training.acceptance import Acceptance, DrafterSubject, LookupSubject, Shape, Subject
 from moa_training.questions import AnsweredQuestion, Question, answer_questions, read_questions, stop_tokens
 from moa_training.standalone import CUTS, StandaloneQuality, standalone_quality
+from moa_training.target_reader import INT8, load_reader
 from moa_training.task_accuracy import TaskAccuracy, task_accuracy
-from moa_training.teacher import Teacher
 
 LOOKUP, NONE = "lookup", "none"
 
@@ -37,7 +37,7 @@ class EvaluationOptions:
         more_nodes: sizes of further trees of the same depth and breadth.
         copies: trees merge what the conversation suggests.
         longest_prompt: questions with longer prompts are left out.
-        dtype: of the target.
+        execution: level of the target: int8 (the kernels), float32 or bf16 (torch).
         drafter_weights: of both halves of the drafter, int8 or float32.
         standalone_tokens: written alone behind each cut; 0: not measured.
         guarded: text written alone repeats no run of tokens, as in the client.
@@ -51,7 +51,7 @@ class EvaluationOptions:
     chain: int = 5
     tree: TreeShape = TreeShape(depth=5, breadth=6, nodes=24)  # noqa: RUF009
     longest_prompt: int = 1024
-    dtype: torch.dtype = torch.bfloat16
+    execution: str = INT8
     drafter_weights: str = "int8"
     threads: int = 1
     standalone_tokens: int = 96
@@ -182,13 +182,13 @@ def evaluate(name: str, questions_path: Path, options: EvaluationOptions, progre
             hint='Leave task accuracy out, or ask questions with "final_answer" or a reference that ends in "#### 18".',
         )
     reused = 0 if checkpoint is None else checkpoint.config.reused_layers
-    teacher = Teacher.load(files, reused, options.dtype, torch.device("cpu"))
-    answered = answer_questions(questions, files, teacher.model, options.answer_tokens, options.dtype, progress)
+    reader = load_reader(files, reused, options.execution, progress)
+    answered = answer_questions(questions, files, reader, options.answer_tokens, progress)
     shapes = [Shape(0)]  # plain steps
-    subject: Subject = LookupSubject(teacher)
+    subject: Subject = LookupSubject(reader)
     if checkpoint is not None:
         subject = DrafterSubject(
-            checkpoint, teacher, WeightReader(files), options.drafter_weights, guarded=options.guarded
+            checkpoint, reader, WeightReader(files), options.drafter_weights, guarded=options.guarded
         )
         shapes = [Shape(options.chain), *(Shape(tree.nodes, tree, options.copies) for tree in options.trees)]
     elif name == LOOKUP:
@@ -248,8 +248,8 @@ def _check_results(
     progress: Progress,
 ) -> dict[int, dict[str, TaskAccuracy]]:
     checked = [question for question in questions if question.result is not None]
-    model, length = subject.teacher.model, options.task_tokens
-    answered = answer_questions(checked, files, model, length, options.dtype, progress)
+    length = options.task_tokens
+    answered = answer_questions(checked, files, subject.reader, length, progress)
     tokenizer = load_tokenizer(files)
     stop = stop_tokens(files)
     results: dict[int, dict[str, TaskAccuracy]] = {cut: {} for cut in CUTS}

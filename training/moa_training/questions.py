@@ -15,18 +15,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import torch
 from moa_shared.errors import DataError, NotFoundError
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.cache import cache_root
 from moa_shared.progress import Progress
 
-from moa_training.generation import Answer, Generator
 from moa_training.prepare import template_ids
 from moa_training.shards import read_lines
+from moa_training.target_reader import TargetReader
 from moa_training.task_results import reference_result
-
-_SLOTS = 24  # answers written at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +100,20 @@ def _parse(line: str) -> tuple[str, str | None, Decimal | None]:
 def answer_questions(
     questions: Sequence[Question],
     files: ModelFiles,
-    model: Any,
+    reader: TargetReader,
     most_tokens: int,
-    dtype: torch.dtype,
     progress: Progress,
     cache_dir: Path | None = None,
 ) -> list[AnsweredQuestion]:
     """The target's greedy answers, remembered ones where there are."""
-    content = json.dumps([files.fingerprint, str(dtype), most_tokens, [question.prompt for question in questions]])
+    content = json.dumps([files.fingerprint, reader.level, most_tokens, [question.prompt for question in questions]])
     kept = cache_root(cache_dir) / "answers" / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
     answers: list[list[int]] = []
     if kept.is_file():
         answers = json.loads(kept.read_text())
     else:
-        answers = _write_answers(questions, model, stop_tokens(files), most_tokens, dtype, progress)
+        prompts = [question.prompt for question in questions]
+        answers = reader.answers(prompts, most_tokens, stop_tokens(files), progress)
         kept.parent.mkdir(parents=True, exist_ok=True)
         beside = kept.with_suffix(".partial")
         beside.write_text(json.dumps(answers))
@@ -138,33 +135,3 @@ def stop_tokens(files: ModelFiles) -> set[int]:
 def _generation_stop(files: ModelFiles) -> Any:
     path = files.folder / "generation_config.json"
     return json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
-
-
-def _write_answers(
-    questions: Sequence[Question],
-    model: Any,
-    stop_ids: set[int],
-    most_tokens: int,
-    dtype: torch.dtype,
-    progress: Progress,
-) -> list[list[int]]:
-    longest = max(len(question.prompt) for question in questions)
-    generator = Generator(
-        model,
-        slots=min(_SLOTS, len(questions)),
-        capacity=longest + most_tokens + 1,
-        stop_ids=stop_ids,
-        dtype=dtype,
-        seed=0,
-    )
-    order = sorted(range(len(questions)), key=lambda index: len(questions[index].prompt))
-    prompts = (
-        Answer(str(index), questions[index].category, list(questions[index].prompt), 0.0, most_tokens)
-        for index in order
-    )
-    answers: dict[int, list[int]] = {}
-    with progress.task("the target answers", len(questions)) as bar:
-        for answer in generator.run(prompts):
-            answers[int(answer.key)] = answer.tokens
-            bar.advance(1)
-    return [answers[index] for index in range(len(questions))]

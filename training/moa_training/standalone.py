@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
+import numpy as np
+from moa_shared.scores import log_softmax
 
 from moa_training.acceptance import Subject
 
@@ -55,7 +56,6 @@ def repeated_share(tokens: Sequence[int]) -> float | None:
     return None if len(grams) < 2 else 1.0 - len(set(grams)) / len(grams)
 
 
-@torch.inference_mode()
 def standalone_quality(
     subject: Subject, prompt: Sequence[int], answer: Sequence[int], cut: int, length: int, *, memory: bool = True
 ) -> StandaloneQuality:
@@ -84,12 +84,11 @@ def standalone_quality(
     if not written:  # nothing to copy
         return quality
     ids = [*known, *written]
-    run = subject.teacher.run(torch.tensor([ids]), torch.arange(len(ids))[None], None)
-    logits = (run.last_hidden[0, len(known) - 1 : -1] @ subject.teacher.head.t()).float()
-    tokens = torch.tensor(written)
-    likelihood = logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+    read = subject.reader.read(ids)
+    logits = subject.reader.logits(read.last_hidden[len(known) - 1 : -1])
+    likelihood = log_softmax(logits)[np.arange(len(written)), written]
     quality.add("log_likelihood", float(likelihood.mean()), len(written))
-    agrees = (logits.argmax(-1) == tokens).tolist()
+    agrees = (logits.argmax(-1) == np.asarray(written)).tolist()
     fresh = _fresh(known, written)
     if any(fresh):
         share = sum(a and f for a, f in zip(agrees, fresh, strict=True)) / sum(fresh)

@@ -47,14 +47,13 @@ def run_codecs(*, model: str, quick: bool, json_file: Path | None) -> None:
         MoaError: a server or client that fails.
     """
     facts = gather_facts(checkout_root())
-    os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is loaded; counts for the drafter's thread too
+    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
     result: dict[str, Any] = {"suite": "codecs", "quick": quick, "pinned": False, "machine": facts}
     result |= _measure(model, prompts=1 if quick else 12, tokens=16 if quick else 96)
     publish("codecs", result, _render(result), quick=quick, json_file=json_file, page="link.md")
 
 
 def _measure(model: str, *, prompts: int, tokens: int) -> dict[str, Any]:
-    import torch
     from moa_shared.models import load_tokenizer, resolve
 
     from moa_bench.byte_counter import counting
@@ -64,7 +63,6 @@ def _measure(model: str, *, prompts: int, tokens: int) -> dict[str, Any]:
     from moa_bench.servers import running_server
     from moa_bench.split_client import SplitClient, client_settings, load_split_device
 
-    torch.set_num_threads(1)
     progress = make_progress()
     files = resolve(model, progress=progress)
     tokenizer = load_tokenizer(files)
@@ -73,7 +71,7 @@ def _measure(model: str, *, prompts: int, tokens: int) -> dict[str, Any]:
     settings = AnswerSettings(max_tokens=tokens, ignore_end_of_text=True)
     rows = []
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, asyncio.Runner() as runner:
-        drafter = str(drafter_file(measured, files, Path(folder)))
+        drafter = str(drafter_file(measured, Path(folder)))
         with running_server(model, drafter=drafter) as server, counting(server.address) as counter:
             device = load_split_device(runner, client_settings(server=server.address, drafter=drafter))
             with progress.task("Answers", len(Codec) * len(questions)) as task:

@@ -16,6 +16,7 @@ from moa_bench.byte_counter import counting
 from moa_bench.link.emulated import Link
 from moa_bench.link.network import Way
 from moa_bench.link.oracle import Script
+from moa_bench.link.step_cost import ask_step_cost
 from moa_bench.link.ways import MODES, oracle_way, real_way
 from moa_bench.micro.serving import Traffic, measure_traffic
 from moa_bench.split_client import SplitClient, client_settings, load_split_device
@@ -29,7 +30,7 @@ class ComparedWays:
 
     Args:
         server: to ask what is served.
-        drafter: checkpoint's path.
+        drafter: of the client: a checkpoint's path, or "auto".
     """
 
     def __init__(self, runner: asyncio.Runner, server: str, drafter: str, draft_ms: float) -> None:
@@ -39,9 +40,10 @@ class ComparedWays:
         self.runner, self.server = runner, server
         self.chain, self.tree, self.lookup = load(mode="chain"), load(mode="tree"), load(drafter="lookup")
         self.draft_ms = draft_ms
+        self.cost = ask_step_cost(runner, server)
 
     def oracle(self) -> list[Way]:
-        make = partial(oracle_way, runner=self.runner, device=self.chain, draft_ms=self.draft_ms)
+        make = partial(oracle_way, runner=self.runner, device=self.chain, draft_ms=self.draft_ms, cost=self.cost)
         return [
             make("streamed", "streamed"),
             make("streamed, server waits", "waiting", acceptances=COMPARED),

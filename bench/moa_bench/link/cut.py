@@ -98,7 +98,15 @@ class MortalServer:
 
 
 def run_cut(
-    *, model: str, quick: bool, json_file: Path | None, pin: bool, link: str, cuts: int | None, kills: int | None
+    *,
+    model: str,
+    quick: bool,
+    json_file: Path | None,
+    pin: bool,
+    level: str,
+    link: str,
+    cuts: int | None,
+    kills: int | None,
 ) -> None:
     """Measure and report.
 
@@ -112,9 +120,8 @@ def run_cut(
     effort = _effort(quick, cuts, kills)
     chosen = find_links((link,))[0]
     facts = gather_facts(checkout_root())
-    os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is loaded; counts for the drafter's thread too
+    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
     server_cores, own_cores = split_cores(pin)
-    import torch
     from moa_shared.models import load_tokenizer, resolve
 
     from moa_bench.byte_counter import counting
@@ -123,17 +130,16 @@ def run_cut(
     from moa_bench.prompts import chat_tokens
     from moa_bench.servers import running_server
 
-    torch.set_num_threads(1)
     progress = make_progress()
     files = resolve(model, progress=progress)
     tokenizer = load_tokenizer(files)
     prompts = [chat_tokens(tokenizer, question) for question in SURE_QUESTIONS[: effort.prompts]]
     with on_cores(own_cores), asyncio.Runner() as runner, ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
-        drafter = str(drafter_file(find_drafter(files), files, folder))
+        drafter = str(drafter_file(find_drafter(files), folder))
         relay = stack.enter_context(counting("127.0.0.1:1"))  # until there is a server: a port where nothing listens
         server = MortalServer(
-            lambda: running_server(model, dtype="float32", drafter=drafter, cores=server_cores),
+            lambda: running_server(model, level=level, drafter=drafter, cores=server_cores),
             relay.address,
             relay.redirect,
         )
@@ -158,6 +164,7 @@ def run_cut(
         "pinned": pin,
         "machine": facts,
         "target": files.target_id,
+        "level": level,
         "link": chosen.name,
         "effort": effort,
         "incidents": incidents,

@@ -10,13 +10,11 @@ from moa_client.draft_window import CHAIN_BYTES, DraftWindow
 from moa_bench.answers import TimedAnswer
 from moa_bench.link.emulated import Link
 from moa_bench.link.oracle import Script
+from moa_bench.link.step_cost import StepCost
 from moa_bench.simulation.answer import SimulatedLink, simulate
 from moa_bench.simulation.server import Costs
 
-# Against the bare step of plain streaming, from docs/bench.md (one core, 49 ms): encoding the memory row of each new
-# token, and what each draft node adds to a forward.
-ENCODE_SHARE = 0.02
-NODE_SHARE = 0.85 / 49
+ENCODE_SHARE = 0.02  # of a plain step: encoding the memory row of a new token (docs/bench.md)
 # From one draft step's end to the next one's begin: thread, inbox and frames of the client program beside the oracle.
 CLIENT_MS = 1.0
 MEMORY_BYTES = 260  # that follow each token down in int4
@@ -39,8 +37,12 @@ class Schedule:
     draft_ms: float
 
 
-def predict_seconds(schedule: Schedule, link: Link, script: Script, plain: TimedAnswer) -> float:
-    """How long the whole answer should take, if a plain step takes as long as it did in `plain`."""
+def predict_seconds(schedule: Schedule, link: Link, script: Script, plain: TimedAnswer, cost: StepCost) -> float:
+    """How long the whole answer should take, if a plain step takes as long as it did in `plain`.
+
+    Args:
+        cost: of forwards; the share of a step that a row more takes is used.
+    """
     tokens = len(plain.tokens)
     step_ms = 1e3 / plain.steady_tokens_per_s
     answer_start = len(script.tokens) - tokens
@@ -53,7 +55,7 @@ def predict_seconds(schedule: Schedule, link: Link, script: Script, plain: Timed
         costs=Costs(
             plain_ms=step_ms * (1 + ENCODE_SHARE),
             verify_ms=step_ms * (1 + ENCODE_SHARE),
-            node_ms=step_ms * NODE_SHARE,
+            node_ms=step_ms * cost.row_ms / cost.step_ms,
             draft_ms=schedule.draft_ms + CLIENT_MS,
         ),
         rule=None if schedule.drafting == "rounds" else DraftWindow(CHAIN_BYTES, run_ahead=not waits),

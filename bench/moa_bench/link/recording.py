@@ -121,7 +121,7 @@ def run_recording(*, model: str, pin: bool, link: str, out: Path | None) -> None
         f"moa-client chat over {chosen.name}; the link is cut {CUT_AFTER_S:g} s after the question for {CUT_S:g} s"
     )
     with on_cores(own_cores), tempfile.TemporaryDirectory(prefix="moa-bench-") as folder:
-        drafter = str(drafter_file(find_drafter(files), files, Path(folder)))
+        drafter = str(drafter_file(find_drafter(files), Path(folder)))
         with (
             running_server(model, drafter=drafter, cores=server_cores) as server,
             linked(chosen, server.address, cores=own_cores) as running,

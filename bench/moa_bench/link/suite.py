@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ConfigError
 from moa_shared.progress import make_progress
+from moa_shared.shipped import DEFAULT_DRAFTER
 
+from moa_bench.child import Child
 from moa_bench.cores import on_cores, split_cores
 from moa_bench.facts import gather_facts
 from moa_bench.link import tables
 from moa_bench.link.emulated import Link, find_links
+from moa_bench.padding import Padding
 from moa_bench.report import checkout_root, publish
+from moa_bench.servers import running_server
+from moa_bench.targets import INT8
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +59,18 @@ def run_network(
     quick: bool,
     json_file: Path | None,
     pin: bool,
+    level: str = INT8,
+    drafter: str = DEFAULT_DRAFTER,
+    padding: Padding | None = None,
     links: Sequence[str] = (),
     acceptances: Sequence[float] = (),
 ) -> None:
     """Measure and report.
 
     Args:
+        level: of the server's arithmetic.
+        drafter: "default", "deep", "auto" (the client chooses) or a checkpoint's path.
+        padding: what each forward of the target is to cost; None: what it does cost.
         links, acceptances: only these; none: all.
 
     Raises:
@@ -69,7 +82,7 @@ def run_network(
     if any(not 0.0 <= acceptance <= 1.0 for acceptance in chosen):
         raise ConfigError(f"The acceptances are {chosen}, each must be 0 to 1.", hint="Correct --acceptance.")
     facts = gather_facts(checkout_root())
-    os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is loaded; counts for the drafter's thread too
+    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
     server_cores, own_cores = split_cores(pin)
     result: dict[str, Any] = {
         "suite": "network",
@@ -78,41 +91,48 @@ def run_network(
         "machine": facts,
         "links": [link.name for link in chosen_links],
         "effort": effort,
+        "level": level,
+        "padding": padding,
     }
+    serve = partial(running_server, model, level=level, padding=padding, cores=server_cores)
     with on_cores(own_cores):
-        result |= _measure(model, effort, chosen_links, chosen, server_cores, own_cores)
-    publish("network", result, tables.render(result), quick=quick, json_file=json_file)
+        result |= _measure(model, drafter, serve, effort, chosen_links, chosen, own_cores)
+    publish(
+        "network" if padding is None else "network-padded",
+        result,
+        tables.render(result),
+        quick=quick,
+        json_file=json_file,
+    )
 
 
 def _measure(
     model: str,
+    named_drafter: str,
+    serve: Callable[..., AbstractContextManager[Child]],
     effort: NetworkEffort,
     links: Sequence[Link],
     acceptances: Sequence[float],
-    server_cores: set[int] | None,
     own_cores: set[int] | None,
 ) -> dict[str, Any]:
-    import torch
     from moa_shared.models import load_tokenizer, resolve
 
-    from moa_bench.drafters import drafter_file, find_drafter
+    from moa_bench.drafters import both_ends, find_drafter
     from moa_bench.link.compared import ComparedWays, count_bytes
     from moa_bench.link.network import SURE_QUESTIONS, Plan, run_plan
     from moa_bench.link.starting import measure_start
     from moa_bench.prompts import QUESTIONS, chat_tokens, question_of
-    from moa_bench.servers import running_server
 
-    torch.set_num_threads(1)
     progress = make_progress()
     files = resolve(model, progress=progress)
     tokenizer = load_tokenizer(files)
-    measured = find_drafter(files)
+    measured = find_drafter(files, named_drafter)
     vocab_size = int(files.config["vocab_size"])
     sure = [chat_tokens(tokenizer, question) for question in SURE_QUESTIONS[: effort.prompts]]
     open_questions = [chat_tokens(tokenizer, question) for question in QUESTIONS[: effort.prompts]]
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, asyncio.Runner() as runner:
-        drafter = str(drafter_file(measured, files, Path(folder)))
-        with running_server(model, drafter=drafter, cores=server_cores) as server:
+        served, drafter = both_ends(named_drafter, measured, Path(folder))
+        with serve(drafter=served) as server:
             ways = ComparedWays(runner, server.address, drafter, effort.draft_ms)
             oracle = Plan(links, ways.oracle(), acceptances, sure, effort.answer_tokens, vocab_size)
             real = Plan(links, ways.real(), [None], open_questions, effort.answer_tokens, vocab_size)

@@ -22,7 +22,13 @@ def render(result: Mapping[str, Any]) -> str:
     ratios = (
         "Tokens a second over the whole answer, as a ratio to plain streaming of the same prompt over the same link"
     )
-    note = f"{effort.answer_tokens} tokens, greedy, bf16. {ratios}: median (quartiles) over the prompts."
+    note = f"{effort.answer_tokens} tokens, greedy, {result['level']}. {ratios}: median (quartiles) over the prompts."
+    if result["padding"] is not None:
+        padding = result["padding"]
+        note += (
+            f" A larger target is emulated: each forward takes {padding.step_ms:g} ms, and {padding.row_ms:g} ms for "
+            "each row more."
+        )
     parts = [facts_line(result), note + "\n"]
     if oracle:
         parts += [f"### An oracle drafter, {effort.draft_ms:g} ms a step, chains\n", _oracle(oracle)]
@@ -113,7 +119,7 @@ def _ratio(spread: Spread | None) -> str:
 def _remarks(cells: list[Any]) -> str:
     answers = sum(cell.ratio.count for cell in cells if cell.ratio is not None)
     other = sum(cell.other_texts for cell in cells)
-    lines = [f"Of {answers} answers {other} had another text than plain streaming's (bf16 rounds; see above)."]
+    lines = [f"Of {answers} answers {other} had another text than plain streaming's."]
     failures = Counter((cell.link, PORT.sub("", failure)) for cell in cells for failure in cell.failures)
     lines += [f"{count} answers over {link} failed: {failure}" for (link, failure), count in failures.items()]
     return "\n".join(lines) + "\n"
@@ -149,8 +155,8 @@ def render_cut(result: Mapping[str, Any]) -> str:
     head += ["95 %", "longest"]
     effort = result["effort"]
     note = (
-        f"{result['answers']} answers of {effort.answer_tokens} tokens, greedy, float32, over {result['link']}. "
-        "Median (quartiles).\n"
+        f"{result['answers']} answers of {effort.answer_tokens} tokens, greedy, {result['level']}, over "
+        f"{result['link']}. Median (quartiles).\n"
     )
     return "\n".join([facts_line(result), note, table(head, rows)])
 

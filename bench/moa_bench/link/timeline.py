@@ -68,7 +68,7 @@ def run_timeline(*, model: str, pin: bool, rtt_ms: float, acceptance: float, tok
         MoaError: a server, link or client that fails.
     """
     facts = gather_facts(checkout_root())
-    os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is loaded; counts for the drafter's thread too
+    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
     server_cores, own_cores = split_cores(pin)
     from moa_bench.link.timeline_picture import draw
 
@@ -93,23 +93,22 @@ def _record(
     server_cores: set[int] | None,
     own_cores: set[int] | None,
 ) -> list[Timeline]:
-    import torch
     from moa_shared.models import load_tokenizer, resolve
 
     from moa_bench.drafters import drafter_file, find_drafter
     from moa_bench.link.network import SURE_QUESTIONS
+    from moa_bench.link.step_cost import ask_step_cost
     from moa_bench.link.ways import MODES, best_length, with_oracle
     from moa_bench.prompts import chat_tokens
     from moa_bench.servers import running_server
     from moa_bench.split_client import SplitClient, client_settings, load_split_device
 
-    torch.set_num_threads(1)
     files = resolve(model, progress=make_progress())
     prompt = chat_tokens(load_tokenizer(files), SURE_QUESTIONS[0])
     vocab_size = int(files.config["vocab_size"])
     settings = AnswerSettings(max_tokens=tokens, ignore_end_of_text=True)
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, asyncio.Runner() as runner:
-        drafter = str(drafter_file(find_drafter(files), files, Path(folder)))
+        drafter = str(drafter_file(find_drafter(files), Path(folder)))
         with (
             running_server(model, drafter=drafter, cores=server_cores) as server,
             linked(link, server.address, cores=own_cores) as running,
@@ -117,11 +116,12 @@ def _record(
             device = load_split_device(runner, client_settings(server=server.address, drafter=drafter))
             alone = dataclasses.replace(device, drafter=None)
             text: Sequence[int] = ()
+            cost = ask_step_cost(runner, server.address)
             lines = []
             for way in TITLES:
                 script = Script((*prompt, *text), acceptance, 0, vocab_size)
                 steps: list[tuple[float, float]] = []
-                length = best_length(acceptance, link.rtt_ms, 5.0)
+                length = best_length(acceptance, link.rtt_ms, 5.0, cost)
                 mine = with_oracle(device, script, 5.0, length, steps) if text else alone
                 client = SplitClient(
                     runner, running.address, mine, mode=MODES["streamed" if way == "streaming" else way]

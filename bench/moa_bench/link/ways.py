@@ -18,15 +18,13 @@ from moa_bench.link.emulated import Link
 from moa_bench.link.network import Way
 from moa_bench.link.oracle import OracleDrafter, Script
 from moa_bench.link.prediction import Drafting, Schedule, predict_seconds
+from moa_bench.link.step_cost import StepCost
 from moa_bench.split_client import SplitClient
 
 if TYPE_CHECKING:
     from moa_shared.drafter import DraftState
 
 LONGEST_CHAIN = 32
-# On one core of the machine in docs/bench.md: 49 ms for one token, 0.85 more for each further one up to 62.
-STEP_MS = 49.0
-STEP_MS_A_TOKEN = 0.85
 MODES = {
     "streamed": TalkSettings(drafting="streamed"),
     "waiting": TalkSettings(drafting="streamed", run_ahead=False),
@@ -34,7 +32,7 @@ MODES = {
 }
 
 
-def best_length(acceptance: float, rtt_ms: float, draft_ms: float) -> int:
+def best_length(acceptance: float, rtt_ms: float, draft_ms: float, cost: StepCost) -> int:
     """The chain length at which synchronous rounds are fastest.
 
     A round of k drafts costs the round trip, k draft steps and one verification of k + 1 tokens, and brings
@@ -43,7 +41,7 @@ def best_length(acceptance: float, rtt_ms: float, draft_ms: float) -> int:
 
     def tokens_per_ms(length: int) -> float:
         tokens = sum(acceptance**place for place in range(length + 1))
-        return tokens / (rtt_ms + length * draft_ms + STEP_MS + STEP_MS_A_TOKEN * length)
+        return tokens / (rtt_ms + length * draft_ms + cost.step_ms + cost.row_ms * length)
 
     return max(range(1, LONGEST_CHAIN + 1), key=tokens_per_ms)
 
@@ -54,6 +52,7 @@ def oracle_way(
     runner: asyncio.Runner,
     device: Device,
     draft_ms: float,
+    cost: StepCost,
     acceptances: tuple[float, ...] | None = None,
 ) -> Way:
     """Chains of an oracle; rounds have the length that is best for its acceptance and the link.
@@ -61,11 +60,12 @@ def oracle_way(
     Args:
         device: of a client whose drafter reads memory; the oracle takes its place, and its memory comes as it would.
         draft_ms: how long a draft step of the oracle takes.
+        cost: of the server's forwards.
         acceptances: only at these; None: at all.
     """
 
     def schedule(link: Link, script: Script) -> Schedule:
-        return Schedule(drafting, best_length(script.acceptance, link.rtt_ms, draft_ms), draft_ms)
+        return Schedule(drafting, best_length(script.acceptance, link.rtt_ms, draft_ms, cost), draft_ms)
 
     def connect(link: Link, address: str, script: Script | None) -> AnswerClient:
         if script is None:
@@ -74,7 +74,7 @@ def oracle_way(
         return SplitClient(runner, address, playing, mode=MODES[drafting])
 
     def predict(link: Link, script: Script, plain: TimedAnswer) -> float:
-        return predict_seconds(schedule(link, script), link, script, plain)
+        return predict_seconds(schedule(link, script), link, script, plain, cost)
 
     return Way(name, connect, predict, acceptances)
 

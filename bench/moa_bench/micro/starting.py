@@ -28,7 +28,7 @@ class StartCost:
 
 
 def measure_starts(
-    model: str, drafter: str, starts: int, server_cores: set[int] | None, client_cores: set[int] | None
+    model: str, level: str, drafter: str, starts: int, server_cores: set[int] | None, client_cores: set[int] | None
 ) -> list[StartCost]:
     """Everything is in the disk's cache and the model is fetched.
 
@@ -40,7 +40,7 @@ def measure_starts(
     """
     ready_ms, answer_ms = [], []
     for _ in range(starts):
-        with running_server(model, drafter=drafter, cores=server_cores) as server:
+        with running_server(model, level=level, drafter=drafter, cores=server_cores) as server:
             ready_ms.append(server.start_ms)
             chat = [
                 "moa_client.cli", "chat", "--server", server.address, "--model", model, "--drafter", drafter,

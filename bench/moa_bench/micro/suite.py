@@ -22,17 +22,17 @@ from moa_bench.cores import on_cores, split_cores
 from moa_bench.drafters import MeasuredDrafter, drafter_file, find_drafter, load_decoder
 from moa_bench.facts import gather_facts
 from moa_bench.micro import tables
-from moa_bench.micro.equality import compare_texts
 from moa_bench.micro.serving import Traffic, measure_first_tokens, measure_traffic
 from moa_bench.micro.starting import measure_starts
-from moa_bench.prompts import QUESTIONS, chat_tokens, question_of
+from moa_bench.prompts import chat_tokens, question_of
 from moa_bench.report import checkout_root, publish
 from moa_bench.servers import running_server
 from moa_bench.split_client import SplitClient, client_settings, load_split_device
+from moa_bench.targets import load_level
 
 if TYPE_CHECKING:
-    import torch
     from moa_client.loading import Device
+    from moa_server.target import Target
     from moa_shared.models import ModelFiles
     from moa_shared.models.tokenizer import Tokenizer
 
@@ -44,23 +44,18 @@ class Effort:
     Args:
         prefix_tokens: behind which forwards and drafts run: a question and half of its answer.
         repeats: of each forward; 20 pairs give ratios to about 1 % on a quiet machine.
-        flip_prompts, flip_tokens: text on which flips are counted.
-        prompt_tokens: lengths of the prompts whose first token is timed.
+            prompt_tokens: lengths of the prompts whose first token is timed.
         answer_tokens: of each answer that is timed or counted.
         answers: of each kind.
         starts: of each program.
-        equal_prompts: whose float32 texts are compared.
     """
 
     prefix_tokens: int = 256
     repeats: int = 20
-    flip_prompts: int = 5
-    flip_tokens: int = 128
     prompt_tokens: tuple[int, ...] = (50, 500)
     answer_tokens: int = 64
     answers: int = 5
     starts: int = 3
-    equal_prompts: int = 4
 
 
 # The client program's modes, with its own defaults where nothing is said.
@@ -71,7 +66,7 @@ SPLIT_WAYS: dict[str, dict[str, Any]] = {
 }
 
 ROUNDS = TalkSettings(drafting="rounds", run_ahead=False)  # what a forward is fed is then the same in each run
-QUICK = Effort(64, 2, 1, 16, (50,), 32, 1, 1, 1)
+QUICK = Effort(64, 2, (50,), 32, 1, 1)
 
 
 @dataclass(slots=True)
@@ -111,18 +106,16 @@ class Bench:
         return chat_tokens(self.tokenizer, question)
 
 
-def run_micro(*, model: str, quick: bool, json_file: Path | None, pin: bool) -> None:
+def run_micro(*, model: str, quick: bool, json_file: Path | None, pin: bool, level: str) -> None:
     """Measure and report.
 
     Raises:
         MoaError: the model cannot be had, or a server or client fails.
     """
     facts = gather_facts(checkout_root())
-    os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is loaded; counts for the drafter's thread too
-    import torch
+    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
     from moa_shared.models import load_tokenizer, resolve
 
-    torch.set_num_threads(1)
     progress = make_progress()
     files = resolve(model, progress=progress)
     bench = Bench(QUICK if quick else Effort(), files, load_tokenizer(files), find_drafter(files), progress)
@@ -132,58 +125,48 @@ def run_micro(*, model: str, quick: bool, json_file: Path | None, pin: bool) -> 
         "pinned": pin,
         "machine": facts,
         "target": files.target_id,
+        "level": level,
         "drafter": bench.drafter.description,
     }
     server_cores, own_cores = split_cores(pin)
     with on_cores(own_cores), tempfile.TemporaryDirectory(prefix="moa-bench-") as folder:
-        drafter = str(drafter_file(bench.drafter, bench.files, Path(folder)))
-        _measure_forwards(bench, torch.bfloat16)
-        _measure_drafting(bench, torch.bfloat16)
+        drafter = str(drafter_file(bench.drafter, Path(folder)))
+        _measure_forwards(bench, level)
         with bench.section("Start-up"):
-            bench.result["starts"] = measure_starts(model, drafter, bench.effort.starts, server_cores, own_cores)
-        with asyncio.Runner() as runner:
-            with running_server(model, drafter=drafter, cores=server_cores) as server:
-                bench.load_devices(runner, server.address, drafter)
-                _measure_serving(bench, runner, server.address)
-            with running_server(model, dtype="float32", drafter=drafter, cores=server_cores) as server:
-                _compare_texts(bench, runner, server.address)
+            bench.result["starts"] = measure_starts(model, level, drafter, bench.effort.starts, server_cores, own_cores)
+        with (
+            asyncio.Runner() as runner,
+            running_server(model, level=level, drafter=drafter, cores=server_cores) as server,
+        ):
+            bench.load_devices(runner, server.address, drafter)
+            _measure_serving(bench, runner, server.address)
     publish("micro", bench.result, tables.render(bench.result), quick=quick, json_file=json_file)
 
 
-def _measure_forwards(bench: Bench, dtype: torch.dtype) -> None:
-    """Verification against the bare forward, and flips."""
-    from moa_server.target import Target
-    from moa_shared.models import load_target_model
-
-    from moa_bench.micro.rounding import count_flips
+def _measure_forwards(bench: Bench, level: str) -> None:
+    """Verification against the bare forward, and drafting as devices compute it."""
     from moa_bench.micro.verification import measure_verification
 
     effort = bench.effort
-    with bench.section("Loading the target twice"):
-        target = Target(load_target_model(bench.files, dtype))
-        bare = load_target_model(bench.files, dtype)
-        encode = target.over_arrays(bench.drafter.checkpoint.torch_rows(dtype))
+    with bench.section("Loading the target"):
+        execution = load_level(bench.files, level, bench.progress)
+        target = execution.target
+        encode = target.memory_rows(bench.drafter.checkpoint)
+    bench.result["execution"] = execution.details
     prefix = bench.prompt(question_of(bench.tokenizer, effort.prefix_tokens))
     with bench.section("Verification"):
         bench.result["prefix_tokens"] = len(prefix)
-        bench.result["verification"] = measure_verification(target, bare, prefix, encode, effort.repeats)
-    with bench.section("Flipped choices"):
-        prompts = [bench.prompt(question) for question in QUESTIONS[: effort.flip_prompts]]
-        bench.result["flips"] = count_flips(target, prompts, effort.flip_tokens)
+        bench.result["verification"] = measure_verification(target, prefix, encode, effort.repeats)
+    with bench.section("Drafting"):
+        _measure_drafting(bench, target)
 
 
-def _measure_drafting(bench: Bench, dtype: torch.dtype) -> None:
-    """In int8, the client program's default, beside forwards of the target in `dtype`."""
-    from moa_server.target import Target
-    from moa_shared.models import load_target_model
-
+def _measure_drafting(bench: Bench, target: Target) -> None:
     from moa_bench.micro.drafting import measure_drafting
 
-    with bench.section("Drafting"):
-        target = Target(load_target_model(bench.files, dtype))
-        decoder = load_decoder(bench.files, bench.drafter)
-        effort = bench.effort
-        bench.result["drafting"] = measure_drafting(target, decoder, effort.prefix_tokens, 5 * effort.repeats)
+    decoder = load_decoder(bench.files, bench.drafter)
+    effort = bench.effort
+    bench.result["drafting"] = measure_drafting(target, decoder, effort.prefix_tokens, 5 * effort.repeats)
 
 
 def _measure_serving(bench: Bench, runner: asyncio.Runner, address: str) -> None:
@@ -207,13 +190,3 @@ def _measure_traffic(bench: Bench, runner: asyncio.Runner, address: str, way: st
             return measure_traffic(way, client, counter, prompt, bench.effort.answer_tokens)
         finally:
             client.close()
-
-
-def _compare_texts(bench: Bench, runner: asyncio.Runner, address: str) -> None:
-    import torch
-    from moa_shared.models import load_target_model
-
-    with bench.section("Texts in float32"), closing_all(bench.ways(runner, address)) as clients:
-        reference = load_target_model(bench.files, torch.float32)
-        prompts = [bench.prompt(question) for question in QUESTIONS[: bench.effort.equal_prompts]]
-        bench.result["equality"] = compare_texts(reference, clients, prompts, bench.effort.answer_tokens)

@@ -18,8 +18,6 @@ def render(result: Mapping[str, Any]) -> str:
         "first_tokens": _first_tokens,
         "traffic": _traffic,
         "starts": _starts,
-        "flips": _flips,
-        "equality": _equality,
     }
     parts = [facts_line(result)]
     parts += [show(result) for key, show in sections.items() if key in result]
@@ -32,20 +30,16 @@ def _verification(result: Mapping[str, Any]) -> str:
             cost.shape,
             cost.tokens,
             cost.bare_ms.text(),
-            cost.forward_ms.text(),
             cost.encoded_rows,
-            cost.ours_ms.text(),
-            cost.forward_ratio.text(2),
+            cost.whole_ms.text(),
             cost.ratio.text(2),
         ]
         for cost in result["verification"]
     ]
-    head = [
-        "fed at once", "tokens", "bare forward, ms", "ours without memory, ms", "rows encoded", "ours, ms",
-        "ratio without memory", "ratio",
-    ]  # fmt: skip
-    return f"### Verification over transformers' bare forward\n\nBehind {result['prefix_tokens']} tokens, bf16. " + (
-        "Ratios are of interleaved pairs.\n\n" + table(head, rows)
+    head = ["fed at once", "tokens", "bare forward, ms", "rows encoded", "whole verification, ms", "ratio"]
+    return (
+        f"### Verification over the bare forward\n\nBehind {result['prefix_tokens']} tokens, {result['level']} "
+        f"({result['execution']}). Ratios are of interleaved pairs.\n\n" + table(head, rows)
     )
 
 
@@ -53,24 +47,6 @@ def _drafting(result: Mapping[str, Any]) -> str:
     rows = [[cost.what, cost.ms.text(2), cost.ratio.text(3)] for cost in result["drafting"]]
     head = f"### Drafting\n\nThe drafter: {result['drafter']}; weights in int8.\n\n"
     return head + table(["piece", MS, "of a target forward of one token"], rows)
-
-
-def _flips(result: Mapping[str, Any]) -> str:
-    rows = [
-        [
-            f"{flips.shape} of {flips.tokens}",
-            flips.positions,
-            flips.flipped,
-            f"{100 * flips.share:.2f} %",
-            flips.near_ties,
-        ]
-        for flips in result["flips"]
-    ]
-    head = ["fed at once", "positions", "flipped", "share", "of them near ties"]
-    note = (
-        "Teacher-forced on the text of single steps, bf16. A near tie: the two best logits within one step of bf16.\n\n"
-    )
-    return "### Choices that rounding flips\n\n" + note + table(head, rows)
 
 
 def _first_tokens(result: Mapping[str, Any]) -> str:
@@ -104,9 +80,3 @@ def _traffic(result: Mapping[str, Any]) -> str:
 def _starts(result: Mapping[str, Any]) -> str:
     rows = [[cost.program, cost.until, cost.ms.text(0)] for cost in result["starts"]]
     return "### Start-up\n\nWith the model fetched and in the disk's cache.\n\n" + table(["program", "until", MS], rows)
-
-
-def _equality(result: Mapping[str, Any]) -> str:
-    rows = [[found.way, found.texts, found.tokens, found.equal] for found in result["equality"]]
-    head = ["way", "texts", "tokens at most", "equal"]
-    return "### Texts in float32\n\nHeld against transformers' own greedy `generate`.\n\n" + table(head, rows)

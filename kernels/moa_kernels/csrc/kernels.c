@@ -24,10 +24,7 @@
 #else
 #error "Define one MOA_VARIANT_..."
 #endif
-static void *allocate(size_t bytes) {
-    void *memory = NULL;
-    return posix_memalign(&memory, 64, bytes ? bytes : 64) == 0 ? memory : NULL;
-}
+static void *allocate(size_t bytes) { return aligned_alloc(64, (bytes / 64 + 1) * 64); }
 
 #include "parallel.h"
 #include "rows.h"

@@ -49,9 +49,17 @@ static void quantise_row(int inputs, const float *x, const activations_t *to, in
     }
 }
 
+// The last tile's bias may end before its 16 numbers do.
+INLINE vec load_bias(const float *bias, int outputs) {
+    if (outputs >= MOA_LANES) return v_load(bias);
+    float padded[MOA_LANES] = {0};
+    memcpy(padded, bias, (size_t)outputs * sizeof(float));
+    return v_load(padded);
+}
+
 INLINE void store_rows(int rows, const vec *sums, const float *bias, int outputs, float *y, long stride) {
     UNROLL for (int r = 0; r < rows; r++) {
-        vec sum = bias ? v_add(sums[r], v_load(bias)) : sums[r];
+        vec sum = bias ? v_add(sums[r], load_bias(bias, outputs)) : sums[r];
         if (outputs >= MOA_LANES) {
             v_store(y + r * stride, sum);
         } else {

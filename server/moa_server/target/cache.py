@@ -6,6 +6,7 @@ Invariant: rows below `length` are never changed; how they are stored is the bac
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -115,7 +116,7 @@ class KVCache(ABC):
         if not 0 <= start <= stop <= self._length:
             raise InternalError(f"Rows {start}..{stop} were asked of a cache of {self._length} rows.")
         rows = self._read(start, stop)
-        return rows.reshape(*rows.shape[:2], -1)
+        return rows.reshape(*rows.shape[:2], math.prod(rows.shape[2:]))
 
     def _forget_tail(self) -> None:
         self._tail_start, self._tail_depths, self._tail_is_chain = self._length, (), True

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import Cache, KernelError, Segment
+from moa_kernels import Cache, Segment
+from moa_shared.errors import InternalError
 from moa_shared.models.network import Network
 
 from moa_server.target.cache import KVCache
@@ -112,5 +113,5 @@ class KernelTarget(Target):
 
 def _own(request: Request) -> KernelCache:
     if not isinstance(request.cache, KernelCache):
-        raise KernelError("A forward of the kernels was given another backend's cache.")
+        raise InternalError("A forward of the kernels was given another backend's cache.")
     return request.cache

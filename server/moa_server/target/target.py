@@ -113,6 +113,8 @@ class Target(ABC):
             ContextLengthError: positions beyond the context.
             MemoryError: there is no room for keys and values.
         """
+        if len({id(request.cache) for request in requests}) < len(requests):
+            raise InternalError("A forward was given the same cache twice.")
         depths = [self._check(request) for request in requests]
         for request in requests:
             request.cache.begin(len(request.tokens))

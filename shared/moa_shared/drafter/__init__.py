@@ -6,7 +6,8 @@ from moa_shared.drafter.config import DrafterConfig
 from moa_shared.drafter.decoder import DraftDecoder
 from moa_shared.drafter.initialise import fresh_tensors
 from moa_shared.drafter.state import DraftState
-from moa_shared.drafter.weights import ArrayWeights, Weights
+from moa_shared.drafter.weights import ArrayWeights
+from moa_shared.models.layers import Weights
 
 __all__ = [
     "ArrayWeights",

@@ -14,7 +14,8 @@ from moa_kernels import Cache, Rotary, StackShape
 from moa_shared.drafter.arithmetic import Arithmetic, Rows
 from moa_shared.drafter.config import DrafterConfig
 from moa_shared.drafter.shapes import FC, layer_names
-from moa_shared.drafter.weights import Weights, check_tables, draft_ids, read_head, read_layer
+from moa_shared.drafter.weights import check_tables, draft_ids, read_head
+from moa_shared.models.layers import Weights, read_layer
 from moa_shared.models.weights import EMBEDDINGS
 
 
@@ -39,7 +40,7 @@ class BaselineDecoder:
         shape = StackShape(
             config.hidden_size, config.sa_mlp, config.target_heads, config.sa_kv_heads, head_dim, config.rms_norm_eps
         )
-        layers = [read_layer(own, name, arithmetic) for name in layer_names(config)]
+        layers = [read_layer(own, name, arithmetic.linear) for name in layer_names(config)]
         self.stack = arithmetic.stack(shape, layers, Rotary(head_dim, config.rope_parameters))
         names = own.names()
         self._fc = arithmetic.linear([own.array(f"{FC}.weight")]) if f"{FC}.weight" in names else None

@@ -28,8 +28,9 @@ from moa_shared.drafter.kernel_encoder import KernelEncoder
 from moa_shared.drafter.shapes import expected_shapes
 from moa_shared.drafter.state import DraftState
 from moa_shared.drafter.stored_tensors import StoredTensors
-from moa_shared.drafter.weights import ArrayWeights, Weights
+from moa_shared.drafter.weights import ArrayWeights
 from moa_shared.errors import CheckpointError, DiskFullError, ModelSourceError, NotFoundError
+from moa_shared.models.layers import Weights
 from moa_shared.models.tensors.safetensors import map_tensors, read_metadata, write_tensors
 from moa_shared.shipped import CONFIG_KEY
 

@@ -14,7 +14,8 @@ from moa_kernels import Cache, Rotary, Stack, StackShape
 
 from moa_shared.drafter.arithmetic import Arithmetic, Rows
 from moa_shared.drafter.config import DrafterConfig
-from moa_shared.drafter.weights import Weights, check_tables, draft_ids, read_head, read_layer
+from moa_shared.drafter.weights import check_tables, draft_ids, read_head
+from moa_shared.models.layers import Weights, read_layer
 from moa_shared.models.weights import EMBEDDINGS, FINAL_NORM
 
 Numbers = npt.NDArray[np.int32]
@@ -47,17 +48,19 @@ class DraftDecoder:
         if config.unscaled_memory_rope:
             memory_rotary = Rotary(config.target_head_dim, config.memory_rope)
         self.self_attention = arithmetic.stack(
-            self._shape(config.sa_kv_heads, config.sa_mlp), [read_layer(own, "self_attention", arithmetic)], rotary
+            self._shape(config.sa_kv_heads, config.sa_mlp),
+            [read_layer(own, "self_attention", arithmetic.linear)],
+            rotary,
         )
         self.cross_attention = arithmetic.stack(
             self._shape(config.ca_kv_heads, config.ca_mlp, reads_memory=True),
-            [read_layer(own, "cross_attention", arithmetic, reads_memory=True)],
+            [read_layer(own, "cross_attention", arithmetic.linear, reads_memory=True)],
             memory_rotary,
         )
         self.reused: Stack | None = None
         self._norm: Rows | None = None
         if last:
-            layers = [read_layer(target, f"model.layers.{layer}", arithmetic) for layer in last]
+            layers = [read_layer(target, f"model.layers.{layer}", arithmetic.linear) for layer in last]
             self.reused = arithmetic.stack(self._shape(config.target_kv_heads, reused_inner), layers, rotary)
             self._norm = target.array(FINAL_NORM)
         elif config.output_norm:

@@ -11,8 +11,8 @@ from moa_kernels import Cache, Rotary, Segment, Stack, StackShape
 
 from moa_shared.drafter.arithmetic import Arithmetic, Rows
 from moa_shared.drafter.config import DrafterConfig
-from moa_shared.drafter.weights import Weights, read_layer
 from moa_shared.errors import InternalError
+from moa_shared.models.layers import Weights, read_layer
 
 _BATCH = 16  # tokens a pass: 480 rows of a target with 30 layers
 
@@ -43,7 +43,7 @@ class KernelEncoder:
             shape = StackShape(
                 width, config.lsa_mlp, config.lsa_heads, config.lsa_kv_heads, head_dim, config.rms_norm_eps
             )
-            layer = read_layer(own, "layer_self_attention", arithmetic)
+            layer = read_layer(own, "layer_self_attention", arithmetic.linear)
             self._stack = arithmetic.stack(shape, [layer], Rotary(head_dim, config.memory_rope))
             self._to_hidden = arithmetic.linear([own.array("Ekv2E.weight")], own.array("Ekv2E.bias"))
 

@@ -6,45 +6,21 @@ Names are Hugging Face's, those of a checkpoint the authors'. No state.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import Layer, Linear, QuantisedMatrix, quantised
+from moa_kernels import Linear, QuantisedMatrix, quantised
 from moa_kernels.blocks import joined
 
 from moa_shared.drafter.arithmetic import Arithmetic, Rows
 from moa_shared.errors import ModelSourceError
+from moa_shared.models.layers import Weights
 from moa_shared.models.weights import EMBEDDINGS, HEAD
 
 DRAFT_IDS = "draft_ids"  # exact in float32 up to 16 million tokens
 
 Ids = npt.NDArray[np.int64] | Sequence[int]
 _HEAD_ROWS = 4096  # rows of a head in float32 at once: bounds what is held beside the packed ones
-
-
-class Weights(Protocol):
-    """Tensors by name, as `moa_shared.models.WeightReader` has them."""
-
-    def names(self) -> Collection[str]:
-        """What is stored; a tied head need not be among them, and is read all the same."""
-        ...
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """[outputs, inputs] of a matrix."""
-        ...
-
-    def blocks(self, name: str) -> QuantisedMatrix | None:
-        """A matrix in blocks, as the file has it; None where it is stored in floats."""
-        ...
-
-    def array(self, name: str) -> Rows:
-        """A whole tensor in float32."""
-        ...
-
-    def rows(self, name: str, ids: Ids) -> Rows:
-        """Some rows of a matrix in float32, [ids, width]."""
-        ...
 
 
 class ArrayWeights:
@@ -77,32 +53,6 @@ class ArrayWeights:
         return self._arrays[name]
 
 
-def read_layer(weights: Weights, prefix: str, arithmetic: Arithmetic, *, reads_memory: bool = False) -> Layer:
-    """One decoder layer: Llama's, Qwen2's with biases, Qwen3's with norms of queries and keys."""
-    names = weights.names()
-
-    def vector(name: str) -> Rows | None:
-        return weights.array(f"{prefix}.{name}") if f"{prefix}.{name}" in names else None
-
-    def linear(*modules: str) -> Linear:
-        biases = [vector(f"{module}.bias") for module in modules]
-        present = [bias for bias in biases if bias is not None]
-        matrices = [_matrix(weights, f"{prefix}.{module}.weight") for module in modules]
-        return arithmetic.linear(matrices, np.concatenate(present) if present else None)
-
-    queries = ["self_attn.q_proj"] if reads_memory else [f"self_attn.{each}_proj" for each in "qkv"]
-    return Layer(
-        attention_norm=weights.array(f"{prefix}.input_layernorm.weight"),
-        qkv=linear(*queries),
-        out=linear("self_attn.o_proj"),
-        mlp_norm=weights.array(f"{prefix}.post_attention_layernorm.weight"),
-        gate_up=linear("mlp.gate_proj", "mlp.up_proj"),
-        down=linear("mlp.down_proj"),
-        query_norm=vector("self_attn.q_norm.weight"),
-        key_norm=None if reads_memory else vector("self_attn.k_norm.weight"),
-    )
-
-
 def read_head(weights: Weights, ids: Ids | None, arithmetic: Arithmetic) -> Linear:
     """The output weights of these tokens; of all where None."""
     blocks = weights.blocks(HEAD)
@@ -130,8 +80,3 @@ def check_tables(weights: Weights, vocab_size: int, hidden_size: int) -> None:
                 f"{name} of the target has the shape {list(shape)}, the drafter needs {[vocab_size, hidden_size]}.",
                 hint="Give a drafter that was trained for this target.",
             )
-
-
-def _matrix(weights: Weights, name: str) -> QuantisedMatrix | Rows:
-    blocks = weights.blocks(name)
-    return weights.array(name) if blocks is None else blocks

@@ -7,34 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import Cache, KernelError, Layer, Linear, QuantisedMatrix, Rotary, Segment, Stack, StackShape, norm
+from moa_kernels import Cache, KernelError, Linear, Segment, Stack, norm
 
 from moa_shared.errors import ModelSourceError
+from moa_shared.models.layers import Rows, Weights, read_layer, read_matrix, rotary_of, stack_shape
+from moa_shared.models.weights import EMBEDDINGS, FINAL_NORM, HEAD
 from moa_shared.progress import Progress, SilentProgress
-
-Floats = npt.NDArray[np.float32]
-EMBEDDINGS, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
-ACTIVATION = "silu"
-
-
-class Weights(Protocol):
-    """Tensors of a model by their Hugging Face names."""
-
-    def __contains__(self, name: str) -> bool: ...
-
-    def shape(self, name: str) -> tuple[int, ...]: ...
-
-    def blocks(self, name: str) -> QuantisedMatrix | None:
-        """A matrix as the file has it, if the kernels take it so."""
-        ...
-
-    def array(self, name: str) -> Floats: ...
-
-    def rows(self, name: str, ids: Sequence[int]) -> Floats: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +30,9 @@ class NetworkOutput:
         state: [rows, hidden size] float32 entering the layer asked for, or None.
     """
 
-    logits: Floats
-    hidden: Floats
-    state: Floats | None
+    logits: Rows
+    hidden: Rows
+    state: Rows | None
 
 
 class Network:
@@ -70,12 +53,13 @@ class Network:
         count = int(config["num_hidden_layers"])
         with (progress or SilentProgress()).task("Packing weights", count + 1) as task:
             try:
+                make_linear = partial(Linear, plain=plain)
                 layers = []
                 for index in range(count):
-                    layers.append(read_layer(weights, config, index, plain=plain))
+                    layers.append(read_layer(weights, f"model.layers.{index}", make_linear))
                     task.advance(1)
                 self.stack = Stack(stack_shape(config), layers, rotary_of(config))
-                self._head = read_linear(weights, [HEAD], plain=plain)
+                self._head = make_linear([read_matrix(weights, HEAD)])
                 task.advance(1)
             except KernelError as error:
                 raise unsupported(error) from error
@@ -108,82 +92,23 @@ class Network:
         Raises:
             MemoryError: no room for the caches or the forward.
         """
-        x, state = self.stack.run(self._weights.rows(EMBEDDINGS, tokens), segments, state_layer)
+        x, state = self.hidden(tokens, segments, state_layer)
         hidden = self.normed(x[np.asarray(logits_for, np.int64)])
-        return NetworkOutput(self._head(hidden), hidden, state)
+        return NetworkOutput(self.logits(hidden), hidden, state)
 
-    def normed(self, rows: Floats) -> Floats:
+    def hidden(
+        self, tokens: Sequence[int], segments: Sequence[Segment], state_layer: int | None = None
+    ) -> tuple[Rows, Rows | None]:
+        """As `forward`, without head: what leaves the last layer, and the state asked for; [rows, hidden size]."""
+        return self.stack.run(self._weights.rows(EMBEDDINGS, tokens), segments, state_layer)
+
+    def logits(self, hidden: Rows) -> Rows:
+        """[rows, hidden size] after the final norm to [rows, vocab]."""
+        return self._head(hidden)
+
+    def normed(self, rows: Rows) -> Rows:
         """The final norm of what leaves the last layer, [rows, hidden size]: what the head takes."""
         return norm(rows, self._norm, self.stack.shape.eps)
-
-
-def stack_shape(config: Mapping[str, Any]) -> StackShape:
-    """Sizes of a model's decoder layers, from its config.json.
-
-    Raises:
-        KernelError: another activation than SiLU.
-    """
-    if config.get("hidden_act", ACTIVATION) != ACTIVATION:
-        raise KernelError(f"The activation {config['hidden_act']!r} is not computed by the kernels.")
-    heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
-    return StackShape(
-        hidden=hidden,
-        inner=int(config["intermediate_size"]),
-        heads=heads,
-        kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(config.get("head_dim") or hidden // heads),
-        eps=float(config["rms_norm_eps"]),
-    )
-
-
-def rotary_of(config: Mapping[str, Any]) -> Rotary:
-    """Rotary angles of a model, from its config.json in transformers' present or former spelling."""
-    parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    parameters.setdefault("rope_theta", config.get("rope_theta", 10000.0))
-    return Rotary(stack_shape(config).head_dim, parameters, int(config.get("max_position_embeddings") or 8192))
-
-
-def read_layer(weights: Weights, config: Mapping[str, Any], index: int, *, plain: bool = False) -> Layer:
-    """Decoder layer `index`, packed.
-
-    Raises:
-        KernelError: weights that the kernels do not take; it names them.
-    """
-    name = f"model.layers.{index}."
-    attention, mlp = f"{name}self_attn.", f"{name}mlp."
-    has_head_norms = f"{attention}q_norm.weight" in weights
-    return Layer(
-        attention_norm=weights.array(f"{name}input_layernorm.weight"),
-        qkv=read_linear(weights, [f"{attention}{part}_proj.weight" for part in "qkv"], plain=plain),
-        out=read_linear(weights, [f"{attention}o_proj.weight"], plain=plain),
-        mlp_norm=weights.array(f"{name}post_attention_layernorm.weight"),
-        gate_up=read_linear(weights, [f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"], plain=plain),
-        down=read_linear(weights, [f"{mlp}down_proj.weight"], plain=plain),
-        query_norm=weights.array(f"{attention}q_norm.weight") if has_head_norms else None,
-        key_norm=weights.array(f"{attention}k_norm.weight") if has_head_norms else None,
-    )
-
-
-def read_linear(weights: Weights, names: Sequence[str], *, plain: bool = False) -> Linear:
-    """One product of some matrices with the same input, with their biases where they have any.
-
-    Raises:
-        KernelError: weights that the kernels do not take; it names them.
-    """
-    parts = [weights.blocks(name) or weights.array(name) for name in names]
-    biases = [name.removesuffix("weight") + "bias" for name in names]
-    bias = None
-    if any(name in weights for name in biases):
-        bias = np.concatenate(
-            [
-                weights.array(name) if name in weights else np.zeros(part.shape[0], np.float32)
-                for name, part in zip(biases, parts, strict=True)
-            ]
-        )
-    try:
-        return Linear(parts, bias, plain=plain)
-    except KernelError as error:
-        raise KernelError(f"{names[0]}: {error}") from error
 
 
 def unsupported(error: KernelError) -> ModelSourceError:

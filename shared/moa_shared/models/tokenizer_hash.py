@@ -1,7 +1,7 @@
 """The hash by which both ends know that they map text to the same token ids.
 
 It covers what decides the ids (vocabulary, merges, added tokens, normaliser, pre-tokeniser), not how a version of the
-tokenizers library spells it: a client and a server that converted the same GGUF file themselves must agree.
+tokenizers library spells it: a client and a server that read the same GGUF file themselves must agree.
 The chat template is left out; it is the client's own affair.
 """
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from moa_bench.prompts import QUESTIONS, chat_tokens, question_of
-from moa_shared.errors import DataError
+from moa_bench.prompts import QUESTIONS, chat_tokens, question_of, read_questions
+from moa_shared.errors import DataError, NotFoundError
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.tokenizer import Tokenizer
 
@@ -27,3 +29,20 @@ def test_a_length_that_cannot_be_had_is_refused(tokenizer: Tokenizer, length: in
 
 def test_questions_are_all_different() -> None:
     assert len(set(QUESTIONS)) == len(QUESTIONS)
+
+
+def test_questions_of_a_folder_take_turns(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"turns": ["a one", "not asked"]}\n{"turns": ["a two"]}\n')
+    (tmp_path / "b.jsonl").write_text('{"category": "x", "turns": ["b one"]}\n')
+    assert read_questions(tmp_path) == ["a one", "b one", "a two"]
+    assert read_questions(tmp_path / "b.jsonl") == ["b one"]
+
+
+def test_what_holds_no_questions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no questions at"):
+        read_questions(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="holds no questions"):
+        read_questions(tmp_path)
+    (tmp_path / "a.jsonl").write_text('{"question": "why?"}\n')
+    with pytest.raises(DataError, match="a line that is no question"):
+        read_questions(tmp_path)

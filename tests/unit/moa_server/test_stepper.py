@@ -5,59 +5,49 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from moa_server.feed import Chunk, Plane
 from moa_server.rows import RowStore
 from moa_server.session import NO_DRAFT, Work
 from moa_server.stepper import Holdings, MemorySource, Stepper
 from moa_server.target import Target
+from moa_server.target.torch_target import TorchTarget
 from moa_shared.answer import AnswerSettings, FinishRule
 from moa_shared.codec import Codec, decode, row_bytes
 from moa_shared.coupling import Sampling, select
 from moa_shared.tree import DraftTree
-from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.tiny_targets import tiny_kernel_target, tiny_model
 
 VOCAB = 61
 PROMPT = [3, 14, 15, 9, 26]
 WIDTH = 8
 
 
-@pytest.fixture(scope="module")
-def target() -> Target:
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCAB,
-            hidden_size=16,
-            intermediate_size=24,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=600,
-        )
+@pytest.fixture(scope="module", params=["torch", "kernels"])
+def target(request: pytest.FixtureRequest) -> Target:
+    model = tiny_model(
+        vocab_size=VOCAB, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=600
     )
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" not in name:
-                parameter.normal_(0.0, parameter.shape[-1] ** -0.5)
-    return Target(model.eval())
+    return TorchTarget(model) if request.param == "torch" else tiny_kernel_target(model)
 
 
 Rows = npt.NDArray[np.float32]
 
 
 def encode(kv: Rows) -> Rows:
-    return kv.reshape(len(kv), -1)[:, ::4]
+    return np.ascontiguousarray(kv.reshape(len(kv), -1)[:, ::16])
 
 
 @pytest.fixture
 def stepper(target: Target) -> Stepper:
-    return Stepper(target, MemorySource(encode, WIDTH, 1))
+    return Stepper(target, [MemorySource(encode, WIDTH, 1)])
 
 
 def holdings(stepper: Stepper) -> Holdings:
     held = stepper.new_holdings()
-    held.planes = {plane: RowStore(width) for plane, width in stepper.widths(reused_state=True).items()}
+    held.source = stepper.sources[0]
+    widths = stepper.widths(held.source, reused_state=True)
+    held.planes = {plane: RowStore(width) for plane, width in widths.items()}
     return held
 
 
@@ -139,7 +129,7 @@ def test_rows_are_encoded_when_they_are_asked_for(target: Target) -> None:
         encoded.append(len(kv))
         return encode(kv)
 
-    stepper = Stepper(target, MemorySource(counted, WIDTH, None))
+    stepper = Stepper(target, [MemorySource(counted, WIDTH, None)])
     held = holdings(stepper)
     stepper.choose(held, work(0, [*PROMPT, *PROMPT]))
     assert encoded == []
@@ -163,8 +153,8 @@ def test_the_newest_rows_are_coded_in_one_chunk(stepper: Stepper) -> None:
 
 
 def test_without_a_drafter_there_is_no_memory(target: Target) -> None:
-    stepper = Stepper(target, None)
-    assert stepper.widths(reused_state=True) == {}
+    stepper = Stepper(target)
+    assert stepper.find_source(b"") is None
     held = stepper.new_holdings()
     assert stepper.choose(held, work(0, PROMPT)) is not None
 
@@ -172,9 +162,9 @@ def test_without_a_drafter_there_is_no_memory(target: Target) -> None:
 def test_rows_made_of_the_last_hidden_state_are_kept_along_the_path(target: Target) -> None:
     """EAGLE-2's: made in the forward, in one plane, and not to be made of the cache later."""
     source = MemorySource(target.normed, target.hidden_size, target.layer_count, reads_state=True)
-    stepper = Stepper(target, source)
-    assert set(stepper.widths(reused_state=True)) == {Plane.MEMORY}
-    assert stepper.made_by_forward(Plane.MEMORY)
+    stepper = Stepper(target, [source])
+    assert set(stepper.widths(source, reused_state=True)) == {Plane.MEMORY}
+    assert stepper.made_by_forward(source, Plane.MEMORY)
     a, b, _ = plain(target, 3, Sampling())
     held = holdings(stepper)
     stepper.choose(held, work(0, PROMPT, DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1))))
@@ -184,5 +174,13 @@ def test_rows_made_of_the_last_hidden_state_are_kept_along_the_path(target: Targ
 
 
 def test_other_memory_rows_can_be_made_later(stepper: Stepper) -> None:
-    assert not stepper.made_by_forward(Plane.MEMORY)
-    assert stepper.made_by_forward(Plane.REUSED_STATE)
+    assert not stepper.made_by_forward(stepper.sources[0], Plane.MEMORY)
+    assert stepper.made_by_forward(stepper.sources[0], Plane.REUSED_STATE)
+
+
+def test_a_client_gets_the_rows_of_the_drafter_that_it_names(target: Target) -> None:
+    first, second = (MemorySource(encode, WIDTH, None, fingerprint=name * 32) for name in (b"a", b"b"))
+    stepper = Stepper(target, [first, second])
+    assert stepper.find_source(b"") is first
+    assert stepper.find_source(b"b" * 32) is second
+    assert stepper.find_source(b"c" * 32) is None

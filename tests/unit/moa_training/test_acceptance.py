@@ -7,7 +7,7 @@ import moa_training.acceptance
 import numpy as np
 import pytest
 import torch
-from moa_server.target import Target
+from moa_server.target.torch_target import TorchTarget
 from moa_shared.coupling import Sampling, select
 from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, fresh_tensors
 from moa_shared.drafting import CopyGuesser, draft_chain, draft_tree
@@ -17,6 +17,7 @@ from moa_shared.tree import DraftTree, longest_path
 from moa_training.acceptance import Acceptance, DrafterSubject, LookupSubject, Shape
 from moa_training.drafter_setup import drafter_config
 from moa_training.settings import FitSettings
+from moa_training.target_reader import TorchReader
 from moa_training.teacher import Teacher
 from moa_training.warm_start import starting_tensors
 
@@ -24,7 +25,7 @@ SHAPES = [Shape(4), Shape(9, TreeShape(depth=3, breadth=3, nodes=9))]
 PROMPT = random.Random(1).choices(range(5, 90), k=11)
 
 
-def checkpoint(files: ModelFiles, reused: int, kind: str = "moa") -> tuple[Checkpoint, Teacher]:
+def checkpoint(files: ModelFiles, reused: int, kind: str = "moa") -> tuple[Checkpoint, TorchReader]:
     settings = FitSettings.model_validate(
         {
             "shards": ["a"],
@@ -38,7 +39,7 @@ def checkpoint(files: ModelFiles, reused: int, kind: str = "moa") -> tuple[Check
     ids = torch.arange(60, dtype=torch.int32)
     begun = starting_tensors(config, teacher, ids, 1, warm=True)  # of this seed some guesses are right
     tensors = {name: value.numpy() for name, value in begun.items()}
-    return Checkpoint(config, tensors, ""), teacher
+    return Checkpoint(config, tensors, ""), TorchReader(teacher, "float32")
 
 
 def subject_of(files: ModelFiles, reused: int, kind: str = "moa", *, guarded: bool = True) -> DrafterSubject:
@@ -49,9 +50,9 @@ def subject_of(files: ModelFiles, reused: int, kind: str = "moa", *, guarded: bo
 def verify(files: ModelFiles, subject: DrafterSubject, shape: Shape, tokens: int) -> tuple[list[int], Acceptance]:
     """The real thing: the server's target and cache, a draft and a verdict at a time."""
     model: Any = load_target_model(files, torch.float32)
-    target = Target(model)
+    target = TorchTarget(model)
     cache = target.new_cache()
-    layer = 4 - subject.teacher.reused_layers if subject.teacher.reused_layers else None
+    layer = 4 - subject.reader.reused_layers if subject.reader.reused_layers else None
     ids, counts = list(PROMPT), Acceptance()
     first = target.prefill(cache, ids, layer)
     states = [first.state]
@@ -146,7 +147,7 @@ def test_baselines_guess_from_what_a_client_holds(files: ModelFiles, kind: str, 
     answer = random.Random(3).choices(range(5, 90), k=25)
     (got,) = subject.replay(PROMPT, answer, [shape])
     ids, expected, newest = [*PROMPT, *answer], Acceptance(), len(PROMPT)
-    hidden = subject.teacher.run(torch.tensor([ids]), torch.arange(len(ids))[None], None).last_hidden[0].numpy()
+    hidden = subject.reader.read(ids).last_hidden
     while newest + 1 < len(ids):
         state = subject._new_state()
         state.extend(ids[: newest + 1])

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from moa_shared.drafter import save_checkpoint
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import DataError, MismatchError, NotFoundError
@@ -20,7 +19,7 @@ from tests.unit.moa_training.tiny import tiny_files
 
 def options(files: ModelFiles, limit: int | None = None) -> EvaluationOptions:
     tree = TreeShape(depth=3, breadth=3, nodes=8)
-    return EvaluationOptions(str(files.folder), limit, 16, 4, tree, 30, torch.float32)
+    return EvaluationOptions(str(files.folder), limit, 16, 4, tree, 30, "float32")
 
 
 def write_questions(folder: Path) -> Path:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 from moa_shared.drafting import barred_after
-from moa_shared.models import ModelFiles
+from moa_shared.models import ModelFiles, load_target_model
 from moa_training.acceptance import DrafterSubject
 from moa_training.standalone import StandaloneQuality, repeated_share, standalone_quality
 
@@ -42,7 +42,9 @@ def test_likelihood_is_the_targets(files: ModelFiles, monkeypatch: pytest.Monkey
     means = standalone_quality(subject, PROMPT, ANSWER, 8, 10).means
     ids = [*PROMPT, *ANSWER[:18]]
     with torch.inference_mode():
-        logits = subject.teacher.model(torch.tensor([ids])).logits[0, len(ids) - 11 : -1].log_softmax(-1)
+        logits = (
+            load_target_model(files, torch.float32)(torch.tensor([ids])).logits[0, len(ids) - 11 : -1].log_softmax(-1)
+        )
     expected = logits.gather(1, torch.tensor(written)[:, None]).mean()
     assert means["log_likelihood"] == pytest.approx(float(expected), abs=1e-4)
     agree = (logits.argmax(-1) == torch.tensor(written)).float().mean()

@@ -23,7 +23,7 @@ class Writer:
 
     text: tuple[int, ...]
     asked: tuple[list[int], int] = ([], 0)
-    teacher: Any = None
+    reader: Any = None
 
     def replay(self, *_: Any) -> Any:
         raise NotImplementedError

@@ -7,6 +7,7 @@ from moa_bench.answers import TimedAnswer
 from moa_bench.link.emulated import Link, find_links
 from moa_bench.link.oracle import Script
 from moa_bench.link.prediction import Schedule, predict_seconds
+from moa_bench.link.step_cost import TORCH_COST
 
 PROMPT, TOKENS, STEP_S, FIRST_S = 5, 40, 0.05, 0.2
 PLAIN = TimedAnswer(tuple(range(TOKENS)), tuple(FIRST_S + number * STEP_S for number in range(TOKENS)))
@@ -18,7 +19,7 @@ def script(acceptance: float, seed: int = 1) -> Script:
 
 def seconds(acceptance: float, link: str = "RTT 0", schedule: Schedule | None = None) -> float:
     schedule = schedule or Schedule("streamed", 4, 5.0)
-    return predict_seconds(schedule, find_links((link,))[0], script(acceptance), PLAIN)
+    return predict_seconds(schedule, find_links((link,))[0], script(acceptance), PLAIN, TORCH_COST)
 
 
 @pytest.mark.parametrize("link", ["RTT 0", "4G", "RTT 300 ms"])
@@ -35,12 +36,13 @@ def test_better_drafters_and_shorter_links_are_faster() -> None:
 
 def test_a_round_pays_the_round_trip() -> None:
     link = Link("RTT 100 ms", 50.0)
-    rounds = predict_seconds(Schedule("rounds", 1, 0.0), link, script(0.0), PLAIN)
+    rounds = predict_seconds(Schedule("rounds", 1, 0.0), link, script(0.0), PLAIN, TORCH_COST)
     assert rounds == pytest.approx(FIRST_S + (TOKENS - 1) * (0.1 + STEP_S * 1.04), rel=0.03)
 
 
 def test_the_luck_is_that_of_the_script() -> None:
     one, other = (
-        predict_seconds(Schedule("streamed", 4, 5.0), Link("RTT 0"), script(0.5, seed), PLAIN) for seed in (1, 2)
+        predict_seconds(Schedule("streamed", 4, 5.0), Link("RTT 0"), script(0.5, seed), PLAIN, TORCH_COST)
+        for seed in (1, 2)
     )
     assert one != other

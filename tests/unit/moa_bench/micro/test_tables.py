@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from moa_bench.byte_counter import Bytes
-from moa_bench.micro.equality import Equality
-from moa_bench.micro.rounding import Flips
 from moa_bench.micro.serving import Traffic
 from moa_bench.micro.tables import render
+from moa_bench.micro.verification import VerificationCost
+from moa_bench.spread import Spread
 
 BASE: dict[str, Any] = {
     "machine": {
@@ -30,13 +30,17 @@ def test_measurements_become_tables() -> None:
     text = render(
         BASE
         | {
-            "flips": [Flips("tree", 62, 8, positions=400, flipped=6, near_ties=5)],
+            "level": "int8",
+            "execution": "avx2, 1 threads",
+            "prefix_tokens": 256,
+            "verification": [
+                VerificationCost("tree", 8, 8, Spread.of([10.0]), Spread.of([11.0]), Spread.of([1.1])),
+            ],
             "traffic": [Traffic("split", 50, 64, Bytes(1, 2), 3.5, 4.5, 1.25)],
-            "equality": [Equality("split", 4, 64, 4)],
         }
     )
-    assert "| tree of 62 | 400 | 6 | 1.50 % | 5 |" in text
+    assert "Behind 256 tokens, int8 (avx2, 1 threads)." in text
+    assert "| tree | 8 | 10.0 (10.0 to 10.0) | 8 | 11.0 (11.0 to 11.0) | 1.10 (1.10 to 1.10) |" in text
     assert "Answers of 64 tokens." in text
     assert "| split | 50 | 1.25 | 3.5 | 4.5 | 1 | 2 |" in text
-    assert "| split | 4 | 64 | 4 |" in text
     assert "Drafting" not in text

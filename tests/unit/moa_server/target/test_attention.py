@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from moa_server.target.attention import grouped_attention
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_server.target.attention import attention_mask, grouped_attention
 from torch import nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+any_parents = st.integers(1, 12).flatmap(lambda count: st.tuples(*(st.integers(-1, node - 1) for node in range(count))))
 
 
 class Heads(nn.Module):
@@ -27,3 +31,35 @@ def test_grouped_heads_give_what_repeated_heads_give(queries: int, rows: int, ma
     single.num_key_value_groups = 1
     expected, _ = sdpa_attention_forward(single, query, *repeated, mask, scaling=0.3)
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+
+
+@given(any_parents, st.integers(0, 5))
+def test_a_row_sees_the_prefix_its_ancestors_and_itself(parents: tuple[int, ...], prefix: int) -> None:
+    mask = attention_mask(prefix, parents, len(parents), torch.float32)
+    if len(parents) == 1:
+        assert mask is None
+        return
+    assert mask is not None
+    assert mask.shape == (1, 1, len(parents), prefix + len(parents))
+    for node in range(len(parents)):
+        seen = set(range(prefix))
+        step = node
+        while step >= 0:
+            seen.add(prefix + step)
+            step = parents[step]
+        assert {int(column) for column in (mask[0, 0, node] == 0).nonzero()[:, 0]} == seen
+        assert bool(torch.isneginf(mask[0, 0, node][mask[0, 0, node] != 0]).all())
+
+
+def test_no_mask_where_none_is_needed() -> None:
+    assert attention_mask(9, None, 1, torch.float32) is None
+    assert attention_mask(0, None, 5, torch.float32) is None
+
+
+@given(st.integers(1, 4), st.integers(2, 6))
+def test_a_chain_is_the_tree_of_a_chain(prefix: int, count: int) -> None:
+    chain = attention_mask(prefix, None, count, torch.bfloat16)
+    tree = attention_mask(prefix, list(range(-1, count - 1)), count, torch.bfloat16)
+    assert chain is not None
+    assert tree is not None
+    assert torch.equal(chain, tree)

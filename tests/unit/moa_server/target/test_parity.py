@@ -1,4 +1,7 @@
-"""The target against the numeric vectors of the authors' implementation (../shared/parity)."""
+"""The target in torch against the numeric vectors of the authors' implementation (../shared/parity).
+
+Their heads have 16 numbers, which the kernels do not take.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from moa_server.target import Target
+from moa_server.target.torch_target import TorchTarget
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -22,7 +26,7 @@ def target(shared_dir: Path) -> Target:
     config.pop("torch_dtype")
     model = LlamaForCausalLM(LlamaConfig(**config, rope_parameters={"rope_type": "default", "rope_theta": theta}))
     model.load_state_dict(load_file(parity / "a_target.safetensors"))
-    return Target(model.eval())
+    return TorchTarget(model.eval())
 
 
 @pytest.fixture(scope="module")

@@ -173,7 +173,7 @@ class Model:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("reused_layers", [0, 2])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_a_draft_pruned_and_gone_on_with_is_as_a_new_one(reused_layers: int, kind: str, data: st.DataObject) -> None:
     """Commits along the draft, off it and back, in any order, change nothing of what the draft says."""
@@ -205,6 +205,8 @@ def test_a_draft_pruned_and_gone_on_with_is_as_a_new_one(reused_layers: int, kin
                     below[other] = len(below) - 1
             kept = state.extend(path)
             assert kept == tuple(list(below)[1:])
+            if model.memory == len(model.tokens):  # cut back to a token whose state is known: it takes the place of
+                begun = False  # the root's own prediction, and what was computed from that stays as it was
             model.tokens += path
             model.nodes = [(model.nodes[other][0], below[model.nodes[other][1]]) for other in kept]
         elif action == "off":

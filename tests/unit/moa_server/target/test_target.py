@@ -5,13 +5,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from moa_server.target import Target, adapter
-from moa_server.target.adapter import rows_index
-from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
-from moa_shared.errors import ContextLengthError, InternalError, ModelSourceError, TokenRangeError, TreeError
+from moa_server.target import KVCache, Request, Target
+from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError, TreeError
 from transformers import PreTrainedModel
 
-FAMILIES = ["llama", "qwen2", "qwen3"]
+from tests.tiny_targets import FAMILIES, tiny_model
+
 PREFIX = [5, 17, 3, 88, 41, 41, 2]
 TREE = [-1, 0, 0, 1, 1, 2, 3, 5, 5, 0]  # root; several children; three levels; a late child of the root
 TREE_TOKENS = [11, 12, 13, 14, 15, 16, 17, 18, 19, 12]
@@ -38,9 +37,9 @@ def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_chain_equals_transformers_own_forward(make_model, family: str) -> None:
-    expected, hidden = bare(make_model(family), PREFIX + TREE_TOKENS)
-    target = Target(make_model(family))
+def test_a_chain_equals_transformers_own_forward(make_target, family: str) -> None:
+    expected, hidden = bare(tiny_model(family), PREFIX + TREE_TOKENS)
+    target = make_target(family)
     cache = target.new_cache()
     first = target.forward(cache, PREFIX)
     second = target.forward(cache, TREE_TOKENS)
@@ -50,9 +49,9 @@ def test_a_chain_equals_transformers_own_forward(make_model, family: str) -> Non
 
 
 @pytest.mark.parametrize("prefix", [PREFIX, []], ids=["behind a prefix", "from nothing"])
-def test_a_tree_equals_each_of_its_paths_alone(make_model, family: str, prefix: list[int]) -> None:
-    model = make_model(family)
-    target = Target(make_model(family))
+def test_a_tree_equals_each_of_its_paths_alone(make_target, family: str, prefix: list[int]) -> None:
+    model = tiny_model(family)
+    target = make_target(family)
     cache = target.new_cache()
     if prefix:
         target.forward(cache, prefix)
@@ -66,8 +65,8 @@ def test_a_tree_equals_each_of_its_paths_alone(make_model, family: str, prefix: 
 
 @given(st.data())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_tree_then_any_path_then_more_text(make_model, data: st.DataObject) -> None:
-    model, target = make_model(), Target(make_model())
+def test_any_tree_then_any_path_then_more_text(make_target, data: st.DataObject) -> None:
+    model, target = tiny_model(), make_target()
     text = data.draw(st.lists(st.integers(0, 96), min_size=1, max_size=8))
     cache = target.new_cache()
     target.forward(cache, text)
@@ -85,11 +84,11 @@ def test_any_tree_then_any_path_then_more_text(make_model, data: st.DataObject) 
     np.testing.assert_allclose(after.logits, expected[-2:], **CLOSE)
 
 
-def test_the_state_entering_a_layer_is_transformers_hidden_state(make_model, family: str) -> None:
-    model = make_model(family)
+def test_the_state_entering_a_layer_is_transformers_hidden_state(make_target, family: str) -> None:
+    model = tiny_model(family)
     with torch.no_grad():
         states = model(torch.tensor([PREFIX + TREE_TOKENS]), output_hidden_states=True).hidden_states
-    target = Target(make_model(family))
+    target = make_target(family)
     for layer in range(target.layer_count):
         cache = target.new_cache()
         first = target.prefill(cache, PREFIX, want_state_layer=layer, chunk_tokens=3)
@@ -101,9 +100,9 @@ def test_the_state_entering_a_layer_is_transformers_hidden_state(make_model, fam
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 100])
-def test_prefill_in_chunks_equals_one_forward(make_model, chunk: int) -> None:
-    expected, hidden = bare(make_model(), PREFIX)
-    target = Target(make_model())
+def test_prefill_in_chunks_equals_one_forward(make_target, chunk: int) -> None:
+    expected, hidden = bare(tiny_model(), PREFIX)
+    target = make_target()
     cache = target.new_cache()
     output = target.prefill(cache, PREFIX, chunk_tokens=chunk)
     assert output.logits.shape == (1, target.vocab_size)
@@ -112,8 +111,8 @@ def test_prefill_in_chunks_equals_one_forward(make_model, chunk: int) -> None:
     assert cache.length == len(PREFIX)
 
 
-def test_logits_only_of_the_rows_asked_for(make_model) -> None:
-    target = Target(make_model())
+def test_logits_only_of_the_rows_asked_for(make_target) -> None:
+    target = make_target()
     whole = target.forward(target.new_cache(), PREFIX)
     some = target.forward(target.new_cache(), PREFIX, logits_for=[4, 1])
     np.testing.assert_allclose(some.logits, whole.logits[[4, 1]], **CLOSE)
@@ -122,32 +121,8 @@ def test_logits_only_of_the_rows_asked_for(make_model) -> None:
     assert none.logits.shape == (0, target.vocab_size)
 
 
-def test_bfloat16_stays_close_and_comes_out_as_it_is(make_model) -> None:
-    expected, _ = bare(make_model(), PREFIX)
-    target = Target(make_model(dtype=torch.bfloat16))
-    cache = target.new_cache()
-    output = target.forward(cache, PREFIX, want_state_layer=1)
-    assert output.state is not None
-    for array in (output.logits, output.hidden, output.state, cache.lsa_input(0, 3)):
-        assert array.dtype == np.float32
-        np.testing.assert_array_equal(widen_bfloat16(round_to_bfloat16(array)), array)
-    np.testing.assert_allclose(output.logits, expected, atol=0.15, rtol=0.05)
-
-
-def test_packed_weights_give_the_same_bits(make_model, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where this CPU packs bfloat16 weights; elsewhere both are plain, and equal all the same."""
-    packed = Target(make_model(family, torch.bfloat16))
-    monkeypatch.setattr(adapter, "pack_linears", lambda _: 0)
-    plain = Target(make_model(family, torch.bfloat16))
-    for tokens, parents in ((PREFIX, None), (TREE_TOKENS, TREE), ([3], None)):
-        got = packed.forward(packed.new_cache(), tokens, parents)
-        expected = plain.forward(plain.new_cache(), tokens, parents)
-        np.testing.assert_array_equal(got.logits, expected.logits)
-        np.testing.assert_array_equal(got.hidden, expected.hidden)
-
-
-def test_the_receiver_may_change_what_comes_out(make_model, family: str) -> None:
-    target = Target(make_model(family))
+def test_the_receiver_may_change_what_comes_out(make_target, family: str) -> None:
+    target = make_target(family)
     for layer in range(target.layer_count + 1):
         cache = target.new_cache()
         output = target.forward(cache, PREFIX, want_state_layer=layer)
@@ -155,47 +130,23 @@ def test_the_receiver_may_change_what_comes_out(make_model, family: str) -> None
         for array in (output.logits, output.hidden, output.state, cache.lsa_input(0, len(PREFIX))):
             array += 1
         again = target.forward(cache, [9])
-        expected, _ = bare(make_model(family), [*PREFIX, 9])
+        expected, _ = bare(tiny_model(family), [*PREFIX, 9])
         np.testing.assert_allclose(again.logits[-1], expected[-1], **CLOSE)
 
 
-def test_generate_still_works_on_a_model_whose_attention_is_ours(make_model) -> None:
-    prompt = torch.tensor([PREFIX])
-    expected = make_model().generate(prompt, max_new_tokens=12, do_sample=False)
-    target = Target(make_model())
-    assert target.model.generate(prompt, max_new_tokens=12, do_sample=False).tolist() == expected.tolist()
-
-
 @pytest.mark.parametrize("token", [-1, 97, 10**9])
-def test_a_token_outside_the_vocabulary_is_refused_and_harms_nothing(make_model, token: int) -> None:
-    target = Target(make_model())
+def test_a_token_outside_the_vocabulary_is_refused_and_harms_nothing(make_target, token: int) -> None:
+    target = make_target()
     cache = target.new_cache()
     target.forward(cache, PREFIX)
     with pytest.raises(TokenRangeError, match=f"{token} is outside the vocabulary of 97"):
         target.forward(cache, [1, token, 2])
-    expected, _ = bare(make_model(), [*PREFIX, 9])
+    expected, _ = bare(tiny_model(), [*PREFIX, 9])
     np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
 
 
-def test_a_forward_that_fails_half_way_harms_nothing(make_model, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = Target(make_model())
-    cache = target.new_cache()
-    target.forward(cache, PREFIX)
-
-    def out_of_memory(*_: object) -> None:
-        raise RuntimeError("out of memory")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(target.model.model.layers[1].mlp, "forward", out_of_memory)
-        with pytest.raises(RuntimeError, match="out of memory"):
-            target.forward(cache, TREE_TOKENS, TREE)
-    assert cache.length == len(PREFIX)
-    expected, _ = bare(make_model(), [*PREFIX, 9])
-    np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
-
-
-def test_no_tokens_are_refused(make_model) -> None:
-    target = Target(make_model())
+def test_no_tokens_are_refused(make_target) -> None:
+    target = make_target()
     with pytest.raises(TokenRangeError, match="no tokens"):
         target.forward(target.new_cache(), [])
     with pytest.raises(TokenRangeError, match="no tokens"):
@@ -203,22 +154,22 @@ def test_no_tokens_are_refused(make_model) -> None:
 
 
 @pytest.mark.parametrize("parents", [[0, 0, 1], [-1, 1, 0], [-1, 2, 0], [-2, 0, 0]])
-def test_parents_must_stand_before_their_children(make_model, parents: list[int]) -> None:
-    target = Target(make_model())
+def test_parents_must_stand_before_their_children(make_target, parents: list[int]) -> None:
+    target = make_target()
     cache = target.new_cache()
     with pytest.raises(TreeError, match="The parent of node"):
         target.forward(cache, [1, 2, 3], parents)
     assert cache.length == 0
 
 
-def test_one_parent_a_token(make_model) -> None:
-    target = Target(make_model())
+def test_one_parent_a_token(make_target) -> None:
+    target = make_target()
     with pytest.raises(TreeError, match="3 tokens came with 2 parents"):
         target.forward(target.new_cache(), [1, 2, 3], [-1, 0])
 
 
-def test_the_context_is_counted_by_position_not_by_node(make_model) -> None:
-    target = Target(make_model(), context_length=len(PREFIX) + 2)
+def test_the_context_is_counted_by_position_not_by_node(make_target) -> None:
+    target = make_target(context_length=len(PREFIX) + 2)
     cache = target.new_cache()
     target.forward(cache, PREFIX)
     target.forward(cache, [1, 2, 3, 4], [-1, 0, 0, -1])  # four nodes on two levels fit
@@ -228,37 +179,25 @@ def test_the_context_is_counted_by_position_not_by_node(make_model) -> None:
     assert cache.length == len(PREFIX) + 1
 
 
-def test_the_context_is_no_longer_than_the_model_was_trained_for(make_model) -> None:
-    assert Target(make_model(), context_length=10**6).context_length == 128
-    assert Target(make_model()).context_length == 128
-    target = Target(make_model())
+def test_the_context_is_no_longer_than_the_model_was_trained_for(make_target) -> None:
+    assert make_target(context_length=10**6).context_length == 128
+    assert make_target().context_length == 128
+    target = make_target()
     cache = target.new_cache()
     with pytest.raises(ContextLengthError, match="129 tokens"):
         target.prefill(cache, [1] * 129)
     assert cache.length == 0
 
 
-def test_a_layer_or_row_that_is_not_there_is_a_defect(make_model) -> None:
-    target = Target(make_model())
+def test_a_layer_or_row_that_is_not_there_is_a_defect(make_target) -> None:
+    target = make_target()
     with pytest.raises(InternalError, match="Layer 4"):
         target.forward(target.new_cache(), PREFIX, want_state_layer=4)
     with pytest.raises(InternalError, match="Rows"):
-        rows_index([7], 7, target.device)
+        target.forward(target.new_cache(), PREFIX, logits_for=[7])
 
 
-def test_sliding_windows_are_refused(make_model) -> None:
-    model = make_model("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=1)
-    with pytest.raises(ModelSourceError, match="sliding-window"):
-        Target(model)
-
-
-def test_rotary_scaling_that_depends_on_the_length_is_refused(make_model) -> None:
-    model = make_model(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
-    with pytest.raises(ModelSourceError, match="'dynamic' rotary scaling"):
-        Target(model)
-
-
-def test_llama3_rotary_scaling_is_computed(make_model) -> None:
+def test_llama3_rotary_scaling_is_computed(make_target) -> None:
     rope = {
         "rope_type": "llama3",
         "rope_theta": 10000.0,
@@ -267,9 +206,92 @@ def test_llama3_rotary_scaling_is_computed(make_model) -> None:
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 16,
     }
-    expected, _ = bare(make_model(rope_parameters=rope), PREFIX)
-    plain, _ = bare(make_model(), PREFIX)
-    target = Target(make_model(rope_parameters=rope))
+    expected, _ = bare(tiny_model(rope_parameters=rope), PREFIX)
+    plain, _ = bare(tiny_model(), PREFIX)
+    target = make_target(rope_parameters=rope)
     output = target.prefill(target.new_cache(), PREFIX, chunk_tokens=3)
     np.testing.assert_allclose(output.logits[0], expected[-1], **CLOSE)
     assert not torch.allclose(plain, expected, atol=1e-3)
+
+
+# ---------------------------------------------------------------- several conversations
+
+
+def test_a_forward_for_several_conversations_gives_each_its_own(make_target, family: str) -> None:
+    model, target = tiny_model(family), make_target(family)
+    texts = [[5, 17, 3, 88], [], [41, 2]]
+    caches = [target.new_cache() for _ in texts]
+    for cache, text in zip(caches, texts, strict=True):
+        if text:
+            target.forward(cache, text)
+    outputs = target.forward_all(
+        [
+            Request(caches[0], TREE_TOKENS, TREE, range(len(TREE))),
+            Request(caches[1], PREFIX, None, [6], state_layer=2),
+            Request(caches[2], [7], None, [0], state_layer=1),
+        ]
+    )
+    for node in range(len(TREE)):
+        path = [TREE_TOKENS[step] for step in path_to(TREE, node)]
+        np.testing.assert_allclose(outputs[0].logits[node], bare(model, [*texts[0], *path])[0][-1], **CLOSE)
+    np.testing.assert_allclose(outputs[1].logits[0], bare(model, PREFIX)[0][-1], **CLOSE)
+    np.testing.assert_allclose(outputs[2].logits[0], bare(model, [41, 2, 7])[0][-1], **CLOSE)
+    with torch.no_grad():
+        states = [model(torch.tensor([text]), output_hidden_states=True).hidden_states for text in (PREFIX, [41, 2, 7])]
+    assert outputs[0].state is None
+    np.testing.assert_allclose(outputs[1].state, states[0][2][0], **CLOSE)
+    np.testing.assert_allclose(outputs[2].state, states[1][1][0][-1:], **CLOSE)
+    assert [cache.length for cache in caches] == [14, 7, 3]
+
+
+def test_one_bad_request_harms_no_conversation(make_target) -> None:
+    target = make_target()
+    caches = [target.new_cache(), target.new_cache()]
+    for cache in caches:
+        target.forward(cache, PREFIX)
+    with pytest.raises(TokenRangeError, match="97 is outside"):
+        target.forward_all([Request(caches[0], [1], None, [0]), Request(caches[1], [97], None, [0])])
+    with pytest.raises(InternalError, match="same cache twice"):
+        target.forward_all([Request(caches[0], [1], None, [0]), Request(caches[0], [2], None, [0])])
+    assert_unharmed(target, caches)
+
+
+def test_a_cache_that_cannot_grow_harms_no_conversation(make_target, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = make_target()
+    caches = [target.new_cache(), target.new_cache()]
+    for cache in caches:
+        target.forward(cache, PREFIX)
+
+    def no_memory(rows: int) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(caches[1], "reserve", no_memory)
+        with pytest.raises(MemoryError):
+            target.forward_all([Request(cache, TREE_TOKENS, TREE, [0]) for cache in caches])
+    assert_unharmed(target, caches)
+
+
+def assert_unharmed(target: Target, caches: list[KVCache]) -> None:
+    expected, _ = bare(tiny_model(), [*PREFIX, 9])
+    for cache in caches:
+        assert cache.length == len(PREFIX)
+        np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
+
+
+def test_a_tree_must_be_cut_before_its_conversation_goes_on(make_target) -> None:
+    target = make_target()
+    cache = target.new_cache()
+    target.forward(cache, TREE_TOKENS, TREE)
+    with pytest.raises(InternalError, match="not cut to a path"):
+        target.forward(cache, [1])
+    cache.keep([0, 1])
+    expected, _ = bare(tiny_model(), [TREE_TOKENS[0], TREE_TOKENS[1], 1])
+    np.testing.assert_allclose(target.forward(cache, [1]).logits[-1], expected[-1], **CLOSE)
+
+
+def test_the_final_norm_is_the_one_before_the_head(make_target, family: str) -> None:
+    target = make_target(family)
+    output = target.forward(target.new_cache(), PREFIX, want_state_layer=target.layer_count)
+    assert output.state is not None
+    np.testing.assert_allclose(target.normed(output.state), output.hidden, **CLOSE)

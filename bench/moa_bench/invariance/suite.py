@@ -1,0 +1,213 @@
+"""`moa-bench invariance`: reads texts in every way that a server reads them, and compares the bits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from moa_shared.errors import InternalError
+from moa_shared.progress import Progress, make_progress
+
+from moa_bench.facts import gather_facts
+from moa_bench.invariance.readings import (
+    ResumeTallies,
+    Tally,
+    chains,
+    chunks,
+    mixed,
+    read,
+    read_batches,
+    read_resumed,
+    trees,
+)
+from moa_bench.invariance.reference import read_alone
+from moa_bench.invariance.texts import PlannedText, plan_texts
+from moa_bench.prompts import PASSAGE, QUESTIONS, read_questions
+from moa_bench.report import checkout_root, machine_line, publish, table
+from moa_bench.targets import INT8, load_level, on_variant, use_threads, variants_here
+
+if TYPE_CHECKING:
+    from moa_server.target import Target
+
+POSITIONS, QUICK_POSITIONS = 100_000, 300
+THREADS = (2, 3)  # three on two cores: a thread that wakes late is no exception then
+GROUP = 8  # texts that share the batches
+ROWS_A_POSITION = 11  # that are computed besides the single step, wrong branches among them (counted)
+
+
+@dataclass(slots=True)
+class Subject:
+    """What is compared with itself.
+
+    Args:
+        others: the same target on other variants of the kernels, by name.
+        threads: numbers of threads besides one.
+    """
+
+    level: str
+    target: Target
+    others: Mapping[str, Target] = field(default_factory=dict)
+    threads: Sequence[int] = THREADS
+
+
+def compare(
+    subject: Subject, planned: Sequence[PlannedText], advance: Callable[[int], object] = lambda positions: None
+) -> dict[str, Tally]:
+    """Reads all texts in all ways.
+
+    Args:
+        advance: told of positions that are done.
+
+    Returns:
+        What was counted, by kind.
+    """
+    tallies: dict[str, Tally] = {}
+    for first in range(0, len(planned), GROUP):
+        _compare_group(subject, planned[first : first + GROUP], first, tallies, advance)
+    return tallies
+
+
+def _compare_group(
+    subject: Subject,
+    planned: Sequence[PlannedText],
+    first: int,
+    tallies: dict[str, Tally],
+    advance: Callable[[int], object],
+) -> None:
+    target, vocab_size = subject.target, subject.target.vocab_size
+    random = Random(first)
+    tally = partial(_tally, tallies)
+    references = []
+    for number, text in enumerate(planned, first):
+        reference = read_alone(target, text, number)
+        references.append(reference)
+        read(target, reference, tally("chains of 2 to 62"), chains(random))
+        read(target, reference, tally("prompts in chunks of 1 to 400"), chunks(random))
+        read(target, reference, tally("trees of 8 to 62"), trees(random, vocab_size))
+        resumed = ResumeTallies(tally("trees of wrong branches, all nodes"), tally("after a lost cache"))
+        read_resumed(target, reference, resumed, random)
+        if subject.threads:
+            count = subject.threads[number % len(subject.threads)]
+            use_threads(subject.level, count)
+            read(target, reference, tally(f"{count} threads"), mixed(random, vocab_size))
+            use_threads(subject.level, 1)
+        if subject.others:
+            name = list(subject.others)[number % len(subject.others)]
+            with on_variant(name):
+                read(subject.others[name], reference, tally(f"kernels {name}"), mixed(random, vocab_size))
+        advance(text.positions)
+    read_batches(target, references, tally(f"batches of up to {GROUP} conversations"), random)
+
+
+def _tally(tallies: dict[str, Tally], kind: str) -> Tally:
+    return tallies.setdefault(kind, Tally())
+
+
+def run_invariance(
+    *,
+    model: str,
+    level: str,
+    positions: int | None,
+    threads: Sequence[int],
+    questions: Path | None,
+    quick: bool,
+    json_file: Path | None,
+) -> None:
+    """Compare and report.
+
+    Args:
+        positions: of the texts; None: 100,000, or few if quick.
+        threads: numbers of threads to compare with one; empty: 2 and 3.
+        questions: a file or folder of questions; None: the bench's own.
+
+    Raises:
+        MoaError: the target or the questions cannot be had.
+        InternalError: the level promises bits that do not depend on what is computed together, and they do.
+    """
+    from moa_shared.models import load_tokenizer, resolve
+
+    facts = gather_facts(checkout_root())
+    progress = make_progress()
+    asked = read_questions(questions) if questions else [*QUESTIONS, PASSAGE]
+    files = resolve(model, progress=progress)
+    wanted = positions or (QUICK_POSITIONS if quick else POSITIONS)
+    planned = plan_texts(load_tokenizer(files), asked, wanted)
+    execution = load_level(files, level, progress)
+    subject = Subject(level, execution.target, threads=tuple(threads) or THREADS)
+    names: list[str] = []
+    if level == INT8:
+        from moa_kernels import variant_name
+
+        names = variants_here()
+        subject.others = {name: _load_on(name, files, progress) for name in names if name != variant_name()}
+    _say_duration(subject.target, wanted, progress)
+    began = time.monotonic()
+    with progress.task("Positions", wanted) as task:
+        tallies = compare(subject, planned, task.advance)
+    result: dict[str, Any] = {
+        "suite": "invariance",
+        "quick": quick,
+        "machine": facts,
+        "target": files.target_id,
+        "level": level,
+        "execution": execution.details,
+        "variants": names,
+        "positions": wanted,
+        "texts": len(planned),
+        "longest": max(text.positions for text in planned),
+        "seconds": round(time.monotonic() - began, 1),
+        "kinds": [{"kind": kind, "counts": counts} for kind, counts in tallies.items()],
+    }
+    publish(f"invariance-{level}", result, render(result), quick=quick, json_file=json_file, page="engine.md")
+    if execution.exact and any(counts.different for counts in tallies.values()):
+        raise InternalError(f"At {level} a row's bits depend on what is computed with it.")
+
+
+def _load_on(name: str, files: Any, progress: Progress) -> Target:
+    with on_variant(name):
+        return load_level(files, INT8, progress).target
+
+
+def _say_duration(target: Target, positions: int, progress: Progress) -> None:
+    step_ms, row_ms = _costs(target)
+    seconds = positions * (step_ms + ROWS_A_POSITION * row_ms) / 1e3
+    progress.note(
+        f"{positions} positions: about {seconds / 60:.0f} minutes ({step_ms:.1f} ms a step, {row_ms:.1f} ms a row more)"
+    )
+
+
+def _costs(target: Target) -> tuple[float, float]:
+    """Milliseconds of a step behind 100 tokens, and of each row more in a chain of 32."""
+    cache = target.new_cache()
+    target.forward(cache, [1] * 100, logits_for=())
+    taken: dict[int, list[float]] = {1: [], 32: []}
+    for _ in range(5):
+        for count, times in taken.items():
+            began = time.perf_counter()
+            target.forward(cache, [1] * count)
+            times.append(1e3 * (time.perf_counter() - began))
+            cache.crop(100)
+    step_ms, chain_ms = median(taken[1]), median(taken[32])
+    return step_ms, max(0.0, chain_ms - step_ms) / 31
+
+
+def render(result: Mapping[str, Any]) -> str:
+    """The table of kinds."""
+    rows = [
+        [kind["kind"], kind["counts"].rows, kind["counts"].different, kind["counts"].flipped]
+        for kind in result["kinds"]
+    ]
+    rows.append(["in all", *(sum(row[column] for row in rows) for column in (1, 2, 3))])
+    variants = f"; kernels of this CPU: {', '.join(result['variants'])}" if result["variants"] else ""
+    note = (
+        f"{result['positions']} positions of {result['texts']} texts (the longest has {result['longest']}), level "
+        f"{result['level']}, {result['execution']}{variants}; {result['seconds'] / 60:.0f} minutes.\n"
+    )
+    head = ["read again in", "rows compared", "of other bits", "another choice"]
+    return "\n".join([machine_line(result), note, table(head, rows)])

@@ -1,0 +1,77 @@
+"""All variants compute the same bits: hashes of what each makes of the same pseudo-random inputs (tests_c/check.c).
+
+The compiled libraries are compared; NEON, on another processor, is compiled whole and run by an emulator.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from kernel_build import COMMON, Compiler, find_compiler
+from moa_kernels.library import open_library, present, probe
+from moa_kernels.variants import LIBRARIES, PROBE, SOURCES, VARIANTS, Variant, library_file, variants_of
+
+CHECK = SOURCES.parents[1] / "tests_c" / "check.c"
+CROSS_COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
+HERE = variants_of(platform.machine())
+
+
+@functools.cache
+def hashes(variant: Variant, seed: int) -> dict[str, str]:
+    """What each line of the check is called, and its hash."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "check")
+        command = native(variant, program) if variant in HERE else emulated(variant, program)
+        done = subprocess.run([*command, str(seed)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
+
+
+def native(variant: Variant, program: Path) -> list[str]:
+    compiler = find_compiler()
+    if compiler is None or not present(LIBRARIES):
+        pytest.skip("no kernels are compiled here, or there is no C compiler (make kernels)")
+    if variant.name not in present(LIBRARIES) or not probe(LIBRARIES) & variant.bit:
+        pytest.skip(f"this CPU lacks {variant.instructions}, or the compiler did not know them")
+    libraries = [LIBRARIES / library_file(name) for name in (variant.name, PROBE)]
+    for library in libraries:
+        open_library(library)  # refuses what was built from other sources
+    compiler.run([*COMMON, "-O1", f"-I{SOURCES}", str(CHECK), *map(str, libraries), "-o", str(program)])
+    return [str(program)]
+
+
+def emulated(variant: Variant, program: Path) -> list[str]:
+    if variant.name != "neon" or not shutil.which(CROSS_COMPILER) or not shutil.which(EMULATOR):
+        pytest.skip(f"{variant.name} needs another processor, or {CROSS_COMPILER} and {EMULATOR} to try it here")
+    compiler = Compiler((CROSS_COMPILER,))
+    sources = [str(CHECK), str(SOURCES / "kernels.c"), str(SOURCES / "probe.c")]
+    compiler.run([*compiler.flags_of("neon"), "-static", f"-I{SOURCES}", *sources, "-o", str(program), "-lm"])
+    return [EMULATOR, str(program)]
+
+
+@pytest.mark.timeout(400)  # compiling for NEON, on a busy machine
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_bits_are_those_of_the_plainest_variant(variant: Variant) -> None:
+    if not HERE:
+        pytest.skip(f"there are no kernels for {platform.machine()} processors")
+    assert hashes(variant, 1) == hashes(HERE[-1], 1)
+
+
+def test_threads_change_nothing() -> None:
+    by_threads: dict[str, set[str]] = {}
+    for name, value in hashes(HERE[-1], 1).items():
+        by_threads.setdefault(name.split(" threads=")[0], set()).add(value)
+    assert len(by_threads) < len(hashes(HERE[-1], 1))
+    assert [name for name, values in by_threads.items() if len(values) > 1] == []
+
+
+def test_hashes_depend_on_the_inputs() -> None:
+    first, second = hashes(HERE[-1], 1), hashes(HERE[-1], 2)
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] == second[name]] == []

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_kernels import Q4_1, Q8_0, KernelError, QuantisedMatrix, quantised
+from moa_kernels.blocks import BLOCK_BYTES, joined
+
+KINDS = {Q4_1: gguf.GGMLQuantizationType.Q4_1, Q8_0: gguf.GGMLQuantizationType.Q8_0}
+
+
+def weights(outputs: int, inputs: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(outputs, inputs)).astype(np.float32)
+
+
+def as_gguf(kind: str, outputs: int, inputs: int, seed: int = 0) -> QuantisedMatrix:
+    """Blocks as GGUF's own writer makes them."""
+    raw = gguf.quants.quantize(weights(outputs, inputs, seed), KINDS[kind])
+    return QuantisedMatrix(kind, raw.reshape(outputs, inputs // 32, BLOCK_BYTES[kind]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_are_read_as_gguf_reads_them(kind: str) -> None:
+    matrix = as_gguf(kind, 7, 96)
+    assert matrix.shape == (7, 96)
+    np.testing.assert_array_equal(matrix.dequantised(), gguf.quants.dequantize(matrix.raw.reshape(7, -1), KINDS[kind]))
+
+
+@given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 99), st.sampled_from([1e-4, 1.0, 300.0]))
+def test_eight_bits_are_within_half_a_step(outputs: int, groups: int, seed: int, size: float) -> None:
+    values = weights(outputs, 32 * groups, seed) * np.float32(size)
+    matrix = quantised(values)
+    matrix.check()
+    largest = np.abs(values).reshape(outputs, groups, 32).max(-1).repeat(32, axis=-1)
+    # Half a step, and what the scale itself lost in float16 (a part in 2,048, or 2^-25 where it is that small).
+    bound = largest / 127 * 0.5 + largest / 2048 + 127 * 2.0**-25
+    assert bool((np.abs(matrix.dequantised() - values) <= bound * 1.001).all())
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_other_float_types_are_taken(dtype: type) -> None:
+    values = weights(3, 64).astype(np.float16)
+    np.testing.assert_array_equal(quantised(values.astype(dtype)).raw, quantised(values.astype(np.float32)).raw)
+
+
+def test_zeros_stay_zeros() -> None:
+    matrix = quantised(np.zeros((2, 32), np.float32))
+    matrix.check()
+    assert not matrix.dequantised().any()
+
+
+def test_more_rows_than_are_looked_at_at_once() -> None:
+    values = weights(5000, 32)
+    np.testing.assert_array_equal(quantised(values).raw[4090:4110], quantised(values[4090:4110]).raw)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e7, -1e7])
+def test_numbers_that_have_no_scale_are_refused(number: float) -> None:
+    values = weights(3, 64)
+    values[1, 40] = number
+    with pytest.raises(KernelError, match="not finite, or too large for scales in float16"):
+        quantised(values)
+
+
+def test_the_largest_number_has_a_scale() -> None:
+    values = np.full((1, 32), 65500.0 * 127, np.float32)
+    matrix = quantised(values)
+    matrix.check()
+    np.testing.assert_allclose(matrix.dequantised(), values, rtol=1e-3)
+
+
+def test_inputs_are_in_groups() -> None:
+    with pytest.raises(KernelError, match="It has 40 inputs, which is no multiple of 32"):
+        quantised(weights(2, 40))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_scale_that_is_not_finite_is_found(kind: str) -> None:
+    for first in (0, 2) if kind == Q4_1 else (0,):
+        for bits in (0x7C00, 0xFC00, 0x7E01):  # infinite, and not a number
+            matrix = as_gguf(kind, 4, 64)
+            matrix.check()
+            matrix.raw[2, 1, first : first + 2] = np.array([bits], np.uint16).view(np.uint8)
+            with pytest.raises(KernelError, match="scales that are not finite"):
+                matrix.check()
+
+
+def test_the_code_without_a_sign_to_move_is_found() -> None:
+    matrix = as_gguf(Q8_0, 4, 64)
+    matrix.raw[3, 1, 33] = 0x80
+    with pytest.raises(KernelError, match="the code -128"):
+        matrix.check()
+    four = as_gguf(Q4_1, 4, 64)
+    four.raw[3, 1, 19] = 0x80  # there it is two codes like any other
+    four.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_chosen_and_joined(kind: str) -> None:
+    first, second = as_gguf(kind, 5, 64), as_gguf(kind, 3, 64, seed=1)
+    np.testing.assert_array_equal(first.rows([4, 0, 4]).dequantised(), first.dequantised()[[4, 0, 4]])
+    both = joined([first, second])
+    np.testing.assert_array_equal(both.dequantised(), np.concatenate([first.dequantised(), second.dequantised()]))
+    assert joined([first]) is first
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "words"),
+    [
+        ("q6_k", np.zeros((2, 1, 34), np.uint8), "kind 'q6_k' are not computed"),
+        (Q8_0, np.zeros((2, 1, 20), np.uint8), r"q8_0 matrix has the shape \(2, 1, 20\), expected blocks of 34"),
+        (Q4_1, np.zeros((2, 20), np.uint8), "expected blocks of 20 bytes"),
+        (Q4_1, np.zeros((2, 1, 20), np.int8), "expected blocks of 20 bytes"),
+    ],
+)
+def test_other_shapes_are_refused(kind: str, raw: np.ndarray, words: str) -> None:
+    with pytest.raises(KernelError, match=words):
+        QuantisedMatrix(kind, raw)

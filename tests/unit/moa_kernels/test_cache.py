@@ -1,0 +1,162 @@
+"""The kernels' cache against the one in numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from moa_kernels import Cache, KernelError, variant_name
+from moa_kernels.reference import ReferenceCache
+
+LAYERS, KV_HEADS, HEAD_DIM = 2, 2, 32
+
+pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
+
+
+def both(*, half: bool) -> tuple[Cache, ReferenceCache]:
+    return (
+        Cache(LAYERS, KV_HEADS, HEAD_DIM, half=half),
+        ReferenceCache(LAYERS, KV_HEADS, HEAD_DIM, half=half),
+    )
+
+
+def write(caches: tuple[Cache, ...], rows: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    for layer in range(LAYERS):
+        keys, values = random.normal(size=(2, rows, KV_HEADS, HEAD_DIM)).astype(np.float32)
+        for cache in caches:
+            cache.write(layer, keys, values)
+    for cache in caches:
+        cache.length += rows
+
+
+class CacheMachine(RuleBasedStateMachine):
+    @initialize(half=st.booleans())
+    def start(self, half: bool) -> None:
+        self.caches = both(half=half)
+        self.seed = 0
+
+    @property
+    def length(self) -> int:
+        return self.caches[1].length
+
+    @rule(rows=st.integers(0, 90))
+    def write(self, rows: int) -> None:
+        self.seed += 1
+        write(self.caches, rows, self.seed)
+
+    @rule(data=st.data())
+    def crop(self, data: st.DataObject) -> None:
+        length = data.draw(st.integers(0, self.length + 3))
+        for cache in self.caches:
+            cache.crop(length)
+
+    @rule(data=st.data())
+    def keep(self, data: st.DataObject) -> None:
+        start = data.draw(st.integers(0, self.length))
+        held = self.length - start
+        rows = sorted(data.draw(st.sets(st.integers(0, held - 1), max_size=20))) if held else []
+        for cache in self.caches:
+            cache.keep_behind(start, rows)
+
+    @rule(data=st.data(), by=st.integers(0, 70))
+    def move(self, data: st.DataObject, by: int) -> None:
+        rows = data.draw(st.integers(0, min(self.length, 100)))
+        before = self.length
+        for cache in self.caches:
+            cache.move_last(rows, by)
+        assert self.length == before + by
+        gap = np.zeros((by, KV_HEADS, HEAD_DIM), np.float32)  # what is in a gap is nobody's affair: filled here
+        for cache in self.caches:
+            cache.length = before - rows
+            for layer in range(LAYERS):
+                cache.write(layer, gap, gap)
+            cache.length = before + by
+
+    @invariant()
+    def holds_the_same(self) -> None:
+        ours, theirs = self.caches
+        assert ours.length == theirs.length
+        np.testing.assert_array_equal(ours.read(0, ours.length), theirs.read(0, theirs.length))
+
+
+TestCacheMachine = CacheMachine.TestCase
+TestCacheMachine.settings = settings(max_examples=40, stateful_step_count=12, deadline=None)
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_a_part_is_read(half: bool) -> None:
+    ours, theirs = both(half=half)
+    write((ours, theirs), 200, 1)
+    for start, stop in ((0, 0), (60, 70), (63, 64), (64, 65), (127, 200)):
+        np.testing.assert_array_equal(ours.read(start, stop), theirs.read(start, stop))
+
+
+def test_half_precision_is_rounded_once_to_the_nearest() -> None:
+    cache = Cache(1, 1, HEAD_DIM, half=True)
+    numbers = np.array([1 + 2**-11, 1 + 3 * 2**-11, 65504, 1e-8, -1e-7, 0.1] + [0] * 26, np.float32)
+    rows = numbers.reshape(1, 1, HEAD_DIM)
+    cache.write(0, rows, -rows)
+    cache.length = 1
+    expected = numbers.astype(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(cache.read(0, 1)[0, 0, 0], [expected, -expected])
+
+
+def test_growing_moves_nothing_and_takes_pages() -> None:
+    cache = Cache(LAYERS, KV_HEADS, HEAD_DIM, half=True)
+    page = LAYERS * KV_HEADS * 2 * 64 * HEAD_DIM * 2
+    assert cache.nbytes == 0
+    cache.reserve(1)
+    assert cache.nbytes == page
+    first = int(cache._table[0])
+    cache.reserve(64 * 40)
+    assert cache.nbytes == 40 * page
+    assert int(cache._table[0]) == first
+    assert not any(int(address) % 64 for address in cache._table[:40])
+    cache.crop(0)
+    assert cache.nbytes == 40 * page
+
+
+def test_what_is_not_held_is_refused() -> None:
+    for cache in both(half=False):
+        write((cache,), 5, 1)
+        for start, stop in ((-1, 2), (3, 2), (0, 6)):
+            with pytest.raises(KernelError, match="were asked of a cache of 5 rows"):
+                cache.read(start, stop)
+        for start, rows in ((2, [3]), (2, [-1]), (0, [1, 0]), (0, [1, 1]), (6, []), (-1, [0])):
+            with pytest.raises(KernelError, match="cannot be kept"):
+                cache.keep_behind(start, rows)
+        for rows, by in ((6, 1), (-1, 1), (2, -1)):
+            with pytest.raises(KernelError, match="cannot be moved"):
+                cache.move_last(rows, by)
+        with pytest.raises(KernelError, match="cannot be cropped to -1"):
+            cache.crop(-1)
+        keys = np.zeros((2, KV_HEADS, HEAD_DIM), np.float32)
+        for layer, these, those in ((2, keys, keys), (0, keys, keys[:1]), (0, keys[:, :1], keys[:, :1])):
+            with pytest.raises(KernelError, match=r"do not fit a cache whose rows are \(2, 32\)"):
+                cache.write(layer, these, those)
+        assert cache.length == 5
+
+
+def test_heads_are_multiples_of_32() -> None:
+    with pytest.raises(KernelError, match="Heads of 48 numbers are not computed"):
+        Cache(1, 1, 48, half=True)
+    assert ReferenceCache(1, 1, 48, half=True).head_dim == 48
+
+
+def test_no_memory_leaves_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, reference = both(half=False)
+    write((cache, reference), 60, 1)
+
+    def no_memory(nbytes: int) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("moa_kernels.cache.aligned_zeros", no_memory)
+        with pytest.raises(MemoryError):
+            write((cache,), 10, 2)
+    assert cache.length == 60
+    write((cache, reference), 10, 3)
+    np.testing.assert_array_equal(cache.read(0, 70), reference.read(0, 70))

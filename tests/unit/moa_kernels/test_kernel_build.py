@@ -1,0 +1,139 @@
+"""The build, with compilers that are shell scripts: which is taken, and what is left out when it refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import kernel_build
+import pytest
+from moa_kernels.variants import LIBRARIES, PROBE, library_file
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the compilers of these tests are shell scripts")
+X86 = ("amx", "avx512", "avxvnni", "avx2")
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that is all of PATH; no CC, no ziglang, and an x86-64 machine."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for needed in ("sh", "touch"):
+        (folder / needed).symlink_to(str(shutil.which(needed)))
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(kernel_build, "machine", lambda: "x86_64")
+    kernel_build.find_compiler.cache_clear()
+    yield folder
+    kernel_build.find_compiler.cache_clear()
+
+
+def write_compiler(path: Path, refuses: str = "nothing-at-all") -> None:
+    """A compiler that makes an empty output, unless an argument contains `refuses`."""
+    path.write_text(
+        '#!/bin/sh\nfor word in "$@"; do\n'
+        f'  case "$word" in *{refuses}*) echo "what is $word" >&2; exit 1;; esac\n'
+        '  [ "$before" != -o ] || touch "$word"\n  before=$word\ndone\n'
+    )
+    path.chmod(0o755)
+
+
+def found() -> str | None:
+    compiler = kernel_build.find_compiler()
+    return None if compiler is None else compiler.command[0]
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_the_first_compiler_that_works_is_taken(commands: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_compiler(commands / "cc", refuses="-shared")
+    write_compiler(commands / "clang")
+    assert found() == "clang"
+    assert "cc cannot build a shared library; trying the next compiler" in capsys.readouterr().err
+    assert kernel_build.requirements() == []
+
+
+def test_cc_of_the_environment_comes_first(
+    commands: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_compiler(commands / "cc")
+    write_compiler(commands / "icc")
+    monkeypatch.setenv("CC", "icc -m64")
+    assert found() == "icc"
+    kernel_build.find_compiler.cache_clear()
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert found() == "cc"
+    assert "CC=no-such-compiler is not a program" in capsys.readouterr().err
+
+
+def test_without_a_compiler_zig_is_required_where_it_helps(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kernel_build.requirements() == [kernel_build.ZIG]
+    monkeypatch.setattr(kernel_build, "machine", lambda: "riscv64")
+    assert kernel_build.requirements() == []
+
+
+def test_without_a_compiler_nothing_is_built_and_old_libraries_go(
+    commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lib = tmp_path / "lib"
+    lib.mkdir()
+    (lib / library_file("avx2")).touch()
+    assert kernel_build.build(lib) == kernel_build.Built()
+    assert files(lib) == set()
+    warning = "no C compiler was found: the kernels are not built, and numpy does their work, many times slower"
+    assert capsys.readouterr().err == f"moa kernels: {warning}\n"
+
+
+def test_other_processors_are_named(
+    commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_compiler(commands / "cc")
+    monkeypatch.setattr(kernel_build, "machine", lambda: "riscv64")
+    assert kernel_build.build(tmp_path / "lib") == kernel_build.Built()
+    assert "there are none for riscv64 processors" in capsys.readouterr().err
+
+
+def test_all_variants_are_built(commands: Path, tmp_path: Path) -> None:
+    write_compiler(commands / "cc")
+    assert kernel_build.build(tmp_path / "lib") == kernel_build.Built(X86)
+    assert files(tmp_path / "lib") == {library_file(name) for name in (PROBE, *X86)}
+
+
+def test_a_variant_that_the_compiler_does_not_know_is_left_out(
+    commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_compiler(commands / "cc", refuses="-mamx-tile")
+    assert kernel_build.build(tmp_path / "lib") == kernel_build.Built(X86[1:])
+    assert library_file("amx") not in files(tmp_path / "lib")
+    assert capsys.readouterr().err == "moa kernels: amx is left out: cc does not know its instructions\n"
+
+
+def test_a_source_that_does_not_compile_is_an_error_that_spares_the_installation(
+    commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_compiler(commands / "cc", refuses="kernels.c")
+    built = kernel_build.build(tmp_path / "lib")
+    assert built.variants == ()
+    assert set(built.errors) == set(X86)
+    assert "what is " in built.errors["avx2"]
+    assert files(tmp_path / "lib") == set()
+    assert "avx2 is left out, because it does not compile: what is " in capsys.readouterr().err
+
+
+def test_every_variant_has_flags_for_every_compiler() -> None:
+    names = {PROBE, *X86, "neon"}
+    assert set(kernel_build.FLAGS) == set(kernel_build.ZIG_FLAGS) == names
+
+
+def test_the_build_needs_the_standard_library_alone() -> None:
+    code = "import sys, kernel_build; sys.exit('numpy' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(LIBRARIES.parents[1])}
+    assert subprocess.run([sys.executable, "-S", "-c", code], env=environment).returncode == 0

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from moa_kernels import Q4_1, Q8_0, KernelError, Linear, norm, quantised, set_threads, threads
+from moa_kernels.library import VARIANT_VARIABLE
+from moa_kernels.variants import NUMPY
+
+from tests.unit.moa_kernels.variants_here import HERE, random_matrix, rounded
+
+SIZES = [(1, 32), (15, 64), (16, 96), (17, 32), (97, 320), (130, 576)]
+ROWS = [1, 2, 3, 4, 5, 7, 8, 11, 15, 16, 17, 31, 32, 33, 62, 70]
+
+
+@pytest.fixture(autouse=True)
+def _same_threads() -> Iterator[None]:
+    before = threads()
+    yield
+    set_threads(before)
+
+
+@pytest.fixture(params=HERE)
+def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(VARIANT_VARIABLE, request.param)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("variant")
+@pytest.mark.parametrize("kind", [Q4_1, Q8_0, "plain", "float", "mixed"])
+@pytest.mark.parametrize(("outputs", "inputs"), SIZES)
+def test_a_product_is_that_of_the_rounded_activations(kind: str, outputs: int, inputs: int) -> None:
+    random = np.random.default_rng(outputs)
+    bias = random.normal(size=outputs).astype(np.float32)
+    wide = random.normal(size=(outputs, inputs)).astype(np.float32) / np.float32(inputs**0.5)
+    if kind == "plain":
+        linear, expected = Linear([wide], bias, plain=True), wide
+    elif kind == "float":
+        linear, expected = Linear([wide], bias), quantised(wide).dequantised()
+    elif kind == "mixed":  # both become 8 bits
+        first = random_matrix(random, Q4_1, outputs, inputs)
+        expected = np.concatenate([quantised(first.dequantised()).dequantised(), quantised(wide).dequantised()])
+        bias = random.normal(size=2 * outputs).astype(np.float32)
+        linear = Linear([first, wide], bias)
+    else:
+        matrix = random_matrix(random, kind, outputs, inputs)
+        linear, expected = Linear([matrix], bias), matrix.dequantised()
+    weights = expected.astype(np.float64)
+    alone: dict[int, bytes] = {}
+    x = (random.normal(size=(70, inputs)) * 10.0 ** random.integers(-3, 3, (70, 1))).astype(np.float32)
+    seen = x.astype(np.float64) if kind == "plain" else rounded(x)
+    for rows in ROWS:
+        for count in (1, 3):
+            set_threads(count)
+            got = linear(x[:rows])
+            sizes = np.abs(seen[:rows]) @ np.abs(weights.T) + np.abs(bias)
+            assert bool((np.abs(got - (seen[:rows] @ weights.T + bias)) <= 2e-6 * sizes).all())
+            for row in range(rows):
+                assert alone.setdefault(row, got[row].tobytes()) == got[row].tobytes()
+
+
+@pytest.mark.usefixtures("variant")
+@pytest.mark.parametrize("kind", [Q4_1, Q8_0])
+def test_parts_stand_side_by_side(kind: str) -> None:
+    random = np.random.default_rng(0)
+    parts = [random_matrix(random, kind, outputs, 64) for outputs in (5, 33, 1)]
+    x = random.normal(size=(3, 64)).astype(np.float32)
+    together = Linear(parts)
+    assert (together.outputs, together.inputs) == (39, 64)
+    np.testing.assert_array_equal(together(x), np.concatenate([Linear([part])(x) for part in parts], axis=1))
+
+
+@pytest.mark.usefixtures("variant")
+def test_zero_rows_and_rows_of_zeros() -> None:
+    linear = Linear([random_matrix(np.random.default_rng(0), Q4_1, 20, 64)])
+    assert linear(np.empty((0, 64), np.float32)).shape == (0, 20)
+    assert not linear(np.zeros((2, 64), np.float32)).any()
+
+
+@pytest.mark.usefixtures("variant")
+def test_rows_that_are_not_contiguous_or_of_another_type() -> None:
+    linear = Linear([random_matrix(np.random.default_rng(0), Q8_0, 20, 64)])
+    x = np.random.default_rng(1).normal(size=(6, 128)).astype(np.float32)
+    expected = linear(np.ascontiguousarray(x[::2, ::2]))
+    np.testing.assert_array_equal(linear(x[::2, ::2]), expected)
+    np.testing.assert_array_equal(linear(x[::2, ::2].astype(np.float64)), expected)
+
+
+def test_without_kernels_the_activations_are_not_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIANT_VARIABLE, NUMPY)
+    matrix = random_matrix(np.random.default_rng(0), Q4_1, 20, 64)
+    x = np.random.default_rng(1).normal(size=(3, 64)).astype(np.float32)
+    np.testing.assert_allclose(Linear([matrix])(x), x @ matrix.dequantised().T, rtol=1e-5, atol=1e-5)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    random = np.random.default_rng(0)
+    matrix = random_matrix(random, Q8_0, 20, 64)
+    with pytest.raises(KernelError, match=r"product of 64 inputs was asked for of rows of the shape \(2, 32\)"):
+        Linear([matrix])(np.zeros((2, 32), np.float32))
+    with pytest.raises(KernelError, match=r"rows of the shape \(64,\)"):
+        Linear([matrix])(np.zeros(64, np.float32))
+    with pytest.raises(KernelError, match=r"bias has the shape \(19,\), expected \(20,\)"):
+        Linear([matrix], np.zeros(19, np.float32))
+    with pytest.raises(KernelError, match="Its parts have 64, 32 inputs"):
+        Linear([matrix, random_matrix(random, Q8_0, 20, 32)])
+    with pytest.raises(KernelError, match="It has 40 inputs, which is no multiple of 32"):
+        Linear([np.zeros((4, 40), np.float32)], plain=True)
+    matrix.raw[3, 1, 5] = 0x80
+    with pytest.raises(KernelError, match="the code -128"):
+        Linear([matrix])
+
+
+# ---------------------------------------------------------------- norm
+
+
+@pytest.mark.usefixtures("variant")
+@pytest.mark.parametrize("width", [16, 64, 576])
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
+def test_a_norm_is_the_root_mean_square(width: int, size: float) -> None:
+    random = np.random.default_rng(width)
+    x = (random.normal(size=(5, width)) * size).astype(np.float32)
+    weight = random.normal(1, 0.1, width).astype(np.float32)
+    wide = x.astype(np.float64)
+    expected = wide / np.sqrt((wide * wide).mean(-1, keepdims=True) + 1e-5) * weight
+    np.testing.assert_allclose(norm(x, weight, 1e-5), expected, rtol=3e-6)
+
+
+@pytest.mark.usefixtures("variant")
+def test_a_norm_of_other_widths_is_refused() -> None:
+    with pytest.raises(KernelError, match=r"A norm of 24 numbers was asked for of rows of the shape \(2, 24\)"):
+        norm(np.zeros((2, 24), np.float32), np.zeros(24, np.float32), 1e-5)
+    with pytest.raises(KernelError, match=r"A norm of 16 numbers was asked for of rows of the shape \(2, 32\)"):
+        norm(np.zeros((2, 32), np.float32), np.zeros(16, np.float32), 1e-5)

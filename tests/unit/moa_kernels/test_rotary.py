@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from moa_kernels import KernelError, Rotary
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+HEAD_DIM, MOST = 64, 4096
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "default": {"rope_type": "default", "rope_theta": 10000.0},
+    "another base": {"rope_type": "default", "rope_theta": 1e6},
+    "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 1024,
+    },
+    "yarn": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 1024,
+    },
+    "yarn of DeepSeek": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 40.0,
+        "original_max_position_embeddings": 1024,
+        "beta_fast": 16,
+        "beta_slow": 2,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.7,
+    },
+    "yarn with its factor": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 1024,
+        "attention_factor": 1.5,
+        "truncate": False,
+    },
+}
+
+
+def transformers_tables(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Its cosines and sines, [1, positions, head_dim] each."""
+    config = LlamaConfig(
+        hidden_size=4 * HEAD_DIM,
+        num_attention_heads=4,
+        max_position_embeddings=MOST,
+        rope_parameters=dict(PARAMETERS[name]),
+    )
+    tables: tuple[torch.Tensor, torch.Tensor] = LlamaRotaryEmbedding(config)(
+        torch.zeros(1, MOST, 1), torch.arange(MOST)[None]
+    )
+    return tables
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_angles_are_those_of_transformers(name: str) -> None:
+    cosines, sines = Rotary(HEAD_DIM, PARAMETERS[name], MOST).tables(MOST)
+    for ours, theirs in zip((cosines, sines), transformers_tables(name), strict=True):
+        assert ours.shape[1] == HEAD_DIM // 2
+        expected = theirs[0, :, : HEAD_DIM // 2].numpy()
+        # A frequency may be rounded to the next float32: then angles differ by a part in 8 million.
+        bound = 2e-6 + np.arange(MOST)[:, None] * 2.5e-7
+        assert bool((np.abs(ours[:MOST] - expected) <= bound).all())
+
+
+@pytest.mark.parametrize("name", ["default", "yarn"])
+def test_rows_are_rotated_as_transformers_rotates_them(name: str) -> None:
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(5, 3, HEAD_DIM)).astype(np.float32)
+    positions = np.array([0, 7, 7, 100, 3], np.int32)
+    cosines, sines = (table[:, positions] for table in transformers_tables(name))
+    heads = torch.from_numpy(rows).transpose(0, 1)[None]
+    expected, _ = apply_rotary_pos_emb(heads, heads, cosines, sines)
+    got = Rotary(HEAD_DIM, PARAMETERS[name], MOST).rotate(rows, positions)
+    np.testing.assert_allclose(got, expected[0].transpose(0, 1).numpy(), atol=1e-4)
+
+
+def test_tables_grow_and_keep_their_numbers() -> None:
+    rotary = Rotary(32, PARAMETERS["default"])
+    first = rotary.tables(10)[0][:10].copy()
+    grown = rotary.tables(5000)[0]
+    assert len(grown) >= 5000
+    np.testing.assert_array_equal(grown[:10], first)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}, "type 'dynamic' is not computed"),
+        ({"rope_type": "default"}, "rope_theta"),
+        ({"rope_type": "linear", "rope_theta": 1e4}, "factor"),
+        ({"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": "low"}, "cannot be used"),
+        ({"rope_type": "linear", "rope_theta": 1e4, "factor": 0}, "cannot be used"),
+        ({"rope_type": "default", "rope_theta": None}, "cannot be used"),
+        ({"rope_type": "default", "rope_theta": 0}, "cannot be used"),
+        ({"rope_type": "default", "rope_theta": float("nan")}, "cannot be used"),
+    ],
+)
+def test_parameters_that_cannot_be_used(parameters: dict[str, Any], words: str) -> None:
+    with pytest.raises(KernelError, match=words):
+        Rotary(64, parameters)

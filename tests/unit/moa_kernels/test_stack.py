@@ -1,0 +1,269 @@
+"""Decoder layers against those in numpy, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from moa_kernels import Cache, KernelError, Layer, Linear, Rotary, Segment, Stack, StackShape, stack
+from moa_kernels.library import VARIANT_VARIABLE
+
+from tests.unit.moa_kernels.variants_here import HERE
+
+SHAPE = StackShape(hidden=64, inner=96, heads=4, kv_heads=2, head_dim=32, eps=1e-5)
+ROTARY = {"rope_type": "default", "rope_theta": 1e4}
+LAYERS = 3
+TREE = [-1, 0, 0, 1, 1, 2, 5, -1]
+Parts = dict[str, np.ndarray]
+
+
+@pytest.fixture(params=HERE)
+def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(VARIANT_VARIABLE, request.param)
+    return str(request.param)
+
+
+def parts(shape: StackShape, seed: int, *, norms: bool) -> Parts:
+    random = np.random.default_rng(seed)
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    wide = queries if shape.reads_memory else queries + 2 * keys
+
+    def matrix(outputs: int, inputs: int) -> np.ndarray:
+        return (random.normal(size=(outputs, inputs)) / inputs**0.5).astype(np.float32)
+
+    def vector(width: int, mean: float) -> np.ndarray:
+        return random.normal(mean, 0.1, width).astype(np.float32)
+
+    made = {
+        "attention_norm": vector(shape.hidden, 1),
+        "qkv": matrix(wide, shape.hidden),
+        "bias": vector(wide, 0),
+        "out": matrix(shape.hidden, queries),
+        "mlp_norm": vector(shape.hidden, 1),
+        "gate_up": matrix(2 * shape.inner, shape.hidden),
+        "down": matrix(shape.hidden, shape.inner),
+    }
+    if norms and not shape.reads_memory:
+        made |= {"query_norm": vector(shape.head_dim, 1), "key_norm": vector(shape.head_dim, 1)}
+    return made
+
+
+def layer(made: Parts, **how: bool) -> Layer:
+    return Layer(
+        attention_norm=made["attention_norm"],
+        qkv=Linear([made["qkv"]], made["bias"], **how),
+        out=Linear([made["out"]], **how),
+        mlp_norm=made["mlp_norm"],
+        gate_up=Linear([made["gate_up"]], **how),
+        down=Linear([made["down"]], **how),
+        query_norm=made.get("query_norm"),
+        key_norm=made.get("key_norm"),
+    )
+
+
+def stacks(shape: StackShape = SHAPE, *, norms: bool = False) -> tuple[Stack, Stack]:
+    """The same float32 weights in the kernels and in numpy."""
+    made = [parts(shape, seed, norms=norms) for seed in range(LAYERS)]
+    rotary = Rotary(shape.head_dim, ROTARY)
+    return (
+        Stack(shape, [layer(each, plain=True) for each in made], rotary),
+        Stack(shape, [layer(each, reference=True) for each in made], rotary, reference=True),
+    )
+
+
+def states(rows: int, seed: int = 9, width: int = 64) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
+
+
+def filled(one: Stack, past: int, *, half: bool, seed: int = 0) -> Cache:
+    cache, random = one.new_cache(half=half), np.random.default_rng(seed)
+    for index in range(LAYERS):
+        keys, values = random.normal(size=(2, past, one.shape.kv_heads, one.shape.head_dim)).astype(np.float32)
+        cache.write(index, keys, values)
+    cache.length = past
+    return cache
+
+
+@pytest.mark.usefixtures("variant")
+@pytest.mark.parametrize("norms", [False, True], ids=["plain", "norms of queries and keys"])
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "float16"])
+@pytest.mark.parametrize("state_layer", [None, 0, 2, LAYERS])
+def test_layers_compute_what_numpy_computes(norms: bool, half: bool, state_layer: int | None) -> None:
+    results = []
+    for one in stacks(norms=norms):
+        caches = [filled(one, past, half=half, seed=past) for past in (0, 63, 130)]
+        segments = [Segment.chain(caches[0], 5), Segment.tree(caches[1], TREE), Segment.chain(caches[2], 70, 200)]
+        rows = states(5 + len(TREE) + 70)
+        before = rows.copy()
+        out, state = one.run(rows, segments, state_layer)
+        np.testing.assert_array_equal(rows, before)
+        for segment in segments:
+            segment.cache.length += segment.rows
+        results.append((out, state, *(cache.read(0, cache.length) for cache in caches)))
+    close = {"atol": 4e-3 if half else 5e-5, "rtol": 1e-3 if half else 1e-4}  # a half may be rounded the other way
+    for ours, theirs in zip(*results, strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None and theirs is not None:
+            np.testing.assert_allclose(ours, theirs, **close)
+    if state_layer == 0:
+        np.testing.assert_array_equal(results[0][1], states(5 + len(TREE) + 70))
+
+
+@pytest.mark.usefixtures("variant")
+def test_quantised_layers_stay_close_to_numpy() -> None:
+    made = [parts(SHAPE, seed, norms=True) for seed in range(LAYERS)]
+    rotary = Rotary(32, ROTARY)
+    ours = Stack(SHAPE, [layer(each) for each in made], rotary)
+    theirs = Stack(SHAPE, [layer(each, reference=True) for each in made], rotary, reference=True)
+    got, expected = (one.run(states(40), [Segment.chain(filled(one, 20, half=True), 40)])[0] for one in (ours, theirs))
+    assert np.linalg.norm(got - expected) < 0.03 * np.linalg.norm(expected)
+
+
+@pytest.mark.usefixtures("variant")
+def test_filling_writes_what_running_writes() -> None:
+    for one in stacks(norms=True):
+        rows, kept = states(9), []
+        for run in (one.run, one.fill):
+            cache = filled(one, 60, half=True)
+            run(rows, [Segment.chain(cache, 9)])
+            cache.length += 9
+            kept.append(cache.read(0, 69))
+        np.testing.assert_array_equal(*kept)
+
+
+@pytest.mark.usefixtures("variant")
+def test_memory_is_read_and_not_written() -> None:
+    shape = replace(SHAPE, reads_memory=True)
+    results = []
+    for one in stacks(shape):
+        cache = filled(one, 100, half=False)
+        before = cache.read(0, 100)
+        positions = np.array([100, 101, 101, 7], np.int32)
+        out, _ = one.run(states(4), [Segment.memory(cache, positions)])
+        np.testing.assert_array_equal(cache.read(0, 100), before)
+        results.append(out)
+        with pytest.raises(KernelError, match="reads memory writes no keys and values"):
+            one.fill(states(4), [Segment.memory(cache, positions)])
+    np.testing.assert_allclose(*results, atol=5e-5, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("variant")
+@pytest.mark.parametrize("quantised", [True, False])
+def test_rows_have_the_same_bits_alone_and_together(quantised: bool) -> None:
+    one = stacks()[0]
+    if quantised:
+        one = Stack(SHAPE, [layer(parts(SHAPE, seed, norms=False)) for seed in range(LAYERS)], Rotary(32, ROTARY))
+    rows = states(len(TREE) + 30)
+    caches = [filled(one, 65, half=True), filled(one, 10, half=True)]
+    together, _ = one.run(rows, [Segment.tree(caches[0], TREE), Segment.chain(caches[1], 30)])
+    for node in range(len(TREE)):
+        path = [node]
+        while TREE[path[0]] >= 0:
+            path.insert(0, TREE[path[0]])
+        cache = filled(one, 65, half=True)
+        for step in path:
+            out, _ = one.run(rows[step : step + 1], [Segment.chain(cache, 1)])
+            cache.length += 1
+        assert out[0].tobytes() == together[node].tobytes()
+    cache = filled(one, 10, half=True)
+    alone, _ = one.run(rows[len(TREE) :], [Segment.chain(cache, 30)])
+    assert alone.tobytes() == together[len(TREE) :].tobytes()
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+WRONG_LAYERS: dict[str, tuple[Callable[[Parts], Any], str]] = {
+    "qkv": (lambda made: {"qkv": Linear([made["qkv"][:-1]])}, r"qkv has the shape \[255, 64\], expected \[256, 64\]"),
+    "out": (lambda made: {"out": Linear([made["out"][:, :96]])}, r"out has the shape \[64, 96\], expected \[64, 128\]"),
+    "gate_up": (lambda made: {"gate_up": Linear([made["down"]])}, "gate_up has the shape"),
+    "down": (lambda made: {"down": Linear([made["gate_up"]])}, "down has the shape"),
+    "attention_norm": (
+        lambda made: {"attention_norm": np.ones(32, np.float32)},
+        r"attention_norm has the shape \(32,\)",
+    ),
+    "mlp_norm": (lambda made: {"mlp_norm": np.ones((64, 1), np.float32)}, "mlp_norm has the shape"),
+    "query_norm": (lambda made: {"query_norm": np.ones(64, np.float32)}, r"query_norm .* expected \(32,\)"),
+    "key_norm": (lambda made: {"key_norm": np.ones(16, np.float32)}, "key_norm has the shape"),
+    "another way": (lambda made: {"down": Linear([made["down"]], reference=True)}, "down and its stack are not both"),
+}
+
+
+@pytest.mark.skipif(not HERE, reason="there are no kernels for this CPU")
+@pytest.mark.parametrize("name", WRONG_LAYERS)
+def test_layers_that_do_not_fit_are_refused_by_name(name: str) -> None:
+    change, words = WRONG_LAYERS[name]
+    made = parts(SHAPE, 0, norms=True)
+    right = layer(made)
+    with pytest.raises(KernelError, match=words):
+        Stack(SHAPE, [right, replace(right, **change(made))], Rotary(32, ROTARY))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden": 48}, "hidden size is 48, which is no multiple of 32"),
+        ({"inner": 40}, "MLP width is 40"),
+        ({"head_dim": 48}, "head dimension is 48"),
+        ({"heads": 3}, "3 query heads cannot share 2 key/value heads evenly"),
+    ],
+)
+def test_sizes_that_are_not_taken_are_refused_by_name(changes: dict[str, Any], words: str) -> None:
+    shape = replace(SHAPE, **changes)
+    with pytest.raises(KernelError, match=words):
+        Stack(shape, [], Rotary(shape.head_dim, ROTARY))
+
+
+def test_angles_of_other_heads_are_refused() -> None:
+    with pytest.raises(KernelError, match="for heads of 64 numbers, not 32"):
+        Stack(SHAPE, [], Rotary(64, ROTARY))
+
+
+def test_calls_that_do_not_fit_are_refused() -> None:
+    for one in stacks():
+        cache = filled(one, 5, half=False)
+        segment = Segment.chain(cache, 3)
+        for rows in (states(2), states(3, width=96), states(3)[0]):
+            with pytest.raises(KernelError, match=r"came for segments of 3 rows of 64"):
+                one.run(rows, [segment])
+        with pytest.raises(KernelError, match="came for segments of 0 rows"):
+            one.run(states(0), [])
+        for layer_index in (-1, LAYERS + 1):
+            with pytest.raises(KernelError, match=f"state of layer {layer_index} was asked of a stack of 3"):
+                one.run(states(3), [segment], layer_index)
+        other = type(cache)(LAYERS + 1, 2, 32, half=False)
+        with pytest.raises(KernelError, match="belongs to another stack"):
+            one.run(states(3), [Segment.chain(other, 3)])
+        with pytest.raises(KernelError, match="different precisions"):
+            one.run(states(6), [segment, Segment.chain(filled(one, 5, half=True), 3)])
+        with pytest.raises(KernelError, match="does not hold"):
+            one.run(states(3), [replace(segment, seen=segment.seen + np.int32(9))])
+        assert cache.length == 5
+
+
+@pytest.mark.skipif(not HERE, reason="there are no kernels for this CPU")
+def test_a_cache_of_the_other_kind_is_refused() -> None:
+    ours, theirs = stacks()
+    with pytest.raises(KernelError, match="without kernels"):
+        theirs.run(states(3), [Segment.chain(filled(ours, 5, half=False), 3)])
+    with pytest.raises(KernelError, match="A cache in numpy was used with kernels"):
+        ours.run(states(3), [Segment.chain(filled(theirs, 5, half=False), 3)])
+
+
+@pytest.mark.skipif(not HERE, reason="there are no kernels for this CPU")
+def test_no_memory_in_c_is_a_memory_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = stacks()[0]
+    cache = filled(one, 5, half=False)
+
+    class Exhausted:
+        def moa_run(self, *_: object) -> int:
+            return -1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stack, "library", Exhausted)
+        with pytest.raises(MemoryError, match="no memory for a forward"):
+            one.run(states(3), [Segment.chain(cache, 3)])
+    assert cache.length == 5

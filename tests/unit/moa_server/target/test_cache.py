@@ -1,0 +1,192 @@
+"""The caches of both backends against plain lists of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from moa_kernels import Cache
+from moa_server.target import KVCache
+from moa_server.target.kernel_target import KernelCache
+from moa_server.target.torch_cache import TorchCache
+from moa_shared.errors import InternalError, TreeError
+
+LAYERS, KV_HEADS, HEAD_DIM = 2, 3, 32
+BACKENDS = ["torch", "kernels"]
+Rows = npt.NDArray[np.float32]
+
+
+def make_cache(backend: str, capacity: int = 2) -> KVCache:
+    if backend == "torch":
+        return TorchCache(LAYERS, KV_HEADS, HEAD_DIM, dtype=torch.float32, capacity=capacity)
+    cache = KernelCache(Cache(LAYERS, KV_HEADS, HEAD_DIM, half=False))
+    cache.reserve(capacity)
+    return cache
+
+
+@pytest.fixture(params=BACKENDS)
+def cache(request: pytest.FixtureRequest) -> KVCache:
+    return make_cache(request.param)
+
+
+def keys_of(rows: list[int], layer: int) -> Rows:
+    """[rows, kv_heads, head_dim], different for every row, layer, head and dimension."""
+    place = np.arange(KV_HEADS * HEAD_DIM, dtype=np.float32).reshape(KV_HEADS, HEAD_DIM)
+    return np.array(rows, np.float32)[:, None, None] * 1000 + 100 * layer + place
+
+
+def write(cache: KVCache, rows: list[int], depths: list[int]) -> None:
+    """As a forward writes: the values are the keys' opposites."""
+    cache.begin(len(rows))
+    for layer in range(LAYERS):
+        keys = keys_of(rows, layer)
+        if isinstance(cache, TorchCache):
+            tensor = torch.from_numpy(keys).transpose(0, 1)[None]  # [1, kv_heads, rows, head_dim]
+            held_keys, held_values = cache.update(tensor, -tensor, layer)
+            assert held_keys.shape == (1, KV_HEADS, cache.length + len(rows), HEAD_DIM)
+            assert torch.equal(held_values, -held_keys)
+        elif isinstance(cache, KernelCache):
+            cache.pages.length = cache.length
+            cache.pages.write(layer, keys, -keys)
+    cache.end(depths)
+
+
+def expected_input(rows: list[int]) -> Rows:
+    """[rows, layers, 2 * kv_heads * head_dim] in the order K0 V0 K1 V1 ..., written out by hand."""
+    out = np.empty((len(rows), LAYERS, 2 * KV_HEADS * HEAD_DIM), np.float32)
+    for layer in range(LAYERS):
+        for place, key in enumerate(keys_of(rows, layer)):
+            out[place, layer] = np.concatenate([part for head in range(KV_HEADS) for part in (key[head], -key[head])])
+    return out
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """The cache against a plain list of the rows that it should hold."""
+
+    @initialize(backend=st.sampled_from(BACKENDS), capacity=st.integers(1, 6))
+    def start(self, backend: str, capacity: int) -> None:
+        self.cache = make_cache(backend, capacity)
+        self.rows: list[int] = []
+        self.next_row = 0
+
+    def fresh(self, count: int) -> list[int]:
+        self.next_row += count
+        return list(range(self.next_row - count, self.next_row))
+
+    @rule(count=st.integers(1, 5))
+    def append_chain(self, count: int) -> None:
+        rows = self.fresh(count)
+        write(self.cache, rows, list(range(count)))
+        self.rows += rows
+
+    @rule(data=st.data(), count=st.integers(1, 7))
+    def append_tree_and_keep(self, data: st.DataObject, count: int) -> None:
+        parents = [data.draw(st.integers(-1, node - 1)) for node in range(count)]
+        depths: list[int] = []
+        for parent in parents:
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+        rows = self.fresh(count)
+        write(self.cache, rows, depths)
+        path: list[int] = []
+        node = data.draw(st.integers(-1, count - 1))
+        while node >= 0:
+            path.insert(0, node)
+            node = parents[node]
+        before = self.cache.lsa_input(0, len(self.rows))
+        self.cache.keep(path)
+        np.testing.assert_array_equal(self.cache.lsa_input(0, len(self.rows)), before)
+        self.rows += [rows[step] for step in path]
+
+    @rule(data=st.data())
+    def crop(self, data: st.DataObject) -> None:
+        length = data.draw(st.integers(0, len(self.rows)))
+        self.cache.crop(length)
+        del self.rows[length:]
+
+    @invariant()
+    def holds_these_rows(self) -> None:
+        assert self.cache.length == len(self.rows)
+        np.testing.assert_array_equal(self.cache.lsa_input(0, len(self.rows)), expected_input(self.rows))
+
+
+TestCacheMachine = CacheMachine.TestCase
+TestCacheMachine.settings = settings(max_examples=60, stateful_step_count=15, deadline=None)
+
+
+@given(st.sampled_from(BACKENDS), st.integers(0, 9), st.integers(0, 9))
+def test_lsa_input_of_a_part(backend: str, start: int, stop: int) -> None:
+    cache = make_cache(backend)
+    write(cache, list(range(8)), list(range(8)))
+    if start <= stop <= 8:
+        np.testing.assert_array_equal(cache.lsa_input(start, stop), expected_input(list(range(start, stop))))
+    else:
+        with pytest.raises(InternalError, match="were asked of a cache of 8 rows"):
+            cache.lsa_input(start, stop)
+
+
+@pytest.mark.parametrize("path", [[1], [0, 0], [0, 3], [0, 2, 1], [4], [-1]])
+def test_what_is_no_path_is_refused(cache: KVCache, path: list[int]) -> None:
+    write(cache, [0, 1, 2, 3], [0, 1, 1, 2])
+    with pytest.raises(TreeError, match="are no path"):
+        cache.keep(path)
+    assert cache.length == 4
+
+
+def test_a_tree_must_be_cut_before_the_next_forward(cache: KVCache) -> None:
+    write(cache, [0, 1, 2], [0, 1, 1])
+    with pytest.raises(InternalError, match="not cut to a path"):
+        cache.begin(1)
+    with pytest.raises(InternalError, match="must be cut"):
+        cache.crop(2)
+    cache.crop(0)
+    cache.begin(1)
+
+
+def test_the_tail_is_gone_after_keep(cache: KVCache) -> None:
+    write(cache, [0, 1], [0, 1])
+    cache.keep([0])
+    with pytest.raises(TreeError, match="are no path"):
+        cache.keep([0])
+    assert cache.length == 1
+
+
+def test_counting_other_rows_than_were_written_is_a_defect(cache: KVCache) -> None:
+    cache.begin(2)
+    with pytest.raises(InternalError, match="2 rows were written, 1 are"):
+        cache.end([0])
+
+
+def test_rows_of_a_forward_that_failed_are_written_over(cache: KVCache) -> None:
+    write(cache, [0], [0])
+    cache.begin(3)  # a forward that died before `end`
+    write(cache, [1, 2], [0, 1])
+    np.testing.assert_array_equal(cache.lsa_input(0, 3), expected_input([0, 1, 2]))
+
+
+def test_more_rows_than_a_page_holds_are_kept_and_moved(cache: KVCache) -> None:
+    write(cache, list(range(130)), list(range(130)))
+    write(cache, list(range(130, 136)), [0, 1, 1, 2, 2, 3])
+    cache.keep([0, 2, 4, 5])
+    kept = [*range(130), 130, 132, 134, 135]
+    np.testing.assert_array_equal(cache.lsa_input(0, 134), expected_input(kept))
+    np.testing.assert_array_equal(cache.lsa_input(60, 131), expected_input(kept[60:131]))
+
+
+def test_what_is_given_out_is_a_copy(cache: KVCache) -> None:
+    write(cache, [0, 1], [0, 1])
+    cache.lsa_input(0, 2)[:] = 7
+    np.testing.assert_array_equal(cache.lsa_input(0, 2), expected_input([0, 1]))
+
+
+def test_reserving_keeps_the_rows_and_takes_memory_once(cache: KVCache) -> None:
+    write(cache, [0, 1, 2], [0, 1, 2])
+    cache.reserve(500)
+    held = cache.nbytes
+    assert held >= 500 * LAYERS * KV_HEADS * 2 * HEAD_DIM * 4
+    write(cache, list(range(3, 500)), list(range(497)))
+    assert cache.nbytes == held
+    np.testing.assert_array_equal(cache.lsa_input(0, 500), expected_input(list(range(500))))

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from moa_kernels import variant_name
+from moa_server.target import Request, TargetOutput
+from moa_server.target.kernel_target import KernelCache, KernelTarget
+from moa_server.target.start_test import PARENTS, PATH, run_start_test
+from moa_server.target.target import is_chain
+from moa_shared.errors import ConfigError
+
+from tests.tiny_targets import tiny_kernel_target, tiny_model
+
+pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
+
+
+class Double(KernelTarget):
+    """A target whose trees are changed afterwards."""
+
+    change: Callable[[TargetOutput], None]
+
+    def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
+        outputs = super()._run(requests, depths)
+        for request, output in zip(requests, outputs, strict=True):
+            if not is_chain(request.parents):
+                self.change(output)
+        return outputs
+
+
+def double(change: Callable[[TargetOutput], None]) -> Double:
+    target = Double(tiny_kernel_target(tiny_model()).network, 128)
+    target.change = change
+    return target
+
+
+def test_the_kernels_pass_and_are_measured() -> None:
+    measured = run_start_test(tiny_kernel_target(tiny_model()))
+    assert measured.step_ms > 0
+    assert measured.row_ms >= 0
+
+
+def test_the_path_is_one_of_the_tree_and_no_chain() -> None:
+    assert [PARENTS[node] for node in PATH] == [-1, *PATH[:-1]]
+    assert not is_chain(PARENTS)
+
+
+@pytest.mark.parametrize("node", PATH)
+def test_one_bit_of_the_path_is_enough_to_fail(node: int) -> None:
+    def flip(output: TargetOutput) -> None:
+        output.logits[node].view(np.uint32)[5] ^= 1
+
+    with pytest.raises(ConfigError, match="do not compute a tree as they compute its path alone") as caught:
+        run_start_test(double(flip))
+    assert "--execution float32" in caught.value.hint
+
+
+def test_a_branch_beside_the_path_is_not_compared() -> None:
+    def flip(output: TargetOutput) -> None:
+        output.logits[3].view(np.uint32)[5] ^= 1
+
+    run_start_test(double(flip))
+
+
+def test_what_is_no_number_fails() -> None:
+    def spoil(output: TargetOutput) -> None:
+        output.logits[:] = np.nan
+
+    with pytest.raises(ConfigError, match="The kernels gave no numbers"):
+        run_start_test(double(spoil))
+
+
+def test_keys_that_are_moved_wrongly_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def move_nothing(self: KernelCache, source: Sequence[int], start: int) -> None:
+        pass
+
+    monkeypatch.setattr(KernelCache, "_move", move_nothing)
+    with pytest.raises(ConfigError, match="do not compute a tree"):
+        run_start_test(tiny_kernel_target(tiny_model()))
