@@ -17,7 +17,8 @@ from moa_client.drafter_desk import DrafterDesk
 from moa_client.loading import Device
 from moa_client.memory_intake import MemoryIntake
 
-FIRST_ROW_LAG_MS = 20.0  # before anything is measured
+FIRST_ROW_LAG_MS = 5.0  # before anything is measured
+PROMPT_HOLD_MS = 2000.0  # the longest wait for rows of the prompt: after it, the server is taken to have no time for them
 CREDIT_EVERY_BYTES = 2048  # half of the least credit that a server may give: it never runs dry meanwhile
 
 
@@ -35,9 +36,11 @@ class DeviceMemory:
         reads = desk is not None and device.drafter is not None and device.drafter.reads_memory
         self._desk = desk if reads else None
         self._codecs = tuple(each for each in Codec if each >= codec) if reads else ()
-        self._widths = {int(pb.PLANE_MEMORY): device.memory_width}
-        if device.state_width:
-            self._widths[int(pb.PLANE_REUSED_STATE)] = device.state_width
+        # States are worth more than memory rows, and cost the server less: they come first (moa_server/feed.py).
+        self._widths = {int(pb.PLANE_REUSED_STATE): device.state_width} if device.state_width else {}
+        self._widths[int(pb.PLANE_MEMORY)] = device.memory_width
+        self._has_states = bool(device.state_width)
+        self._answer_start = 0
         self._verdict_ms = 0.0
         self._owed = 0  # bytes taken in that the server has not been told of
         self._row_lag = Smoothed(FIRST_ROW_LAG_MS)  # from a verdict to its memory row
@@ -56,8 +59,8 @@ class DeviceMemory:
         return [codec.value for codec in self._codecs]
 
     def first_missing(self, length: int) -> int:
-        """The first of `length` positions whose rows have not come."""
-        return min(self._intake.first_missing, length) if self._intake is not None else 0
+        """The first of `length` positions whose rows a server should send again: of the plane that drafts need most."""
+        return min(self._intake.gap, length) if self._intake is not None else 0
 
     def on_opened(self, codec: int) -> None:
         """The server has chosen.
@@ -73,15 +76,32 @@ class DeviceMemory:
 
     # ------------------------------------------------------------ while an answer is written
 
-    def hold(self, now: float, before: int) -> None:
+    def begin_answer(self, now: float, start: int) -> None:
+        """An answer's first token has come; the rows of the prompt, `start` tokens, are to follow."""
+        self._answer_start = start
+        if self.lacks_prompt:
+            self.hold_until_ms = now + PROMPT_HOLD_MS
+
+    @property
+    def lacks_prompt(self) -> bool:
+        """Whether rows of the prompt are missing without which a draft is hopeless: then it says nothing of the drafter.
+
+        Those are all states that enter reused layers; of memory rows the newest are enough.
+        """
+        if self._intake is None:
+            return False
+        return (self._intake.gap if self._has_states else self._intake.newest) < self._answer_start
+
+    def hold(self, now: float, before: int, most_ms: float) -> None:
         """Drafting waits for the row of the newest token, as long as that usually takes.
 
         Args:
             before: tokens before the verdict that has come. If their rows were late already, none is waited for: a
                 server that has no time for memory would keep the drafter from ever drafting.
+            most_ms: the longest time to wait.
         """
-        if self._intake is not None and self._intake.newest >= before - 1:
-            self.hold_until_ms = now + self._row_lag.high
+        if self._intake is not None and self._intake.newest >= before - 1 and not self.lacks_prompt:
+            self.hold_until_ms = now + min(most_ms, self._row_lag.high)
 
     def on_verdict(self, now: float, tokens: int, length: int) -> Codec | None:
         """A verdict has brought `tokens`, the text is `length` long; the codec to change to, if it is time."""
@@ -99,11 +119,13 @@ class DeviceMemory:
         """
         if self._intake is None:
             raise ProtocolError("no memory that was not asked for", f"a Memory frame of plane {memory.plane}")
-        before = self._intake.newest
+        before, lacked = self._intake.newest, self.lacks_prompt
         self._intake.on_frame(memory, hashes)
         self._ladder.on_memory(len(memory.payload))
-        if before < self._intake.newest == len(hashes) - 1:
+        if before < self._intake.newest == len(hashes) - 1 and not lacked:
             self._row_lag.add(now - self._verdict_ms)
+            self.hold_until_ms = 0.0
+        if lacked and not self.lacks_prompt:
             self.hold_until_ms = 0.0
         self._owed += len(memory.payload)
         if self._owed < CREDIT_EVERY_BYTES:

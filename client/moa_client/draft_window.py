@@ -27,7 +27,7 @@ PRICE = 0.2
 # Of a step, that a new draft must save: reading its frame takes the server 2 %, so that a drafter which is never right,
 # and is tried again now and then, costs a user next to nothing.
 FRAME_PRICE = 0.1
-RETRY_MS = 1000.0  # without a draft step, after which what is known of its time is too old: 1 % of the device's time
+RETRY_STEPS = 20.0  # plain steps without a draft step, after which what is known of its time is too old
 MOST_LEVELS = 64  # of a draft in flight: 3 s of plain steps, twice the longest round trip that an answer survives
 FRAME_BYTES = 32.0  # a Draft frame with its headers (HTTP/2 9, gRPC 5, protobuf 15 or 24), but for its nodes
 NODE_BYTES = 2.3  # token id: 2 bytes below 16,384, where frequent tokens are, 3 above
@@ -61,7 +61,14 @@ class DraftWindow:
     # ------------------------------------------------------------ measurements; rtt_ms the shell adds to
 
     def on_verdict(
-        self, now_ms: float, draft: DraftTree, tokens: Sequence[int], *, step_ms: float, verified: int
+        self,
+        now_ms: float,
+        draft: DraftTree,
+        tokens: Sequence[int],
+        *,
+        step_ms: float,
+        verified: int,
+        blind: bool = False,
     ) -> None:
         """A verdict has come.
 
@@ -69,6 +76,7 @@ class DraftWindow:
             draft: what hung below the newest committed token before it.
             tokens: newly committed.
             step_ms: what the server's forward took; `verified`: draft nodes in it.
+            blind: rows of the prompt are missing: what was drafted says nothing of the drafter.
         """
         self._verdict_ms = now_ms
         if step_ms > 0 and (not verified or not self.step_ms.samples):
@@ -77,7 +85,8 @@ class DraftWindow:
             self._sent_nodes.add(self._sent / len(tokens))
         if tokens:
             self._sent = 0
-        self.acceptance.learn(draft, tokens)
+        if not blind:
+            self.acceptance.learn(draft, tokens)
 
     def on_drafted(self, now_ms: float, took_ms: float | None) -> None:
         """A draft step has ended; `took_ms`: None if its time is like no other step's."""
@@ -98,9 +107,9 @@ class DraftWindow:
             return False
         if not (self.draft_ms.samples and self.step_ms.samples) or not (levels or self._run_ahead):
             return True
-        if not levels and now_ms > self._drafted_ms + RETRY_MS:
-            return True
         draft_ms, step_ms, hit = self.draft_ms.mean, self.step_ms.mean, self.acceptance.level.high
+        if not levels and now_ms > self._drafted_ms + RETRY_STEPS * step_ms:
+            return True
         late_ms = now_ms - self._verdict_ms + self.rtt_ms.mean
         gain = 0.0 if levels else -FRAME_PRICE * step_ms
         for more in range(1, MOST_LEVELS - levels + 1):

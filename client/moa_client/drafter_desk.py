@@ -20,7 +20,7 @@ from moa_client.drafters import ClientDrafter, Growth
 from moa_client.inference import InferenceThread
 from moa_client.streamed_drafting import DraftStep
 
-FEW_TOKENS = 16  # that a step reads beside its own work: verdicts bring so many
+FEW_TOKENS = 16  # and rows, that a step reads beside its own work: verdicts bring so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,7 @@ class DrafterDesk:
         self._told: list[int] = []
         self._began = False  # before that, the drafter may know another conversation
         self._read = 0  # of them the drafter has taken in by some step
+        self._new_rows = 0  # of memory since the last step
 
     def tell(self, tokens: Sequence[int]) -> int:
         """The conversation consists of these tokens; up to which position what the drafter knows still holds."""
@@ -109,11 +110,12 @@ class DrafterDesk:
         def take() -> None:
             self.drafter.remember(start, decode(payload, codec, count, width), state=state)
 
+        self._new_rows += count
         self._call(take)
 
     def grow(self, step: DraftStep, sampling: Sampling) -> None:
         """One step of a streamed draft."""
-        reads_little = len(self._told) - self._read <= FEW_TOKENS
+        reads_little = max(len(self._told) - self._read, self._new_rows) <= FEW_TOKENS
 
         def run() -> Result:
             began = time.perf_counter()
@@ -143,7 +145,7 @@ class DrafterDesk:
 
     def _ask(self, call: Callable[[], Result]) -> None:
         self.busy = True
-        self._read = len(self._told)
+        self._read, self._new_rows = len(self._told), 0
         self._thread.submit(call).add_done_callback(self._on_asked)
 
     def _on_called(self, future: asyncio.Future[None]) -> None:

@@ -46,6 +46,8 @@ class MemoryIntake:
         desk: takes the rows in.
         widths: numbers of a row of each plane that was asked for.
         codecs: that were offered.
+
+    The first of the planes is the one that drafts cannot do without: `newest` is about it.
     """
 
     def __init__(self, desk: DrafterDesk, widths: dict[int, int], codecs: Sequence[Codec]) -> None:
@@ -56,13 +58,13 @@ class MemoryIntake:
 
     @property
     def newest(self) -> int:
-        """Memory rows have come for positions up to here."""
-        return self._rows[pb.PLANE_MEMORY].stop
+        """Rows of the first plane have come for positions up to here."""
+        return next(iter(self._rows.values())).stop
 
     @property
-    def first_missing(self) -> int:
-        """The first position that lacks a row of some plane."""
-        return min(rows.first_missing for rows in self._rows.values())
+    def gap(self) -> int:
+        """The first position that lacks a row of the first plane."""
+        return next(iter(self._rows.values())).first_missing
 
     def crop(self, length: int) -> None:
         """The drafter has forgotten what it knew from position `length` on."""

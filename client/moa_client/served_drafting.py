@@ -22,6 +22,7 @@ from moa_client.streamed_drafting import StreamedDrafting
 from moa_client.talk_settings import TalkSettings
 
 ACK_TOKENS = 16  # a quarter of how far a server runs ahead of a silent client
+HOLD_STEPS = 0.25  # of the server, at most, that drafting waits for a row: one row more raises the acceptance by 3 %
 
 
 class ServedDrafting:
@@ -117,8 +118,18 @@ class ServedDrafting:
         draft, before = self._conversation.draft, len(self._conversation.tokens)
         progress = self.streamed.on_verdict(verdict.base, verdict.prefix_hash, list(verdict.tokens), finish)
         if progress.tokens:
-            self.window.on_verdict(now, draft, progress.tokens, step_ms=verdict.step_ms, verified=verdict.drafted)
+            memory, window = self._memory, self.window
+            if before == self._conversation.answer_start:
+                memory.begin_answer(now, before)
+            window.on_verdict(
+                now,
+                draft,
+                progress.tokens,
+                step_ms=verdict.step_ms,
+                verified=verdict.drafted,
+                blind=memory.lacks_prompt,
+            )
             self._round_due = True
             if self._rounds or not progress.kept_draft:
-                self._memory.hold(now, before)
+                memory.hold(now, before, HOLD_STEPS * window.step_ms.mean)
         return progress

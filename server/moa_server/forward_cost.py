@@ -9,16 +9,24 @@ from __future__ import annotations
 from moa_shared.estimates import Smoothed
 
 FADE = 0.97  # of older forwards with each new one: about 30 count, so that a longer context or another load shows soon
-# Until forwards with drafts were measured: 5 % more for one node, 50 % for 32 (one core; ../docs/bench.md).
-PRIOR = ((1, 1.05), (32, 1.5))
+# Until forwards with drafts were measured, a line through two points: a draft as such costs 3.5 % of a plain step (its
+# frame is read, its choices are compared), and each node the same share more.
+PRIOR_NODES = (1, 32)
 PRIOR_WEIGHT = 0.5
+DRAFT_SHARE = 0.035
+NODE_SHARE = 0.0145  # of torch in bf16 (one core; ../docs/bench.md); the test at the start measures that of the kernels
 OUTLIER = 3.0  # times what is expected counts as that much: the machine did something else meanwhile
 
 
 class ForwardCost:
-    """ms as a function of the number of nodes."""
+    """ms as a function of the number of nodes.
 
-    def __init__(self) -> None:
+    Args:
+        node_share: of a plain step, that each node takes, until it was measured.
+    """
+
+    def __init__(self, node_share: float = NODE_SHARE) -> None:
+        self._node_share = node_share
         self._plain = Smoothed()
         self._sums = [0.0] * 5  # of w, w n, w n n, w t, w n t
 
@@ -47,7 +55,8 @@ class ForwardCost:
         if nodes == 0:
             return plain
         weight, first, second, time, mixed = self._sums
-        for count, factor in PRIOR:
+        for count in PRIOR_NODES:
+            factor = 1 + DRAFT_SHARE + self._node_share * count
             weight += PRIOR_WEIGHT
             first += PRIOR_WEIGHT * count
             second += PRIOR_WEIGHT * count * count

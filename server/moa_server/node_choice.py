@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from moa_shared.estimates import Smoothed, TreeAcceptance
 from moa_shared.tree import ROOT, DraftTree
 
-from moa_server.forward_cost import ForwardCost
+from moa_server.forward_cost import NODE_SHARE, ForwardCost
 
 RECENT = 1 / 16  # weight of a step in the rate: as long as an answer's first paragraph
 
@@ -25,16 +25,19 @@ class NodeChoice:
 
     Args:
         most_nodes: of one verification.
+        node_share: of a plain step, that each node takes, until it was measured.
     """
 
-    def __init__(self, most_nodes: int) -> None:
-        self.cost = ForwardCost()
+    def __init__(self, most_nodes: int, node_share: float = NODE_SHARE) -> None:
+        self.cost = ForwardCost(node_share)
         self.acceptance = TreeAcceptance()
         self._most_nodes = most_nodes
         self._tokens = Smoothed(weight=RECENT)  # of a step, and what it took
         self._ms = Smoothed(weight=RECENT)
 
-    def on_step(self, step_ms: float, verified: int, arrived: DraftTree, taken: Sequence[int]) -> None:
+    def on_step(
+        self, step_ms: float, verified: int, arrived: DraftTree, taken: Sequence[int], *, blind: bool = False
+    ) -> None:
         """A forward that chose tokens has ended.
 
         Args:
@@ -43,9 +46,11 @@ class NodeChoice:
             arrived: the draft that hung below the newest token (all of it, so that what was not verified is judged
                 too; `Session.arrived_draft()` before `on_judged`).
             taken: tokens that it committed.
+            blind: the client lacks rows of the prompt: what its drafter guesses says nothing about it.
         """
         self.cost.add(verified, step_ms)
-        self.acceptance.learn(arrived, taken)
+        if not blind:
+            self.acceptance.learn(arrived, taken)
         self._tokens.add(len(taken))
         self._ms.add(step_ms)
 

@@ -46,6 +46,11 @@ class MemoryOutbox:
         return start, last - start
 
     @property
+    def ready(self) -> int:
+        """Rows of all positions before this one are sent, or wait."""
+        return self._ready
+
+    @property
     def waiting(self) -> Sequence[tuple[int, int]]:
         """The intervals [start, stop) that are ready and not sent, ascending."""
         return tuple(self._intervals)

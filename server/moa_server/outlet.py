@@ -1,6 +1,6 @@
 """What a stream has to write: verdicts and other small frames first, memory behind them as the credit allows.
 
-State: queued frames, the chunk being coded or waiting to be written. Invariants: memory never goes before a queued
+State: queued frames, rows that are coded already, the chunk being coded. Invariants: memory never goes before a queued
 verdict; one chunk at most is coded ahead; of beats only the newest is kept, so that nothing queued grows with what
 a client sends.
 """
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, UnavailableError
 
-from moa_server.feed import Chunk, MemoryFeed
+from moa_server.feed import Chunk, MemoryFeed, Plane
 from moa_server.frames import memory_frame
 from moa_server.stepper import CodedRows
 
@@ -26,7 +26,7 @@ class Outlet:
         write: hands one frame to gRPC.
         code: makes the bytes of a chunk of memory.
         hash_at: hash of so many tokens of the conversation, which names the state that memory belongs to.
-        may_code: whether there is time to make some now; if not, `poke` tells when.
+        may_code: whether there is time to encode some now; if not, `poke` tells when.
         write_seconds: how long a client may take nothing in.
     """
 
@@ -46,7 +46,7 @@ class Outlet:
         self._feed: MemoryFeed | None = None
         self._urgent: deque[pb.ServerFrame] = deque()
         self._beat: pb.ServerFrame | None = None
-        self._newest: CodedRows | None = None
+        self._newest: dict[Plane, CodedRows] = {}
         self._coding: tuple[Chunk, asyncio.Future[CodedRows]] | None = None
         self._poke = asyncio.Event()
         self._closing = False
@@ -71,12 +71,13 @@ class Outlet:
 
     def poke(self, newest: CodedRows | None = None) -> None:
         """The feed has more to give; `newest` are rows that are coded already."""
-        self._newest = newest or self._newest
+        if newest is not None:
+            self._newest[newest.chunk.plane] = newest
         self._poke.set()
 
     def void(self, length: int) -> None:
         """Memory rows from position `length` on are void: takes back what is not written."""
-        self._newest = None
+        self._newest.clear()
         if self._coding is not None and self._feed is not None:
             chunk, future = self._coding
             if chunk.start + chunk.count > length:
@@ -145,12 +146,11 @@ class Outlet:
         if self._feed is None:
             return None
         if self._coding is None:
-            if self._newest is None and not self._may_code():
-                return None
-            chunk = self._feed.take()
+            encodes = any(map(self._feed.is_encoded, self._newest)) or self._may_code()
+            chunk = self._feed.take(encodes=encodes)
             if chunk is None:
                 return None
-            newest, self._newest = self._newest, None
+            newest = self._newest.pop(chunk.plane, None)
             if newest is not None and newest.chunk == chunk:
                 return self._frame(newest)
             future = self._code(chunk)

@@ -134,12 +134,12 @@ class Stepper:
             store.write(missing, holdings.source.encode(holdings.cache.lsa_input(missing, stop)))
         return CodedRows(chunk, encode(store.read(chunk.start, stop), chunk.codec))
 
-    def code_newest(self, holdings: Holdings, start: int, codec: Codec, most_rows: int) -> CodedRows:
-        """The newest memory rows from `start` on, in the chunk that a stream without backlog will ask for next."""
+    def code_newest(self, holdings: Holdings, plane: Plane, start: int, codec: Codec, most_rows: int) -> CodedRows:
+        """The newest rows from `start` on, in the chunk that a stream without backlog will ask for next."""
         stop = holdings.cache.length
         count = min(stop - start, most_rows)
-        nbytes = count * row_bytes(codec, holdings.planes[Plane.MEMORY].width)
-        return self.code(holdings, Chunk(Plane.MEMORY, stop - count, count, codec, nbytes))
+        nbytes = count * row_bytes(codec, holdings.planes[plane].width)
+        return self.code(holdings, Chunk(plane, stop - count, count, codec, nbytes))
 
 
 def _parents(work: Work) -> list[int] | None:

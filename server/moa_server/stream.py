@@ -18,6 +18,7 @@ from moa_shared.errors import MismatchError, MoaError, ProtocolError, Unavailabl
 from moa_shared.wire import PROTOCOL_VERSION, check_identity, check_protocol, settings_from_proto
 
 from moa_server.feed import Chunk, MemoryFeed, Plane
+from moa_server.forward_cost import NODE_SHARE
 from moa_server.frames import parse, verdict_frame
 from moa_server.host import Host
 from moa_server.memory_budget import MemoryBudget
@@ -134,9 +135,10 @@ class ConverseStream:
         self._slot = slot
         session = slot.session
         session.run_ahead = message.run_ahead
-        slot.choice = NodeChoice(host.settings.draft_nodes)
+        share = host.served.row_ms / host.served.step_ms if host.served.step_ms else NODE_SHARE
+        slot.choice = NodeChoice(host.settings.draft_nodes, share)
         slot.verifies_all = not host.settings.choose_nodes
-        slot.budget = MemoryBudget(host.settings.memory_share)  # this stream's drafter is judged anew
+        slot.budget = MemoryBudget(host.settings.memory_share, host.served.step_ms or None)  # this stream's drafter is judged anew
         source = host.engine.stepper.find_source(message.identity.drafter_fingerprint) if codec is not None else None
         widths = host.engine.stepper.widths(source, reused_state=message.reused_state) if source is not None else {}
         self._widen(slot, source, widths)
@@ -158,7 +160,9 @@ class ConverseStream:
         )
         if codec is not None:
             credit = message.credit_bytes or host.settings.credit_bytes
-            slot.feed = MemoryFeed(widths, codec, credit, message.memory_from)
+            made_by_forward = host.engine.stepper.made_by_forward
+            encoded = [plane for plane in widths if source is not None and not made_by_forward(source, plane)]
+            slot.feed = MemoryFeed(widths, codec, credit, message.memory_from, encoded=encoded)
             self._outlet.follow(slot.feed)
         log.info("session resumed" if found else "session opened", **self._facts(), cached=cached)
         if message.HasField("ask"):

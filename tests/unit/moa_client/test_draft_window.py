@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from moa_client.draft_window import CHAIN_BYTES, FRAME_BYTES, MOST_LEVELS, NODE_BYTES, RETRY_MS, DraftWindow
+from moa_client.draft_window import CHAIN_BYTES, FRAME_BYTES, MOST_LEVELS, NODE_BYTES, RETRY_STEPS, DraftWindow
 from moa_shared.tree import DraftTree
 
 NO_DRAFT = DraftTree((), ())
@@ -58,9 +58,17 @@ def test_a_drafter_that_was_slow_long_ago_is_tried_again() -> None:
     window.on_drafted(0.0, 900.0)
     window.on_verdict(0.0, NO_DRAFT, [7], step_ms=50.0, verified=0)
     assert levels(window) == 0
-    assert levels(window, now_ms=RETRY_MS + 1) == 1
-    window.on_drafted(RETRY_MS + 1, None)
-    assert levels(window, now_ms=RETRY_MS + 2) == 0
+    assert levels(window, now_ms=RETRY_STEPS * 50.0 + 1) == 1
+    window.on_drafted(RETRY_STEPS * 50.0 + 1, None)
+    assert levels(window, now_ms=RETRY_STEPS * 50.0 + 2) == 0
+
+
+def test_a_blind_drafter_is_not_judged() -> None:
+    window = DraftWindow()
+    before = window.acceptance.level.mean
+    for _ in range(20):
+        window.on_verdict(0.0, DraftTree.chain([5]), [7], step_ms=50.0, verified=1, blind=True)
+    assert window.acceptance.level.mean == before
 
 
 @pytest.mark.parametrize("nodes_a_token", [0.5, 1, 2, 4, 7])

@@ -44,11 +44,13 @@ class FakeStepper(Stepper):
             raise RuntimeError("no room")
         return CodedRows(chunk, b"coded")
 
-    def code_newest(self, holdings: Holdings, start: int, codec: Codec, most_rows: int) -> CodedRows:
-        self.order.append("rows")
+    def code_newest(
+        self, holdings: Holdings, plane: Plane, start: int, codec: Codec, most_rows: int
+    ) -> CodedRows:
+        self.order.append("rows" if plane is Plane.MEMORY else "states")
         if self.fail_rows:
             raise RuntimeError("no room")
-        return CodedRows(Chunk(Plane.MEMORY, start, 1, codec, 5), b"newest")
+        return CodedRows(Chunk(plane, start, 1, codec, 5), b"newest")
 
 
 class Ear:
@@ -158,8 +160,7 @@ async def test_rows_wait_for_the_answer_s_first_token(bench: Bench) -> None:
     assert slot.feed is not None
     chunk = slot.feed.take()
     assert chunk is not None
-    assert (chunk.start, chunk.plane) == (0, Plane.MEMORY)
-    assert chunk.count <= slot.session.cached
+    assert (chunk.start + chunk.count, chunk.plane) == (slot.session.cached, Plane.MEMORY)
 
 
 async def test_rows_that_cost_too_much_wait_and_then_come_together(bench: Bench) -> None:
@@ -170,6 +171,19 @@ async def test_rows_that_cost_too_much_wait_and_then_come_together(bench: Bench)
     assert slot.feed is not None
     assert bench.stepper.order.count("rows") == 1  # of the step that had begun
     assert slot.feed.unsent_before(Plane.MEMORY, slot.session.cached) == 0  # they are all still to be sent
+
+
+async def test_states_leave_with_their_verdict_whatever_the_budget_says(bench: Bench) -> None:
+    bench.stepper.gate.clear()
+    slot, ear = bench.ask([1] * 3)
+    slot.feed = MemoryFeed({Plane.MEMORY: 4, Plane.REUSED_STATE: 4}, Codec.BF16, 1 << 20)
+    slot.budget.on_step(1.0, 1, 1.0)
+    slot.budget.on_encoded(1e6)
+    bench.stepper.gate.set()
+    await ear.ended.wait()
+    steps = [each for each in bench.stepper.order if each != "1:3"]
+    assert steps[-3:] == ["7:1", "states", "verdict"]
+    assert {rows.chunk.plane for rows in ear.rows[-2:]} == {Plane.REUSED_STATE}
 
 
 async def test_memory_that_waits_for_time_is_told_when_there_is_some(bench: Bench) -> None:

@@ -14,6 +14,13 @@ def test_everything_goes_until_a_plain_step_was_measured() -> None:
     assert budget.allows_older
 
 
+def test_a_plain_step_measured_before_bounds_the_first_rows_too() -> None:
+    budget = MemoryBudget(plain_ms=PLAIN_MS)
+    budget.on_encoded(0.3 * PLAIN_MS)
+    assert not budget.allows_older
+    assert budget.allows_newest
+
+
 def test_older_rows_give_way_first() -> None:
     budget = MemoryBudget()
     budget.on_step(PLAIN_MS, 1, PLAIN_MS)
@@ -27,8 +34,8 @@ def test_older_rows_give_way_first() -> None:
 def test_drafts_that_are_right_pay_for_memory() -> None:
     budget = MemoryBudget()
     budget.on_step(PLAIN_MS, 1, PLAIN_MS)
-    budget.on_encoded(1.5 * PLAIN_MS)
-    assert not budget.allows_newest
+    budget.on_encoded(0.3 * PLAIN_MS)
+    assert not budget.allows_older
     budget.on_step(1.2 * PLAIN_MS, 4, PLAIN_MS)
     assert budget.allows_older
 
@@ -53,7 +60,7 @@ def test_a_whole_share_sends_every_row() -> None:
     st.lists(st.tuples(st.floats(30, 80), st.integers(1, 3), st.floats(0.5, 12)), min_size=1, max_size=200),
     st.sampled_from([0.0, SHARE, 0.5]),
 )
-def test_memory_never_takes_more_than_its_share_the_loan_and_half_of_what_was_saved(
+def test_memory_never_takes_more_than_its_share_the_loan_and_a_part_of_what_was_saved(
     steps: list[tuple[float, int, float]], share: float
 ) -> None:
     budget = MemoryBudget(share)

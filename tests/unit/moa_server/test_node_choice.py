@@ -71,3 +71,11 @@ def test_a_drafter_that_is_always_right_gets_all_its_nodes_verified() -> None:
         choice.on_step(50.0, 0, DraftTree.chain([1, 2, 3]), [1])
         choice.on_step(53.0, 3, DraftTree.chain([1, 2, 3]), [1, 2, 3, 4])
     assert choice.choose(DraftTree.chain(list(range(20)))) == DraftTree.chain(list(range(20)))
+
+
+def test_guesses_without_the_prompts_memory_are_not_counted() -> None:
+    choice = NodeChoice(64)
+    before = choice.acceptance.level.mean
+    for _ in range(20):
+        choice.on_step(50.0, 0, DraftTree.chain([5]), [7], blind=True)
+    assert choice.acceptance.level.mean == before

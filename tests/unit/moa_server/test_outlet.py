@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_server.feed import Chunk, MemoryFeed, Plane
+from moa_server.feed import CHUNK_ROWS, Chunk, MemoryFeed, Plane
 from moa_server.outlet import Outlet
 from moa_server.stepper import CodedRows
 from moa_shared.codec import Codec, row_bytes
@@ -199,13 +199,13 @@ async def test_memory_waits_for_time_unless_it_is_coded_already() -> None:
         wire.outlet.follow(fed)
         await wire.settle()
         assert wire.codings == []
-        newest = Chunk(Plane.MEMORY, 4, 16, Codec.BF16, 16 * ROW)
+        newest = Chunk(Plane.MEMORY, 20 - CHUNK_ROWS, CHUNK_ROWS, Codec.BF16, CHUNK_ROWS * ROW)
         wire.outlet.poke(CodedRows(newest, bytes(newest.nbytes)))
         await wire.settle()
-        assert wire.written == ["memory 4+16"]
+        assert wire.written == [f"memory {20 - CHUNK_ROWS}+{CHUNK_ROWS}"]
         wire.may_code = True
         wire.outlet.poke()
         await wire.settle()
-        assert [chunk.start for chunk, _ in wire.codings] == [0]
+        assert [chunk.start for chunk, _ in wire.codings] == [20 - 2 * CHUNK_ROWS]
         wire.finish_coding()
         await wire.settle()
