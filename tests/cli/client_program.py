@@ -28,7 +28,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("proto", "shared", "server", "client")]
+ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("proto", "shared", "server", "client", "kernels")]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(ROOTS), "OMP_NUM_THREADS": "1", "TERM": "xterm"}
 ENVIRONMENT |= {"COLUMNS": "80", "LINES": "24"}  # of another terminal, as a shell may leave them
 TEMPLATE = (
