@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from moa_bench.servers import running_server
 from moa_bench.spread import Spread
 
 RUN_TIMEOUT_S = 120.0  # far above any of these programs, also on a machine under load
+POLL_S = 0.01  # between looks at a program's memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +79,19 @@ def _cost(program: str, until: str, runs: Sequence[_Run]) -> StartCost:
 
 
 def peak_mb(pid: int) -> float | None:
-    """The most memory of a running process that lay in RAM so far."""
-    status = Path(f"/proc/{pid}/status")
-    if not status.is_file():
+    """The most memory of a process that lay in RAM so far; None where it has ended, or the system does not say."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
         return None
-    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024 / 1e6
+    line = next((line for line in lines if line.startswith("VmHWM")), None)
+    return None if line is None else int(line.split()[1]) * 1024 / 1e6
 
 
 def _run(module_and_arguments: Sequence[str], cores: set[int] | None) -> _Run:
     """A program of ours from its start to its end."""
     began = time.perf_counter()
+    peak: float | None = None
     with tempfile.TemporaryFile() as output:
         with on_cores(cores):
             process = subprocess.Popen(
@@ -100,15 +101,16 @@ def _run(module_and_arguments: Sequence[str], cores: set[int] | None) -> _Run:
                 stderr=output,
                 env=child_environment(),
             )
-        killer = threading.Timer(RUN_TIMEOUT_S, process.kill)
-        killer.start()
-        _, status, used = os.wait4(process.pid, 0)  # as subprocess would, with what this one process used
-        killer.cancel()
+        # What the system says at the end of a child counts this process too, from which it was forked.
+        while process.poll() is None:
+            peak = peak_mb(process.pid) or peak
+            if time.perf_counter() - began > RUN_TIMEOUT_S:
+                process.kill()
+            time.sleep(POLL_S)
         taken_ms = (time.perf_counter() - began) * 1e3
-        process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
             output.seek(0)
             said = output.read()[-500:].decode("utf-8", "replace").strip()
             ended = f"{' '.join(module_and_arguments)} ended with status {process.returncode}"
             raise UnavailableError(f"{ended}: {said}")
-    return _Run(taken_ms, used.ru_maxrss * 1024 / 1e6 if sys.platform == "linux" else None)
+    return _Run(taken_ms, peak)

@@ -15,7 +15,7 @@ def render(result: Mapping[str, Any]) -> str:
     parts = [facts_line(result)]
     for context in dict.fromkeys(cost.context for cost in result["forwards"]):
         parts += [f"### A forward behind {context} tokens, ms\n", _forwards(result, context)]
-    parts += ["### Reading a prompt, ms a token\n", _prompts(result["prompts"])]
+    parts += ["### Reading a prompt, ms a token\n", _prompts(result["prompts"], result["memory"])]
     parts += ["### The plain step over its limit\n", _limits(result)]
     parts += ["### Start-up and memory\n", _starts(result)]
     return "\n".join(parts)
@@ -41,13 +41,13 @@ def _rows(count: int) -> str:
     return "1 row" if count == 1 else str(count)
 
 
-def _prompts(costs: list[Any]) -> str:
+def _prompts(costs: list[Any], memory: Mapping[str, float]) -> str:
     contexts = list(dict.fromkeys(cost.context for cost in costs))
     rows = []
     for engine in dict.fromkeys(cost.engine for cost in costs):
         found = {cost.context: cost.ms_a_token for cost in costs if cost.engine == engine}
-        rows.append([engine, *(f"{found[context].median:.2f}" for context in contexts)])
-    return table(["engine", *(f"{context} tokens" for context in contexts)], rows)
+        rows.append([engine, *(f"{found[context].median:.2f}" for context in contexts), f"{memory[engine]:.0f}"])
+    return table(["engine", *(f"{context} tokens" for context in contexts), "resident then, MB"], rows)
 
 
 def _limits(result: Mapping[str, Any]) -> str:

@@ -82,7 +82,7 @@ def resident_mb(pid: int) -> float | None:
     if not status.is_file():
         return None
     line = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS"))
-    return round(int(line.split()[1]) / 1e3, 1)
+    return round(int(line.split()[1]) * 1024 / 1e6, 1)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ RESULT: dict[str, Any] = {
         ForwardCost("llama.cpp", 128, 1, just(22.0), just(1.0)),
     ],
     "prompts": [PromptCost("kernels, avx2", 128, just(1.2))],
+    "memory": {"kernels, avx2": 241.3},
     "limits": [MemoryLimit(128, 100.0, just(12.0), just(8.0))],
     "starts": [StartCost("moa-server serve", "it can be called", just(1900.0), just(400.0))],
 }
@@ -39,7 +40,7 @@ def test_forwards_become_a_table_a_context() -> None:
     assert "| kernels, avx2 | 10.0 | 14.0 | 1.40 |  |" in text
     assert "| llama.cpp | 22.0 |  |  |  |" in text
     assert "| memory limit | 8.0 |  |  |  |" in text
-    assert "| kernels, avx2 | 1.20 |" in text
+    assert "| kernels, avx2 | 1.20 | 241 |" in text
     assert "| llama.cpp | 128 | 22.0 (22.0 to 22.0) | 8.0 (8.0 to 8.0) | 2.75 |" in text
     assert "| moa-server serve | it can be called | 1900 (1900 to 1900) | 400 (400 to 400) |" in text
 
