@@ -6,6 +6,7 @@ to standard error.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
@@ -15,11 +16,12 @@ from moa_shared.errors import ConfigError, MoaError
 from moa_shared.template import ChatTemplate
 
 from moa_client.answering import Answering
+from moa_client.drafter_choice import ServerPace
 from moa_client.events import Event, LinkChanged, LinkState, Settled
-from moa_client.json_events import error_line, event_line
-from moa_client.loading import Device
+from moa_client.json_events import drafter_line, error_line, event_line
+from moa_client.loading import Device, change_drafter
 from moa_client.settings import SECTION, ClientSettings
-from moa_client.status import status_line
+from moa_client.status import drafter_words, execution_words, status_line
 from moa_client.talk import Talk
 from moa_client.transcript import Transcript
 from moa_client.views import BACK_WORDS, link_words, make_view, settled_words
@@ -37,6 +39,7 @@ HELP = """\
 Dim text was written on this device alone; the server verifies it, and corrects it, as soon as it is there.
 Ctrl-C stops an answer; a second one does not wait for the server. A line that ends with \\ goes on in the next one;
 three double quotes begin and end a block; Alt-Enter makes a new line."""
+BF16 = "bf16"  # the level whose rounding depends on what is verified together
 SETTABLE = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop", "system")
 
 
@@ -49,6 +52,7 @@ class Chat:
         talk: to the server.
         out, err: where text and remarks go.
         settle_seconds: how long an answer that has ended without the server waits for it; 0: it is decided later.
+        row_ms: what each row of a verification takes the server, as it has said.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Chat:
         out: Callable[[str], None],
         err: Callable[[str], None],
         settle_seconds: float = 0.0,
+        row_ms: float = 0.0,
     ) -> None:
         self.settings = settings
         self.device = device
@@ -67,12 +72,20 @@ class Chat:
         self._err = err
         self._template = ChatTemplate(device.tokenizer, settings.system)
         self._answering = Answering(talk, settle_seconds)
+        self._row_ms = row_ms
         self._wished_offline = False
         self._told_offline = False
 
     def greet(self) -> None:
         """Says who is here."""
         self._err(f"Talking to {self.device.files.target_id} at {self.settings.server}. /help lists commands.")
+        self.warn()
+
+    def warn(self) -> None:
+        """Says where the text may depend on more than prompt, settings and seed."""
+        execution = self.device.execution
+        if execution is not None and execution.level == BF16:
+            self._err("(this server computes in bf16: the text may depend on what is verified together)")
 
     async def ask(self, question: str) -> bool:
         """One question; False if its answer was stopped.
@@ -95,6 +108,22 @@ class Chat:
             self._err("(the context is full: /reset starts a new conversation)")
         return finished
 
+    async def reconsider(self) -> None:
+        """Takes another drafter where server or link have become so much faster or slower that it would be faster."""
+        device, talk = self.device, self.talk
+        shelf, step_ms = device.shelf, talk.plain_step_ms
+        if shelf is None or device.choice is None or step_ms is None:
+            return
+        choice = shelf.choose(ServerPace(step_ms, self._row_ms, talk.monitor.rtt_ms or 0.0), device.choice.name)
+        if choice.name == device.choice.name:
+            return
+        self.device = await asyncio.to_thread(change_drafter, device, choice, self.settings)
+        talk.change_device(self.device)
+        if self.settings.json_events:
+            self._out(drafter_line(choice) + "\n")
+        else:
+            self._err(f"({choice.name} drafts from now on)")
+
     async def attend(self) -> AsyncGenerator[None, None]:
         """Looks after the link between questions and tells what happens; yields whenever something has."""
         try:
@@ -110,6 +139,10 @@ class Chat:
     def status(self) -> str:
         """The status line."""
         return status_line(self.talk.status, self.talk.unsettled)
+
+    @property
+    def _execution(self) -> list[str]:
+        return [execution_words(self.device.execution)] if self.device.execution is not None else []
 
     def _tell(self, event: Event) -> None:
         """What happens between questions."""
@@ -141,6 +174,7 @@ class Chat:
             try:
                 if not await self.ask(line):
                     self._err("(stopped)")
+                await self.reconsider()
             except MoaError as error:
                 self._fail(error)
             return True
@@ -153,7 +187,7 @@ class Chat:
             self._reset()
             self._err("A new conversation begins.")
         elif name == "status":
-            self._err(self.status)
+            self._err("\n".join([self.status, drafter_words(self.device.choice), *self._execution]))
         elif name == "offline":
             self._wished_offline = True
             self.talk.go_offline()

@@ -26,7 +26,9 @@ def cli() -> None:
 @click.option("--server", metavar="HOST:PORT", help="Where moa-server listens.  [127.0.0.1:50051]")
 @click.option("--model", help="The server's model: 'default', hub id, folder or .gguf.  [what is needed is fetched]")
 @click.option(
-    "--drafter", help="default (the server's), deep, PATH of a checkpoint, lookup, random or none.  [default]"
+    "--drafter",
+    help="auto (the fastest here), default (the server's first), deep, PATH of a checkpoint, lookup, random or none."
+    "  [auto]",
 )
 @click.option("--drafting", help="streamed: without waiting; rounds: a draft after each verdict.  [streamed]")
 @click.option("--run-ahead", type=bool, help="on or off: the server goes on when no draft has come.  [on]")

@@ -58,6 +58,10 @@ class DraftWindow:
         self._verdict_ms = 0.0
         self._drafted_ms = 0.0
 
+    def take_over(self, before: DraftWindow) -> None:
+        """Goes on with what another drafter's window has measured of server and link."""
+        self.rtt_ms, self.step_ms = before.rtt_ms, before.step_ms
+
     # ------------------------------------------------------------ measurements; rtt_ms the shell adds to
 
     def on_verdict(

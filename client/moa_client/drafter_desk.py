@@ -135,7 +135,8 @@ class DrafterDesk:
         self._ask(lambda: Wrote(serial, self.drafter.write(chain, sampling)))
 
     def close(self) -> None:
-        """Lets the running call end."""
+        """Lets the running call end; what it gives is not posted any more."""
+        self._post = lambda _: None
         self._thread.close()
 
     # ------------------------------------------------------------ inside

@@ -45,13 +45,13 @@ class Wanted:
     """What of a server's files a client needs, beyond configuration and tokenizer.
 
     Args:
-        target: embeddings, head and reused layers.
-        drafter: the checkpoint whose memory is served.
+        target: embeddings, head and reused layers: those of the deepest drafter, which hold all others'.
+        drafters: fingerprints of the checkpoints.
         precision: of the target's matrices.
     """
 
     target: bool
-    drafter: bool
+    drafters: frozenset[bytes]
     precision: Precision
 
     @property
@@ -59,16 +59,16 @@ class Wanted:
         return {
             int(pb.PART_TEXT),
             *(TENSORS[self.precision] if self.target else ()),
-            *((pb.PART_DRAFTER,) if self.drafter else ()),
+            *((pb.PART_DRAFTER,) if self.drafters else ()),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Parts on this disk; `drafter` is None where none was wanted, or the server has none."""
+    """Parts on this disk; `drafters` are checkpoints by fingerprint."""
 
     files: ModelFiles
-    drafter: Path | None
+    drafters: dict[bytes, Path]
 
 
 def find_fetched(root: Path, identity: pb.Identity, wanted: Wanted) -> Fetched | None:
@@ -151,19 +151,18 @@ def _check_manifest(manifest: pb.PartManifest) -> None:
 
 
 def _choose(manifest: pb.PartManifest, wanted: Wanted) -> list[pb.PartFile]:
-    """The files to fetch; of several drafters the one whose memory is served."""
-    served = manifest.identity.drafter_fingerprint
+    """The files to fetch."""
     return [
         entry
         for entry in manifest.files
-        if entry.kind in wanted.kinds and (entry.kind != pb.PART_DRAFTER or entry.sha256 == served)
+        if entry.kind in wanted.kinds and (entry.kind != pb.PART_DRAFTER or entry.sha256 in wanted.drafters)
     ]
 
 
 def _lacking(chosen: Sequence[pb.PartFile], wanted: Wanted) -> str:
     """What is wanted and not among the chosen files; empty if nothing."""
     kinds = {entry.kind for entry in chosen}
-    if wanted.drafter and pb.PART_DRAFTER not in kinds:
+    if wanted.drafters - {entry.sha256 for entry in chosen}:
         return "drafter"
     if wanted.target and TENSORS[wanted.precision][0] not in kinds:
         return f"embeddings in {wanted.precision}"
@@ -266,8 +265,8 @@ def _describe(folder: Path, root: Path, manifest: pb.PartManifest, chosen: Seque
         identity.target_fingerprint.hex(),
         hash_tokenizer(folder, root),
     )
-    drafters = [folder / entry.name for entry in chosen if entry.kind == pb.PART_DRAFTER]
-    return Fetched(files, drafters[0] if drafters else None)
+    drafters = {entry.sha256: folder / entry.name for entry in chosen if entry.kind == pb.PART_DRAFTER}
+    return Fetched(files, drafters)
 
 
 def _write_record(folder: Path, manifest: pb.PartManifest) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError
 
+from moa_client.drafter_choice import Choice
 from moa_client.events import Committed, Corrected, Event, LinkChanged, Provisional, Settled
 from moa_client.figures import Figures
 
@@ -45,9 +47,22 @@ def error_line(error: MoaError) -> str:
     return _line("error", code=error.code, message=error.message, hint=error.hint)
 
 
-def ready_line(target: str, server: str, *, online: bool) -> str:
+def ready_line(
+    target: str, server: str, *, online: bool, execution: pb.Execution | None, choice: Choice | None
+) -> str:
     """The program is ready for questions."""
-    return _line("ready", target=target, server=server, online=online)
+    level = {"level": execution.level, "exact": execution.exact} if execution is not None else None
+    drafter = _drafter(choice) if choice is not None else None
+    return _line("ready", target=target, server=server, online=online, execution=level, drafter=drafter)
+
+
+def drafter_line(choice: Choice) -> str:
+    """Another drafter drafts from the next question on."""
+    return _line("drafter", **_drafter(choice))
+
+
+def _drafter(choice: Choice) -> dict[str, Any]:
+    return {"name": choice.name, "reason": choice.reason}
 
 
 def _figures(figures: Figures) -> dict[str, Any]:

@@ -6,23 +6,24 @@ Everything is checked against what the server describes before a conversation is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import BaselineState, Checkpoint, DrafterConfig, DraftState, fresh_tensors, load_checkpoint
 from moa_shared.drafting import CHAIN, CopyGuesser, GrowthShape, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.errors import ConfigError, MismatchError
+from moa_shared.errors import ConfigError, InternalError, MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.end_of_text import end_of_text
 from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.progress import Progress
-from moa_shared.shipped import DEFAULT_DRAFTER
 from moa_shared.wire import check_identity
 
+from moa_client.drafter_choice import Choice, ServerPace
+from moa_client.drafter_shelf import DrafterShelf
 from moa_client.drafters import ClientDrafter, LookupDrafter, MoaDrafter, Recipe
 from moa_client.settings import ClientSettings
-from moa_client.sources import Sources, named_drafter, resolve_sources
+from moa_client.sources import Sources, means_served, named_drafter, resolve_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,9 @@ class Device:
 
     Args:
         drafter: None: the server answers by plain steps.
+        choice: which drafter it is, and why; None where none reads the server's memory.
+        shelf: those that may take its place.
+        execution: the arithmetic that decides the server's text; None: no server has said it.
         memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
         end_of_text: token ids that end an answer; with `context_tokens`, what ends one that is written alone.
     """
@@ -43,6 +47,9 @@ class Device:
     state_width: int
     end_of_text: frozenset[int] = frozenset()
     context_tokens: int = 1 << 31
+    choice: Choice | None = None
+    shelf: DrafterShelf | None = None
+    execution: pb.Execution | None = None
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of some tokens, for stop strings."""
@@ -50,12 +57,17 @@ class Device:
 
 
 def load_device(
-    settings: ClientSettings, served: pb.DescribeResponse, progress: Progress, sources: Sources | None = None
+    settings: ClientSettings,
+    served: pb.DescribeResponse,
+    progress: Progress,
+    sources: Sources | None = None,
+    rtt_ms: float | None = 0.0,
 ) -> Device:
     """Loads everything.
 
     Args:
         sources: the files; None: --model and the package's drafter, without asking the server for any.
+        rtt_ms: to the server, as far as it is known; None: the server is not there.
 
     Raises:
         ConfigError: drafts that are larger than the server takes.
@@ -72,30 +84,61 @@ def load_device(
         execution=served.identity.execution,
     )
     check_identity(served.identity, identity, served.drafters)
-    drafter: ClientDrafter | None = None
-    memory_width = state_width = 0
-    if settings.drafter == "lookup":
-        drafter = LookupDrafter(settings.length)
-    elif settings.drafter == "random":
-        drafter = _moa_drafter(_random_checkpoint(files), files, settings, reads_memory=False)
-    elif settings.drafter != "none":
-        checkpoint = _checkpoint(settings, sources, progress)
-        if checkpoint is not None:
-            identity.drafter_fingerprint = bytes.fromhex(checkpoint.fingerprint)
-            check_identity(served.identity, identity, served.drafters)
-            drafter = _moa_drafter(checkpoint, files, settings, reads_memory=checkpoint.config.memory_width > 0)
-            memory_width = checkpoint.config.memory_width
-            state_width = checkpoint.config.hidden_size if checkpoint.config.reused_layers else 0
     tokenizer = load_tokenizer(files)
-    return Device(
+    device = Device(
         files,
         tokenizer,
         identity,
-        drafter,
-        memory_width,
-        state_width,
+        None,
+        0,
+        0,
         end_of_text(files, tokenizer.eos_token_id),
         served.limits.context_tokens or int(files.config.get("max_position_embeddings") or 1 << 31),
+        execution=served.execution if served.HasField("execution") else None,
+    )
+    if settings.drafter == "lookup":
+        return replace(device, drafter=LookupDrafter(settings.length))
+    if settings.drafter == "random":
+        return replace(device, drafter=_moa_drafter(_random_checkpoint(files), files, settings, reads_memory=False))
+    if settings.drafter == "none":
+        return device
+    shelf = DrafterShelf(settings, sources)
+    if not shelf.is_empty:
+        server = ServerPace(served.step_ms, served.row_ms, rtt_ms) if rtt_ms is not None else None
+        device = change_drafter(replace(device, shelf=shelf), shelf.choose(server), settings)
+    elif means_served(settings):
+        where = "here" if sources.served.identity.drafter_fingerprint else "at the server"
+        progress.note(f"There is no drafter for {files.target_id} {where}: the server answers by plain steps.")
+    else:
+        choice = Choice(settings.drafter, "as wished")
+        device = _with_checkpoint(device, _named_checkpoint(settings, files), choice, settings)
+    check_identity(served.identity, device.identity, served.drafters)
+    return device
+
+
+def change_drafter(device: Device, choice: Choice, settings: ClientSettings) -> Device:
+    """The device with another drafter from its shelf.
+
+    Raises:
+        MoaError: a checkpoint that cannot be used.
+    """
+    if device.shelf is None:
+        raise InternalError("A drafter was to be changed on a device that has no others.")
+    return _with_checkpoint(device, device.shelf.checkpoint(choice.name), choice, settings)
+
+
+def _with_checkpoint(device: Device, checkpoint: Checkpoint, choice: Choice, settings: ClientSettings) -> Device:
+    identity = pb.Identity()
+    identity.CopyFrom(device.identity)
+    identity.drafter_fingerprint = bytes.fromhex(checkpoint.fingerprint)
+    config = checkpoint.config
+    return replace(
+        device,
+        identity=identity,
+        drafter=_moa_drafter(checkpoint, device.files, settings, reads_memory=config.memory_width > 0),
+        memory_width=config.memory_width,
+        state_width=config.hidden_size if config.reused_layers else 0,
+        choice=choice,
     )
 
 
@@ -109,23 +152,16 @@ def _check_draft_size(settings: ClientSettings, most: int) -> None:
         )
 
 
-def _checkpoint(settings: ClientSettings, sources: Sources, progress: Progress) -> Checkpoint | None:
-    files = sources.files
-    if settings.drafter != DEFAULT_DRAFTER:
-        checkpoint = load_checkpoint(named_drafter(settings, files))
-        if checkpoint.config.target_fingerprint not in ("", files.fingerprint):
-            raise MismatchError(
-                "target that the drafter was trained for",
-                files.fingerprint[:12],
-                checkpoint.config.target_fingerprint[:12],
-                hint="Give a drafter that was trained for this target, or --drafter none.",
-            )
-        return checkpoint
-    if sources.drafter is None:
-        where = "here" if sources.served.identity.drafter_fingerprint else "at the server"
-        progress.note(f"There is no drafter for {files.target_id} {where}: the server answers by plain steps.")
-        return None
-    return load_checkpoint(sources.drafter)
+def _named_checkpoint(settings: ClientSettings, files: ModelFiles) -> Checkpoint:
+    checkpoint = load_checkpoint(named_drafter(settings, files))
+    if checkpoint.config.target_fingerprint not in ("", files.fingerprint):
+        raise MismatchError(
+            "target that the drafter was trained for",
+            files.fingerprint[:12],
+            checkpoint.config.target_fingerprint[:12],
+            hint="Give a drafter that was trained for this target, or --drafter none.",
+        )
+    return checkpoint
 
 
 def _moa_drafter(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 
@@ -22,9 +23,12 @@ from moa_client.keys import quiet_keys
 from moa_client.link import Link, connect
 from moa_client.loading import load_device
 from moa_client.settings import ClientSettings
-from moa_client.sources import Sources, find_local_sources, find_sources
+from moa_client.sources import Sources, find_local_sources, find_sources, means_served
 from moa_client.talk import Talk
 from moa_client.talk_settings import TalkSettings
+
+
+DESCRIBE_ROUND_TRIPS = 2  # that the first call takes: one for the connection
 
 
 def write(text: str) -> None:
@@ -61,8 +65,17 @@ async def _run(settings: ClientSettings, question: str | None) -> None:
         stack.push_async_callback(chat.talk.close)
         if settings.json_events:
             online = chat.talk.status.state is not LinkState.OFFLINE
-            write(ready_line(chat.device.files.target_id, settings.server, online=online) + "\n")
+            device = chat.device
+            line = ready_line(
+                device.files.target_id,
+                settings.server,
+                online=online,
+                execution=device.execution,
+                choice=device.choice,
+            )
+            write(line + "\n")
         if question is not None:
+            chat.warn()
             with quiet_keys():
                 finished = await chat.ask(question)
             remark(chat.talk.figures.line())
@@ -108,9 +121,12 @@ async def _begin(settings: ClientSettings, link: Link, *, single: bool) -> Chat:
     progress = make_progress()
     absent: UnavailableError | None = None
     served = None
+    rtt_ms: float | None = None
     if not settings.offline:
         try:
+            began = time.monotonic()
             served = await link.describe()
+            rtt_ms = 1e3 * (time.monotonic() - began) / DESCRIBE_ROUND_TRIPS
         except UnavailableError as error:
             absent = error
     if served is not None:
@@ -118,7 +134,7 @@ async def _begin(settings: ClientSettings, link: Link, *, single: bool) -> Chat:
     else:
         sources = _find_alone(settings, absent)
     with _interruptible():
-        device = load_device(settings, sources.served, progress, sources)
+        device = load_device(settings, sources.served, progress, sources, rtt_ms)
     mode = TalkSettings(settings.drafting, settings.run_ahead, settings.reconcile, tree=settings.mode == "tree")
     vocab_size = int(device.files.config["vocab_size"])
     talk = Talk(link, device, vocab_size, Codec[settings.codec.upper()], mode, offline=served is None)
@@ -128,7 +144,7 @@ async def _begin(settings: ClientSettings, link: Link, *, single: bool) -> Chat:
     if absent is not None:
         talk.go_online()
     settle_seconds = settings.settle_seconds if single and absent is None else 0.0
-    return Chat(settings, device, talk, write, remark, settle_seconds)
+    return Chat(settings, device, talk, write, remark, settle_seconds, sources.served.row_ms)
 
 
 def _find_alone(settings: ClientSettings, absent: UnavailableError | None) -> Sources:
@@ -139,7 +155,7 @@ def _find_alone(settings: ClientSettings, absent: UnavailableError | None) -> So
     """
     writes = settings.drafter not in ("lookup", "none")
     sources = find_local_sources(settings, make_progress()) if writes else None
-    if sources is not None and (settings.drafter != "default" or sources.drafter is not None):
+    if sources is not None and (sources.drafters or not means_served(settings)):
         return sources
     raise absent or NotFoundError(
         "There is no drafter on this device to write with.", hint="Connect to a server once: then it is here."

@@ -21,7 +21,7 @@ class ClientSettings(SettingsBase):
 
     server: str = "127.0.0.1:50051"
     model: str = ""  # empty: the server's, from the cache or fetched from it
-    drafter: str = "default"
+    drafter: str = "auto"  # of those whose memory the server gives, the fastest here
     mode: Literal["chain", "tree"] = "tree"
     drafting: Literal["streamed", "rounds"] = "streamed"
     run_ahead: bool = True  # the server steps on when no draft has come

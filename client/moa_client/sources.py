@@ -20,12 +20,21 @@ from moa_shared.models.gguf.entry import entry_of, is_ready
 from moa_shared.models.manifest import FORMAT, MANIFEST, check_manifest
 from moa_shared.models.packaged import DEFAULT_MODEL
 from moa_shared.progress import Progress
-from moa_shared.shipped import DEFAULT_DRAFTER, SHIPPED_DRAFTERS, require_shipped_drafter, shipped_drafter
+from moa_shared.shipped import (
+    DEFAULT_DRAFTER,
+    SHIPPED_DRAFTERS,
+    TOKENS_A_FORWARD,
+    require_shipped_drafter,
+    shipped_drafter,
+)
 from moa_shared.wire import PROTOCOL_VERSION
 
 from moa_client.fetching import Wanted, fetch, find_fetched
 from moa_client.link import Link
 from moa_client.settings import ClientSettings
+
+
+AUTO = "auto"  # --drafter: of those that the server gives memory for, the one that is fastest here
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +43,29 @@ class Sources:
 
     Args:
         served: what the server describes, or described when it was last there.
-        drafter: checkpoint of --drafter default; None: there is none for this target.
+        drafters: checkpoints by fingerprint, of those that --drafter means; none for this target, or none of the server's.
     """
 
     served: pb.DescribeResponse
     files: ModelFiles
-    drafter: Path | None
+    drafters: dict[bytes, Path]
+
+
+def meant_drafters(settings: ClientSettings, served: pb.DescribeResponse) -> list[pb.Drafter]:
+    """The server's drafters that --drafter means: all, the first, or that of the name; none if it means another one."""
+    offered = list(served.drafters)
+    if not offered and served.identity.drafter_fingerprint:
+        offered = [pb.Drafter(name=DEFAULT_DRAFTER, fingerprint=served.identity.drafter_fingerprint)]
+    if settings.drafter == AUTO:
+        return offered
+    if settings.drafter == DEFAULT_DRAFTER:
+        return offered[:1]
+    return [each for each in offered if each.name == settings.drafter]
+
+
+def means_served(settings: ClientSettings) -> bool:
+    """Whether --drafter leaves the choice to the server or to this device."""
+    return settings.drafter in (AUTO, DEFAULT_DRAFTER)
 
 
 async def find_sources(
@@ -54,13 +80,13 @@ async def find_sources(
     _remember(root, settings.server, served)
     identity = served.identity
     files = _named(settings, progress) or _find_whole(root, identity.target_fingerprint.hex())
-    drafter = _shipped(settings, identity)
-    wanted = _wanted(settings, identity, have_files=files is not None, have_drafter=drafter is not None)
-    if files is None or wanted.drafter:
+    drafters = _shipped(settings, served)
+    wanted = _wanted(settings, served, have_files=files is not None, have=drafters)
+    if files is None or wanted.drafters:
         parts = find_fetched(root, identity, wanted) or await fetch(link, root, wanted, progress)
         files = files or parts.files
-        drafter = drafter or parts.drafter
-    return Sources(served, files, drafter)
+        drafters |= parts.drafters
+    return Sources(served, files, drafters)
 
 
 def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources | None:
@@ -79,21 +105,21 @@ def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources 
         return None
     identity = served.identity
     files = files or _find_whole(root, identity.target_fingerprint.hex())
-    drafter = _shipped(settings, identity)
-    wanted = _wanted(settings, identity, have_files=files is not None, have_drafter=drafter is not None)
-    if files is None or wanted.drafter:
+    drafters = _shipped(settings, served)
+    wanted = _wanted(settings, served, have_files=files is not None, have=drafters)
+    if files is None or wanted.drafters:
         parts = find_fetched(root, identity, wanted)
         if parts is None:
             return None
         files = files or parts.files
-        drafter = drafter or parts.drafter
-    return Sources(served, files, drafter)
+        drafters |= parts.drafters
+    return Sources(served, files, drafters)
 
 
 def resolve_sources(settings: ClientSettings, served: pb.DescribeResponse, progress: Progress) -> Sources:
     """Without asking the server for files: --model as it is named, and the drafter of the package."""
     files = resolve(settings.model or DEFAULT, settings.cache_dir, progress)
-    return Sources(served, files, _shipped(settings, served.identity))
+    return Sources(served, files, _shipped(settings, served))
 
 
 def named_drafter(settings: ClientSettings, files: ModelFiles) -> Path:
@@ -112,23 +138,24 @@ def _named(settings: ClientSettings, progress: Progress) -> ModelFiles | None:
     return resolve(settings.model, settings.cache_dir, progress) if settings.model else None
 
 
-def _shipped(settings: ClientSettings, identity: pb.Identity) -> Path | None:
-    """The package's drafter that the server has, if it has one of them."""
-    if settings.drafter != DEFAULT_DRAFTER or not identity.drafter_fingerprint:
-        return None
-    root, served = cache_root(settings.cache_dir), identity.drafter_fingerprint.hex()
-    paths = (shipped_drafter(identity.target_fingerprint.hex(), name) for name in SHIPPED_DRAFTERS)
-    return next((path for path in paths if path is not None and remembered_hash(path, root) == served), None)
+def _shipped(settings: ClientSettings, served: pb.DescribeResponse) -> dict[bytes, Path]:
+    """The package's drafters among those that are meant, by fingerprint."""
+    meant = {each.fingerprint for each in meant_drafters(settings, served)}
+    if not meant:
+        return {}
+    root, target = cache_root(settings.cache_dir), served.identity.target_fingerprint.hex()
+    paths = [path for name in SHIPPED_DRAFTERS if (path := shipped_drafter(target, name)) is not None]
+    shipped = {bytes.fromhex(remembered_hash(path, root)): path for path in paths}
+    return {fingerprint: path for fingerprint, path in shipped.items() if fingerprint in meant}
 
 
-def _wanted(settings: ClientSettings, identity: pb.Identity, *, have_files: bool, have_drafter: bool) -> Wanted:
-    drafts_itself = settings.drafter not in ("lookup", "none")
-    if settings.drafter == DEFAULT_DRAFTER:
-        drafts_itself = bool(identity.drafter_fingerprint)
+def _wanted(
+    settings: ClientSettings, served: pb.DescribeResponse, *, have_files: bool, have: dict[bytes, Path]
+) -> Wanted:
+    meant = {each.fingerprint for each in meant_drafters(settings, served)}
+    drafts_itself = bool(meant) if means_served(settings) else settings.drafter not in ("lookup", "none")
     return Wanted(
-        target=drafts_itself and not have_files,
-        drafter=drafts_itself and settings.drafter == DEFAULT_DRAFTER and not have_drafter,
-        precision=settings.parts,
+        target=drafts_itself and not have_files, drafters=frozenset(meant - have.keys()), precision=settings.parts
     )
 
 
@@ -150,18 +177,27 @@ def _find_default(root: Path) -> ModelFiles | None:
 
 
 def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path) -> pb.DescribeResponse:
-    """What a server of this target would say that has the drafter that this device has."""
-    drafter = shipped_drafter(files.fingerprint)
-    if settings.drafter != DEFAULT_DRAFTER and (named := named_drafter(settings, files)).is_file():
-        drafter = named
+    """What a server of this target would say that has the drafters that this device has."""
+    paths = {name: path for name in SHIPPED_DRAFTERS if (path := shipped_drafter(files.fingerprint, name)) is not None}
+    if not means_served(settings) and (named := named_drafter(settings, files)).is_file():
+        paths = {settings.drafter: named}
+    drafters = [
+        pb.Drafter(
+            name=name,
+            fingerprint=bytes.fromhex(remembered_hash(path, root)),
+            tokens_a_forward=TOKENS_A_FORWARD.get(name, 0.0),
+        )
+        for name, path in paths.items()
+    ]
     return pb.DescribeResponse(
         protocol_version=PROTOCOL_VERSION,
         identity=pb.Identity(
             target_id=files.target_id,
             target_fingerprint=bytes.fromhex(files.fingerprint),
             tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
-            drafter_fingerprint=bytes.fromhex(remembered_hash(drafter, root)) if drafter else b"",
+            drafter_fingerprint=drafters[0].fingerprint if drafters else b"",
         ),
+        drafters=drafters,
     )
 
 

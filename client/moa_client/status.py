@@ -9,9 +9,24 @@ from moa_shared.progress import format_bytes
 from moa_client.events import LinkState
 
 if TYPE_CHECKING:
+    from moa.v1 import moa_pb2 as pb
+
+    from moa_client.drafter_choice import Choice
     from moa_client.talk import LinkStatus
 
 MARKS = {LinkState.GOOD: "good", LinkState.SLOW: "slow", LinkState.OFFLINE: "OFFLINE", LinkState.BACK: "back"}
+
+
+def execution_words(execution: pb.Execution) -> str:
+    """How exact the server's text is, in words."""
+    if execution.exact:
+        return f"execution {execution.level}: the text does not depend on what is verified together"
+    return f"execution {execution.level}: the text may depend on what is verified together"
+
+
+def drafter_words(choice: Choice | None) -> str:
+    """Which drafter drafts, and why."""
+    return f"drafter {choice.name}: {choice.reason}" if choice is not None else "no drafter that reads memory"
 
 
 def status_line(status: LinkStatus, unsettled: int = 0, reason: str = "") -> str:

@@ -78,14 +78,11 @@ class Talk:
         self.figures = Figures()
         self.state = LinkState.OFFLINE if offline else LinkState.GOOD
         self.monitor = LinkMonitor()
-        self._device = device
+        self._codec = codec
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
         self.connection = Connection(link, self._make_open, self._inbox.put_nowait)
-        self._desk = DrafterDesk(device.drafter, self._inbox.put_nowait) if device.drafter is not None else None
-        self._memory = DeviceMemory(device, self._desk, codec)
-        self._drafting = ServedDrafting(
-            self.settings, self.conversation, self._desk, self._memory, self.connection.send
-        )
+        self._fit(device)
+        self._next_device: Device | None = None
         self.answers = Answers(self.conversation, EndRule(device.end_of_text, device.context_tokens, device.decode))
         self._forced_offline = offline
         self._alone = offline
@@ -134,10 +131,11 @@ class Talk:
         self._serial += 1
         if self._renewed:
             await self.connection.leave()
-            while not self._inbox.empty():  # frames about the conversation before
-                self._inbox.get_nowait()
+            self._empty_inbox()  # of frames about the conversation before
             self._resume_token, self._renewed = b"", False
             self._memory.restart()
+        if self._next_device is not None and self.answers.front is None:
+            await self._refit(self._next_device)
         while not self._inbox.empty():  # what has happened since the last answer
             self._on_item(self._inbox.get_nowait())
         fixed = turn
@@ -169,6 +167,16 @@ class Talk:
         ):
             yield event
 
+    def change_device(self, device: Device) -> None:
+        """Drafts with what another device holds from the next question on that has nothing unverified before it."""
+        self._next_device = device
+
+    @property
+    def plain_step_ms(self) -> float | None:
+        """What a plain step of the server takes; None before one was measured."""
+        step_ms = self._drafting.window.step_ms
+        return step_ms.mean if step_ms.samples else None
+
     async def stop(self) -> None:
         """Asks the server to end the running answer where it is; its last verdict then ends `ask`."""
         self._stopping = True
@@ -196,6 +204,32 @@ class Talk:
         await self.connection.leave()
         if self._desk is not None:
             self._desk.close()
+
+    # ------------------------------------------------------------ what the device drafts with
+
+    def _fit(self, device: Device) -> None:
+        """Drafts with what this device holds."""
+        self._device = device
+        self._desk = DrafterDesk(device.drafter, self._inbox.put_nowait) if device.drafter is not None else None
+        self._memory = DeviceMemory(device, self._desk, self._codec)
+        self._drafting = ServedDrafting(
+            self.settings, self.conversation, self._desk, self._memory, self.connection.send
+        )
+
+    async def _refit(self, device: Device) -> None:
+        """The same between two answers: the stream is opened again with the other drafter's fingerprint."""
+        self._next_device = None
+        await self.connection.drop()
+        if self._desk is not None:
+            self._desk.close()
+        self._empty_inbox()
+        before = self._drafting.window
+        self._fit(device)
+        self._drafting.window.take_over(before)
+
+    def _empty_inbox(self) -> None:
+        while not self._inbox.empty():
+            self._inbox.get_nowait()
 
     # ------------------------------------------------------------ questions
 

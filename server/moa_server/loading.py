@@ -13,7 +13,13 @@ from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.end_of_text import end_of_text
 from moa_shared.progress import Progress
-from moa_shared.shipped import DEFAULT_DRAFTER, SHIPPED_DRAFTERS, require_shipped_drafter, shipped_drafter
+from moa_shared.shipped import (
+    DEFAULT_DRAFTER,
+    SHIPPED_DRAFTERS,
+    TOKENS_A_FORWARD,
+    require_shipped_drafter,
+    shipped_drafter,
+)
 
 from moa_server.drafter_files import DrafterFile, DrafterFiles
 from moa_server.execution import Execution, load_execution
@@ -55,7 +61,7 @@ def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution 
             name=name,
             fingerprint=bytes.fromhex(drafter.fingerprint),
             reused_layers=drafter.config.reused_layers,
-            tokens_a_forward=ACCEPTANCE.get(name, 0.0),
+            tokens_a_forward=TOKENS_A_FORWARD.get(name, 0.0),
         )
         for name, _, drafter in named
     ]
@@ -83,10 +89,6 @@ def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution 
     offered = [DrafterFile(path, drafter.config.reused_layers) for _, path, drafter in named]
     parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, settings.frame_bytes)
     return Host(served, Stepper(target, sources), settings, drafter_files=parts, before=execution.before)
-
-
-# Tokens a forward with trees of 24 on questions held back (docs/drafters.md).
-ACCEPTANCE = {DEFAULT_DRAFTER: 2.40, "deep": 3.71}
 
 
 def drafter_paths(spec: str, files: ModelFiles) -> list[tuple[str, Path]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 from moa.v1 import moa_pb2 as pb
@@ -50,6 +51,29 @@ def stepper(target: Target, reused_layers: int) -> Stepper:
     layer = LAYERS - reused_layers if reused_layers else None
     rows, fingerprint = target.memory_rows(made), bytes.fromhex(made.fingerprint)
     return Stepper(target, [MemorySource(rows, made.config.memory_width, layer, fingerprint=fingerprint)])
+
+
+# A server of both: fingerprints tell them apart.
+DRAFTERS_OF_BOTH = tuple(
+    pb.Drafter(name=name, fingerprint=name[-1:].encode() * 32, reused_layers=layers)
+    for name, layers in (("tree", 0), ("tree of N = 1", 1))
+)
+
+
+def stepper_of_both(target: Target) -> Stepper:
+    """The server's side of "tree" and of "tree of N = 1"."""
+    sources = []
+    for drafter in DRAFTERS_OF_BOTH:
+        [source] = stepper(target, drafter.reused_layers).sources
+        sources.append(replace(source, fingerprint=drafter.fingerprint))
+    return Stepper(target, sources)
+
+
+def device_of_both(target: Target, name: str) -> Device:
+    """A device whose drafter is one of DRAFTERS_OF_BOTH."""
+    made = device(target, name)
+    made.identity.drafter_fingerprint = next(each.fingerprint for each in DRAFTERS_OF_BOTH if each.name == name)
+    return made
 
 
 def device(target: Target, name: str) -> Device:

@@ -78,7 +78,9 @@ def decode(tokens: Sequence[int]) -> str:
     return "".join(chr(97 + token % 26) for token in tokens)
 
 
-def make_host(target: Target, *, stepper: Stepper | None = None, **settings: Any) -> Host:
+def make_host(
+    target: Target, *, stepper: Stepper | None = None, drafters: Sequence[pb.Drafter] = (DRAFTER,), **settings: Any
+) -> Host:
     served = Served(
         identity=IDENTITY,
         execution=pb.Execution(level="float32", details="torch"),
@@ -86,7 +88,7 @@ def make_host(target: Target, *, stepper: Stepper | None = None, **settings: Any
         context_tokens=CONTEXT,
         end_of_text=frozenset({END_OF_TEXT}),
         decode=decode,
-        drafters=(DRAFTER,),
+        drafters=tuple(drafters),
     )
     return Host(
         served,

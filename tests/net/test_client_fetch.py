@@ -31,7 +31,6 @@ from tests.net.fetch_source import Source, make_source
 from tests.net.server_peer import serving
 
 QUIET = SilentProgress()
-ALL = Wanted(target=True, drafter=True, precision="bf16")
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def source(tmp_path: Path) -> Source:
 
 
 def host_of(source: Source, cache: Path, **changes: Any) -> Host:
-    settings = {"model": str(source.model), "drafter": str(source.drafter), "dtype": "float32", "port": 0} | changes
+    settings = {"model": str(source.model), "drafter": str(source.drafter), "execution": "float32", "port": 0} | changes
     return load_host(ServerSettings(**settings, cache_dir=cache), QUIET)
 
 
@@ -49,6 +48,11 @@ async def served(source: Source, tmp_path: Path, **changes: Any) -> AsyncIterato
     host = host_of(source, tmp_path / "server", **changes)
     async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 5.0, 10.0) as link:
         yield link
+
+
+def everything(source: Source) -> Wanted:
+    fingerprint = hashlib.sha256(source.drafter.read_bytes()).digest()
+    return Wanted(target=True, drafters=frozenset({fingerprint}), precision="bf16")
 
 
 def here(tmp_path: Path) -> Path:
@@ -104,7 +108,7 @@ async def test_a_download_has_a_connection_of_its_own_that_takes_a_whole_range(
 
     monkeypatch.setattr(grpc.aio, "insecure_channel", insecure_channel)
     async with served(source, tmp_path) as link:
-        await fetch(link, here(tmp_path), ALL, QUIET)
+        await fetch(link, here(tmp_path), everything(source), QUIET)
         await link.describe()  # the first one is still there
     talk, download = (options["grpc.http2.lookahead_bytes"] for options in made)
     assert talk < drafter_files.CHUNK_BYTES + 1 < drafter_files.RANGE_BYTES <= download
@@ -131,12 +135,12 @@ async def test_a_download_goes_on_where_it_broke(
     monkeypatch.setattr(fetching, "Backoff", Impatient)
     async with serving(host_of(source, tmp_path / "server")) as running:
         link = Cut(f"127.0.0.1:{running.port}", 5.0, 10.0)
-        parts = await fetch(link, here(tmp_path), ALL, QUIET)
+        parts = await fetch(link, here(tmp_path), everything(source), QUIET)
         total = sum(path.stat().st_size for path in parts.files.folder.iterdir())
         assert link.traffic.down_bytes < 1.7 * total  # each break repeats one message of three
         await link.close()
-    assert parts.drafter is not None
-    assert parts.drafter.read_bytes() == source.drafter.read_bytes()
+    [drafter] = parts.drafters.values()
+    assert drafter.read_bytes() == source.drafter.read_bytes()
 
 
 async def test_a_download_that_was_given_up_goes_on_at_the_next_start(
@@ -148,13 +152,13 @@ async def test_a_download_that_was_given_up_goes_on_at_the_next_start(
     async with serving(host_of(source, tmp_path / "server")) as running:
         link = Cut(f"127.0.0.1:{running.port}", 5.0, 10.0)
         with pytest.raises(UnavailableError, match="what has come is kept"):
-            await fetch(link, here(tmp_path), ALL, QUIET)
+            await fetch(link, here(tmp_path), everything(source), QUIET)
         await link.close()
         [partial] = here(tmp_path).glob("fetched/*/*.partial")
         assert partial.stat().st_size == 2000
-        assert find_fetched(here(tmp_path), pb.Identity(target_fingerprint=b"t" * 32), ALL) is None
+        assert find_fetched(here(tmp_path), pb.Identity(target_fingerprint=b"t" * 32), everything(source)) is None
         async with connect(f"127.0.0.1:{running.port}", 5.0, 10.0) as whole:
-            parts = await fetch(whole, here(tmp_path), ALL, QUIET)
+            parts = await fetch(whole, here(tmp_path), everything(source), QUIET)
             sizes = sum(path.stat().st_size for path in parts.files.folder.iterdir())
             assert whole.traffic.down_bytes < sizes + 2000
     assert not list(here(tmp_path).glob("fetched/*/*.partial"))
@@ -239,7 +243,7 @@ async def test_what_a_server_must_not_send(
     async with serving(host_of(source, tmp_path / "server")) as running:
         link = type("AnyLiar", (Liar,), {"change": staticmethod(change)})(f"127.0.0.1:{running.port}", 5.0, 10.0)
         with pytest.raises(error):
-            await fetch(link, here(tmp_path), ALL, QUIET)
+            await fetch(link, here(tmp_path), everything(source), QUIET)
         await link.close()
     assert not (tmp_path / "outside.json").exists()
 
@@ -247,14 +251,12 @@ async def test_what_a_server_must_not_send(
 async def test_a_damaged_file_is_fetched_again(source: Source, tmp_path: Path) -> None:
     async with served(source, tmp_path) as link:
         identity = (await link.describe()).identity
-        parts = await fetch(link, here(tmp_path), ALL, QUIET)
-        assert find_fetched(here(tmp_path), identity, ALL) == parts
-        assert parts.drafter is not None
-        parts.drafter.write_bytes(b"damaged")
-        assert find_fetched(here(tmp_path), identity, ALL) is None
-        again = await fetch(link, here(tmp_path), ALL, QUIET)
-        assert again.drafter is not None
-        digest = hashlib.sha256(again.drafter.read_bytes()).digest()
+        parts = await fetch(link, here(tmp_path), everything(source), QUIET)
+        assert find_fetched(here(tmp_path), identity, everything(source)) == parts
+        parts.drafters[identity.drafter_fingerprint].write_bytes(b"damaged")
+        assert find_fetched(here(tmp_path), identity, everything(source)) is None
+        again = await fetch(link, here(tmp_path), everything(source), QUIET)
+        digest = hashlib.sha256(again.drafters[identity.drafter_fingerprint].read_bytes()).digest()
         assert digest == identity.drafter_fingerprint
 
 
@@ -283,11 +285,11 @@ async def test_a_full_disk_is_seen_before_the_download(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with served(source, tmp_path) as link:
-        await fetch(link, tmp_path / "another", Wanted(target=False, drafter=False, precision="bf16"), QUIET)
+        await fetch(link, tmp_path / "another", Wanted(target=False, drafters=frozenset(), precision="bf16"), QUIET)
         usage = shutil.disk_usage(tmp_path)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
         with pytest.raises(DiskFullError, match="What is fetched from the server needs"):
-            await fetch(link, here(tmp_path), ALL, QUIET)
+            await fetch(link, here(tmp_path), everything(source), QUIET)
     assert not list(here(tmp_path).glob("**/*.partial"))
 
 
@@ -298,14 +300,14 @@ async def test_a_full_disk_of_the_server_is_told_as_its_own(
         usage = shutil.disk_usage(tmp_path)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
         with pytest.raises(DiskFullError, match="The server's disk has no room"):
-            await fetch(link, here(tmp_path), ALL, QUIET)
+            await fetch(link, here(tmp_path), everything(source), QUIET)
 
 
 async def test_two_clients_at_once_fetch_whole_files(source: Source, tmp_path: Path) -> None:
     async with served(source, tmp_path) as link:
         both = await asyncio.gather(
-            fetch(link, here(tmp_path), ALL, QUIET), fetch(link, tmp_path / "another", ALL, QUIET)
+            fetch(link, here(tmp_path), everything(source), QUIET), fetch(link, tmp_path / "another", everything(source), QUIET)
         )
     for parts in both:
-        assert parts.drafter is not None
-        assert parts.drafter.read_bytes() == source.drafter.read_bytes()
+        [drafter] = parts.drafters.values()
+        assert drafter.read_bytes() == source.drafter.read_bytes()

@@ -20,7 +20,7 @@ from moa_shared.codec import Codec
 from moa_shared.coupling import Sampling
 from moa_shared.errors import ContextLengthError, MismatchError, UnavailableError
 
-from tests.net.client_device import DRAFTERS, device, stepper
+from tests.net.client_device import DRAFTERS, DRAFTERS_OF_BOTH, device, device_of_both, stepper, stepper_of_both
 from tests.net.server_peer import CONTEXT, VOCAB, make_host, plain_text, serving
 
 PROMPT = [5, 17, 42, 8, 17, 42]
@@ -234,3 +234,28 @@ async def test_a_device_without_a_drafter_gives_up_in_the_end_and_keeps_the_text
     assert talk.conversation.phase is Phase.IDLE
     await talk.close()
     await link.close()
+
+
+@pytest.mark.parametrize("before", ["tree", "tree of N = 1"])
+async def test_another_drafter_in_the_middle_of_a_conversation_changes_no_word(target: Target, before: str) -> None:
+    settings = AnswerSettings(Sampling(0.8, seed=4), max_tokens=24)
+    after = "tree of N = 1" if before == "tree" else "tree"
+    host = make_host(target, stepper=stepper_of_both(target), drafters=DRAFTERS_OF_BOTH)
+    async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link:
+        talk = Talk(link, device_of_both(target, before), VOCAB, Codec.INT4, STREAMED)
+        try:
+            first = await ask(talk, PROMPT, settings)
+            talk.change_device(device_of_both(target, after))
+            second = await ask(talk, [9, 9, 4], settings)
+            talk.change_device(device_of_both(target, before))
+            third = await ask(talk, [11, 3], settings)
+            rtt_ms, step_ms = talk.monitor.rtt_ms, talk.plain_step_ms
+        finally:
+            await talk.close()
+    text: list[int] = []
+    for turn, answer in ((PROMPT, first), ([9, 9, 4], second), ([11, 3], third)):
+        text += turn
+        assert answer == plain_text(target, text, settings)[0]
+        text += answer
+    assert rtt_ms is not None
+    assert step_ms is not None

@@ -6,9 +6,11 @@ import json
 import re
 
 import pytest
+from moa.v1 import moa_pb2 as pb
+from moa_client.drafter_choice import Choice
 from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, LinkState, Provisional, Settled
 from moa_client.figures import Figures
-from moa_client.json_events import error_line, event_line, ready_line
+from moa_client.json_events import drafter_line, error_line, event_line, ready_line
 from moa_shared.answer import Finish
 from moa_shared.errors import UnavailableError
 
@@ -48,11 +50,13 @@ def test_the_guide_names_every_line_and_field() -> None:
 
     guide = (CHECKOUT / "docs" / "client.md").read_text("utf-8")
     lines = [event_line(event, "", "", Figures()) for event, _ in EVENTS]
-    lines += [event_line(Ended(Finish.CANCELLED), "", "", Figures()), ready_line("t", "s", online=True)]
+    execution, choice = pb.Execution(level="int8", exact=True), Choice("deep", "why")
+    lines += [event_line(Ended(Finish.CANCELLED), "", "", Figures()), drafter_line(choice)]
+    lines += [ready_line("t", "s", online=True, execution=execution, choice=choice)]
     lines += [error_line(UnavailableError("why"))]
     told = [json.loads(line) for line in lines]
     names = {str(line["event"]) for line in told} | {name for line in told for name in line}
-    names |= {name for line in told for name in line.get("figures", {})} | {finish.name.lower() for finish in Finish}
+    names |= {name for line in told for name in (line.get("figures") or line.get("execution") or {})} | {finish.name.lower() for finish in Finish}
     names |= {state.value for state in LinkState}
     missing = names - set(re.findall(r"`([a-z_]+)`", guide)) - {"unfinished", "draining"}
     assert not missing
