@@ -154,14 +154,16 @@ def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path) -> 
     drafter = shipped_drafter(files.fingerprint)
     if settings.drafter != DEFAULT_DRAFTER and (named := named_drafter(settings, files)).is_file():
         drafter = named
+    fingerprint = bytes.fromhex(remembered_hash(drafter, root)) if drafter else b""
     return pb.DescribeResponse(
         protocol_version=PROTOCOL_VERSION,
         identity=pb.Identity(
             target_id=files.target_id,
             target_fingerprint=bytes.fromhex(files.fingerprint),
             tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
-            drafter_fingerprint=bytes.fromhex(remembered_hash(drafter, root)) if drafter else b"",
+            drafter_fingerprint=fingerprint,
         ),
+        drafters=[pb.Drafter(fingerprint=fingerprint)] if fingerprint else [],
     )
 
 
