@@ -10,10 +10,13 @@ from typing import Any
 
 import click
 from moa_shared.config import load_settings
+from moa_shared.cores import parse_cores, pin_to_cores
 from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
 
 from moa_client.settings import SECTION, ClientSettings
+from moa_client.start_line import StartLine
 
+MANY_CORES = 4  # of which a drafter may take two
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="moa")
@@ -51,7 +54,8 @@ def cli() -> None:
 @click.option("--dtype", help="Of the drafter's weights: int8 or float32.  [int8]")
 @click.option("--copies", type=bool, help="on or off: merge what the conversation suggests into drafts.  [on]")
 @click.option("--parts", help="How to fetch parts of the target: packed or bf16.  [packed]")
-@click.option("--threads", type=int, help="Of the drafter; 0: as many as there are.  [0]")
+@click.option("--threads", type=int, help="Of the drafter; 0: two of four cores or more, else one.  [0]")
+@click.option("--cores", metavar="LIST", help="That the program keeps to, such as 0,2-3.  [any]")
 @click.option("--connect-seconds", type=float, help="How long to wait for the server.  [5]")
 @click.option("--silence-seconds", type=float, help="The longest silence during an answer.  [60]")
 @click.option("--settle-seconds", type=float, help="How long one answer waits to be verified after a cut.  [10]")
@@ -64,14 +68,17 @@ def chat(prompt: str | None, config: Path | None, **flags: Any) -> None:
     MOA_CLIENT_<OPTION> in the environment, or in the [client] table of a TOML file.
     """
     settings = load_settings(ClientSettings, SECTION, flags, config)
+    pin_to_cores(parse_cores(settings.cores))
+    line = StartLine()
+    line.show("Starting ...")
     from moa_kernels import set_threads
+    from moa_kernels.threads import available
 
     from moa_client.program import run
 
-    set_threads(settings.threads)
-
+    set_threads(settings.threads or (2 if available() >= MANY_CORES else 1))
     try:
-        asyncio.run(run(settings, prompt))
+        asyncio.run(run(settings, prompt, line))
     except BrokenPipeError:  # who read the answer has enough; nothing may be written at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.drafter import Checkpoint, load_checkpoint
+from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, load_checkpoint
 from moa_shared.models.cache import cache_root
 from moa_shared.models.weights import WeightReader
 
@@ -71,11 +71,12 @@ class DrafterShelf:
 
     def _measured(self, drafter: pb.Drafter) -> Candidate:
         settings, files = self._settings, self._sources.files
-        checkpoint = self.checkpoint(drafter.name)
+
+        def load() -> tuple[DrafterConfig, DraftState | None]:
+            checkpoint = self.checkpoint(drafter.name)
+            state = checkpoint.states(WeightReader(files), settings.dtype)()
+            return checkpoint.config, state if isinstance(state, DraftState) else None
+
         breadth = 1 if settings.mode == "chain" else settings.breadth
-
-        def new_state() -> object:
-            return checkpoint.states(WeightReader(files), settings.dtype)()
-
-        took = level_ms(cache_root(settings.cache_dir), checkpoint, breadth, new_state)
+        took = level_ms(cache_root(settings.cache_dir), drafter.fingerprint.hex(), breadth, load)
         return Candidate(drafter.name, took, drafter.tokens_a_forward)

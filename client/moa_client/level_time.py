@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 from moa_kernels import threads, variant_name
-from moa_shared.drafter import Checkpoint, DraftState
+from moa_shared.drafter import DrafterConfig, DraftState
 from moa_shared.models.digest import recall, remember
 
 CONTEXT_TOKENS = 128  # behind which levels are measured: a question and the first lines of its answer
@@ -22,28 +22,31 @@ LEVELS = 5
 WIDEST_MS = 60_000.0  # a longer level than that was no measurement
 
 
-def level_ms(root: Path, checkpoint: Checkpoint, breadth: int, new_state: Callable[[], object]) -> float:
+def level_ms(
+    root: Path, fingerprint: str, breadth: int, load: Callable[[], tuple[DrafterConfig, DraftState | None]]
+) -> float:
     """Of levels of `breadth` nodes; from the record where there is one.
 
     Args:
         root: the cache folder.
-        new_state: makes a state of that drafter; not called where the time is known.
+        fingerprint: of the drafter, hexadecimal.
+        load: its configuration and an empty state (None for a baseline, which is not measured: 0); called only where
+            the time is not known.
     """
-    key = f"level-{checkpoint.fingerprint[:32]}-{variant_name()}-{threads()}-{breadth}"
+    key = f"level-{fingerprint[:32]}-{variant_name()}-{threads()}-{breadth}"
     known = recall(root, key).get("ms")
     if isinstance(known, float) and math.isfinite(known) and 0 < known < WIDEST_MS:
         return known
-    state = new_state()
-    if not isinstance(state, DraftState):
-        return 0.0  # a baseline is never chosen among others
-    measured = _measure(state, checkpoint, breadth)
+    config, state = load()
+    if state is None:
+        return 0.0
+    measured = _measure(state, config, breadth)
     remember(root, key, {"ms": measured})
     return measured
 
 
-def _measure(state: DraftState, checkpoint: Checkpoint, breadth: int) -> float:
+def _measure(state: DraftState, config: DrafterConfig, breadth: int) -> float:
     """The median of some levels, each below the one before."""
-    config = checkpoint.config
     rng = np.random.default_rng(0)
     state.extend([int(token) for token in rng.integers(0, config.vocab_size, CONTEXT_TOKENS)])
     rows = rng.standard_normal((CONTEXT_TOKENS - 1, config.memory_width), np.float32)

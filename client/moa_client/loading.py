@@ -185,7 +185,10 @@ def drafter_states(
     Raises:
         ModelSourceError: a part is missing, or has another shape than the drafter needs.
     """
-    return checkpoint.states(WeightReader(files), settings.dtype)
+    reader = WeightReader(files)
+    states = checkpoint.states(reader, settings.dtype)
+    reader.drop_pages()
+    return states
 
 
 def _recipe(settings: ClientSettings, copies: CopyGuesser | None) -> Recipe:

@@ -18,12 +18,14 @@ from moa_shared.progress import make_progress
 
 from moa_client.chat import Chat
 from moa_client.events import LinkState
+from moa_client.heap import trim_heap
 from moa_client.json_events import error_line, ready_line
 from moa_client.keys import quiet_keys
 from moa_client.link import Link, connect
 from moa_client.loading import load_device
 from moa_client.settings import ClientSettings
 from moa_client.sources import Sources, find_local_sources, find_sources, means_served
+from moa_client.start_line import StartLine
 from moa_client.talk import Talk
 from moa_client.talk_settings import TalkSettings
 
@@ -42,38 +44,42 @@ def remark(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-async def run(settings: ClientSettings, prompt: str | None) -> None:
+async def run(settings: ClientSettings, prompt: str | None, line: StartLine) -> None:
     """The whole program: connect, load, then one answer (`prompt`, or standard input that is no terminal) or a chat.
+
+    Args:
+        line: says what goes on until the program is ready.
 
     Raises:
         MoaError: why it cannot go on.
     """
     try:
-        await _run(settings, _read_question(prompt))
+        await _run(settings, _read_question(prompt), line)
     except MoaError as error:
+        line.clear()
         if settings.json_events:
             write(error_line(error) + "\n")
         raise
 
 
-async def _run(settings: ClientSettings, question: str | None) -> None:
+async def _run(settings: ClientSettings, question: str | None, line: StartLine) -> None:
     async with AsyncExitStack() as stack:
         link = await stack.enter_async_context(
             connect(settings.server, settings.connect_seconds, settings.silence_seconds)
         )
-        chat = await _begin(settings, link, single=question is not None)
+        chat = await _begin(settings, link, line, single=question is not None)
         stack.push_async_callback(chat.talk.close)
         if settings.json_events:
             online = chat.talk.status.state is not LinkState.OFFLINE
             device = chat.device
-            line = ready_line(
+            ready = ready_line(
                 device.files.target_id,
                 settings.server,
                 online=online,
                 execution=device.execution,
                 choice=device.choice,
             )
-            write(line + "\n")
+            write(ready + "\n")
         if question is not None:
             chat.warn()
             with quiet_keys():
@@ -116,25 +122,30 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-async def _begin(settings: ClientSettings, link: Link, *, single: bool) -> Chat:
+async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, single: bool) -> Chat:
     """Describe, load and check."""
     progress = make_progress()
     absent: UnavailableError | None = None
     served = None
     rtt_ms: float | None = None
     if not settings.offline:
+        line.show(f"Connecting to {settings.server} ...")
         try:
             began = time.monotonic()
             served = await link.describe()
             rtt_ms = 1e3 * (time.monotonic() - began) / DESCRIBE_ROUND_TRIPS
         except UnavailableError as error:
             absent = error
+    line.clear()
     if served is not None:
         sources = await find_sources(settings, link, served, progress)
     else:
         sources = _find_alone(settings, absent)
+    line.show("Loading the drafter ...")
     with _interruptible():
         device = load_device(settings, sources.served, progress, sources, rtt_ms)
+    trim_heap()
+    line.clear()
     mode = TalkSettings(settings.drafting, settings.run_ahead, settings.reconcile, tree=settings.mode == "tree")
     vocab_size = int(device.files.config["vocab_size"])
     talk = Talk(link, device, vocab_size, Codec[settings.codec.upper()], mode, offline=served is None)

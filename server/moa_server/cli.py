@@ -27,6 +27,7 @@ OPTIONS = {  # field: (what stands for its value, what it does)
         "The arithmetic that decides the text: int8 is exact and fast on CPUs, float32 the reference, bf16 for GPUs.",
     ),
     "threads": ("N", "Of the target; 0: as many as this process has cores."),
+    "cores": ("LIST", "That the server keeps to, such as 0,2-3; empty: any."),
     "context_length": ("TOKENS", "Of one conversation; 0: what the target was trained for."),
     "max_sessions": ("N", "Sessions held, detached ones included."),
     "frame_bytes": ("BYTES", "The longest message taken in."),
@@ -97,11 +98,13 @@ def run(settings: ServerSettings, load: LoadExecution | None = None) -> None:
     """
     import asyncio
 
+    from moa_shared.cores import parse_cores, pin_to_cores
     from moa_shared.progress import make_progress
 
     from moa_server.logs import configure_logs
 
     configure_logs(settings.log_format, settings.log_level)
+    pin_to_cores(parse_cores(settings.cores))
     from moa_server.app import serve as serve_host
     from moa_server.loading import load_host
 

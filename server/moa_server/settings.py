@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from moa_shared.config import SettingsBase
-from pydantic import Field
+from moa_shared.cores import parse_cores
+from pydantic import Field, field_validator
 
 from moa_server.memory_budget import SHARE
 
@@ -24,6 +25,7 @@ class ServerSettings(SettingsBase):
     port: int = Field(50051, ge=0, le=65535)  # gRPC's customary port; 0: any free one
     execution: Literal["auto", "int8", "float32", "bf16"] = "auto"  # int8 where the kernels run
     threads: int = Field(0, ge=0, le=64)  # 0: as many as this process has cores
+    cores: str = ""  # that this process keeps to, such as 0,2-3; empty: any
     context_length: int = Field(0, ge=0)  # 0: what the target was trained for
     max_sessions: int = Field(16, ge=1, le=100_000)  # a full context of the default target is 190 MB of KV
     frame_bytes: int = Field(1 << 20, ge=4096, le=1 << 28)  # an Open with 250,000 tokens
@@ -42,3 +44,9 @@ class ServerSettings(SettingsBase):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     cache_dir: Path | None = None
     ready_file: Path | None = None
+
+    @field_validator("cores")
+    @classmethod
+    def _is_a_list_of_cores(cls, value: str) -> str:
+        parse_cores(value)
+        return value

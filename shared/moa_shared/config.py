@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for some takes a fifth of a program's start
+from pydantic import BaseModel, ConfigDict, ValidationError  # noqa: E402
 
-from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.errors import ConfigError, NotFoundError  # noqa: E402
 
 CONFIG_VARIABLE = "MOA_CONFIG"
 

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.bfloat16 import widen_bfloat16
-from moa_shared.models.tensors.safetensors import FileTensor
+from moa_shared.models.tensors.safetensors import FileTensor, drop_pages
 
 _STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "I64": "<i8"}
 
 
 class StoredTensors(Mapping[str, npt.NDArray[Any]]):
-    """By name: float32 where the file has floats, int32 where it has integers.
+    """By name: float32 where the file has floats, int32 where it has integers; the file's own pages are not kept.
 
     Raises:
         ValueError: a tensor of another type.
@@ -31,8 +31,11 @@ class StoredTensors(Mapping[str, npt.NDArray[Any]]):
         tensor = self._tensors[name]
         values = tensor.data.view(_STORED[tensor.dtype]).reshape(tensor.shape)
         if tensor.dtype == "BF16":
-            return widen_bfloat16(values)
-        return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
+            wide: npt.NDArray[Any] = widen_bfloat16(values)
+        else:
+            wide = values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
+        drop_pages(tensor.data)
+        return wide
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)

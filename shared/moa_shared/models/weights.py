@@ -33,11 +33,12 @@ from moa_shared.models.tensors.formats import (
     are_finite,
     to_float32,
 )
-from moa_shared.models.tensors.safetensors import FileTensor, map_file, map_tensors
+from moa_shared.models.tensors.safetensors import FileTensor, drop_pages, map_file, map_tensors
 
 EMBEDDINGS = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
+MAPPED_BYTES = 16 << 20  # of files that may stay in memory while a model is packed
 _FLOATS = {"F32": F32, "F16": F16, "BF16": BF16}
 _BLOCKS = {"q4_1": Q4_1, "q8_0": Q8_0}
 _REFETCH = "Fetch the model again."
@@ -70,6 +71,7 @@ class WeightReader:
         for path in files.weights:
             self._tensors.update(_open_gguf(path, files) if path.suffix == ".gguf" else _open_safetensors(path))
         self._tied = HEAD not in self._tensors and bool(files.config.get("tie_word_embeddings", False))
+        self._looked_at = 0  # bytes since the pages were dropped
 
     def names(self) -> list[str]:
         """The tensors that are stored; a tied head is not among them."""
@@ -140,6 +142,12 @@ class WeightReader:
         self._require_finite(name, tensor.stored, tensor.raw)
         return tensor.raw.nbytes
 
+    def drop_pages(self) -> None:
+        """Gives the memory of the mapped files' pages back: what was packed is not needed twice."""
+        self._looked_at = 0
+        for tensor in self._tensors.values():
+            drop_pages(tensor.raw)
+
     def _widen(self, name: str, stored: Format, raw: Bytes) -> Floats:
         self._require_finite(name, stored, raw)
         values = to_float32(stored, raw)
@@ -148,6 +156,9 @@ class WeightReader:
         return values
 
     def _require_finite(self, name: str, stored: Format, raw: Bytes) -> None:
+        self._looked_at += raw.nbytes
+        if self._looked_at > MAPPED_BYTES:
+            self.drop_pages()
         if not are_finite(stored, raw):
             raise self._not_finite(name)
 

@@ -29,6 +29,7 @@ def test_settings_become_an_answers_settings() -> None:
         ("stop", ("",), "stop strings of 1 to 64 characters"),
         ("codec", "zip", "--codec is 'zip': input should be 'bf16', 'int8' or 'int4'"),
         ("depth", 0, "--depth is 0"),
+        ("cores", "1-", "--cores is '1-': expected cores such as 0 or 0,2-3"),
         ("connect_seconds", 0, "--connect-seconds is 0"),
     ],
 )

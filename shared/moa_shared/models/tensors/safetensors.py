@@ -74,6 +74,17 @@ def map_file(path: Path) -> Bytes:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
 
+def drop_pages(data: Bytes) -> None:
+    """Gives the memory of a mapped file's pages back; they are read again when they are looked at."""
+    source = data.base
+    while isinstance(source, np.ndarray):
+        source = source.base
+    if isinstance(source, memoryview):
+        source = source.obj
+    if isinstance(source, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        source.madvise(mmap.MADV_DONTNEED)
+
+
 def write_tensors(
     path: Path, tensors: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str] | None = None
 ) -> None:

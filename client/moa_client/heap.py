@@ -1,0 +1,14 @@
+"""Gives memory that loading has used and freed back to the system."""
+
+from __future__ import annotations
+
+import ctypes
+
+
+def trim_heap() -> None:
+    """Does nothing where the C library cannot."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, TypeError, AttributeError):  # not glibc
+        return
+    trim(0)
