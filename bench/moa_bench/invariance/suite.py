@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 POSITIONS, QUICK_POSITIONS = 100_000, 300
 THREADS = (2, 3)  # three on two cores: a thread that wakes late is no exception then
 GROUP = 8  # texts that share the batches
-ROWS_A_POSITION = 11  # that are computed besides the single step, wrong branches among them (counted)
+# What a position costs besides the single step, in rows: ten are computed, wrong branches among them; those on slower
+# variants, and hashing, make them 25 (4,119 positions took 42 ms of processor time each: 10.9 a step, 1.2 a row).
+ROWS_A_POSITION = 25
 
 
 @dataclass(slots=True)
