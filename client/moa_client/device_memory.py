@@ -86,7 +86,7 @@ class DeviceMemory:
 
     @property
     def lacks_prompt(self) -> bool:
-        """Whether rows of the prompt are missing without which a draft is hopeless: then it says nothing of the drafter.
+        """Whether rows of the prompt are missing without which a draft is hopeless and says nothing of the drafter.
 
         Those are all states that enter reused layers; of memory rows the newest are enough.
         """

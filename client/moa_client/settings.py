@@ -46,7 +46,7 @@ class ClientSettings(SettingsBase):
     dtype: Literal["int8", "float32"] = "int8"
     copies: bool = True  # trees of 24 nodes accept a third more with what is copied from the conversation
     # 0: two where this process has four cores or more, else one. With two a level takes 0.54 to 0.65 times as long
-    # (3.9 instead of 7.1 ms of the deep drafter's); the others are the user's, and a busy second thread costs the first.
+    # (3.9 instead of 7.1 ms of the deep drafter's); the others are the user's, and a busy one costs the first.
     threads: int = Field(0, ge=0, le=64)
     cores: str = ""  # that this process keeps to, such as 0,2-3; empty: any
     connect_seconds: float = Field(5.0, gt=0)  # a server that is there answers within one round trip
