@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,13 @@ import torch
 from moa_kernels import Q4_1, QuantisedMatrix
 from moa_server.target.kernel_target import KernelTarget
 from moa_shared.models.network import Network
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -69,8 +73,8 @@ class ModelWeights:
         }
         self.packed = tuple(packed)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.tensors
+    def names(self) -> list[str]:
+        return list(self.tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.tensors[name].shape
@@ -107,3 +111,11 @@ def tiny_kernel_target(
     config = model.config.to_dict()
     network = Network(ModelWeights(model, () if plain else packed), config, plain=plain)
     return KernelTarget(network, int(config["max_position_embeddings"]), context_length, half=not plain)
+
+
+def save_tiny_model(folder: Path, family: str = "llama", **changes: object) -> Path:
+    """A tiny model with a tokenizer, as save_pretrained writes them."""
+    tiny_model(family, eos_token_id=2, **changes).save_pretrained(folder)
+    words = WordLevel({f"w{index}": index for index in range(SIZES["vocab_size"])}, unk_token="w0")
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), eos_token="w2").save_pretrained(folder)
+    return folder

@@ -29,6 +29,10 @@ json_option = click.option(
 repeats_option = click.option("--quick", is_flag=True, help="Few repeats: shows that it works, not what it costs.")
 
 
+questions_option = click.option(
+    "--questions", type=click.Path(path_type=Path), metavar="PATH",
+    help="Ask these instead: JSON lines, or a folder of such files.",
+)  # fmt: skip
 level_option = click.option(
     "--level", type=click.Choice(LEVELS), default="int8", show_default=True, help="Arithmetic of the target."
 )
@@ -53,7 +57,7 @@ def cli() -> None:
 @cli.command()
 @common_options
 def micro(quick: bool, json_file: Path | None, model: str, level: str, pin: bool) -> None:
-    """What the parts cost: verification, draft step, first token, bytes, start-up; one thread each."""
+    """What the parts cost: verification, draft step, first token, bytes; one thread each."""
     from moa_bench.micro.suite import run_micro
 
     run_micro(model=model, quick=quick, json_file=json_file, pin=pin, level=level)
@@ -130,6 +134,37 @@ def cut(
 
 
 @cli.command()
+@repeats_option
+@json_option
+@model_option
+@pin_option
+@click.option(
+    "--llama-cpp",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Measure llama.cpp too: where npm has installed node-llama-cpp.",
+)
+def engine(quick: bool, json_file: Path | None, model: str, pin: bool, llama_cpp: Path | None) -> None:
+    """The target's forward on the kernels, torch and llama.cpp, over rows and contexts; start-up and memory."""
+    from moa_bench.engine.suite import run_engine
+
+    run_engine(model=model, quick=quick, json_file=json_file, pin=pin, llama_cpp=llama_cpp)
+
+
+@cli.command()
+@short_option
+@json_option
+@model_option
+@questions_option
+@click.option("--positions", type=click.IntRange(min=1), help="Of answers that are compared.  [2000]")
+def quality(quick: bool, json_file: Path | None, model: str, questions: Path | None, positions: int | None) -> None:
+    """How far int8 and bf16 are from float32: divergence, perplexity and first choices over its own answers."""
+    from moa_bench.engine.quality import run_quality
+
+    run_quality(model=model, quick=quick, json_file=json_file, questions=questions, positions=positions)
+
+
+@cli.command()
 @short_option
 @json_option
 @model_option
@@ -173,9 +208,7 @@ def texts(
 @level_option
 @click.option("--positions", type=click.IntRange(min=1), help="Of the texts that are read.  [100000]")
 @click.option("--threads", multiple=True, type=click.IntRange(2, 64), help="Compared with one (repeat).  [2 and 3]")
-@click.option(
-    "--questions", type=click.Path(path_type=Path), metavar="PATH", help="JSON lines, or a folder of such files."
-)
+@questions_option
 @short_option
 @json_option
 @model_option

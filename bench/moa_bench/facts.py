@@ -38,6 +38,15 @@ def cpu_model(cpuinfo: Path) -> str:
     return platform.processor() or platform.machine()
 
 
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """Instructions that the processor has, in Linux's words; none where they cannot be read."""
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text("utf-8").splitlines():
+            if line.startswith("flags"):
+                return frozenset(line.partition(":")[2].split())
+    return frozenset()
+
+
 def commit_of(root: Path | None) -> str | None:
     """Short commit of the checkout, with "+" where files that it tracks have been changed; None without git."""
     if root is None:

@@ -17,12 +17,30 @@ def time_interleaved(
 ) -> dict[str, list[float]]:
     """Milliseconds of each case, [repeats] each; entry i of all of them was measured in round i.
 
-    The order turns by one from round to round, so that no case always follows the same other one. The collector of
-    garbage rests meanwhile.
-
     Args:
         reset: run before each measurement, not timed.
         warm_up: rounds thrown away (first-call set-up of kernels, cold caches).
+    """
+
+    def timed(case: Callable[[], object]) -> Callable[[], float]:
+        def measure() -> float:
+            reset()
+            start = clock()
+            case()
+            return (clock() - start) * 1e3
+
+        return measure
+
+    return collect_interleaved({name: timed(case) for name, case in cases.items()}, repeats, warm_up=warm_up)
+
+
+def collect_interleaved(
+    cases: Mapping[str, Callable[[], float]], repeats: int, *, warm_up: int = 2
+) -> dict[str, list[float]]:
+    """What each case says of itself, [repeats] each; entry i of all of them was measured in round i.
+
+    The order turns by one from round to round, so that no case always follows the same other one. The collector of
+    garbage rests meanwhile.
     """
     names = list(cases)
     taken: dict[str, list[float]] = {name: [] for name in names}
@@ -33,12 +51,9 @@ def time_interleaved(
         for turn in range(-warm_up, repeats):
             for place in range(len(names)):
                 name = names[(place + turn) % len(names)]
-                reset()
-                start = clock()
-                cases[name]()
-                elapsed_ms = (clock() - start) * 1e3
+                measured = cases[name]()
                 if turn >= 0:
-                    taken[name].append(elapsed_ms)
+                    taken[name].append(measured)
     finally:
         if was_enabled:
             gc.enable()

@@ -18,6 +18,7 @@ from moa_client.start_line import StartLine
 
 MANY_CORES = 4  # of which a drafter may take two
 
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="moa")
 def cli() -> None:

@@ -18,7 +18,9 @@ from moa_client.loading import Device
 from moa_client.memory_intake import MemoryIntake
 
 FIRST_ROW_LAG_MS = 5.0  # before anything is measured
-PROMPT_HOLD_MS = 2000.0  # the longest wait for rows of the prompt: after it, the server is taken to have no time for them
+PROMPT_HOLD_MS = (
+    2000.0  # the longest wait for rows of the prompt: after it, the server is taken to have no time for them
+)
 CREDIT_EVERY_BYTES = 2048  # half of the least credit that a server may give: it never runs dry meanwhile
 
 
@@ -84,7 +86,7 @@ class DeviceMemory:
 
     @property
     def lacks_prompt(self) -> bool:
-        """Whether rows of the prompt are missing without which a draft is hopeless: then it says nothing of the drafter.
+        """Whether rows of the prompt are missing without which a draft is hopeless and says nothing of the drafter.
 
         Those are all states that enter reused layers; of memory rows the newest are enough.
         """

@@ -1,6 +1,6 @@
-"""The drafters among which this device may choose: their checkpoints, what a level of each takes here, and how to load one.
+"""The drafters that this device may choose from: their checkpoints, what a level of each takes, how to load one.
 
-State: the candidates, measured once; of the drafters themselves none is kept. With one drafter there is nothing to choose.
+State: the candidates, measured once; no drafter is kept. With one drafter there is nothing to choose.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ class DrafterShelf:
         self._sources = sources
         self._load = load
         self._named = {
-            each.name: each
-            for each in meant_drafters(settings, sources.served)
-            if each.fingerprint in sources.drafters
+            each.name: each for each in meant_drafters(settings, sources.served) if each.fingerprint in sources.drafters
         }
         self._candidates = tuple(map(self._measured, self._named.values())) if len(self._named) > 1 else ()
 

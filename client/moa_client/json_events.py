@@ -47,9 +47,7 @@ def error_line(error: MoaError) -> str:
     return _line("error", code=error.code, message=error.message, hint=error.hint)
 
 
-def ready_line(
-    target: str, server: str, *, online: bool, execution: pb.Execution | None, choice: Choice | None
-) -> str:
+def ready_line(target: str, server: str, *, online: bool, execution: pb.Execution | None, choice: Choice | None) -> str:
     """The program is ready for questions."""
     level = {"level": execution.level, "exact": execution.exact} if execution is not None else None
     drafter = _drafter(choice) if choice is not None else None

@@ -1,7 +1,6 @@
 """What a level of a draft takes on this device: measured when a drafter is used for the first time, then remembered.
 
-State: a record a drafter, kernels and threads in the cache folder. A damaged record, or one that is no time, is measured
-again.
+State: a record a drafter, kernels and threads in the cache folder. A damaged record is measured again.
 """
 
 from __future__ import annotations

@@ -29,7 +29,6 @@ from moa_client.start_line import StartLine
 from moa_client.talk import Talk
 from moa_client.talk_settings import TalkSettings
 
-
 DESCRIBE_ROUND_TRIPS = 2  # that the first call takes: one for the connection
 
 

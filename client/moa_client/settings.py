@@ -42,11 +42,11 @@ class ClientSettings(SettingsBase):
     stop: tuple[str, ...] = ()
     system: str | None = None
     codec: Literal["bf16", "int8", "int4"] = "int4"  # no loss of acceptance was measured
-    # int8 takes a third of float32's time a draft step and loses no acceptance (docs/adr/0009-drafting.md)
+    # a fifth to a quarter of the time of float32 a draft step (docs/adr/0009-drafting.md)
     dtype: Literal["int8", "float32"] = "int8"
     copies: bool = True  # trees of 24 nodes accept a third more with what is copied from the conversation
     # 0: two where this process has four cores or more, else one. With two a level takes 0.54 to 0.65 times as long
-    # (3.9 instead of 7.1 ms of the deep drafter's); the others are the user's, and a busy second thread costs the first.
+    # (3.9 instead of 7.1 ms of the deep drafter's); the others are the user's, and a busy one costs the first.
     threads: int = Field(0, ge=0, le=64)
     cores: str = ""  # that this process keeps to, such as 0,2-3; empty: any
     connect_seconds: float = Field(5.0, gt=0)  # a server that is there answers within one round trip

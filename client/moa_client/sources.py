@@ -33,7 +33,6 @@ from moa_client.fetching import Wanted, fetch, find_fetched
 from moa_client.link import Link
 from moa_client.settings import ClientSettings
 
-
 AUTO = "auto"  # --drafter: of those that the server gives memory for, the one that is fastest here
 
 
@@ -43,7 +42,7 @@ class Sources:
 
     Args:
         served: what the server describes, or described when it was last there.
-        drafters: checkpoints by fingerprint, of those that --drafter means; none for this target, or none of the server's.
+        drafters: checkpoints by fingerprint, of those that --drafter means; none: there are none for this target.
     """
 
     served: pb.DescribeResponse

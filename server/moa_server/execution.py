@@ -29,6 +29,7 @@ log = structlog.get_logger()
 
 AUTO, INT8, FLOAT32, BF16 = "auto", "int8", "float32", "bf16"
 NUMPY = "numpy"  # the kernels' variant on a machine that cannot run them
+_TORCH_LEVELS = "Give --execution float32 or bf16, which torch computes."
 _TORCH_HINT = "Install moa with its torch extra: pip install 'moa[server,torch]'."
 
 
@@ -70,26 +71,28 @@ def load_execution(files: ModelFiles, settings: ServerSettings, progress: Progre
         ConfigError: a level that needs what is not installed, or a test at the start that failed.
     """
     level: str = settings.execution
-    if level == AUTO:
+    if level in (FLOAT32, BF16):
+        return _on_torch(files, settings, level, progress)
+    try:
+        has_kernels = variant_name() != NUMPY
+    except KernelError as error:
+        raise ConfigError(str(error), hint=_TORCH_LEVELS) from error
+    if level == INT8:
+        if not has_kernels:
+            raise ConfigError(f"The level int8 needs kernels. {explain()}", hint=_TORCH_LEVELS)
+        return _on_kernels(files, settings, progress)
+    reason = explain()
+    if has_kernels:
         try:
-            if variant_name() != NUMPY:
-                return _on_kernels(files, settings, progress)
-            reason = explain()
-        except KernelError as error:
-            raise ConfigError(str(error), hint="See --execution.") from None
+            return _on_kernels(files, settings, progress)
         except MoaError as error:
             if not _has_torch():
                 raise
             reason = error.message
-        if not _has_torch():
-            raise ConfigError(f"This machine computes no level of execution. {reason}", hint=_TORCH_HINT)
-        log.warning("int8 kernels are not used: bf16 is several times slower, and its text is not exact", reason=reason)
-        level = BF16
-    if level == INT8:
-        if variant_name() == NUMPY:
-            raise ConfigError(f"The level int8 needs kernels. {explain()}", hint="Give --execution float32 or bf16.")
-        return _on_kernels(files, settings, progress)
-    return _on_torch(files, settings, level, progress)
+    elif not _has_torch():
+        raise ConfigError(f"This machine computes no level of execution. {reason}", hint=_TORCH_HINT)
+    log.warning("int8 kernels are not used: bf16 is several times slower, and its text is not exact", reason=reason)
+    return _on_torch(files, settings, BF16, progress)
 
 
 def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress) -> Execution:
@@ -100,7 +103,7 @@ def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress)
     target = KernelTarget(network, trained, settings.context_length or None)
     with progress.task("Testing the kernels"):
         error = compare_with_float32(network, weights, files.config)
-        test = run_start_test(target)
+        test = run_start_test(KernelTarget(network, trained))  # which the context may be too short for
     costs = {"step_ms": round(test.step_ms, 1), "row_ms": round(test.row_ms, 2)}
     log.info("kernels ready", choice=explain(), **costs, error=round(error, 4))
     return Execution(INT8, target, f"{variant_name()}, {threads()} threads", lambda: None, test)

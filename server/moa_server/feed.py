@@ -1,10 +1,12 @@
 """What of a session's memory to send next, and how much may be in flight: two planes, one credit.
 
-Pure. State: an outbox for each plane, the codec, the bytes that the client has not yet taken in. Invariant: no chunk is
-given while the bytes in flight reach the credit; rows that a forward leaves behind go before those that cost an encoding.
+Pure. State: an outbox for each plane, the codec, the bytes that the client has not yet taken in. Invariant: no chunk
+is given while the bytes in flight reach the credit; rows that a forward leaves behind go before those that cost an
+encoding.
 
-The order is by worth. Without the states of the prompt a deep drafter guesses 5 % of first tokens, with them and one row
-of memory 72 %, with all memory rows 72 % too; the online one 17, 46 and 50 %. A state costs 0.1 ms, a memory row 0.7 ms.
+The order is by worth. Without the states of the prompt a deep drafter guesses 5 % of first tokens, with them and one
+row of memory 72 %, with all memory rows 72 % too; the online one 17, 46 and 50 %. A state costs 0.1 ms, a memory row
+0.7 ms.
 """
 
 from __future__ import annotations

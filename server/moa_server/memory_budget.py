@@ -1,7 +1,7 @@
 """How much of the inference thread's time a session's memory rows may take, so that they cost no more than they gain.
 
-Pure. State: a balance in ms. A small share of every forward and of what accepted drafts have saved come in, what encoding
-took goes out; an answer begins with a loan. Idle time is free and is not told to it.
+Pure. State: a balance in ms. A small share of every forward and of what accepted drafts have saved come in, what
+encoding took goes out; an answer begins with a loan. Idle time is free and is not told to it.
 Invariant: at any acceptance an answer loses to plain streaming at most `share` of its time and LOAN_STEPS plain steps.
 """
 

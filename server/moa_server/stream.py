@@ -138,7 +138,9 @@ class ConverseStream:
         share = host.served.row_ms / host.served.step_ms if host.served.step_ms else NODE_SHARE
         slot.choice = NodeChoice(host.settings.draft_nodes, share)
         slot.verifies_all = not host.settings.choose_nodes
-        slot.budget = MemoryBudget(host.settings.memory_share, host.served.step_ms or None)  # this stream's drafter is judged anew
+        slot.budget = MemoryBudget(
+            host.settings.memory_share, host.served.step_ms or None
+        )  # this stream's drafter is judged anew
         source = host.engine.stepper.find_source(message.identity.drafter_fingerprint) if codec is not None else None
         widths = host.engine.stepper.widths(source, reused_state=message.reused_state) if source is not None else {}
         self._widen(slot, source, widths)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for some takes a fifth of a program's start
-from pydantic import BaseModel, ConfigDict, ValidationError  # noqa: E402
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from moa_shared.errors import ConfigError, NotFoundError  # noqa: E402
+from moa_shared.errors import ConfigError, NotFoundError
 
 CONFIG_VARIABLE = "MOA_CONFIG"
 

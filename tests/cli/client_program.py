@@ -28,7 +28,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("proto", "shared", "server", "client")]
+ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("proto", "shared", "server", "client", "kernels")]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(ROOTS), "OMP_NUM_THREADS": "1", "TERM": "xterm"}
 ENVIRONMENT |= {"COLUMNS": "80", "LINES": "24"}  # of another terminal, as a shell may leave them
 TEMPLATE = (
@@ -93,7 +93,7 @@ def serving(folder: Path, model: Path, drafter: Path, port: int = 0) -> Iterator
     ready, log = folder / "ready", folder / "log"
     ready.unlink(missing_ok=True)
     command = [sys.executable, "-m", "moa_server.cli", "serve", str(model), "--port", str(port), "--threads", "1"]
-    command += ["--dtype", "float32", "--drafter", str(drafter), "--ready-file", str(ready)]
+    command += ["--execution", "float32", "--drafter", str(drafter), "--ready-file", str(ready)]
     environment = ENVIRONMENT | {"MOA_CACHE_DIR": str(folder / "cache")}
     with log.open("wb") as out, subprocess.Popen(command, env=environment, stdout=out, stderr=out) as process:
         try:

@@ -1,4 +1,4 @@
-"""Fixtures of the client's command line."""
+"""Fixtures of the command lines."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from moa_client.cli import main
 
 from tests.cli.client_program import CHAT, Run, Served, Terminal, make_drafter, make_model, options, serving
+from tests.unit.moa_shared.models.conftest import write_gguf  # noqa: F401 (a fixture)
 
 
 @pytest.fixture(scope="module")

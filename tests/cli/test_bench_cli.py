@@ -26,7 +26,18 @@ def moa_bench(*arguments: str, timeout: float = 60) -> subprocess.CompletedProce
 def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
     done = moa_bench("--help")
     assert done.returncode == 0
-    for name in ("micro", "invariance", "simulate", "network", "cut", "codecs", "timeline", "record"):
+    for name in (
+        "micro",
+        "engine",
+        "quality",
+        "invariance",
+        "simulate",
+        "network",
+        "cut",
+        "codecs",
+        "timeline",
+        "record",
+    ):
         assert f"  {name} " in done.stdout
     script = (
         "import sys; from moa_bench.cli import cli; sys.argv = ['moa-bench', 'micro', '--help'];"
@@ -72,11 +83,36 @@ def test_micro_measures_everything_and_writes_json(tmp_path: Path) -> None:
         "plain streaming", "split, no drafter", "split, chain of 5", "split, tree of 16",
     }  # fmt: skip
     assert all(row["down_a_token"] > 0 for row in result["traffic"])
+    assert sum(result["seconds"].values()) <= time.monotonic() - began
+    assert "### Verification over the bare forward" in done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_engine_measures_every_engine_and_the_start(tmp_path: Path) -> None:
+    written = tmp_path / "engine.json"
+    done = moa_bench("engine", "--quick", "--json", str(written), timeout=580)
+    assert done.returncode == 0, done.stderr
+    assert "llama.cpp is not measured" in done.stderr
+    result = json.loads(written.read_text())
+    engines = {cost["engine"] for cost in result["forwards"]}
+    assert {"torch bf16", "torch float32"} < engines
+    assert any(engine.startswith("kernels, ") for engine in engines)
+    assert all(cost["ms"]["median"] > 0 for cost in result["forwards"])
     assert [row["program"] for row in result["starts"]] == [
         "moa-server serve", "moa-client chat PROMPT", "moa-server --help", "moa-client --help",
     ]  # fmt: skip
-    assert sum(result["seconds"].values()) <= time.monotonic() - began
-    assert "### Verification over the bare forward" in done.stdout
+    assert "| memory limit |" in done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_quality_is_held_against_float32(tmp_path: Path) -> None:
+    written = tmp_path / "quality.json"
+    done = moa_bench("quality", "--quick", "--json", str(written), timeout=580)
+    assert done.returncode == 0, done.stderr
+    float32, int8, bf16 = json.loads(written.read_text())["levels"]
+    assert (float32["level"], float32["divergence"], float32["agreement"]) == ("float32", 0.0, 1.0)
+    assert 0 < int8["divergence"] < 0.05  # a scale in the wrong place costs far more
+    assert 0 < bf16["divergence"] < 0.05
 
 
 @pytest.mark.timeout(300)

@@ -20,9 +20,12 @@ from moa.v1 import moa_pb2_grpc
 from moa_server.cli import OPTIONS, cli, main
 from moa_server.settings import ServerSettings
 from moa_shared.drafter import DrafterConfig, fresh_tensors, load_checkpoint, save_checkpoint
+from moa_shared.models.gguf.header import read_header
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from tests.unit.moa_shared.models.conftest import GgufWriter
 
 ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("proto", "shared", "server", "kernels")]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(ROOTS), "OMP_NUM_THREADS": "1"}
@@ -193,6 +196,51 @@ def test_drafters_that_cannot_be_used(
     code, err = fails(monkeypatch, capsys, "serve", model_folder, "--drafter", path)
     assert code == 65
     assert "corrupt or truncated" in err
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "F32"])
+@pytest.mark.parametrize("level", ["int8", "auto"])
+def test_a_gguf_file_with_weights_that_are_no_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    write_gguf: GgufWriter,
+    kind: str,
+    level: str,
+) -> None:
+    if kind == "F32":
+        path = write_gguf(poison=float("nan"))
+    else:
+        path = write_gguf()
+        entry = read_header(path).tensors["blk.1.ffn_up.weight"]
+        with path.open("r+b") as file:  # the scale of the first block
+            file.seek(entry.offset)
+            file.write(b"\x00\x7e")
+    code, err = fails(monkeypatch, capsys, "serve", path, "--execution", level)
+    assert code == 66
+    last = err.splitlines()[-1]
+    assert last.startswith("Error: The ")
+    assert "blk.1.ffn_up.weight" in last or "model.layers.1.mlp.up_proj.weight" in last
+
+
+def test_a_gguf_file_that_ends_too_early(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], write_gguf: GgufWriter
+) -> None:
+    path = write_gguf()
+    path.write_bytes(path.read_bytes()[:-1000])
+    code, err = fails(monkeypatch, capsys, "serve", path, "--execution", "int8")
+    assert code == 66
+    assert err.startswith("Error: ")
+
+
+def test_kernels_that_this_machine_does_not_have(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model_folder: Path
+) -> None:
+    monkeypatch.setenv("MOA_KERNELS", "sse2")
+    for level in ("int8", "auto"):
+        code, err = fails(monkeypatch, capsys, "serve", model_folder, "--execution", level)
+        assert code == 2
+        assert "MOA_KERNELS=sse2 names no kernels" in err
+        assert "--execution float32 or bf16" in err
 
 
 # ---------------------------------------------------------------- a server from start to end

@@ -306,7 +306,8 @@ async def test_a_full_disk_of_the_server_is_told_as_its_own(
 async def test_two_clients_at_once_fetch_whole_files(source: Source, tmp_path: Path) -> None:
     async with served(source, tmp_path) as link:
         both = await asyncio.gather(
-            fetch(link, here(tmp_path), everything(source), QUIET), fetch(link, tmp_path / "another", everything(source), QUIET)
+            fetch(link, here(tmp_path), everything(source), QUIET),
+            fetch(link, tmp_path / "another", everything(source), QUIET),
         )
     for parts in both:
         [drafter] = parts.drafters.values()

@@ -46,7 +46,7 @@ async def talking(
 async def ask(talk: Talk, turn: list[int], settings: AnswerSettings) -> list[int]:
     """The committed text of an answer."""
     events = [event async for event in talk.ask(turn, settings)]
-    assert isinstance(events[-1], Ended)
+    assert any(isinstance(event, Ended) for event in events)  # on a busy machine news of the link may follow it
     return [token for event in events if isinstance(event, Committed) for token in event.tokens]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from moa_bench.invariance.readings import (
 from moa_bench.invariance.reference import read_alone
 from moa_bench.invariance.texts import PlannedText, plan_texts
 from moa_bench.prompts import PASSAGE, QUESTIONS, read_questions
-from moa_bench.report import checkout_root, machine_line, publish, table
+from moa_bench.report import checkout_root, machine_line, publish, table, to_json, write_text
 from moa_bench.targets import INT8, load_level, on_variant, use_threads, variants_here
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 POSITIONS, QUICK_POSITIONS = 100_000, 300
 THREADS = (2, 3)  # three on two cores: a thread that wakes late is no exception then
 GROUP = 8  # texts that share the batches
-ROWS_A_POSITION = 11  # that are computed besides the single step, wrong branches among them (counted)
+# What a position costs besides the single step, in rows: ten are computed, wrong branches among them; those on slower
+# variants, and hashing, make them 25 (4,119 positions took 42 ms of processor time each: 10.9 a step, 1.2 a row).
+ROWS_A_POSITION = 25
 
 
 @dataclass(slots=True)
@@ -58,19 +60,20 @@ class Subject:
 
 def compare(
     subject: Subject, planned: Sequence[PlannedText], advance: Callable[[int], object] = lambda positions: None
-) -> dict[str, Tally]:
+) -> Iterator[tuple[int, dict[str, Tally]]]:
     """Reads all texts in all ways.
 
     Args:
         advance: told of positions that are done.
 
-    Returns:
-        What was counted, by kind.
+    Yields:
+        After each group how many texts are done, and what was counted so far, by kind.
     """
     tallies: dict[str, Tally] = {}
     for first in range(0, len(planned), GROUP):
-        _compare_group(subject, planned[first : first + GROUP], first, tallies, advance)
-    return tallies
+        group = planned[first : first + GROUP]
+        _compare_group(subject, group, first, tallies, advance)
+        yield first + len(group), tallies
 
 
 def _compare_group(
@@ -147,9 +150,6 @@ def run_invariance(
         names = variants_here()
         subject.others = {name: _load_on(name, files, progress) for name in names if name != variant_name()}
     _say_duration(subject.target, wanted, progress)
-    began = time.monotonic()
-    with progress.task("Positions", wanted) as task:
-        tallies = compare(subject, planned, task.advance)
     result: dict[str, Any] = {
         "suite": "invariance",
         "quick": quick,
@@ -158,12 +158,21 @@ def run_invariance(
         "level": level,
         "execution": execution.details,
         "variants": names,
-        "positions": wanted,
-        "texts": len(planned),
-        "longest": max(text.positions for text in planned),
-        "seconds": round(time.monotonic() - began, 1),
-        "kinds": [{"kind": kind, "counts": counts} for kind, counts in tallies.items()],
     }
+    began = time.monotonic()
+    tallies: dict[str, Tally] = {}
+    with progress.task("Positions", wanted) as task:
+        for count, tallies in compare(subject, planned, task.advance):
+            done = planned[:count]
+            result |= {
+                "positions": sum(text.positions for text in done),
+                "texts": count,
+                "longest": max(text.positions for text in done),
+                "seconds": round(time.monotonic() - began, 1),
+                "kinds": [{"kind": kind, "counts": counts} for kind, counts in tallies.items()],
+            }
+            if json_file is not None and str(json_file) != "-":
+                write_text(json_file, to_json(result))  # an hour's run that is ended leaves what it has found
     publish(f"invariance-{level}", result, render(result), quick=quick, json_file=json_file, page="engine.md")
     if execution.exact and any(counts.different for counts in tallies.values()):
         raise InternalError(f"At {level} a row's bits depend on what is computed with it.")

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -251,9 +251,13 @@ class _Stage:
         return [incident for incident in met if incident is not None]
 
     def _strike_on(self, plan: deque[Planned], over: threading.Event, struck: list[Struck]) -> None:
-        """Strikes until the answer is over or the plan is done."""
-        while plan and not over.wait(plan[0].after_s):
-            planned = plan.popleft()
+        """Strikes until the answer is over or the plan is done; a wait that outlasts an answer goes on in the next."""
+        while plan:
+            planned, began_s = plan.popleft(), time.perf_counter()
+            if over.wait(planned.after_s):
+                waited_s = time.perf_counter() - began_s
+                plan.appendleft(replace(planned, after_s=max(0.0, planned.after_s - waited_s)))
+                return
             at_s = time.perf_counter()
             self._strike(planned)
             struck.append(Struck(planned.kind, at_s, time.perf_counter()))
@@ -271,7 +275,7 @@ class _Stage:
 
 def _since(began_s: float, struck: Sequence[Struck]) -> list[Struck]:
     """The same incidents on an answer's clock, each with the begin of the next one."""
-    nexts = [*(one.at_s for one in struck[1:]), math.inf]
+    nexts = [*(one.at_s for one in struck[1:]), math.inf][: len(struck)]
     return [
         Struck(one.kind, one.at_s - began_s, one.healed_s - began_s, next_s - began_s)
         for one, next_s in zip(struck, nexts, strict=True)

@@ -23,7 +23,6 @@ from moa_bench.drafters import MeasuredDrafter, drafter_file, find_drafter, load
 from moa_bench.facts import gather_facts
 from moa_bench.micro import tables
 from moa_bench.micro.serving import Traffic, measure_first_tokens, measure_traffic
-from moa_bench.micro.starting import measure_starts
 from moa_bench.prompts import chat_tokens, question_of
 from moa_bench.report import checkout_root, publish
 from moa_bench.servers import running_server
@@ -47,7 +46,6 @@ class Effort:
             prompt_tokens: lengths of the prompts whose first token is timed.
         answer_tokens: of each answer that is timed or counted.
         answers: of each kind.
-        starts: of each program.
     """
 
     prefix_tokens: int = 256
@@ -55,7 +53,6 @@ class Effort:
     prompt_tokens: tuple[int, ...] = (50, 500)
     answer_tokens: int = 64
     answers: int = 5
-    starts: int = 3
 
 
 # The client program's modes, with its own defaults where nothing is said.
@@ -66,7 +63,7 @@ SPLIT_WAYS: dict[str, dict[str, Any]] = {
 }
 
 ROUNDS = TalkSettings(drafting="rounds", run_ahead=False)  # what a forward is fed is then the same in each run
-QUICK = Effort(64, 2, (50,), 32, 1, 1)
+QUICK = Effort(64, 2, (50,), 32, 1)
 
 
 @dataclass(slots=True)
@@ -132,8 +129,6 @@ def run_micro(*, model: str, quick: bool, json_file: Path | None, pin: bool, lev
     with on_cores(own_cores), tempfile.TemporaryDirectory(prefix="moa-bench-") as folder:
         drafter = str(drafter_file(bench.drafter, Path(folder)))
         _measure_forwards(bench, level)
-        with bench.section("Start-up"):
-            bench.result["starts"] = measure_starts(model, level, drafter, bench.effort.starts, server_cores, own_cores)
         with (
             asyncio.Runner() as runner,
             running_server(model, level=level, drafter=drafter, cores=server_cores) as server,

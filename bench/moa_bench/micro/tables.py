@@ -17,7 +17,6 @@ def render(result: Mapping[str, Any]) -> str:
         "drafting": _drafting,
         "first_tokens": _first_tokens,
         "traffic": _traffic,
-        "starts": _starts,
     }
     parts = [facts_line(result)]
     parts += [show(result) for key, show in sections.items() if key in result]
@@ -75,8 +74,3 @@ def _traffic(result: Mapping[str, Any]) -> str:
         f"### Bytes at the socket\n\nAnswers of {answer_tokens} tokens. A token: after the first ones of the answer. "
         "In all: connection, prompt and its memory included.\n\n" + table(head, rows)
     )
-
-
-def _starts(result: Mapping[str, Any]) -> str:
-    rows = [[cost.program, cost.until, cost.ms.text(0)] for cost in result["starts"]]
-    return "### Start-up\n\nWith the model fetched and in the disk's cache.\n\n" + table(["program", "until", MS], rows)

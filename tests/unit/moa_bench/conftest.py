@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from moa_kernels import QuantisedMatrix
 from moa_server.target.kernel_target import KernelTarget
+from moa_shared.drafter import ArrayWeights
 from moa_shared.models.network import Network
 
 VOCAB, HIDDEN, INNER, LAYERS, HEAD_DIM = 97, 64, 96, 2, 32
@@ -26,51 +25,36 @@ CONFIG = {
 }
 
 
-class RandomWeights:
+def random_weights() -> ArrayWeights:
     """Large enough that every token's logits depend on every other."""
-
-    def __init__(self) -> None:
-        random = np.random.default_rng(0)
-        shapes: dict[str, tuple[int, ...]] = {
-            "model.embed_tokens.weight": (VOCAB, HIDDEN),
-            "lm_head.weight": (VOCAB, HIDDEN),
-            "model.norm.weight": (HIDDEN,),
+    random = np.random.default_rng(0)
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (VOCAB, HIDDEN),
+        "lm_head.weight": (VOCAB, HIDDEN),
+        "model.norm.weight": (HIDDEN,),
+    }
+    for layer in range(LAYERS):
+        name = f"model.layers.{layer}."
+        shapes |= {
+            f"{name}input_layernorm.weight": (HIDDEN,),
+            f"{name}post_attention_layernorm.weight": (HIDDEN,),
+            f"{name}self_attn.q_proj.weight": (2 * HEAD_DIM, HIDDEN),
+            f"{name}self_attn.k_proj.weight": (HEAD_DIM, HIDDEN),
+            f"{name}self_attn.v_proj.weight": (HEAD_DIM, HIDDEN),
+            f"{name}self_attn.o_proj.weight": (HIDDEN, 2 * HEAD_DIM),
+            f"{name}mlp.gate_proj.weight": (INNER, HIDDEN),
+            f"{name}mlp.up_proj.weight": (INNER, HIDDEN),
+            f"{name}mlp.down_proj.weight": (HIDDEN, INNER),
         }
-        for layer in range(LAYERS):
-            name = f"model.layers.{layer}."
-            shapes |= {
-                f"{name}input_layernorm.weight": (HIDDEN,),
-                f"{name}post_attention_layernorm.weight": (HIDDEN,),
-                f"{name}self_attn.q_proj.weight": (2 * HEAD_DIM, HIDDEN),
-                f"{name}self_attn.k_proj.weight": (HEAD_DIM, HIDDEN),
-                f"{name}self_attn.v_proj.weight": (HEAD_DIM, HIDDEN),
-                f"{name}self_attn.o_proj.weight": (HIDDEN, 2 * HEAD_DIM),
-                f"{name}mlp.gate_proj.weight": (INNER, HIDDEN),
-                f"{name}mlp.up_proj.weight": (INNER, HIDDEN),
-                f"{name}mlp.down_proj.weight": (HIDDEN, INNER),
-            }
-        self.arrays = {
+    return ArrayWeights(
+        {
             name: random.standard_normal(shape, np.float32) * np.float32(shape[-1] ** -0.5 if len(shape) > 1 else 1.0)
             for name, shape in shapes.items()
         }
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.arrays
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self.arrays[name].shape
-
-    def blocks(self, name: str) -> QuantisedMatrix | None:
-        return None
-
-    def array(self, name: str) -> Any:
-        return self.arrays[name]
-
-    def rows(self, name: str, ids: Sequence[int]) -> Any:
-        return self.arrays[name][np.asarray(ids)]
+    )
 
 
 @pytest.fixture
 def make_target() -> Callable[[], KernelTarget]:
     """Makes one on the variant in use."""
-    return lambda: KernelTarget(Network(RandomWeights(), CONFIG), 512)
+    return lambda: KernelTarget(Network(random_weights(), CONFIG), 512)

@@ -56,7 +56,9 @@ def test_the_guide_names_every_line_and_field() -> None:
     lines += [error_line(UnavailableError("why"))]
     told = [json.loads(line) for line in lines]
     names = {str(line["event"]) for line in told} | {name for line in told for name in line}
-    names |= {name for line in told for name in (line.get("figures") or line.get("execution") or {})} | {finish.name.lower() for finish in Finish}
+    names |= {name for line in told for name in (line.get("figures") or line.get("execution") or {})} | {
+        finish.name.lower() for finish in Finish
+    }
     names |= {state.value for state in LinkState}
     missing = names - set(re.findall(r"`([a-z_]+)`", guide)) - {"unfinished", "draining"}
     assert not missing

@@ -44,9 +44,7 @@ class FakeStepper(Stepper):
             raise RuntimeError("no room")
         return CodedRows(chunk, b"coded")
 
-    def code_newest(
-        self, holdings: Holdings, plane: Plane, start: int, codec: Codec, most_rows: int
-    ) -> CodedRows:
+    def code_newest(self, holdings: Holdings, plane: Plane, start: int, codec: Codec, most_rows: int) -> CodedRows:
         self.order.append("rows" if plane is Plane.MEMORY else "states")
         if self.fail_rows:
             raise RuntimeError("no room")

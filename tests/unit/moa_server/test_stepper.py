@@ -144,11 +144,11 @@ def test_rows_are_encoded_when_they_are_asked_for(target: Target) -> None:
 def test_the_newest_rows_are_coded_in_one_chunk(stepper: Stepper) -> None:
     held = holdings(stepper)
     stepper.choose(held, work(0, PROMPT))
-    coded = stepper.code_newest(held, 0, Codec.INT8, most_rows=3)
+    coded = stepper.code_newest(held, Plane.MEMORY, 0, Codec.INT8, most_rows=3)
     assert (coded.chunk.start, coded.chunk.count) == (2, 3)
     assert len(coded.payload) == coded.chunk.nbytes
     stepper.choose(held, work(5, [1]))
-    coded = stepper.code_newest(held, 5, Codec.INT8, most_rows=3)
+    coded = stepper.code_newest(held, Plane.MEMORY, 5, Codec.INT8, most_rows=3)
     assert (coded.chunk.start, coded.chunk.count) == (5, 1)
 
 

@@ -8,8 +8,13 @@ from moa_shared.errors import ConfigError, MismatchError, OverloadedError, error
 from moa_shared.wire import check_identity, check_protocol, error_status, settings_from_proto, settings_to_proto
 
 SERVER = pb.Identity(
-    target_id="smollm2", target_fingerprint=b"t" * 32, tokenizer_hash=b"k" * 32, drafter_fingerprint=b"d" * 32
+    target_id="smollm2",
+    target_fingerprint=b"t" * 32,
+    tokenizer_hash=b"k" * 32,
+    drafter_fingerprint=b"d" * 32,
+    execution=b"e" * 32,
 )
+DRAFTERS = [pb.Drafter(name="small", fingerprint=b"d" * 32), pb.Drafter(name="deep", fingerprint=b"D" * 32)]
 
 
 def test_settings_survive_the_wire() -> None:
@@ -33,11 +38,19 @@ def test_bad_settings_are_refused(message: pb.Sampling, problem: str) -> None:
 
 
 def test_equal_identities_pass_and_a_client_may_have_no_drafter() -> None:
-    check_identity(SERVER, SERVER)
+    check_identity(SERVER, SERVER, DRAFTERS)
     client = pb.Identity()
     client.CopyFrom(SERVER)
     client.drafter_fingerprint = b""
     check_identity(SERVER, client)
+
+
+def test_any_drafter_that_is_served_passes_and_the_first_execution_is_anyones() -> None:
+    client = pb.Identity()
+    client.CopyFrom(SERVER)
+    client.drafter_fingerprint = b"D" * 32
+    client.execution = b""
+    check_identity(SERVER, client, DRAFTERS)
 
 
 @pytest.mark.parametrize(
@@ -45,15 +58,20 @@ def test_equal_identities_pass_and_a_client_may_have_no_drafter() -> None:
     [
         ("target_fingerprint", "The target model does not match: the server has smollm2 .747474.*, the client has"),
         ("tokenizer_hash", "The tokenizer does not match: the server has 6b6b6b6b6b6b, the client has 787878787878"),
-        ("drafter_fingerprint", "The drafter does not match: the server has 646464646464, the client has 787878787878"),
+        ("execution", "The execution .* does not match: the server has 656565656565, the client has 787878787878"),
+        (
+            "drafter_fingerprint",
+            "The drafter does not match: the server has 646464646464, 444444444444, the client has 787878787878",
+        ),
     ],
 )
 def test_a_refusal_says_which_expected_and_got(field: str, message: str) -> None:
     client = pb.Identity()
     client.CopyFrom(SERVER)
     setattr(client, field, b"x" * 32)
-    with pytest.raises(MismatchError, match=message):
-        check_identity(SERVER, client)
+    with pytest.raises(MismatchError, match=message) as caught:
+        check_identity(SERVER, client, DRAFTERS)
+    assert caught.value.hint
 
 
 def test_versions_must_be_equal() -> None:

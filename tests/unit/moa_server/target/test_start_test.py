@@ -7,11 +7,11 @@ import pytest
 from moa_kernels import variant_name
 from moa_server.target import Request, TargetOutput
 from moa_server.target.kernel_target import KernelCache, KernelTarget
-from moa_server.target.start_test import PARENTS, PATH, run_start_test
+from moa_server.target.start_test import PARENTS, PATH, compare_with_float32, run_start_test
 from moa_server.target.target import is_chain
 from moa_shared.errors import ConfigError
 
-from tests.tiny_targets import tiny_kernel_target, tiny_model
+from tests.tiny_targets import ModelWeights, tiny_kernel_target, tiny_model
 
 pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
 
@@ -78,3 +78,39 @@ def test_keys_that_are_moved_wrongly_fail(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(KernelCache, "_move", move_nothing)
     with pytest.raises(ConfigError, match="do not compute a tree"):
         run_start_test(tiny_kernel_target(tiny_model()))
+
+
+# ---------------------------------------------------------------- against float32
+
+
+def test_quantised_layers_and_head_are_close_to_float32() -> None:
+    model = tiny_model("qwen3")
+    network = tiny_kernel_target(model, packed=()).network
+    assert 0 < compare_with_float32(network, ModelWeights(model), model.config.to_dict()) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("model.layers.0.self_attn.k_proj.weight", "layer 0"),
+        ("model.layers.2.mlp.gate_proj.weight", "layer 2"),
+        ("lm_head.weight", "head"),
+    ],
+)
+def test_a_matrix_in_another_layout_is_found(name: str, place: str) -> None:
+    model = tiny_model()
+    network = tiny_kernel_target(model, packed=()).network
+    weights = ModelWeights(model)
+    weights.tensors[name] = np.roll(weights.tensors[name], 16, axis=1)
+    with pytest.raises(ConfigError, match=f"The kernels' {place} is .* away from float32") as caught:
+        compare_with_float32(network, weights, model.config.to_dict())
+    assert "--execution float32" in caught.value.hint
+
+
+def test_what_is_no_number_is_found() -> None:
+    model = tiny_model()
+    network = tiny_kernel_target(model, packed=()).network
+    weights = ModelWeights(model)
+    weights.tensors["lm_head.weight"][:] = np.nan
+    with pytest.raises(ConfigError, match="The kernels' head is nan"):
+        compare_with_float32(network, weights, model.config.to_dict())

@@ -56,7 +56,7 @@ def test_other_matrices_are_packed_in_eight_bits(model_folder: Path, cache: Path
     assert blocks.kind == "q8_0"
     exact = WeightReader(files).array(UP)
     assert np.array_equal(blocks.raw, quantise_q8_0(exact))
-    assert np.abs(blocks.array() - exact).max() <= np.abs(exact).max() / 127
+    assert np.abs(blocks.dequantised() - exact).max() <= np.abs(exact).max() / 127
 
 
 def test_parts_in_bfloat16(files: ModelFiles, tmp_path: Path) -> None:

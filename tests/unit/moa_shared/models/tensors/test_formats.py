@@ -4,6 +4,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from moa_kernels import QuantisedMatrix
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.tensors import formats
 from moa_shared.models.tensors.formats import (
@@ -16,7 +17,6 @@ from moa_shared.models.tensors.formats import (
     Bytes,
     Floats,
     Format,
-    QuantisedMatrix,
     are_finite,
     quantise_q8_0,
     to_bf16,
@@ -66,13 +66,13 @@ def test_a_matrix_in_blocks() -> None:
     weights = some(4, 64)
     matrix = QuantisedMatrix("q4_1", stored_in(Q4_1, weights).reshape(4, 2, 20))
     assert matrix.shape == (4, 64)
-    assert np.array_equal(matrix.array(), to_float32(Q4_1, matrix.raw.reshape(4, 40)))
+    assert np.array_equal(matrix.dequantised(), to_float32(Q4_1, matrix.raw.reshape(4, 40)))
 
 
 def test_the_layout_of_q4_1() -> None:
     halves = np.array([2.0, -1.0], "<f2").view(np.uint8)
     nibbles = np.arange(16, dtype=np.uint8) | (np.arange(16, dtype=np.uint8)[::-1] << 4)
-    [row] = QuantisedMatrix("q4_1", np.concatenate([halves, nibbles])[None, None]).array()
+    [row] = QuantisedMatrix("q4_1", np.concatenate([halves, nibbles])[None, None]).dequantised()
     assert row.tolist() == [2.0 * q - 1.0 for q in [*range(16), *reversed(range(16))]]
 
 

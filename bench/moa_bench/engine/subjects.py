@@ -1,0 +1,148 @@
+"""The engines that are compared: each a process that forwards on command, so that rounds of all can be interleaved."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moa_shared.errors import ConfigError, UnavailableError
+
+from moa_bench.child import child_environment
+from moa_bench.cores import on_cores
+from moa_bench.targets import INT8, variants_here
+
+if TYPE_CHECKING:
+    from moa_shared.models import ModelFiles
+    from moa_shared.progress import Progress
+
+LLAMA_CPP = "llama.cpp"
+# As a machine that has AVX512-VNNI and neither AMX nor bf16 instructions: torch's matrix products obey it.
+WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}
+SCRIPT = Path(__file__).with_name("llama_cpp.mjs")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An engine.
+
+    Args:
+        name: for tables.
+        command: that starts it.
+        environment: what it is told besides ours.
+        trees: whether it takes more than one row at once.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    trees: bool = True
+
+
+def our_subjects(model: str, cpu_flags: Collection[str]) -> list[Subject]:
+    """The kernels on every variant that this CPU runs, and torch on both of its levels."""
+    from moa_kernels.library import VARIANT_VARIABLE
+
+    def ours(name: str, level: str, environment: Mapping[str, str]) -> Subject:
+        worker = ("-P", "-m", "moa_bench.engine.worker", "--model", model, "--level", level)
+        return Subject(name, (sys.executable, *worker), environment)
+
+    subjects = [ours(f"kernels, {name}", INT8, {VARIANT_VARIABLE: name}) for name in variants_here()]
+    subjects.append(ours("torch bf16", "bf16", {}))
+    if "amx_bf16" in cpu_flags:
+        subjects.append(ours("torch bf16 without AMX", "bf16", WITHOUT_AMX))
+    return [*subjects, ours("torch float32", "float32", {})]
+
+
+def llama_subject(folder: Path, files: ModelFiles) -> Subject:
+    """llama.cpp on the same file.
+
+    Raises:
+        ConfigError: it, node or a GGUF file is not there.
+    """
+    node = shutil.which("node")
+    if node is None or not (folder / "node_modules" / "node-llama-cpp").is_dir():
+        missing = "node" if node is None else f"{folder}/node_modules/node-llama-cpp"
+        raise ConfigError(
+            f"llama.cpp cannot be measured: {missing} is not there.",
+            hint=f"Run npm install --prefix {folder} node-llama-cpp, or leave out --llama-cpp.",
+        )
+    if files.weights[0].suffix != ".gguf":
+        raise ConfigError(
+            f"llama.cpp cannot be measured: {files.target_id} is no GGUF file.", hint="Leave out --llama-cpp."
+        )
+    return Subject(LLAMA_CPP, (node, str(SCRIPT), str(folder.resolve()), str(files.weights[0])), trees=False)
+
+
+class Worker:
+    """A subject that runs; made by `running_workers`."""
+
+    def __init__(self, subject: Subject, process: subprocess.Popen[str], log: Path) -> None:
+        self.subject = subject
+        self._process = process
+        self._log = log
+        self.resident_mb = 0.0
+        self.details = str(self._answer()["details"])
+
+    def read(self, tokens: int) -> float:
+        """Milliseconds of reading a prompt into an empty cache."""
+        return self._ask({"read": tokens})
+
+    def forward(self, rows: int) -> float:
+        """Milliseconds of a forward behind that prompt."""
+        return self._ask({"forward": rows})
+
+    def _ask(self, command: Mapping[str, int]) -> float:
+        if self._process.stdin is not None:
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
+        answer = self._answer()
+        self.resident_mb = max(self.resident_mb, answer["resident_mb"] or 0.0)
+        return float(answer["ms"])
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._process.stdout.readline() if self._process.stdout is not None else ""
+        if not line:
+            said = self._log.read_text("utf-8", "replace")[-500:].strip()
+            raise UnavailableError(f"{self.subject.name} has ended: {said}", hint="Start it by hand to see why.")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+@contextmanager
+def running_workers(subjects: Sequence[Subject], cores: set[int] | None, progress: Progress) -> Iterator[list[Worker]]:
+    """All of them, loaded; they end with the block.
+
+    Raises:
+        UnavailableError: one does not start.
+    """
+    with ExitStack() as stack, progress.task("Loading engines", len(subjects)) as task:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
+        workers = []
+        for number, subject in enumerate(subjects):
+            log = folder / f"log-{number}"
+            with on_cores(cores), log.open("w") as errors:
+                process = subprocess.Popen(
+                    subject.command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    env=child_environment() | dict(subject.environment),
+                )
+            stack.callback(_end, process)
+            workers.append(Worker(subject, process, log))
+            task.advance(1)
+        yield workers
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()

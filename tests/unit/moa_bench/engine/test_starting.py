@@ -1,0 +1,27 @@
+"""How long a program takes and how much memory, measured on this Python."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from moa_bench.engine.starting import _run, peak_mb
+from moa_shared.errors import UnavailableError
+
+
+def test_memory_is_that_of_the_program_alone() -> None:
+    ballast = bytearray(400_000_000)
+    ballast[::4096] = b"x" * len(ballast[::4096])
+    run = _run(["timeit", "-n", "1", "-r", "1", "pass"], None)
+    assert run.ms > 0
+    assert run.peak_mb is None or run.peak_mb < 200
+    assert (peak_mb(os.getpid()) or 400) >= 400
+
+
+def test_a_program_that_fails_is_named_with_what_it_said() -> None:
+    with pytest.raises(UnavailableError, match=r"no_such_module ended with status 1: .*No module named no_such_module"):
+        _run(["no_such_module"], None)
+
+
+def test_a_process_that_is_not_there_has_no_memory() -> None:
+    assert peak_mb(2**22 + 1) is None

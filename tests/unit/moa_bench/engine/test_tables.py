@@ -1,0 +1,64 @@
+"""The engine's tables: a row an engine, the limit last, empty cells where nothing was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from moa_bench.engine.limit import StepBytes
+from moa_bench.engine.picture import draw
+from moa_bench.engine.quality import LevelQuality
+from moa_bench.engine.starting import StartCost
+from moa_bench.engine.suite import ForwardCost, MemoryLimit, PromptCost
+from moa_bench.engine.tables import render, render_quality
+from moa_bench.spread import Spread
+
+
+def just(value: float) -> Spread:
+    return Spread.of([value])
+
+
+RESULT: dict[str, Any] = {
+    "machine": {"time": "2026-01-02T03", "cpu": "A CPU", "cores": 2, "packages": {"numpy": "2"}, "commit": "abc"},
+    "pinned": True,
+    "target": "A target",
+    "forwards": [
+        ForwardCost("kernels, avx2", 128, 1, just(10.0), just(1.0)),
+        ForwardCost("kernels, avx2", 128, 8, just(14.0), just(1.4)),
+        ForwardCost("llama.cpp", 128, 1, just(22.0), just(1.0)),
+    ],
+    "prompts": [PromptCost("kernels, avx2", 128, just(1.2))],
+    "memory": {"kernels, avx2": 241.3},
+    "limits": [MemoryLimit(128, 100.0, just(12.0), just(8.0))],
+    "starts": [StartCost("moa-server serve", "it can be called", just(1900.0), just(400.0))],
+}
+
+
+def test_forwards_become_a_table_a_context() -> None:
+    text = render(RESULT)
+    assert "### A forward behind 128 tokens, ms" in text
+    assert "| kernels, avx2 | 10.0 | 14.0 | 1.40 |  |" in text
+    assert "| llama.cpp | 22.0 |  |  |  |" in text
+    assert "| memory limit | 8.0 |  |  |  |" in text
+    assert "| kernels, avx2 | 1.20 | 241 |" in text
+    assert "| llama.cpp | 128 | 22.0 (22.0 to 22.0) | 8.0 (8.0 to 8.0) | 2.75 |" in text
+    assert "| moa-server serve | it can be called | 1900 (1900 to 1900) | 400 (400 to 400) |" in text
+
+
+def test_a_system_that_does_not_tell_memory_is_shown_as_such() -> None:
+    starts = [StartCost("moa-server serve", "it can be called", just(1900.0), None)]
+    assert "| 1900 (1900 to 1900) | unknown |" in render(RESULT | {"starts": starts})
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    assert draw(RESULT, tmp_path / "img" / "speed.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_quality_becomes_a_table() -> None:
+    levels = [LevelQuality("int8", "avx2, 1 threads", 0.0027, 1.6858, 1.001, 0.983)]
+    text = render_quality(RESULT | {"positions": 1938, "answers": 20, "levels": levels})
+    assert "| int8 | avx2, 1 threads | 0.00270 | 1.6858 | +0.10 % | 0.9830 |" in text
+
+
+def test_a_longer_context_reads_more() -> None:
+    assert StepBytes(1000, 10).at(128) == 2280
