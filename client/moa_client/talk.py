@@ -462,10 +462,10 @@ class Talk:
                 self._grade()
         elif kind == "verdict":
             self._on_verdict(frame.verdict, now)
+            if frame.verdict.HasField("memory"):
+                self._on_memory(frame.verdict.memory, now)
         elif kind == "memory":
-            taken = self._memory.on_memory(now, frame.memory, self.conversation.hashes)
-            if taken:
-                self.connection.send(credit=pb.Credit(bytes=taken))
+            self._on_memory(frame.memory, now)
         elif kind == "go_away":
             self._last_error = UnavailableError(
                 f"The server is going away: {frame.go_away.reason or 'it is shutting down'}."
@@ -492,6 +492,11 @@ class Talk:
             self._ask(self.answers.on_finished(progress.finish))
         if self.state is LinkState.BACK and not self._has_provisional:
             self._change(LinkState.GOOD)
+
+    def _on_memory(self, memory: pb.Memory, now: float) -> None:
+        taken = self._memory.on_memory(now, memory, self.conversation.hashes)
+        if taken:
+            self.connection.send(credit=pb.Credit(bytes=taken))
 
     @property
     def _has_provisional(self) -> bool:

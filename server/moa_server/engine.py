@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import structlog
+from moa_shared.answer import Finish
 from moa_shared.codec import Codec
 from moa_shared.errors import InternalError, MoaError
 
@@ -37,10 +38,19 @@ class Coding:
         at_once: before its verdict goes out, 0.1 ms: they leave with it, which spares the client a wait of several ms
             where loop and model share a core.
         after: those that take time.
+        postponed: the rows of this step are left to a later one.
     """
 
     at_once: tuple[NewestRows, ...]
     after: tuple[NewestRows, ...]
+    postponed: bool = False
+
+
+NO_CODING = Coding((), ())
+# A row that leaves with each verdict takes a tenth of a plain step of the default target on one core: coding, and frames
+# that are larger. So where no guess was right for some steps, rows go several at a time.
+PATIENT_STEPS = 4
+ROWS_TOGETHER = 8
 
 
 class Engine:
@@ -143,6 +153,7 @@ class Engine:
         coded: Sequence[CodedRows],
         *,
         rows_follow: bool,
+        postponed: bool,
     ) -> None:
         self._busy = slot.stepping = False
         slot.steps += 1
@@ -151,7 +162,8 @@ class Engine:
                 slot.session.on_prefilled(work)
             else:
                 self._commit(slot, work, judgement, step_ms)
-                if slot.feed is not None and not rows_follow:
+                ended = judgement.finish is not Finish.UNFINISHED
+                if slot.feed is not None and (ended or not (rows_follow or postponed)):
                     slot.feed.rows_ready(slot.session.cached)
                 for newest in coded:
                     self._on_rows(slot, newest, 0.0)
@@ -222,14 +234,16 @@ class Engine:
             return
         step_ms = _ms_since(began)
         if judgement is None:
-            coding = Coding((), ())  # rows of a prompt wait until its first token is out
+            coding = NO_CODING  # rows of a prompt wait until its first token is out
         try:
             coded = [self.stepper.code_newest(slot.holdings, *each) for each in coding.at_once]
         except Exception as error:  # noqa: BLE001 (as above)
             self._post(self._on_failed, slot, error, stepped=True)
             return
-        rows_follow = bool(coding.at_once or coding.after)
-        self._post(self._on_chosen, slot, work, judgement, step_ms, coded, rows_follow=rows_follow)
+        follow = bool(coding.at_once or coding.after)
+        self._post(
+            self._on_chosen, slot, work, judgement, step_ms, coded, rows_follow=follow, postponed=coding.postponed
+        )
         for each in coding.after:
             began = time.perf_counter()
             try:
@@ -249,14 +263,15 @@ def _newest_coding(slot: Slot, work: Work) -> Coding:
     """Which rows of this step are to be coded without being asked for."""
     feed = slot.feed
     if feed is None:
-        return Coding((), ())
-    rows = {
-        plane: (plane, feed.unsent_before(plane, work.cached), feed.codec, feed.most_rows(plane))
-        for plane in feed.planes
-    }
+        return NO_CODING
+    left = [plane for plane in feed.planes if not feed.is_encoded(plane)]
+    fruitless = slot.choice.fruitless_steps if slot.choice is not None else 0
+    if left and fruitless >= PATIENT_STEPS and fruitless % ROWS_TOGETHER:
+        return Coding((), (), postponed=True)
+    after = [plane for plane in feed.planes if feed.is_encoded(plane) and slot.budget.allows_newest]
     return Coding(
-        tuple(each for plane, each in rows.items() if not feed.is_encoded(plane)),
-        tuple(each for plane, each in rows.items() if feed.is_encoded(plane) and slot.budget.allows_newest),
+        tuple((plane, feed.ready(plane), feed.codec, feed.most_rows(plane)) for plane in left),
+        tuple((plane, feed.unsent_before(plane, work.cached), feed.codec, feed.most_rows(plane)) for plane in after),
     )
 
 

@@ -107,6 +107,10 @@ class MemoryFeed:
         fitting = min(CHUNK_BYTES, self._credit_bytes) // row_bytes(self.codec, self._widths[plane])
         return max(1, min(fitting, CHUNK_ROWS) if plane in self._encoded else fitting)
 
+    def ready(self, plane: Plane) -> int:
+        """Rows of all positions before this one are sent, or wait."""
+        return self._outboxes[plane].ready
+
     def unsent_before(self, plane: Plane, stop: int) -> int:
         """Where the run of rows that ends at `stop` and is not sent begins; `stop` if there is none."""
         waiting = self._outboxes[plane].waiting

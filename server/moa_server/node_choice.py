@@ -32,6 +32,7 @@ class NodeChoice:
         self.cost = ForwardCost(node_share)
         self.acceptance = TreeAcceptance()
         self._most_nodes = most_nodes
+        self.fruitless_steps = 0  # since a guess was right, whether it was verified or not
         self._tokens = Smoothed(weight=RECENT)  # of a step, and what it took
         self._ms = Smoothed(weight=RECENT)
 
@@ -51,6 +52,8 @@ class NodeChoice:
         self.cost.add(verified, step_ms)
         if not blind:
             self.acceptance.learn(arrived, taken)
+        right = bool(taken) and arrived.child_with(ROOT, taken[0]) is not None
+        self.fruitless_steps = 0 if right else self.fruitless_steps + 1
         self._tokens.add(len(taken))
         self._ms.add(step_ms)
 

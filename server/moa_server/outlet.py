@@ -1,4 +1,4 @@
-"""What a stream has to write: verdicts and other small frames first, memory behind them as the credit allows.
+"""What a stream has to write: verdicts and other small frames first, memory with or behind them as the credit allows.
 
 State: queued frames, rows that are coded already, the chunk being coded. Invariants: memory never goes before a queued
 verdict; one chunk at most is coded ahead; of beats only the newest is kept, so that nothing queued grows with what
@@ -129,13 +129,39 @@ class Outlet:
 
     def _next(self) -> pb.ServerFrame | None:
         if self._urgent:
-            return self._urgent.popleft()
+            frame = self._urgent.popleft()
+            if frame.WhichOneof("frame") == "verdict":
+                self._attach_rows(frame.verdict)
+            return frame
         if self._beat is not None:
             frame, self._beat = self._beat, None
             return frame
         if self._closing or self._failure is not None:
             return None
         return self._next_memory()
+
+    def _attach_rows(self, verdict: pb.Verdict) -> None:
+        """Rows that are coded already and are the next to go leave with the verdict."""
+        feed = self._feed
+        if feed is None or self._coding is not None:
+            return
+        waiting = next((rows for plane, rows in self._newest.items() if not feed.is_encoded(plane)), None)
+        if waiting is None or verdict.base + len(verdict.tokens) < waiting.chunk.start + waiting.chunk.count:
+            return  # of a verdict behind it in the queue
+        chunk = feed.take(encodes=False)
+        if chunk is None:
+            return
+        del self._newest[waiting.chunk.plane]
+        if waiting.chunk == chunk:
+            verdict.memory.CopyFrom(self._frame(waiting).memory)
+        else:
+            self._begin_coding(chunk)
+
+    def _begin_coding(self, chunk: Chunk) -> asyncio.Future[CodedRows]:
+        future = self._code(chunk)
+        future.add_done_callback(self._on_coded)
+        self._coding = (chunk, future)
+        return future
 
     def _on_coded(self, future: asyncio.Future[CodedRows]) -> None:
         if not future.cancelled():
@@ -153,10 +179,9 @@ class Outlet:
             newest = self._newest.pop(chunk.plane, None)
             if newest is not None and newest.chunk == chunk:
                 return self._frame(newest)
-            future = self._code(chunk)
-            future.add_done_callback(self._on_coded)
-            self._coding = (chunk, future)
-        future = self._coding[1]
+            future = self._begin_coding(chunk)
+        else:
+            future = self._coding[1]
         if not future.done():
             return None
         self._coding = None

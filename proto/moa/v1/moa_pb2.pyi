@@ -334,7 +334,7 @@ class Ack(_message.Message):
     def __init__(self, committed: _Optional[int] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("epoch", "base", "prefix_hash", "tokens", "accepted", "finish", "drafted", "stale_nodes", "step_ms")
+    __slots__ = ("epoch", "base", "prefix_hash", "tokens", "accepted", "finish", "drafted", "stale_nodes", "step_ms", "memory")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     PREFIX_HASH_FIELD_NUMBER: _ClassVar[int]
@@ -344,6 +344,7 @@ class Verdict(_message.Message):
     DRAFTED_FIELD_NUMBER: _ClassVar[int]
     STALE_NODES_FIELD_NUMBER: _ClassVar[int]
     STEP_MS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     base: int
     prefix_hash: int
@@ -353,7 +354,8 @@ class Verdict(_message.Message):
     drafted: int
     stale_nodes: int
     step_ms: float
-    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., finish: _Optional[_Union[Finish, str]] = ..., drafted: _Optional[int] = ..., stale_nodes: _Optional[int] = ..., step_ms: _Optional[float] = ...) -> None: ...
+    memory: Memory
+    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., finish: _Optional[_Union[Finish, str]] = ..., drafted: _Optional[int] = ..., stale_nodes: _Optional[int] = ..., step_ms: _Optional[float] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ...) -> None: ...
 
 class Memory(_message.Message):
     __slots__ = ("start", "count", "codec", "payload", "plane", "prefix_hash")

@@ -16,7 +16,7 @@ def test_everything_goes_until_a_plain_step_was_measured() -> None:
 
 def test_a_plain_step_measured_before_bounds_the_first_rows_too() -> None:
     budget = MemoryBudget(plain_ms=PLAIN_MS)
-    budget.on_encoded(0.3 * PLAIN_MS)
+    budget.on_encoded(0.16 * PLAIN_MS)
     assert not budget.allows_older
     assert budget.allows_newest
 
@@ -24,17 +24,17 @@ def test_a_plain_step_measured_before_bounds_the_first_rows_too() -> None:
 def test_older_rows_give_way_first() -> None:
     budget = MemoryBudget()
     budget.on_step(PLAIN_MS, 1, PLAIN_MS)
-    budget.on_encoded(0.3 * PLAIN_MS)
+    budget.on_encoded(0.16 * PLAIN_MS)
     assert budget.allows_newest
     assert not budget.allows_older
-    budget.on_encoded(0.3 * PLAIN_MS)
+    budget.on_encoded(0.16 * PLAIN_MS)
     assert not budget.allows_newest
 
 
 def test_drafts_that_are_right_pay_for_memory() -> None:
     budget = MemoryBudget()
     budget.on_step(PLAIN_MS, 1, PLAIN_MS)
-    budget.on_encoded(0.3 * PLAIN_MS)
+    budget.on_encoded(0.16 * PLAIN_MS)
     assert not budget.allows_older
     budget.on_step(1.2 * PLAIN_MS, 4, PLAIN_MS)
     assert budget.allows_older
