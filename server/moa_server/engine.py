@@ -47,7 +47,7 @@ class Coding:
 
 
 NO_CODING = Coding((), ())
-# A row that leaves with each verdict takes a tenth of a plain step of the default target on one core: coding, and larger
+# A row that leaves with each verdict takes a tenth of a plain step of the default target on one core: coding, larger
 # frames. So where no guess was right for some steps, rows go several at a time.
 PATIENT_STEPS = 4
 ROWS_TOGETHER = 8
