@@ -7,6 +7,7 @@ Growth. A level i is confirmed with h^i and then saves a plain step, provided th
 there by plain steps: i * step > age + round trip, with age the time since the newest verdict came. Levels n + 1 to D
 cost a draft step each. Draft on if for some D: step * sum of h^i over the levels in time > PRICE * draft_ms * (D - n),
 and a new draft, whose frame the server has to read between its forwards, if it also saves FRAME_PRICE of a step.
+Where plain steps take longer while the device drafts (they share a core), the price is that much higher.
 h is the upper end of what the acceptance may be, so a drafter that failed is tried again when that was long ago; and
 so is one that was slow.
 
@@ -27,6 +28,9 @@ PRICE = 0.2
 # Of a step, that a new draft must save: reading its frame takes the server 2 %, so that a drafter which is never right,
 # and is tried again now and then, costs a user next to nothing.
 FRAME_PRICE = 0.1
+# Plain steps that take so much longer while the device drafts say that both share a core; less is noise.
+FIGHT = 1.2
+LEAST_BUSY = 2  # such steps, before that is believed
 RETRY_STEPS = 20.0  # plain steps without a draft step, after which what is known of its time is too old
 MOST_LEVELS = 64  # of a draft in flight: 3 s of plain steps, twice the longest round trip that an answer survives
 FRAME_BYTES = 32.0  # a Draft frame with its headers (HTTP/2 9, gRPC 5, protobuf 15 or 24), but for its nodes
@@ -44,13 +48,19 @@ class DraftWindow:
     Args:
         bytes_a_token: of drafts that may go up for each token of the text: CHAIN_BYTES or TREE_BYTES.
         run_ahead: whether the server steps with no draft; if not, no draft is too late, and there must always be one.
+        plain_ms: what a plain step takes while nobody drafts, as the server says; 0: not known.
     """
 
-    def __init__(self, bytes_a_token: float = CHAIN_BYTES, *, run_ahead: bool = True) -> None:
+    def __init__(
+        self, bytes_a_token: float = CHAIN_BYTES, *, run_ahead: bool = True, plain_ms: float = 0.0
+    ) -> None:
         self.acceptance = TreeAcceptance()
         self.rtt_ms = Smoothed()
         self.draft_ms = Smoothed()
         self.step_ms = Smoothed()  # of a plain step, as near as verdicts tell
+        self._quiet_ms = Smoothed(plain_ms)  # of plain steps while the device rested
+        self._busy_ms = Smoothed()  # and while it drafted
+        self._is_drafting = self._has_drafted = False  # now; since the newest verdict
         self._bytes_a_token = bytes_a_token
         self._run_ahead = run_ahead
         self._sent_nodes = Smoothed(1.0, weight=1 / 32)  # for each token of the text
@@ -60,7 +70,7 @@ class DraftWindow:
 
     def take_over(self, before: DraftWindow) -> None:
         """Goes on with what another drafter's window has measured of server and link."""
-        self.rtt_ms, self.step_ms = before.rtt_ms, before.step_ms
+        self.rtt_ms, self.step_ms, self._quiet_ms = before.rtt_ms, before.step_ms, before._quiet_ms
 
     # ------------------------------------------------------------ measurements; rtt_ms the shell adds to
 
@@ -85,6 +95,9 @@ class DraftWindow:
         self._verdict_ms = now_ms
         if step_ms > 0 and (not verified or not self.step_ms.samples):
             self.step_ms.add(step_ms)
+        if step_ms > 0 and not verified and not blind:
+            (self._busy_ms if self._is_drafting or self._has_drafted else self._quiet_ms).add(step_ms)
+        self._has_drafted = False
         for _ in tokens:
             self._sent_nodes.add(self._sent / len(tokens))
         if tokens:
@@ -95,6 +108,7 @@ class DraftWindow:
     def on_drafted(self, now_ms: float, took_ms: float | None) -> None:
         """A draft step has ended; `took_ms`: None if its time is like no other step's."""
         self._drafted_ms = now_ms
+        self._is_drafting, self._has_drafted = False, True
         if took_ms is not None:
             self.draft_ms.add(took_ms)
 
@@ -104,8 +118,21 @@ class DraftWindow:
 
     # ------------------------------------------------------------ the rule
 
+    @property
+    def price(self) -> float:
+        """What a millisecond of drafting must save, in milliseconds."""
+        quiet_ms, busy_ms = self._quiet_ms.mean, self._busy_ms.mean
+        if self._busy_ms.samples < LEAST_BUSY or quiet_ms <= 0 or busy_ms < FIGHT * quiet_ms:
+            return PRICE
+        return PRICE + 1 - quiet_ms / busy_ms
+
     def may_grow(self, draft: DraftTree, now_ms: float) -> bool:
         """Whether this draft is worth another level."""
+        grows = self._is_worth(draft, now_ms)
+        self._is_drafting = self._is_drafting or grows
+        return grows
+
+    def _is_worth(self, draft: DraftTree, now_ms: float) -> bool:
         levels = max(draft.depths, default=0)
         if levels >= MOST_LEVELS:
             return False
@@ -115,12 +142,15 @@ class DraftWindow:
         if not levels and now_ms > self._drafted_ms + RETRY_STEPS * step_ms:
             return True
         late_ms = now_ms - self._verdict_ms + self.rtt_ms.mean
+        price = self.price
+        if price > PRICE:
+            step_ms = self._quiet_ms.mean  # what a step would take if nothing were drafted
         gain = 0.0 if levels else -FRAME_PRICE * step_ms
         for more in range(1, MOST_LEVELS - levels + 1):
             level = levels + more
             if not self._run_ahead or level * step_ms > late_ms + more * draft_ms:
                 gain += step_ms * hit**level
-            if gain > PRICE * draft_ms * more:
+            if gain > price * draft_ms * more:
                 return True
         return False
 

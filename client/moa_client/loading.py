@@ -35,6 +35,7 @@ class Device:
         choice: which drafter it is, and why; None where none reads the server's memory.
         shelf: those that may take its place.
         execution: the arithmetic that decides the server's text; None: no server has said it.
+        step_ms: what a plain step of the server took when it started; 0: not known.
         memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
         end_of_text: token ids that end an answer; with `context_tokens`, what ends one that is written alone.
     """
@@ -50,6 +51,7 @@ class Device:
     choice: Choice | None = None
     shelf: DrafterShelf | None = None
     execution: pb.Execution | None = None
+    step_ms: float = 0.0
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of some tokens, for stop strings."""
@@ -95,6 +97,7 @@ def load_device(
         end_of_text(files, tokenizer.eos_token_id),
         served.limits.context_tokens or int(files.config.get("max_position_embeddings") or 1 << 31),
         execution=served.execution if served.HasField("execution") else None,
+        step_ms=served.step_ms,
     )
     if settings.drafter == "lookup":
         return replace(device, drafter=LookupDrafter(settings.length))

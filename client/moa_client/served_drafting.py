@@ -32,6 +32,7 @@ class ServedDrafting:
         desk: where the drafter sits; None without one.
         memory: whose newest row drafting waits for.
         send: queues a frame for the server.
+        plain_ms: of a plain step, as the server says; 0: not known.
     """
 
     def __init__(
@@ -41,8 +42,11 @@ class ServedDrafting:
         desk: DrafterDesk | None,
         memory: DeviceMemory,
         send: Callable[..., Any],
+        plain_ms: float = 0.0,
     ) -> None:
-        self.window = DraftWindow(TREE_BYTES if settings.tree else CHAIN_BYTES, run_ahead=settings.run_ahead)
+        self.window = DraftWindow(
+            TREE_BYTES if settings.tree else CHAIN_BYTES, run_ahead=settings.run_ahead, plain_ms=plain_ms
+        )
         self.streamed = StreamedDrafting(conversation, self.window, announces_nothing=not settings.run_ahead)
         self._rounds = settings.drafting == "rounds"
         self._conversation = conversation

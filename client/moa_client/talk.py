@@ -213,7 +213,7 @@ class Talk:
         self._desk = DrafterDesk(device.drafter, self._inbox.put_nowait) if device.drafter is not None else None
         self._memory = DeviceMemory(device, self._desk, self._codec)
         self._drafting = ServedDrafting(
-            self.settings, self.conversation, self._desk, self._memory, self.connection.send
+            self.settings, self.conversation, self._desk, self._memory, self.connection.send, device.step_ms
         )
 
     async def _refit(self, device: Device) -> None:

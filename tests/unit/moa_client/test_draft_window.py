@@ -89,3 +89,32 @@ def test_frames_that_cannot_keep_the_budget_are_few() -> None:
         window.on_verdict(0.0, NO_DRAFT, [1], step_ms=50.0, verified=0)
     assert not window.may_send(DraftTree.chain([1] * 15), 15)
     assert window.may_send(DraftTree.chain([1] * 16), 16)
+
+
+def fighting(busy_ms: float, *, plain_ms: float = 0.0) -> DraftWindow:
+    """A window whose drafter is right 80 % of the time; plain steps take 10 ms, and `busy_ms` while it drafts."""
+    window = DraftWindow(plain_ms=plain_ms)
+    window.rtt_ms.add(0.5)
+    for number in range(60):
+        window.on_drafted(0.0, 3.0)
+        token = 7 if number % 5 else 8
+        window.on_verdict(0.0, DraftTree.chain([7]), [token], step_ms=busy_ms, verified=0)
+        if not plain_ms:
+            window.on_verdict(0.0, NO_DRAFT, [7], step_ms=10.0, verified=0)
+    return window
+
+
+@pytest.mark.parametrize("plain_ms", [0.0, 10.0])
+def test_drafting_that_slows_the_server_down_costs_what_it_takes_from_it(plain_ms: float) -> None:
+    alone, shared = fighting(10.5, plain_ms=plain_ms), fighting(20.0, plain_ms=plain_ms)
+    assert alone.price == fighting(10.0, plain_ms=plain_ms).price
+    assert shared.price == pytest.approx(alone.price + 0.5, abs=0.05)
+
+
+def test_a_window_without_plain_steps_of_both_kinds_keeps_its_price() -> None:
+    window = DraftWindow()
+    before = window.price
+    for _ in range(20):
+        window.on_drafted(0.0, 3.0)
+        window.on_verdict(0.0, NO_DRAFT, [7], step_ms=50.0, verified=0)
+    assert window.price == before
