@@ -51,9 +51,7 @@ class DraftWindow:
         plain_ms: what a plain step takes while nobody drafts, as the server says; 0: not known.
     """
 
-    def __init__(
-        self, bytes_a_token: float = CHAIN_BYTES, *, run_ahead: bool = True, plain_ms: float = 0.0
-    ) -> None:
+    def __init__(self, bytes_a_token: float = CHAIN_BYTES, *, run_ahead: bool = True, plain_ms: float = 0.0) -> None:
         self.acceptance = TreeAcceptance()
         self.rtt_ms = Smoothed()
         self.draft_ms = Smoothed()

@@ -7,8 +7,8 @@ Invariant: at any acceptance an answer loses to plain streaming at most `share` 
 
 from __future__ import annotations
 
-# Of the 3 % that an answer may lose to plain streaming where no draft is ever right, memory takes one at most; frames that
-# are read and written take the rest.
+# Of the 3 % that an answer may lose to plain streaming where no draft is ever right, memory takes one at most; frames
+# that are read and written take the rest.
 SHARE = 0.005
 GAIN = 1 / 32  # of the time that drafts have saved: all rows raise the acceptance by 0 to 4 % over a few (feed.py)
 LOAN_STEPS = 0.3  # plain steps: one chunk, of the newest rows of the prompt, without which a drafter has no memory
