@@ -47,7 +47,7 @@ def cli() -> None:
 @click.option("--temperature", type=float, help="0 is greedy.  [0]")
 @click.option("--top-k", type=int, help="Keep the k likeliest tokens; 0 keeps all.  [0]")
 @click.option("--top-p", type=float, help="Keep the likeliest tokens up to this probability.  [1]")
-@click.option("--seed", type=int, help="The same seed gives the same text.  [0]")
+@click.option("--seed", type=int, help="The same seed gives the same text, but for bf16 servers.  [0]")
 @click.option("--max-tokens", type=int, help="Of one answer; 0: as the context allows.  [512]")
 @click.option("--stop", multiple=True, help="A string that ends the answer (may be repeated).")
 @click.option("--system", help="System prompt.  [the model's own]")

@@ -59,7 +59,9 @@ def meant_drafters(settings: ClientSettings, served: pb.DescribeResponse) -> lis
         return offered
     if settings.drafter == DEFAULT_DRAFTER:
         return offered[:1]
-    return [each for each in offered if each.name == settings.drafter]
+    if settings.drafter in SHIPPED_DRAFTERS:
+        return [each for each in offered if each.name == settings.drafter]
+    return []  # a path names a file of this device
 
 
 def means_served(settings: ClientSettings) -> bool:

@@ -47,8 +47,8 @@ class Coding:
 
 
 NO_CODING = Coding((), ())
-# A row that leaves with each verdict takes a tenth of a plain step of the default target on one core: coding, and
-# frames that are larger. So where no guess was right for some steps, rows go several at a time.
+# A row that leaves with each verdict takes a tenth of a plain step of the default target on one core: coding, larger
+# frames. So where no guess was right for some steps, rows go several at a time.
 PATIENT_STEPS = 4
 ROWS_TOGETHER = 8
 

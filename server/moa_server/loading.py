@@ -103,7 +103,7 @@ def drafter_paths(spec: str, files: ModelFiles) -> list[tuple[str, Path]]:
     if spec == "none":
         return []
     if spec not in SHIPPED_DRAFTERS:
-        return [(spec, Path(spec))]
+        return [(Path(spec).stem, Path(spec))]
     if spec != DEFAULT_DRAFTER:
         hint = "Train one with moa-train fit, or leave --drafter out."
         return [(spec, require_shipped_drafter(files.fingerprint, files.target_id, spec, hint=hint))]

@@ -105,7 +105,14 @@ def test_events_for_programs(served: Served, nowhere: str, run: Run) -> None:
     answer = alone(served, ASKED, max_tokens=6)
     code, out, _ = run("chat", *options(served, max_tokens=6), "--json", "w10")
     first, *middle, last = events(out)
-    assert (code, first) == (0, {"event": "ready", "target": "tiny", "server": served.address, "online": True})
+    assert (code, first["execution"]) == (0, {"level": "float32", "exact": False})
+    assert first["drafter"]["reason"] == "as wished"  # type: ignore[index]
+    assert (first["event"], first["target"], first["server"], first["online"]) == (
+        "ready",
+        "tiny",
+        served.address,
+        True,
+    )
     assert [token for event in middle for token in event["tokens"]] == answer  # type: ignore[attr-defined]
     assert "".join(str(event["text"]) for event in [*middle, last]) == words(answer)
     assert (last["event"], last["finish"], last["verified"]) == ("ended", "max_tokens", True)

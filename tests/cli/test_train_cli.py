@@ -62,7 +62,17 @@ def test_from_conversations_to_an_evaluated_drafter(tmp_path: Path) -> None:
     assert str(checkpoint) in result.output
     questions = tmp_path / "q.jsonl"
     questions.write_text(json.dumps({"category": "toy", "turns": ["w1 w2 w3"]}) + "\n")
-    arguments = ["evaluate", str(checkpoint), str(questions), *common, "--answer-tokens", "12", "--json"]
+    arguments = [
+        "evaluate",
+        str(checkpoint),
+        str(questions),
+        *common,
+        "--answer-tokens",
+        "12",
+        "--execution",
+        "float32",
+        "--json",
+    ]
     result = runner.invoke(cli, [*arguments, str(tmp_path / "r.json")], catch_exceptions=False)
     assert "chain of 5" in result.output
     assert "1 question;" in result.output
@@ -71,7 +81,7 @@ def test_from_conversations_to_an_evaluated_drafter(tmp_path: Path) -> None:
     for _ in range(2):
         result = runner.invoke(cli, [*arguments, "-", "--card", str(card), "--unguarded"], catch_exceptions=False)
     assert card.read_text().count("depth, chain of 5") == card.read_text().count("## Acceptance") == 1
-    assert " --unguarded`" in card.read_text()  # the card's command gives the card's figures
+    assert " --unguarded --execution float32`" in card.read_text()  # the card's command gives the card's figures
     assert json.loads(result.stdout)["questions"] == 1
     questions.write_text(json.dumps({"turns": ["w1 w2 w3"], "final_answer": "3"}) + "\n")
     result = runner.invoke(cli, [*arguments, "-", "--task-tokens", "12"], catch_exceptions=False)

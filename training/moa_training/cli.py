@@ -199,6 +199,8 @@ def evaluate(
         limits = (
             f"--answer-tokens {answer_tokens} --prompt-tokens {prompt_tokens}{f' --limit {limit}' if limit else ''}"
             f"{' --unguarded' if unguarded else ''}"
+            f"{f' --execution {execution}' if execution != 'int8' else ''}"
+            f"{f' --drafter-weights {drafter_weights}' if drafter_weights != 'int8' else ''}"
         )
         add_acceptance(card, format_table(result), f"moa-train evaluate {checkpoint} QUESTIONS {shape} {limits}")
     if json_file is not None and str(json_file) == "-":
