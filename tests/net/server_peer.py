@@ -214,6 +214,8 @@ class Peer:
             self.go_away = frame.go_away
         elif kind == "verdict":
             self._take(frame.verdict)
+            if frame.verdict.HasField("memory"):
+                self._take_memory(frame.verdict.memory)
         return frame
 
     def _take_memory(self, memory: pb.Memory) -> None:

@@ -430,3 +430,12 @@ async def test_a_full_conversation_can_be_opened_again(channel: grpc.aio.Channel
     peer = Peer(channel)
     opened = await peer.open(tokens=[1] * CONTEXT)
     assert opened.resume_token
+
+
+async def test_a_state_leaves_with_its_verdict(channel: grpc.aio.Channel, target: Target) -> None:
+    peer = Peer(channel)
+    await peer.open(reused_state=True)
+    await peer.ask(PROMPT, GREEDY)
+    verdict = await peer.verdict()
+    memory = verdict.memory
+    assert (memory.plane, memory.start, memory.count) == (pb.PLANE_REUSED_STATE, 0, len(PROMPT))
