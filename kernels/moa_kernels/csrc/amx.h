@@ -1,10 +1,14 @@
-// Products of many rows by AMX: a tile holds 16 rows of activations, or 16 outputs of a group of weights.
+// Products of several rows by AMX: a tile register holds up to 16 rows of activations, or 16 outputs of a group of
+// weights.
 //
 // The integer sums are those of the vector instructions, and so are the float operations on them: the same bits.
 #pragma once
 
-#define AMX_ROWS 16
-#define AMX_LEAST_ROWS 24  // below, VNNI is as fast
+#define AMX_ROWS 16        // the most at once; fewer in multiples of 4
+#define AMX_LEAST_ROWS 9   // below, VNNI is as fast
+#define AMX_LAG 4          // groups between the store of a tile register and the loads of its numbers, which would wait
+#define AMX_RING 8         // groups whose sums are kept: a power of two, at least AMX_LAG + 2
+#define UNPACK_AHEAD 2     // groups, in even numbers: a tile register is not loaded from what was just stored
 
 typedef struct {
     uint8_t palette, start_row, reserved[14];
@@ -12,16 +16,24 @@ typedef struct {
     uint8_t rows[16];
 } tile_config_t;
 
-// Tiles 0 and 1: activations [16 rows][32 inputs]; 2 and 3: weights [8][16 outputs][4 inputs]; 4 and 5: sums [16][16].
-static void begin_amx(void) {
+// Tiles 0 and 1: activations [rows][32 inputs]; 2 and 3: weights [8][16 outputs][4 inputs]; 4 and 5: sums [rows][16].
+static void begin_amx(int rows) {
     tile_config_t config = {.palette = 1};
     for (int i = 0; i < 6; i++) {
-        config.rows[i] = i == 2 || i == 3 ? 8 : AMX_ROWS;
+        config.rows[i] = (uint8_t)(i == 2 || i == 3 ? 8 : rows);
         config.row_bytes[i] = i < 2 ? MOA_GROUP : 64;
     }
     _tile_loadconfig(&config);
 }
 static void end_amx(void) { _tile_release(); }
+
+// One tile of 16 outputs, for a block of rows.
+typedef struct {
+    const uint8_t *weights;  // as packed
+    uint8_t *bytes;          // [groups][512]: nibbles as bytes (Q4_1)
+    const activations_t *activations;
+    int groups, row;         // row: the block's first; block 0 unpacks and prefetches
+} amx_block_t;
 
 // The nibbles of a group as bytes, in the order that the tile instruction takes.
 INLINE void unpack_q4(const uint8_t *weights, uint8_t *bytes) {
@@ -33,51 +45,55 @@ INLINE void unpack_q4(const uint8_t *weights, uint8_t *bytes) {
     }
 }
 
-INLINE void add_amx_group(int kind, const int32_t *dots, const uint8_t *weights, const float *scales, const float *sums,
-                          long groups, vec *outputs) {
-    const uint16_t *halves = (const uint16_t *)(weights + (kind == MOA_Q4_1 ? 256 : 512));
-    vec factors = v_load_half(halves), minima = kind == MOA_Q4_1 ? v_load_half(halves + MOA_LANES) : factors;
-    UNROLL for (int r = 0; r < AMX_ROWS; r++) {
-        vec dot = _mm512_cvtepi32_ps(_mm512_load_si512(dots + MOA_LANES * r));
-        outputs[r] = v_fma(v_mul(dot, v_set(scales[r * groups])), factors, outputs[r]);
-        if (kind == MOA_Q4_1) outputs[r] = v_fma(v_set(sums[r * groups]), minima, outputs[r]);
-    }
+INLINE void prepare_amx_group(int kind, const amx_block_t *b, int g) {
+    const int bytes = kind == MOA_Q4_1 ? Q4_1_TILE_GROUP : Q8_0_TILE_GROUP;
+    const uint8_t *weights = b->weights + (size_t)g * bytes;
+    for (int line = 0; line < bytes; line += 64) __builtin_prefetch(weights + PREFETCH + line);
+    if (kind == MOA_Q4_1) unpack_q4(weights, b->bytes + 512 * g);
 }
 
-#define AMX_LAG 2  // groups between a tile's store and the loads of its numbers, which would otherwise wait for it
-
 // Sums of group g, by tile registers that alternate.
-INLINE void multiply_amx_group(int kind, const int8_t *codes, long stride, const uint8_t *bytes, int32_t *dots, int odd) {
-#define MULTIPLY(activations, weights, sums)                               \
-    _tile_zero(sums);                                                      \
-    _tile_loadd(activations, codes, stride);                               \
-    _tile_loadd(weights, bytes, 64);                                       \
-    if (kind == MOA_Q4_1) _tile_dpbsud(sums, activations, weights);        \
-    else _tile_dpbssd(sums, activations, weights);                         \
+INLINE void multiply_amx_group(int kind, const amx_block_t *b, int g, int odd, int32_t *dots) {
+    const activations_t *a = b->activations;
+    const int8_t *codes = a->codes + ((size_t)g * a->rows + b->row) * MOA_GROUP;
+    const uint8_t *bytes = kind == MOA_Q4_1 ? b->bytes + 512 * g : b->weights + (size_t)g * Q8_0_TILE_GROUP;
+#define MULTIPLY(activations, weights, sums)                        \
+    _tile_zero(sums);                                               \
+    _tile_loadd(activations, codes, MOA_GROUP);                     \
+    _tile_loadd(weights, bytes, 64);                                \
+    if (kind == MOA_Q4_1) _tile_dpbsud(sums, activations, weights); \
+    else _tile_dpbssd(sums, activations, weights);                  \
     _tile_stored(sums, dots, 64)
     if (odd) { MULTIPLY(1, 3, 5); }
     else { MULTIPLY(0, 2, 4); }
 #undef MULTIPLY
 }
 
-// One tile of 16 outputs for 16 rows from `row` on, of which the last may be padding. bytes: the group's weights as
-// bytes, `step` apart.
-INLINE void amx_tile(int kind, int groups, const uint8_t *weights, const uint8_t *bytes, long step,
-                     const activations_t *a, int row, vec *outputs) {
-    const int tile_group = kind == MOA_Q4_1 ? Q4_1_TILE_GROUP : Q8_0_TILE_GROUP;
-    const long stride = (long)groups * MOA_GROUP;
-    const int8_t *codes = a->codes + (size_t)row * stride;
-    const float *scales = a->scales + (size_t)row * groups, *sums = a->sums + (size_t)row * groups;
-    _Alignas(64) int32_t dots[AMX_LAG + 2][AMX_ROWS * MOA_LANES];
-    UNROLL for (int r = 0; r < AMX_ROWS; r++) outputs[r] = v_set(0.f);
-    for (int g = 0; g < groups + AMX_LAG; g += 2) {
-        for (int odd = 0; odd < 2; odd++)
-            if (g + odd < groups)
-                multiply_amx_group(kind, codes + (long)(g + odd) * MOA_GROUP, stride, bytes + (g + odd) * step,
-                                   dots[(g + odd) % (AMX_LAG + 2)], odd);
-        for (int done = g - AMX_LAG; done < g - AMX_LAG + 2; done++)
-            if (done >= 0 && done < groups)
-                add_amx_group(kind, dots[done % (AMX_LAG + 2)], weights + (size_t)done * tile_group, scales + done,
-                              sums + done, groups, outputs);
+INLINE void add_amx_group(int kind, int rows, const amx_block_t *b, int g, const int32_t *dots, vec *outputs) {
+    const int bytes = kind == MOA_Q4_1 ? Q4_1_TILE_GROUP : Q8_0_TILE_GROUP, at = g * b->activations->rows + b->row;
+    const float *scales = b->activations->scales + at, *sums = b->activations->sums + at;
+    const uint16_t *halves = (const uint16_t *)(b->weights + (size_t)g * bytes + (kind == MOA_Q4_1 ? 256 : 512));
+    vec factors = v_load_half(halves), minima = kind == MOA_Q4_1 ? v_load_half(halves + MOA_LANES) : factors;
+    UNROLL for (int r = 0; r < rows; r++) {
+        vec dot = _mm512_cvtepi32_ps(_mm512_load_si512(dots + MOA_LANES * r));
+        outputs[r] = v_fma(v_mul(dot, v_set(scales[r])), factors, outputs[r]);
+        if (kind == MOA_Q4_1) outputs[r] = v_fma(v_set(sums[r]), minima, outputs[r]);
+    }
+}
+
+INLINE void amx_block(int kind, int rows, const amx_block_t *b, vec *outputs) {
+    _Alignas(64) int32_t dots[AMX_RING][AMX_ROWS * MOA_LANES];
+    UNROLL for (int r = 0; r < rows; r++) outputs[r] = v_set(0.f);
+    if (b->row == 0)
+        for (int g = 0; g < UNPACK_AHEAD && g < b->groups; g++) prepare_amx_group(kind, b, g);
+    for (int g = 0; g < b->groups + AMX_LAG; g += 2) {
+        UNROLL for (int odd = 0; odd < 2; odd++) {
+            if (b->row == 0 && g + odd + UNPACK_AHEAD < b->groups) prepare_amx_group(kind, b, g + odd + UNPACK_AHEAD);
+            if (g + odd < b->groups) multiply_amx_group(kind, b, g + odd, odd, dots[(g + odd) % AMX_RING]);
+        }
+        UNROLL for (int odd = 0; odd < 2; odd++) {
+            int done = g + odd - AMX_LAG;
+            if (done >= 0 && done < b->groups) add_amx_group(kind, rows, b, done, dots[done % AMX_RING], outputs);
+        }
     }
 }

@@ -63,22 +63,23 @@ static void quantise_for(const moa_linear_t *linear, const float *x, forward_t *
     if (linear->kind != MOA_FLOAT32) quantise_row(linear->inputs, x, &f->codes, row);
 }
 
+static void norm_for(const moa_linear_t *next, const float *weight, forward_t *f, int row) {
+    int hidden = f->stack->hidden;
+    float *normed = f->narrow + (size_t)row * hidden;
+    norm_row(hidden, f->stack->eps, weight, f->x + (size_t)row * hidden, normed);
+    quantise_for(next, normed, f, row);
+}
+
 static void norm_before_attention(void *context, int row, int worker) {
     (void)worker;
     forward_t *f = context;
-    int hidden = f->stack->hidden;
-    float *normed = f->narrow + (size_t)row * hidden;
-    norm_row(hidden, f->stack->eps, f->layer->attention_norm, f->x + (size_t)row * hidden, normed);
-    quantise_for(&f->layer->qkv, normed, f, row);
+    norm_for(&f->layer->qkv, f->layer->attention_norm, f, row);
 }
 
 static void norm_before_mlp(void *context, int row, int worker) {
     (void)worker;
     forward_t *f = context;
-    int hidden = f->stack->hidden;
-    float *normed = f->narrow + (size_t)row * hidden;
-    norm_row(hidden, f->stack->eps, f->layer->mlp_norm, f->x + (size_t)row * hidden, normed);
-    quantise_for(&f->layer->gate_up, normed, f, row);
+    norm_for(&f->layer->gate_up, f->layer->mlp_norm, f, row);
 }
 
 // Norms, rotates and scales a row's queries; norms, rotates and stores its keys, stores its values.
@@ -239,7 +240,7 @@ int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positio
 // ---------------------------------------------------------------- single operations
 
 int moa_linear(const moa_linear_t *linear, int rows, const float *x, float *y, int threads) {
-    activations_t codes = {NULL, NULL, NULL, NULL};
+    activations_t codes = {0};
     if (linear->kind != MOA_FLOAT32) {
         if (!allocate_activations(&codes, rows, linear->inputs)) {
             free_activations(&codes);

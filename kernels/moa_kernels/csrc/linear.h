@@ -8,13 +8,15 @@
 #define BATCH_ROWS 64          // 36 kB of codes for 576 inputs
 #define PREFETCH 3072        // bytes ahead: about what the memory delivers while it takes to fetch a line
 
-#define ROWS_PADDED 16       // room for codes is a multiple of it: AMX reads 16 rows; what it makes of the padding is dropped
+#define ROWS_OVER 16         // AMX reads whole blocks of rows; what it makes of the rows behind the last is dropped
 
+// Rows of activations in int8, in batches, and within a batch group by group: what a block of rows needs lies together.
 typedef struct {
-    int8_t *codes;    // [rows, inputs]
-    float *scales;    // [rows, groups]
-    float *sums;      // [rows, groups]: sum of the codes, times the scale
-    int32_t *totals;  // [rows, groups]: sum of the codes
+    int rows;         // of a batch, at most BATCH_ROWS
+    int8_t *codes;    // [batches, groups, rows, 32]
+    float *scales;    // [batches, groups, rows]
+    float *sums;      // [batches, groups, rows]: sum of the codes, times the scale
+    int32_t *totals;  // [batches, groups, rows]: sum of the codes
 } activations_t;
 
 static size_t tile_bytes(int kind, int inputs) {
@@ -24,18 +26,28 @@ static size_t tile_bytes(int kind, int inputs) {
 
 // Room for `rows` rows of `inputs` numbers; false where there is none. What is there already is not kept.
 static int allocate_activations(activations_t *a, int rows, int inputs) {
-    size_t padded = ((size_t)rows + ROWS_PADDED - 1) / ROWS_PADDED * ROWS_PADDED, groups = padded * (inputs / MOA_GROUP);
-    *a = (activations_t){allocate(groups * MOA_GROUP), allocate(groups * 4), allocate(groups * 4), allocate(groups * 4)};
-    return a->codes && a->scales && a->sums && a->totals;
+    int batch = rows < BATCH_ROWS ? rows : BATCH_ROWS;
+    size_t padded = ((size_t)rows + BATCH_ROWS - 1) / BATCH_ROWS * batch, count = padded * (inputs / MOA_GROUP) + ROWS_OVER;
+    *a = (activations_t){batch, allocate(count * MOA_GROUP), allocate(count * 4), allocate(count * 4), allocate(count * 4)};
+    if (!a->codes || !a->scales || !a->sums || !a->totals) return 0;
+    memset(a->scales, 0, count * 4);  // subnormal numbers, which are slow, may lie there
+    memset(a->sums, 0, count * 4);
+    return 1;
 }
 static void free_activations(activations_t *a) { free(a->codes), free(a->scales), free(a->sums), free(a->totals); }
+
+static activations_t batch_of(const activations_t *a, int row, int groups) {  // row: a multiple of a->rows
+    size_t at = (size_t)row * groups;
+    return (activations_t){a->rows, a->codes + at * MOA_GROUP, a->scales + at, a->sums + at, a->totals + at};
+}
 
 // Rounds one row to int8, with a scale a group.
 static void quantise_row(int inputs, const float *x, const activations_t *to, int row) {
     int groups = inputs / MOA_GROUP;
+    activations_t batch = batch_of(to, row / to->rows * to->rows, groups);
     for (int g = 0; g < groups; g++, x += MOA_GROUP) {
-        size_t at = (size_t)row * groups + g;
-        int8_t *codes = to->codes + at * MOA_GROUP;
+        int at = g * to->rows + row % to->rows;
+        int8_t *codes = batch.codes + (size_t)at * MOA_GROUP;
         vec a = v_load(x), b = v_load(x + MOA_LANES);
         float largest = v_maximum(v_max(v_abs(a), v_abs(b)));
         if (!(largest > 1e-12f)) largest = 1e-12f;
@@ -43,9 +55,9 @@ static void quantise_row(int inputs, const float *x, const activations_t *to, in
         v_store_int8(codes, v_mul(a, inverse));
         v_store_int8(codes + MOA_LANES, v_mul(b, inverse));
         int total = sum_int8(codes);
-        to->scales[at] = largest / 127.f;
-        to->sums[at] = (float)total * to->scales[at];
-        to->totals[at] = total;
+        batch.scales[at] = largest / 127.f;
+        batch.sums[at] = (float)total * batch.scales[at];
+        batch.totals[at] = total;
     }
 }
 
@@ -75,28 +87,26 @@ INLINE void quantised_tiles(int rows, int tiles, int kind, int groups, const uin
                             int row, vec sums[TILES_MOST][ROWS_MOST], int prefetch) {
     const int bytes = kind == MOA_Q4_1 ? Q4_1_TILE_GROUP : Q8_0_TILE_GROUP;
     const size_t tile_stride = (size_t)groups * bytes;
-    const long stride = (long)groups * MOA_GROUP;
-    const int8_t *codes = a->codes + (size_t)row * stride;
-    const size_t at = (size_t)row * groups;
     UNROLL for (int t = 0; t < tiles; t++)
         UNROLL for (int r = 0; r < rows; r++) sums[t][r] = v_set(0.f);
-    for (int g = 0; g < groups; g++, codes += MOA_GROUP, weights += bytes) {
+    for (int g = 0; g < groups; g++, row += a->rows, weights += bytes) {
+        const int8_t *codes = a->codes + (size_t)row * MOA_GROUP;
         vec dots[TILES_MOST][ROWS_MOST], scales[TILES_MOST], minima[TILES_MOST];
         if (prefetch)
             UNROLL for (int t = 0; t < tiles; t++)
                 for (int line = 0; line < bytes; line += 64)
                     __builtin_prefetch(weights + t * tile_stride + PREFETCH + line);
         if (kind == MOA_Q4_1)
-            dot_q4(rows, tiles, weights, tile_stride, codes, stride, a->totals + at + g, groups, dots);
+            dot_q4(rows, tiles, weights, tile_stride, codes, a->totals + row, dots);
         else
-            dot_q8(rows, tiles, weights, tile_stride, codes, stride, a->totals + at + g, groups, dots);
+            dot_q8(rows, tiles, weights, tile_stride, codes, a->totals + row, dots);
         UNROLL for (int t = 0; t < tiles; t++) {
             const uint16_t *halves = (const uint16_t *)(weights + t * tile_stride + (kind == MOA_Q4_1 ? 256 : 512));
             scales[t] = v_load_half(halves);
             if (kind == MOA_Q4_1) minima[t] = v_load_half(halves + MOA_LANES);
         }
         UNROLL for (int r = 0; r < rows; r++) {
-            vec scale = v_set(a->scales[at + (size_t)r * groups + g]), sum = v_set(a->sums[at + (size_t)r * groups + g]);
+            vec scale = v_set(a->scales[row + r]), sum = v_set(a->sums[row + r]);
             UNROLL for (int t = 0; t < tiles; t++) {
                 sums[t][r] = v_fma(v_mul(dots[t][r], scale), scales[t], sums[t][r]);
                 if (kind == MOA_Q4_1) sums[t][r] = v_fma(sum, minima[t], sums[t][r]);
@@ -154,21 +164,41 @@ INLINE void one_block(const product_t *p, int kind, int rows, int tiles, int row
 #endif
 
 #ifdef MOA_VARIANT_AMX
-static void amx_product(const product_t *p, int output) {
+static int amx_block_rows(int rows) {  // even blocks: 20 rows are twice 12
+    int blocks = (rows + AMX_ROWS - 1) / AMX_ROWS;
+    return ((rows + blocks - 1) / blocks + 3) / 4 * 4;
+}
+
+INLINE void amx_product(const product_t *p, int kind, int block_rows, int output) {
     const moa_linear_t *l = p->linear;
     const int groups = l->inputs / MOA_GROUP;
-    const uint8_t *weights = l->tiles + (size_t)(output / MOA_LANES) * tile_bytes(l->kind, l->inputs);
-    _Alignas(64) uint8_t unpacked[l->kind == MOA_Q4_1 ? groups : 1][512];  // once for all rows
-    if (l->kind == MOA_Q4_1)
-        for (int g = 0; g < groups; g++) unpack_q4(weights + (size_t)g * Q4_1_TILE_GROUP, unpacked[g]);
-    for (int row = 0; row < p->rows; row += AMX_ROWS) {
+    _Alignas(64) uint8_t unpacked[kind == MOA_Q4_1 ? groups : 1][512];  // once for all rows
+    const uint8_t *weights = l->tiles + (size_t)(output / MOA_LANES) * tile_bytes(kind, l->inputs);
+    for (int row = 0; row < p->rows; row += block_rows) {
+        amx_block_t b = {weights, unpacked[0], p->codes, groups, row};
         vec sums[AMX_ROWS];
-        int rows = p->rows - row < AMX_ROWS ? p->rows - row : AMX_ROWS;
-        if (l->kind == MOA_Q4_1) amx_tile(MOA_Q4_1, groups, weights, unpacked[0], 512, p->codes, row, sums);
-        else amx_tile(MOA_Q8_0, groups, weights, weights, Q8_0_TILE_GROUP, p->codes, row, sums);
-        store_rows(rows, sums, l->bias ? l->bias + output : NULL, l->outputs - output,
-                   p->y + (size_t)row * l->outputs + output, l->outputs);
+        int rows = p->rows - row < block_rows ? p->rows - row : block_rows;
+        amx_block(kind, block_rows, &b, sums);
+        UNROLL for (int r = 0; r < block_rows; r++)  // known indices: the sums stay in registers
+            if (r < rows)
+                store_rows(1, sums + r, l->bias ? l->bias + output : NULL, l->outputs - output,
+                           p->y + (size_t)(row + r) * l->outputs + output, l->outputs);
     }
+}
+
+static void amx_tiles(const product_t *p, int first, int stop) {
+    int block_rows = amx_block_rows(p->rows), kind = p->linear->kind;
+    begin_amx(block_rows);
+#define BLOCKS_OF(rows)                                                                                  \
+    case rows:                                                                                           \
+        if (kind == MOA_Q4_1)                                                                            \
+            for (int o = first; o < stop; o += MOA_LANES) amx_product(p, MOA_Q4_1, rows, o);             \
+        else                                                                                             \
+            for (int o = first; o < stop; o += MOA_LANES) amx_product(p, MOA_Q8_0, rows, o);             \
+        break;
+    switch (block_rows) { BLOCKS_OF(4) BLOCKS_OF(8) BLOCKS_OF(12) BLOCKS_OF(16) }
+#undef BLOCKS_OF
+    end_amx();
 }
 #endif
 
@@ -196,9 +226,7 @@ static void product_task(void *context, int task, int worker) {
     if (stop > l->outputs) stop = l->outputs;
 #ifdef MOA_VARIANT_AMX
     if (l->kind != MOA_FLOAT32 && p->rows >= AMX_LEAST_ROWS) {
-        begin_amx();
-        for (; first < stop; first += MOA_LANES) amx_product(p, first);
-        end_amx();
+        amx_tiles(p, first, stop);
         return;
     }
 #endif
@@ -217,8 +245,7 @@ static void product(const moa_linear_t *linear, int rows, const float *x, const 
     int tiles_a_task = threads < 2 ? tiles : (tiles + 4 * threads - 1) / (4 * threads);
     if (tiles_a_task % TILES_MOST) tiles_a_task += TILES_MOST - tiles_a_task % TILES_MOST;
     for (int row = 0; row < rows; row += BATCH_ROWS) {
-        size_t at = (size_t)row * groups;
-        activations_t batch = {codes->codes + at * MOA_GROUP, codes->scales + at, codes->sums + at, codes->totals + at};
+        activations_t batch = batch_of(codes, row, groups);
         product_t p = {linear, rows - row < BATCH_ROWS ? rows - row : BATCH_ROWS, tiles_a_task, &batch,
                        x + (size_t)row * linear->inputs, y + (size_t)row * linear->outputs};
         parallel(threads, product_task, &p, (tiles + tiles_a_task - 1) / tiles_a_task);

@@ -69,10 +69,10 @@ INLINE __m256i dot(__m256i sum, __m256i weights, __m256i inputs) {  // |sum of a
 #endif
 
 // Sums over a group of 32 inputs for one tile of 16 outputs and `rows` rows of activations.
-INLINE void dot_q4(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs, long stride,
-                   const int32_t *totals, long totals_stride, vec sums[TILES_MOST][ROWS_MOST]) {
+INLINE void dot_q4(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs,
+                   const int32_t *totals, vec sums[TILES_MOST][ROWS_MOST]) {
     const __m256i low = _mm256_set1_epi8(15);
-    (void)tiles, (void)tile_stride, (void)totals, (void)totals_stride;
+    (void)tiles, (void)tile_stride, (void)totals;
     for (int half = 0; half < 2; half++) {
         __m256i sum[ROWS_MOST];
         UNROLL for (int r = 0; r < rows; r++) sum[r] = _mm256_setzero_si256();
@@ -80,7 +80,7 @@ INLINE void dot_q4(int rows, int tiles, const uint8_t *weights, size_t tile_stri
             __m256i both = _mm256_loadu_si256((const __m256i *)(weights + 64 * j + 32 * half));
             __m256i first = _mm256_and_si256(both, low), second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
             UNROLL for (int r = 0; r < rows; r++) {
-                const int8_t *eight = inputs + r * stride + 8 * j;
+                const int8_t *eight = inputs + r * MOA_GROUP + 8 * j;
 #ifdef MOA_VARIANT_AVXVNNI
                 sum[r] = dot(dot(sum[r], first, four_inputs(eight)), second, four_inputs(eight + 4));
 #else  // a whole group fits into 16 bits: 16 products of at most 15 * 127 a lane
@@ -98,19 +98,29 @@ INLINE void dot_q4(int rows, int tiles, const uint8_t *weights, size_t tile_stri
     }
 }
 
-// The instructions multiply unsigned by signed: the inputs' signs go over to the weights, which are never -128.
-INLINE void dot_q8(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs, long stride,
-                   const int32_t *totals, long totals_stride, vec sums[TILES_MOST][ROWS_MOST]) {
-    (void)tiles, (void)tile_stride, (void)totals, (void)totals_stride;
+// The instructions multiply unsigned by signed. AVX-VNNI: weights get 128 added, which `totals` (sums of the inputs) take
+// off. AVX2, whose pairs must fit into 16 bits: the inputs' signs go over to the weights, which are never -128.
+INLINE void dot_q8(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs,
+                   const int32_t *totals, vec sums[TILES_MOST][ROWS_MOST]) {
+    (void)tiles, (void)tile_stride, (void)totals;
     for (int half = 0; half < 2; half++) {
         __m256i sum[ROWS_MOST];
+#ifdef MOA_VARIANT_AVXVNNI
+        UNROLL for (int r = 0; r < rows; r++) sum[r] = _mm256_set1_epi32(-128 * totals[r]);
+#else
         UNROLL for (int r = 0; r < rows; r++) sum[r] = _mm256_setzero_si256();
+#endif
         for (int j = 0; j < 8; j++) {
             __m256i w = _mm256_loadu_si256((const __m256i *)(weights + 64 * j + 32 * half));
+#ifdef MOA_VARIANT_AVXVNNI
+            w = _mm256_xor_si256(w, _mm256_set1_epi8((char)128));
+            UNROLL for (int r = 0; r < rows; r++) sum[r] = dot(sum[r], w, four_inputs(inputs + r * MOA_GROUP + 4 * j));
+#else
             UNROLL for (int r = 0; r < rows; r++) {
-                __m256i four = four_inputs(inputs + r * stride + 4 * j);
+                __m256i four = four_inputs(inputs + r * MOA_GROUP + 4 * j);
                 sum[r] = dot(sum[r], _mm256_abs_epi8(four), _mm256_sign_epi8(w, four));
             }
+#endif
         }
         UNROLL for (int r = 0; r < rows; r++) set_half(&sums[0][r], half, _mm256_cvtepi32_ps(sum[r]));
     }

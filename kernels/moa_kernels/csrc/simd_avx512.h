@@ -43,11 +43,11 @@ INLINE int sum_int8(const int8_t *p) {  // of 32
 INLINE __m512i four_inputs(const int8_t *p) { int32_t four; memcpy(&four, p, 4); return _mm512_set1_epi32(four); }
 
 // Sums over a group of 32 inputs for `tiles` tiles of 16 outputs and `rows` rows of activations.
-INLINE void dot_q4(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs, long stride,
-                   const int32_t *totals, long totals_stride, vec sums[TILES_MOST][ROWS_MOST]) {
+INLINE void dot_q4(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs,
+                   const int32_t *totals, vec sums[TILES_MOST][ROWS_MOST]) {
     const __m512i low = _mm512_set1_epi8(15);
     __m512i sum[TILES_MOST][ROWS_MOST];
-    (void)totals, (void)totals_stride;
+    (void)totals;
     UNROLL for (int t = 0; t < tiles; t++)
         UNROLL for (int r = 0; r < rows; r++) sum[t][r] = _mm512_setzero_si512();
     UNROLL for (int j = 0; j < 4; j++) {
@@ -58,11 +58,11 @@ INLINE void dot_q4(int rows, int tiles, const uint8_t *weights, size_t tile_stri
             second[t] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
         }
         UNROLL for (int r = 0; r < rows; r++) {
-            __m512i four = four_inputs(inputs + r * stride + 8 * j);
+            __m512i four = four_inputs(inputs + r * MOA_GROUP + 8 * j);
             UNROLL for (int t = 0; t < tiles; t++) sum[t][r] = _mm512_dpbusd_epi32(sum[t][r], first[t], four);
         }
         UNROLL for (int r = 0; r < rows; r++) {
-            __m512i four = four_inputs(inputs + r * stride + 8 * j + 4);
+            __m512i four = four_inputs(inputs + r * MOA_GROUP + 8 * j + 4);
             UNROLL for (int t = 0; t < tiles; t++) sum[t][r] = _mm512_dpbusd_epi32(sum[t][r], second[t], four);
         }
     }
@@ -71,18 +71,18 @@ INLINE void dot_q4(int rows, int tiles, const uint8_t *weights, size_t tile_stri
 }
 
 // The instruction multiplies unsigned by signed: weights get 128 added, which `totals` (sums of the inputs) take off.
-INLINE void dot_q8(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs, long stride,
-                   const int32_t *totals, long totals_stride, vec sums[TILES_MOST][ROWS_MOST]) {
+INLINE void dot_q8(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs,
+                   const int32_t *totals, vec sums[TILES_MOST][ROWS_MOST]) {
     __m512i sum[TILES_MOST][ROWS_MOST];
     UNROLL for (int t = 0; t < tiles; t++)
-        UNROLL for (int r = 0; r < rows; r++) sum[t][r] = _mm512_set1_epi32(-128 * totals[r * totals_stride]);
+        UNROLL for (int r = 0; r < rows; r++) sum[t][r] = _mm512_set1_epi32(-128 * totals[r]);
     UNROLL for (int j = 0; j < 8; j++) {
         __m512i shifted[TILES_MOST];
         UNROLL for (int t = 0; t < tiles; t++)
             shifted[t] = _mm512_xor_si512(_mm512_loadu_si512(weights + t * tile_stride + 64 * j),
                                           _mm512_set1_epi8((char)128));
         UNROLL for (int r = 0; r < rows; r++) {
-            __m512i four = four_inputs(inputs + r * stride + 4 * j);
+            __m512i four = four_inputs(inputs + r * MOA_GROUP + 4 * j);
             UNROLL for (int t = 0; t < tiles; t++) sum[t][r] = _mm512_dpbusd_epi32(sum[t][r], shifted[t], four);
         }
     }

@@ -82,11 +82,11 @@ INLINE void sums_to_floats(int rows, int32x4_t sum[ROWS_MOST][4], vec *sums) {
 }
 
 // Sums over a group of 32 inputs for one tile of 16 outputs and `rows` rows of activations.
-INLINE void dot_q4(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs, long stride,
-                   const int32_t *totals, long totals_stride, vec sums[TILES_MOST][ROWS_MOST]) {
+INLINE void dot_q4(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs,
+                   const int32_t *totals, vec sums[TILES_MOST][ROWS_MOST]) {
     const uint8x16_t low = vdupq_n_u8(15);
     int32x4_t sum[ROWS_MOST][4];
-    (void)tiles, (void)tile_stride, (void)totals, (void)totals_stride;
+    (void)tiles, (void)tile_stride, (void)totals;
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int i = 0; i < 4; i++) sum[r][i] = vdupq_n_s32(0);
     for (int j = 0; j < 4; j++)
@@ -95,24 +95,24 @@ INLINE void dot_q4(int rows, int tiles, const uint8_t *weights, size_t tile_stri
             int8x16_t first = vreinterpretq_s8_u8(vandq_u8(both, low));
             int8x16_t second = vreinterpretq_s8_u8(vshrq_n_u8(both, 4));
             UNROLL for (int r = 0; r < rows; r++) {
-                const int8_t *eight = inputs + r * stride + 8 * j;
+                const int8_t *eight = inputs + r * MOA_GROUP + 8 * j;
                 sum[r][i] = vdotq_s32(vdotq_s32(sum[r][i], first, four_inputs(eight)), second, four_inputs(eight + 4));
             }
         }
     sums_to_floats(rows, sum, sums[0]);
 }
 
-INLINE void dot_q8(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs, long stride,
-                   const int32_t *totals, long totals_stride, vec sums[TILES_MOST][ROWS_MOST]) {
+INLINE void dot_q8(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs,
+                   const int32_t *totals, vec sums[TILES_MOST][ROWS_MOST]) {
     int32x4_t sum[ROWS_MOST][4];
-    (void)tiles, (void)tile_stride, (void)totals, (void)totals_stride;
+    (void)tiles, (void)tile_stride, (void)totals;
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int i = 0; i < 4; i++) sum[r][i] = vdupq_n_s32(0);
     for (int j = 0; j < 8; j++)
         UNROLL for (int i = 0; i < 4; i++) {
             int8x16_t bytes = vreinterpretq_s8_u8(vld1q_u8(weights + 64 * j + 16 * i));
             UNROLL for (int r = 0; r < rows; r++)
-                sum[r][i] = vdotq_s32(sum[r][i], bytes, four_inputs(inputs + r * stride + 4 * j));
+                sum[r][i] = vdotq_s32(sum[r][i], bytes, four_inputs(inputs + r * MOA_GROUP + 4 * j));
         }
     sums_to_floats(rows, sum, sums[0]);
 }
