@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import click
 from moa_shared.errors import MoaError
+from moa_shared.levels import LEVELS
 
 from moa_bench.padding import Padding
-from moa_bench.targets import LEVELS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -20,12 +20,13 @@ from moa_shared.coupling import Sampling
 from moa_shared.drafter import Checkpoint
 from moa_shared.drafting import draft_chain
 from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.levels import INT8
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.progress import make_progress
 from moa_training.acceptance import Acceptance, DrafterSubject, Shape
 from moa_training.evaluation import find_checkpoint, load_fitting_checkpoint
 from moa_training.questions import AnsweredQuestion, answer_questions, read_questions
-from moa_training.target_reader import INT8, TargetReader, load_reader
+from moa_training.target_reader import TargetReader, load_reader
 
 ANSWER_TOKENS, PROMPT_TOKENS = 96, 512  # of a question: as the tables of docs/drafters.md
 CHAIN = 5

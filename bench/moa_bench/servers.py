@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from moa_shared.levels import INT8
+
 from moa_bench.child import Child, running
 from moa_bench.padding import Padding
-from moa_bench.targets import INT8
 
 
 @contextmanager

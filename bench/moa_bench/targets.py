@@ -8,14 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from moa_shared.errors import ConfigError
+from moa_shared.levels import INT8
 
 if TYPE_CHECKING:
     from moa_server.execution import Execution
     from moa_shared.models import ModelFiles
     from moa_shared.progress import Progress
-
-LEVELS = ("int8", "float32", "bf16")
-INT8 = LEVELS[0]
 
 
 def load_level(files: ModelFiles, level: str, progress: Progress) -> Execution:

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from moa_shared.answer import Finish
 from moa_shared.config import load_settings
 from moa_shared.errors import ConfigError, MoaError
+from moa_shared.levels import BF16
 from moa_shared.template import ChatTemplate
 
 from moa_client.answering import Answering
@@ -39,7 +40,6 @@ HELP = """\
 Dim text was written on this device alone; the server verifies it, and corrects it, as soon as it is there.
 Ctrl-C stops an answer; a second one does not wait for the server. A line that ends with \\ goes on in the next one;
 three double quotes begin and end a block; Alt-Enter makes a new line."""
-BF16 = "bf16"  # the level whose rounding depends on what is verified together
 SETTABLE = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop", "system")
 
 

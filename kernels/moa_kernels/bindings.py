@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 FLOAT32, Q4_1, Q8_0 = 0, 1, 2
+LANES = 16  # outputs of a tile, and keys of a block
 PAGE_ROWS = 64
 NO_MEMORY = -1
 

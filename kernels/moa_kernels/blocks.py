@@ -60,12 +60,14 @@ class QuantisedMatrix:
         """[outputs, inputs] float32."""
         blocks = self.raw
         scales = blocks[..., :2].copy().view(np.float16).astype(np.float32)
+        values = np.empty((*blocks.shape[:-1], GROUP), np.float32)
         if self.kind == Q8_0:
-            values = blocks[..., 2:].view(np.int8).astype(np.float32) * scales
+            np.multiply(scales, blocks[..., 2:].view(np.int8), out=values)
         else:
-            minima = blocks[..., 2:4].copy().view(np.float16).astype(np.float32)
-            codes = np.concatenate((blocks[..., 4:] & 15, blocks[..., 4:] >> 4), axis=-1)
-            values = codes.astype(np.float32) * scales + minima
+            values[..., :16] = blocks[..., 4:] & 15
+            values[..., 16:] = blocks[..., 4:] >> 4
+            values *= scales
+            values += blocks[..., 2:4].copy().view(np.float16).astype(np.float32)
         return values.reshape(self.shape)
 
     def check(self) -> None:

@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from moa_kernels.bindings import PAGE_ROWS, CCache, address, aligned_zeros
+from moa_kernels.bindings import LANES, PAGE_ROWS, CCache, address, aligned_zeros
 from moa_kernels.blocks import Rows
 from moa_kernels.errors import KernelError
 from moa_kernels.library import library
-
-LANES = 16
 
 
 class Cache:
@@ -95,8 +93,7 @@ class Cache:
         Raises:
             KernelError: rows that are not held.
         """
-        if not 0 <= start <= stop <= self.length:
-            raise KernelError(f"Rows {start}..{stop} were asked of a cache of {self.length} rows.")
+        self._check_read(start, stop)
         out = np.empty((stop - start, self.layers, self.kv_heads, 2, self.head_dim), np.float32)
         _loaded().moa_cache_read(ct.byref(self._c()), start, stop - start, address(out))
         return out
@@ -133,6 +130,10 @@ class Cache:
         shape = (len(keys), self.kv_heads, self.head_dim)
         if keys.shape != shape or values.shape != shape or not 0 <= layer < self.layers:
             raise KernelError(f"Keys of the shape {keys.shape} do not fit a cache whose rows are {shape[1:]}.")
+
+    def _check_read(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.length:
+            raise KernelError(f"Rows {start}..{stop} were asked of a cache of {self.length} rows.")
 
     def _check_kept(self, start: int, rows: Sequence[int]) -> None:
         held = self.length - start

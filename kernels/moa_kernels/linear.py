@@ -12,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_kernels import bindings, reference
-from moa_kernels.bindings import CLinear, address, aligned_zeros
+from moa_kernels.bindings import LANES, CLinear, address, aligned_zeros
 from moa_kernels.blocks import GROUP, Q4_1, QuantisedMatrix, Rows, joined, quantised
 from moa_kernels.errors import KernelError
 from moa_kernels.library import library
 from moa_kernels.threads import threads
 
-LANES = 16
 _TILE_GROUP_BYTES = {bindings.Q4_1: 320, bindings.Q8_0: 544}
 
 

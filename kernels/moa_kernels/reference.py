@@ -14,6 +14,7 @@ import numpy as np
 from moa_kernels.blocks import Rows
 from moa_kernels.cache import Cache
 from moa_kernels.errors import KernelError
+from moa_kernels.rotary import rotated
 
 if TYPE_CHECKING:
     from moa_kernels.rotary import Table
@@ -50,8 +51,7 @@ class ReferenceCache(Cache):
         self.rows[layer, slot : slot + len(keys)] = np.stack((keys, values), axis=2)
 
     def read(self, start: int, stop: int) -> Rows:
-        if not 0 <= start <= stop <= self.length:
-            raise KernelError(f"Rows {start}..{stop} were asked of a cache of {self.length} rows.")
+        self._check_read(start, stop)
         out: Rows = self.rows[:, start:stop].swapaxes(0, 1).astype(np.float32)
         return out
 
@@ -125,13 +125,7 @@ def _project(stack: Stack, layer: Layer, x: Rows, cosines: Rows, sines: Rows) ->
         queries = norm(queries, layer.query_norm, shape.eps)
     if layer.key_norm is not None:
         keys = norm(keys, layer.key_norm, shape.eps)
-    return _rotate(queries, cosines, sines), _rotate(keys, cosines, sines), values
-
-
-def _rotate(rows: Rows, cosines: Rows, sines: Rows) -> Rows:
-    first, second = np.split(rows, 2, axis=-1)
-    out: Rows = np.concatenate((first * cosines - second * sines, second * cosines + first * sines), axis=-1)
-    return out
+    return rotated(queries, cosines, sines), rotated(keys, cosines, sines), values
 
 
 def _attend(cache: ReferenceCache, layer: int, segment: Segment, row: int, queries: Rows) -> Rows:

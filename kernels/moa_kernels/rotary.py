@@ -55,9 +55,14 @@ class Rotary:
     def rotate(self, rows: Table, positions: npt.NDArray[np.int32]) -> Table:
         """Rotates [rows, heads, head_dim] by each row's position; pairs are (i, i + head_dim / 2)."""
         cosines, sines = (table[positions][:, None] for table in self.tables(int(positions.max(initial=0)) + 1))
-        first, second = np.split(rows, 2, axis=-1)
-        rotated: Table = np.concatenate((first * cosines - second * sines, second * cosines + first * sines), axis=-1)
-        return rotated
+        return rotated(rows, cosines, sines)
+
+
+def rotated(rows: Table, cosines: Table, sines: Table) -> Table:
+    """[rows, heads, head_dim] turned by angles [rows, 1, head_dim / 2]; pairs are (i, i + head_dim / 2)."""
+    first, second = np.split(rows, 2, axis=-1)
+    turned: Table = np.concatenate((first * cosines - second * sines, second * cosines + first * sines), axis=-1)
+    return turned
 
 
 def _frequencies(head_dim: int, parameters: Mapping[str, Any], max_positions: int) -> tuple[Table, float]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from moa_kernels import reference
-from moa_kernels.bindings import CLayer, CSegment, CStack, address
+from moa_kernels.bindings import LANES, CLayer, CSegment, CStack, address
 from moa_kernels.blocks import Rows
-from moa_kernels.cache import LANES, Cache
+from moa_kernels.cache import Cache
 from moa_kernels.errors import KernelError
 from moa_kernels.library import library
 from moa_kernels.linear import Linear, vector

@@ -14,6 +14,7 @@ import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import ARITHMETIC, KernelError, explain, set_threads, threads, variant_name
 from moa_shared.errors import ConfigError, MoaError
+from moa_shared.levels import BF16, FLOAT32, INT8
 from moa_shared.models import ModelFiles
 from moa_shared.models.digest import canonical_json
 from moa_shared.models.network import Network
@@ -27,7 +28,7 @@ from moa_server.target.start_test import StartTest, compare_with_float32, run_st
 
 log = structlog.get_logger()
 
-AUTO, INT8, FLOAT32, BF16 = "auto", "int8", "float32", "bf16"
+AUTO = "auto"
 NUMPY = "numpy"  # the kernels' variant on a machine that cannot run them
 _TORCH_LEVELS = "Give --execution float32 or bf16, which torch computes."
 _TORCH_HINT = "Install moa with its torch extra: pip install 'moa[server,torch]'."

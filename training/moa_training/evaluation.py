@@ -12,6 +12,7 @@ from moa_kernels import set_threads
 from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import DataError, MismatchError
+from moa_shared.levels import INT8
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.progress import Progress
 from moa_shared.shipped import SHIPPED_DRAFTERS, require_shipped_drafter
@@ -19,7 +20,7 @@ from moa_shared.shipped import SHIPPED_DRAFTERS, require_shipped_drafter
 from moa_training.acceptance import Acceptance, DrafterSubject, LookupSubject, Shape, Subject
 from moa_training.questions import AnsweredQuestion, Question, answer_questions, read_questions, stop_tokens
 from moa_training.standalone import CUTS, StandaloneQuality, standalone_quality
-from moa_training.target_reader import INT8, load_reader
+from moa_training.target_reader import load_reader
 from moa_training.task_accuracy import TaskAccuracy, task_accuracy
 
 LOOKUP, NONE = "lookup", "none"

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from moa_kernels import Segment
+from moa_shared.levels import BF16, FLOAT32, INT8
 from moa_shared.models import ModelFiles
 from moa_shared.models.network import Network
 from moa_shared.models.weights import WeightReader
@@ -22,8 +23,6 @@ from moa_training.generation import Answer, Generator
 from moa_training.teacher import Teacher
 
 Rows = npt.NDArray[np.float32]
-INT8, FLOAT32, BF16 = "int8", "float32", "bf16"
-LEVELS = (INT8, FLOAT32, BF16)
 _DTYPES = {FLOAT32: torch.float32, BF16: torch.bfloat16}
 _CHUNK = 256  # tokens of a text read at once
 _SLOTS = 24  # answers written at the same time
@@ -66,7 +65,7 @@ class TargetReader(Protocol):
 
 
 def load_reader(files: ModelFiles, reused_layers: int, level: str, progress: Progress) -> TargetReader:
-    """The target on a level of LEVELS.
+    """The target on a level of `moa_shared.levels`.
 
     Raises:
         ModelSourceError: weights that cannot be read, or that the level does not compute.

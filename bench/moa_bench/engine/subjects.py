@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moa_shared.errors import ConfigError, UnavailableError
+from moa_shared.levels import INT8
 
 from moa_bench.child import child_environment
 from moa_bench.cores import on_cores
-from moa_bench.targets import INT8, variants_here
+from moa_bench.targets import variants_here
 
 if TYPE_CHECKING:
     from moa_shared.models import ModelFiles

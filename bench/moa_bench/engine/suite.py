@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from moa_shared.levels import INT8
 from moa_shared.progress import Progress, make_progress
 
 from moa_bench.cores import on_cores, split_cores
@@ -23,7 +24,6 @@ from moa_bench.facts import cpu_flags, gather_facts
 from moa_bench.interleave import collect_interleaved
 from moa_bench.report import checkout_root, publish
 from moa_bench.spread import Spread, paired_ratio
-from moa_bench.targets import INT8
 
 if TYPE_CHECKING:
     from moa_shared.models import ModelFiles

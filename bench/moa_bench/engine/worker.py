@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from moa_shared.levels import LEVELS
 
-from moa_bench.targets import LEVELS, load_level
+from moa_bench.targets import load_level
 
 if TYPE_CHECKING:
     from moa_server.target import Target

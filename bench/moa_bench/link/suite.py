@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ConfigError
+from moa_shared.levels import INT8
 from moa_shared.progress import make_progress
 from moa_shared.shipped import DEFAULT_DRAFTER
 
@@ -24,7 +25,6 @@ from moa_bench.link.emulated import Link, find_links
 from moa_bench.padding import Padding
 from moa_bench.report import checkout_root, publish
 from moa_bench.servers import running_server
-from moa_bench.targets import INT8
 
 
 @dataclass(frozen=True, slots=True)

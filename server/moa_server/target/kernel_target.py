@@ -27,7 +27,13 @@ class KernelCache(KVCache):
 
     def __init__(self, pages: Cache) -> None:
         super().__init__()
-        self.pages = pages
+        self._pages = pages
+
+    @property
+    def pages(self) -> Cache:
+        """The pages, told how many of their rows are held."""
+        self._pages.length = self._length
+        return self._pages
 
     @property
     def nbytes(self) -> int:
@@ -38,17 +44,14 @@ class KernelCache(KVCache):
 
     def segment(self, request: Request) -> Segment:
         """This conversation's rows of a forward."""
-        self.pages.length = self._length
         if is_chain(request.parents):
             return Segment.chain(self.pages, len(request.tokens))
         return Segment.tree(self.pages, request.parents or ())
 
     def _move(self, source: Sequence[int], start: int) -> None:
-        self.pages.length = self._length
         self.pages.keep_behind(start, [row - start for row in source])
 
     def _read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
-        self.pages.length = self._length
         return self.pages.read(start, stop)
 
 

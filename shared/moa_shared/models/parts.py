@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 import numpy.typing as npt
 
+from moa_shared.bfloat16 import round_to_bfloat16
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.cache import disk_full, is_disk_full
 from moa_shared.models.files import ModelFiles
-from moa_shared.models.tensors.formats import GROUP, quantise_q8_0, to_bf16
+from moa_shared.models.tensors.formats import GROUP, quantise_q8_0
 from moa_shared.models.tensors.safetensors import write_tensors
 from moa_shared.models.weights import EMBEDDINGS, HEAD, WeightReader
 
@@ -80,7 +81,7 @@ def write_part(reader: WeightReader, names: Sequence[str], path: Path, precision
         if precision == "packed":
             tensors |= _pack(reader, name)
         else:
-            tensors[name] = to_bf16(reader.array(name))
+            tensors[name] = round_to_bfloat16(reader.array(name))
     try:
         write_tensors(path, tensors)
     except OSError as error:
@@ -94,7 +95,7 @@ def _pack(reader: WeightReader, name: str) -> dict[str, npt.NDArray[Any]]:
     if len(shape) != 2:
         return {name: reader.array(name)}
     if shape[1] % GROUP:
-        return {name: to_bf16(reader.array(name))}
+        return {name: round_to_bfloat16(reader.array(name))}
     blocks = reader.blocks(name)
     if blocks is not None:
         return {f"{name}.{blocks.kind}": blocks.raw}

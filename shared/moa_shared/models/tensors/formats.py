@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from moa_kernels import QuantisedMatrix
 
+from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.errors import ModelSourceError
 
 GROUP = 32  # inputs that share a scale in Q4_1 and Q8_0
@@ -58,20 +60,12 @@ def to_float32(stored: Format, raw: Bytes) -> Floats:
     if stored == F16:
         return raw.view("<f2").astype(np.float32)
     if stored == BF16:
-        return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
+        return widen_bfloat16(raw.view("<u2"))
     if stored not in (Q4_1, Q8_0):
         return _by_gguf(stored, raw)
     blocks = _in_blocks(stored, raw)
-    values = np.empty((*blocks.shape[:-1], GROUP), np.float32)
-    scales = _halves(blocks, 0).astype(np.float32)
-    if stored == Q8_0:
-        np.multiply(scales, blocks[..., 2:].view(np.int8), out=values)
-    else:
-        values[..., :16] = blocks[..., 4:] & 15
-        values[..., 16:] = blocks[..., 4:] >> 4
-        values *= scales
-        values += _halves(blocks, 2).astype(np.float32)
-    return values.reshape(*raw.shape[:-1], blocks.shape[-2] * GROUP)
+    values = QuantisedMatrix(stored.name, blocks.reshape(-1, *blocks.shape[-2:])).dequantised()
+    return values.reshape(*raw.shape[:-1], values.shape[-1])
 
 
 def are_finite(stored: Format, raw: Bytes) -> bool:
@@ -113,19 +107,8 @@ def quantise_q8_0(weights: Floats) -> Bytes:
     return raw
 
 
-def to_bf16(values: Floats) -> npt.NDArray[np.uint16]:
-    """Rounded to the nearest bfloat16, ties to even, as its 16 bits; finite numbers only."""
-    bits = np.ascontiguousarray(values).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-
-
 def _in_blocks(stored: Format, raw: Bytes) -> Bytes:
     return raw.reshape(*raw.shape[:-1], raw.shape[-1] // stored.size, stored.size)
-
-
-def _halves(blocks: Bytes, start: int) -> npt.NDArray[np.float16]:
-    """[..., blocks, 1]: the float16 that begins at that byte of each block."""
-    return np.ascontiguousarray(blocks[..., start : start + 2]).view("<f2")
 
 
 def _all_finite(values: npt.NDArray[np.floating[Any]]) -> bool:
