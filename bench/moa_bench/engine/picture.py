@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+TICKS = (10, 20, 50, 100, 200, 500, 1000)  # ms
+
 
 def draw(result: Mapping[str, Any], path: Path) -> Path:
     """Draws into a PNG file, and gives it back."""
@@ -16,7 +18,7 @@ def draw(result: Mapping[str, Any], path: Path) -> Path:
 
     contexts = list(dict.fromkeys(cost.context for cost in result["forwards"]))
     counts = sorted({cost.rows for cost in result["forwards"]})
-    figure, axes = pyplot.subplots(1, len(contexts), figsize=(5.2 * len(contexts), 4.4), sharey=True, squeeze=False)
+    figure, axes = pyplot.subplots(1, len(contexts), figsize=(5.2 * len(contexts), 4.8), sharey=True, squeeze=False, layout="constrained")
     for panel, context in zip(axes[0], contexts, strict=True):
         costs = [cost for cost in result["forwards"] if cost.context == context]
         for number, engine in enumerate(dict.fromkeys(cost.engine for cost in costs)):
@@ -37,9 +39,9 @@ def draw(result: Mapping[str, Any], path: Path) -> Path:
         panel.minorticks_off()
         panel.grid(alpha=0.3)
     axes[0][0].set_ylabel("ms, one core")
-    axes[0][-1].legend(fontsize=8)
+    axes[0][0].set_yticks(TICKS, [str(tick) for tick in TICKS])
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
     figure.suptitle(f"{result['target']} on {result['machine']['cpu']}", fontsize=10)
-    figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
