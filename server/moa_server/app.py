@@ -24,6 +24,7 @@ from moa_server.service import SERVICE, MoaService
 log = structlog.get_logger()
 
 SWITCH_SECONDS = 0.0005  # of threads: the loop answers beside a busy inference thread (measured: ARCHITECTURE.md)
+LAST_WORD_SECONDS = 1.0  # for a GoAway to be written: a few round trips
 SWEEP_SECONDS = 1.0  # how late a detached session may be dropped
 
 
@@ -53,15 +54,27 @@ class RunningServer:
         self._status = status
         self._sweeper = asyncio.create_task(_sweep(host))
 
-    async def stop(self, grace_seconds: float) -> None:
-        """Health to NOT_SERVING, a last word to every answer, then the end within the grace."""
+    async def drain(self, grace_seconds: float) -> None:
+        """Health to NOT_SERVING, nothing new; returns when every answer has ended, after the grace at the latest."""
         await self._status.enter_graceful_shutdown()
         self.host.drain()
-        await self._server.stop(grace_seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_seconds):
+                await self.host.drained()
+
+    async def close(self, seconds: float = LAST_WORD_SECONDS) -> None:
+        """Ends what still answers, and all calls, within `seconds`."""
+        self.host.end_answers()
+        await self._server.stop(seconds)
         self._sweeper.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._sweeper
         await self.host.engine.stop()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Both, one after the other."""
+        await self.drain(grace_seconds)
+        await self.close(min(grace_seconds, LAST_WORD_SECONDS))
 
 
 async def start(host: Host) -> RunningServer:
@@ -104,7 +117,7 @@ async def _sweep(host: Host) -> None:
 
 
 async def serve(host: Host, announce: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT; a second signal does not wait for the grace."""
+    """Serves until SIGTERM or SIGINT; a second signal ends the grace, a third waits for nothing."""
     sys.setswitchinterval(SWITCH_SECONDS)
     loop = asyncio.get_running_loop()
     signals: asyncio.Queue[str] = asyncio.Queue(maxsize=8)
@@ -118,7 +131,8 @@ async def serve(host: Host, announce: Callable[[str], None]) -> None:
         _write_ready(host.settings.ready_file, where)
     name = await signals.get()
     log.info("draining", signal=name, sessions=len(host.registry))
-    await _first_of(running.stop(host.settings.grace_seconds), signals.get())
+    await _first_of(running.drain(host.settings.grace_seconds), signals.get())
+    await _first_of(running.close(), signals.get())
     log.info("stopped")
 
 

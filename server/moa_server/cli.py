@@ -41,7 +41,7 @@ OPTIONS = {  # field: (what stands for its value, what it does)
     "detached_seconds": ("S", "How long a session waits for its client to come back."),
     "open_seconds": ("S", "How long a new stream may take to open."),
     "write_seconds": ("S", "A client that takes nothing in for so long is detached."),
-    "grace_seconds": ("S", "From SIGTERM to the end, at most."),
+    "grace_seconds": ("S", "That running answers may go on after SIGTERM."),
     "log_format": ("auto|json|plain", "Of the log on standard error; auto is plain on a terminal."),
     "log_level": ("debug|info|warning|error", "Events below it are dropped."),
     "cache_dir": ("FOLDER", "Where models live; else MOA_CACHE_DIR."),
@@ -84,8 +84,8 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     """Serve MODEL: 'default', a hub id, a local folder or a .gguf file.
 
     Each option can also be set as MOA_SERVER_<OPTION> in the environment, or in the [server] table of the TOML file
-    that --config or MOA_CONFIG names; flags come first, then the environment, then the file. SIGTERM and Ctrl-C end
-    running answers cleanly.
+    that --config or MOA_CONFIG names; flags come first, then the environment, then the file. SIGTERM and Ctrl-C let
+    running answers end within the grace and take in no new ones; a second one ends the grace.
     """
     run(load_settings(ServerSettings, SECTION, flags, config_file))
 

@@ -34,7 +34,7 @@ class Generation:
         self._verdicts: deque[Verdict] = deque()
         self._poke = asyncio.Event()
         self._failure: MoaError | None = None
-        self._draining = False
+        self._ended = False
 
     async def run(self, request: pb.GenerateRequest) -> None:
         """Generates until the answer ends.
@@ -49,7 +49,7 @@ class Generation:
         slot.listener = self
         session = slot.session
         session.run_ahead = True
-        host.calls.add(self)
+        host.enter(self)
         try:
             session.on_ask(0, session.hashes.at(0), request.tokens, settings, 0)
             finish = Finish.UNFINISHED
@@ -60,14 +60,14 @@ class Generation:
                 finish = verdict.finish
                 session.on_ack(verdict.base + len(verdict.tokens))
         finally:
-            host.calls.discard(self)
+            host.leave(self)
             host.registry.close(slot)
 
     async def _next(self) -> Verdict:
         while not self._verdicts:
             if self._failure is not None:
                 raise self._failure
-            if self._draining:
+            if self._ended:
                 return Verdict(0, 0, 0, (), Finish.DRAINING)
             self._poke.clear()
             await self._poke.wait()
@@ -100,5 +100,8 @@ class Generation:
         """Nobody knows this session's token."""
 
     def drain(self) -> None:
-        self._draining = True
+        """Ends with its answer."""
+
+    def end_answer(self) -> None:
+        self._ended = True
         self._poke.set()

@@ -1,10 +1,12 @@
 """The host: what is served, the limits, the engine and all sessions; every call of the service works on it.
 
-State: the open calls, and whether the server is draining. Invariant: a draining host takes in nothing new.
+State: the open calls, and whether the server is draining. Invariant: a draining host takes in nothing new, and its
+calls are those that still answer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -51,7 +53,10 @@ class Call(Protocol):
     """An open call that must be told when the server goes away."""
 
     def drain(self) -> None:
-        """Ends the answer under way, and then the call."""
+        """Ends the call, or when its running answer has ended, and leaves the host."""
+
+    def end_answer(self) -> None:
+        """Ends the running answer where it is, and then the call."""
 
 
 class Host:
@@ -79,7 +84,8 @@ class Host:
             settings.max_sessions, settings.detached_seconds, self._make_slot, secrets.token_bytes, clock
         )
         self.engine = Engine(stepper, self.registry.close, before)
-        self.calls: set[Call] = set()
+        self._calls: set[Call] = set()
+        self._empty = asyncio.Event()
         self.draining = False
         self._stepper = stepper
         self._limits = SessionLimits(
@@ -105,11 +111,32 @@ class Host:
         if self.draining:
             raise UnavailableError("The server is shutting down.", hint="Connect to another one, or try again later.")
 
+    def enter(self, call: Call) -> None:
+        """A call has begun that is to be told when the server goes away."""
+        self._calls.add(call)
+
+    def leave(self, call: Call) -> None:
+        """It has ended, or was told."""
+        self._calls.discard(call)
+        if self.draining and not self._calls:
+            self._empty.set()
+
     def drain(self) -> None:
-        """Takes in nothing new and ends every answer."""
+        """Takes in nothing new; calls end with the answers that they run."""
         self.draining = True
-        for call in tuple(self.calls):
+        if not self._calls:
+            self._empty.set()
+        for call in tuple(self._calls):
             call.drain()
+
+    async def drained(self) -> None:
+        """Waits until every call was told."""
+        await self._empty.wait()
+
+    def end_answers(self) -> None:
+        """Ends what still answers."""
+        for call in tuple(self._calls):
+            call.end_answer()
 
     def _make_slot(self, token: bytes) -> Slot:
         served = self.served

@@ -39,7 +39,7 @@ class ServerSettings(SettingsBase):
     detached_seconds: float = Field(120.0, ge=0)  # a lift, a tunnel, a change of network
     open_seconds: float = Field(10.0, gt=0)  # from a stream's begin to its Open
     write_seconds: float = Field(30.0, gt=0)  # a client that takes in nothing for so long is detached
-    grace_seconds: float = Field(5.0, ge=0)  # from SIGTERM to the end; verdicts are sent within one step
+    grace_seconds: float = Field(30.0, ge=0)  # from SIGTERM on, for running answers: 600 tokens of the default target
     log_format: Literal["auto", "json", "plain"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     cache_dir: Path | None = None

@@ -61,7 +61,7 @@ class ConverseStream:
             MoaError: why it was ended; the session is freed if the client was at fault.
         """
         refusal: MoaError | None = None
-        self._host.calls.add(self)
+        self._host.enter(self)
         try:
             async with asyncio.TaskGroup() as group:
                 self._reader = group.create_task(self._read(frames))
@@ -71,7 +71,7 @@ class ConverseStream:
             if not isinstance(refusal, UnavailableError):
                 self._free()
         finally:
-            self._host.calls.discard(self)
+            self._host.leave(self)
             self._leave()
         if refusal is not None:
             raise refusal
@@ -194,6 +194,9 @@ class ConverseStream:
                     slot.session.forget_cache(0)
 
     def _on_ask(self, slot: Slot, message: pb.Ask) -> None:
+        if self._host.draining:
+            self._send_away(slot)
+            return
         session = slot.session
         backlog = session.on_ask(
             message.base,
@@ -257,6 +260,8 @@ class ConverseStream:
 
     def on_verdict(self, verdict: Verdict) -> None:
         self._outlet.put(verdict_frame(verdict))
+        if self._host.draining and verdict.finish is not Finish.UNFINISHED and self._slot is not None:
+            self._send_away(self._slot)
 
     def on_rows(self, newest: CodedRows) -> None:
         self._outlet.poke(newest)
@@ -275,12 +280,17 @@ class ConverseStream:
         self._go_away(b"", "the session goes on in another stream")
 
     def drain(self) -> None:
-        """The server goes away: ends the answer, and tells the client how to go on."""
+        """The server goes away: tells the client how to go on, at once or after the running answer."""
         if self._slot is None:
             self._outlet.fail(UnavailableError("The server is shutting down.", hint="Connect to another one."))
-            return
-        self._end_answer(self._slot, Finish.DRAINING)
-        self._go_away(self._slot.token, "the server is shutting down")
+            self._host.leave(self)
+        elif self._slot.session.phase is not Phase.ANSWERING:
+            self._send_away(self._slot)
+
+    def end_answer(self) -> None:
+        """The grace is over."""
+        if self._slot is not None:
+            self._end_answer(self._slot, Finish.DRAINING)
 
     # ------------------------------------------------------------ inside
 
@@ -304,6 +314,10 @@ class ConverseStream:
             session.on_stop()
             held = len(session.tokens)
             self.on_verdict(Verdict(session.pending.epoch, held, session.hashes.at(held), (), finish))
+
+    def _send_away(self, slot: Slot) -> None:
+        self._go_away(slot.token, "the server is shutting down")
+        self._host.leave(self)
 
     def _go_away(self, token: bytes, reason: str) -> None:
         self._outlet.put(pb.ServerFrame(go_away=pb.GoAway(resume_token=token, reason=reason)))

@@ -161,7 +161,7 @@ async def test_health_says_serving(channel: grpc.aio.Channel) -> None:
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_draining_tells_every_client_and_ends(target: Target) -> None:
+async def test_draining_lets_running_answers_end_and_tells_every_client(target: Target) -> None:
     host = make_host(target)
     running = await start(host)
     async with channel_to(running) as channel:
@@ -174,25 +174,52 @@ async def test_draining_tells_every_client_and_ends(target: Target) -> None:
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
         plain = asyncio.create_task(generate(channel, PROMPT, AnswerSettings(ignore_end_of_text=True)))
         await until(lambda: len(host.registry) == 3)
-        stopping = asyncio.create_task(running.stop(grace_seconds=1.0))
-        await answering.done()
+        stopping = asyncio.create_task(running.stop(grace_seconds=30.0))
         await idle.done()
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
-        assert answering.verdicts[-1].finish == pb.FINISH_DRAINING
+        assert answering.go_away is None
+        assert await finish_answer(answering) == [*PROMPT, *plain_text(target, PROMPT, GREEDY)[0]]
+        await answering.done()
         assert idle.verdicts == []
         for peer in (answering, idle):
             assert peer.go_away is not None
             assert "shutting down" in peer.go_away.reason
         assert answering.go_away is not None
         assert answering.go_away.resume_token == token
-        tokens, finish = await plain
-        assert finish is Finish.DRAINING
-        expected, _ = plain_text(target, PROMPT, AnswerSettings(ignore_end_of_text=True))
-        assert tokens == expected[: len(tokens)]
+        expected = plain_text(target, PROMPT, AnswerSettings(ignore_end_of_text=True))
+        assert await plain == expected
         await stopping
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await Peer(channel).open()
         assert isinstance(error_from_rpc(caught.value), UnavailableError)
+
+
+async def test_after_the_grace_an_answer_is_ended_and_its_client_told(target: Target) -> None:
+    host = make_host(target)
+    running = await start(host)
+    async with channel_to(running) as channel:
+        slow = Peer(channel)  # no draft comes, so its answer stands still
+        await slow.open()
+        await slow.ask(PROMPT, GREEDY)
+        await slow.verdict()
+        stopping = asyncio.create_task(running.stop(grace_seconds=0.1))
+        await slow.done()
+        assert slow.verdicts[-1].finish == pb.FINISH_DRAINING
+        assert slow.go_away is not None
+        await stopping
+
+
+async def test_a_new_question_in_a_draining_stream_is_sent_away(target: Target) -> None:
+    async with serving(make_host(target)) as running, channel_to(running) as channel:
+        peer = Peer(channel)
+        await peer.open()
+        await peer.ask(PROMPT, GREEDY)
+        await peer.verdict()
+        running.host.drain()
+        await peer.ask([3, 4], GREEDY)
+        await peer.done()
+        assert peer.go_away is not None
+        assert len(peer.verdicts) == 1
 
 
 async def test_a_draining_server_takes_in_nothing_new(server: RunningServer, channel: grpc.aio.Channel) -> None:
