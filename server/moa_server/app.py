@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 SWITCH_SECONDS = 0.0005  # of threads: the loop answers beside a busy inference thread (measured: ARCHITECTURE.md)
 LAST_WORD_SECONDS = 1.0  # for a GoAway to be written: a few round trips
-SWEEP_SECONDS = 1.0  # how late a detached session may be dropped
+SWEEP_SECONDS = 1.0  # how late a detached session may be dropped, and a hanging forward be noticed
 
 
 def channel_options(frame_bytes: int) -> list[tuple[str, int]]:
@@ -52,7 +52,7 @@ class RunningServer:
         self.port = port
         self._server = server
         self._status = status
-        self._sweeper = asyncio.create_task(_sweep(host))
+        self._sweeper = asyncio.create_task(_sweep(host, status))
 
     async def drain(self, grace_seconds: float) -> None:
         """Health to NOT_SERVING, nothing new; returns when every answer has ended, after the grace at the latest."""
@@ -98,8 +98,7 @@ async def start(host: Host) -> RunningServer:
         ) from None
     host.engine.start()
     await server.start()
-    for name in ("", SERVICE):
-        await status.set(name, health_pb2.HealthCheckResponse.SERVING)
+    await _tell_health(status, healthy=True)
     return RunningServer(host, server, status, port)
 
 
@@ -108,9 +107,18 @@ def host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def _sweep(host: Host) -> None:
+async def _tell_health(status: aio_health.HealthServicer, *, healthy: bool) -> None:
+    serving = health_pb2.HealthCheckResponse.SERVING if healthy else health_pb2.HealthCheckResponse.NOT_SERVING
+    for name in ("", SERVICE):
+        await status.set(name, serving)
+
+
+async def _sweep(host: Host, status: aio_health.HealthServicer) -> None:
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
+        if host.watch():
+            log.error("inference hangs") if host.hangs else log.warning("inference goes on")
+            await _tell_health(status, healthy=not host.hangs)
         dropped = host.registry.expire()
         if dropped:
             log.info("detached sessions dropped", count=dropped)

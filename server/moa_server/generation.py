@@ -26,10 +26,14 @@ class Generation:
     Args:
         host: what is served.
         write: hands one message to gRPC.
+        client: who calls, as far as the address says.
     """
 
-    def __init__(self, host: Host, write: Callable[[pb.GenerateResponse], Awaitable[None]]) -> None:
+    def __init__(
+        self, host: Host, write: Callable[[pb.GenerateResponse], Awaitable[None]], client: str = ""
+    ) -> None:
         self._host = host
+        self._client = client
         self._write = write
         self._verdicts: deque[Verdict] = deque()
         self._poke = asyncio.Event()
@@ -45,13 +49,15 @@ class Generation:
         host = self._host
         host.check_open()
         settings = settings_from_proto(request.sampling)
-        slot = host.registry.admit()
+        slot = host.registry.new()
         slot.listener = self
         session = slot.session
         session.run_ahead = True
+        session.on_ask(0, session.hashes.at(0), request.tokens, settings, 0)
+        host.registry.attach(slot, self._client)
         host.enter(self)
         try:
-            session.on_ask(0, session.hashes.at(0), request.tokens, settings, 0)
+            host.reserve(slot)
             finish = Finish.UNFINISHED
             while finish is Finish.UNFINISHED:
                 host.engine.wake(slot)
@@ -98,6 +104,9 @@ class Generation:
 
     def on_taken_over(self) -> None:
         """Nobody knows this session's token."""
+
+    def on_displaced(self) -> None:
+        """Only idle ones are."""
 
     def drain(self) -> None:
         """Ends with its answer."""

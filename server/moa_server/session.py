@@ -157,6 +157,23 @@ class Session:
         self._finish = Finish.UNFINISHED
         self._resumable = False  # the answer is as the target left it, and a client has just come back
 
+    @property
+    def unread(self) -> int:
+        """Tokens that the KV cache does not hold; 1 in an answer under way."""
+        return len(self.tokens) - self.cached
+
+    @property
+    def reads(self) -> bool:
+        """Whether the next step reads so much of a prompt that it takes longer than any verification."""
+        return self.unread > min(self.limits.draft_nodes, self.limits.prefill_chunk)
+
+    @property
+    def most_tokens(self) -> int:
+        """What the conversation comes to at most with the answer that was asked for last."""
+        room = self.limits.context_tokens
+        longest = self.answer_start + (self._settings.max_tokens or room)
+        return min(room, max(longest, len(self.tokens)))
+
     # ------------------------------------------------------------ what the client says
 
     def on_open(self, tokens: Sequence[int], *, asks: bool = False) -> int:

@@ -264,7 +264,7 @@ async def test_bye_frees_the_session_and_a_broken_stream_keeps_it(
 ) -> None:
     first, second = Peer(channel), Peer(channel)
     await first.open()
-    await second.open()
+    await second.open(tokens=PROMPT)
     await first.bye()
     assert len(server.host.registry) == 1
     second.call.cancel()
