@@ -46,7 +46,6 @@ class Coding:
     postponed: bool = False
     feed: MemoryFeed | None = None
 
-
     def gives_rows(self, feed: MemoryFeed) -> bool:
         """Whether rows for this feed come of it, now or later."""
         return self.feed is feed and bool(self.at_once or self.after or self.postponed)

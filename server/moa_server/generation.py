@@ -29,9 +29,7 @@ class Generation:
         client: who calls, as far as the address says.
     """
 
-    def __init__(
-        self, host: Host, write: Callable[[pb.GenerateResponse], Awaitable[None]], client: str = ""
-    ) -> None:
+    def __init__(self, host: Host, write: Callable[[pb.GenerateResponse], Awaitable[None]], client: str = "") -> None:
         self._host = host
         self._client = client
         self._write = write

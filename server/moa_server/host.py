@@ -1,7 +1,7 @@
 """The host: what is served, the limits, the engine and all sessions; every call of the service works on it.
 
-State: the open calls, and whether the server is draining or its inference hangs. Invariant: a draining host takes in nothing new, and its
-calls are those that still answer.
+State: the open calls, and whether the server is draining or its inference hangs. Invariant: a draining host takes in
+nothing new, and its calls are those that still answer.
 """
 
 from __future__ import annotations

@@ -24,9 +24,7 @@ class InferenceThread:
         clock: seconds, monotonic.
     """
 
-    def __init__(
-        self, before: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, before: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic) -> None:
         self._before = before
         self._clock = clock
         self._urgent: OrderedDict[int, Callable[[], None]] = OrderedDict()

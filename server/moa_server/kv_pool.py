@@ -42,7 +42,7 @@ class KVPool:
         """
         if nbytes > self.budget:
             raise ContextLengthError(
-                f"The answer may take {_mib(nbytes)} of keys and values; this server keeps {_mib(self.budget)} for all.",
+                f"The answer may take {_mib(nbytes)} of keys and values, the server keeps {_mib(self.budget)} for all.",
                 hint="Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes.",
             )
         room = self.budget - self.promised + self._promised.get(slot, 0)

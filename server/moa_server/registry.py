@@ -107,7 +107,9 @@ class SessionRegistry:
         if len(attached) < self._stream_limit:
             return
         held = Counter(slot.client for slot in attached)
-        idle = [slot for slot in attached if slot.is_idle and (slot.client == client or held[slot.client] > held[client])]
+        idle = [
+            slot for slot in attached if slot.is_idle and (slot.client == client or held[slot.client] > held[client])
+        ]
         if not idle:
             raise OverloadedError(f"The server has {self._stream_limit} streams already, which is its limit.")
         slot = _first_of_the_most(idle, held, client)

@@ -84,7 +84,9 @@ class MoaService:
         await _answer("FetchDrafter", run(), context)
 
     async def converse(self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        await _answer("Converse", ConverseStream(self._host, context.write, client_of(context.peer())).run(frames), context)
+        await _answer(
+            "Converse", ConverseStream(self._host, context.write, client_of(context.peer())).run(frames), context
+        )
 
 
 def client_of(peer: str) -> str:

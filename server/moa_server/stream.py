@@ -17,7 +17,7 @@ from moa_shared.codec import Codec
 from moa_shared.errors import MismatchError, MoaError, OverloadedError, ProtocolError, UnavailableError
 from moa_shared.wire import PROTOCOL_VERSION, check_identity, check_protocol, settings_from_proto
 
-from moa_server.feed import Chunk, MemoryFeed, Plane
+from moa_server.feed import Chunk, MemoryFeed
 from moa_server.forward_cost import NODE_SHARE
 from moa_server.frames import parse, verdict_frame
 from moa_server.host import Host

@@ -12,7 +12,15 @@ from moa.v1 import moa_pb2 as pb
 
 from moa_shared.answer import AnswerSettings
 from moa_shared.coupling import Sampling
-from moa_shared.errors import ConfigError, InternalError, MismatchError, MoaError, OverloadedError, UnavailableError, error_from_code
+from moa_shared.errors import (
+    ConfigError,
+    InternalError,
+    MismatchError,
+    MoaError,
+    OverloadedError,
+    UnavailableError,
+    error_from_code,
+)
 
 PROTOCOL_VERSION = 2
 CODE_KEY = "moa-error-code"

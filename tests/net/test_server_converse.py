@@ -398,6 +398,20 @@ async def test_a_resume_brings_what_was_chosen_meanwhile_and_takes_what_was_writ
     assert again.tokens[len(PROMPT) :] == expected
 
 
+async def test_a_take_over_without_memory_is_sent_none(server: RunningServer, channel: grpc.aio.Channel) -> None:
+    first, second = Peer(channel), Peer(channel)
+    opened = await first.open(tokens=PROMPT)
+    await second.open(tokens=PROMPT, memory=False, resume_token=opened.resume_token)
+    await first.done()
+    slot = server.host.registry.find(opened.resume_token)
+    assert slot is not None
+    assert slot.feed is None
+    await second.ask([3], AnswerSettings(max_tokens=1))
+    await second.verdict()
+    await second.bye()
+    assert second.memory == []
+
+
 async def test_a_session_is_taken_over_from_a_stream_that_hangs(channel: grpc.aio.Channel) -> None:
     peer, again = Peer(channel), Peer(channel)
     opened = await peer.open()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Sequence
 
 import grpc.aio
@@ -15,11 +16,22 @@ from moa_server.rows import most_nbytes
 from moa_server.session import Judgement, Work
 from moa_server.stepper import CodedRows, Holdings, Stepper
 from moa_server.target import Target
-from moa_shared.answer import AnswerSettings, Finish
+from moa_shared.answer import AnswerSettings
 from moa_shared.errors import ConfigError, ContextLengthError, InternalError, OverloadedError, UnavailableError
 from moa_shared.wire import error_from_rpc
 
-from tests.net.server_peer import CONTEXT, ROW_WIDTH, VOCAB, Peer, generate, make_host, plain_text, serving, toy_source, until
+from tests.net.server_peer import (
+    CONTEXT,
+    ROW_WIDTH,
+    VOCAB,
+    Peer,
+    generate,
+    make_host,
+    plain_text,
+    serving,
+    toy_source,
+    until,
+)
 
 PROMPT = [5, 17, 33, 2, 64]
 GREEDY = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
@@ -222,6 +234,45 @@ async def test_a_client_that_does_not_read_holds_up_nobody(target: Target) -> No
 
 
 # ---------------------------------------------------------------- health and the end
+
+
+class HangingStepper(Stepper):
+    """Does not come back from a forward before it is let."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self.entered, self.release = threading.Event(), threading.Event()
+
+    def choose(self, holdings: Holdings, work: Work) -> Judgement | None:
+        self.entered.set()
+        assert self.release.wait(60)
+        return super().choose(holdings, work)
+
+
+async def test_a_forward_that_hangs_ends_health_and_beats(target: Target) -> None:
+    stepper = HangingStepper(target)
+    host = make_host(target, stepper=stepper, hang_seconds=0.01)
+    async with serving(host) as running, channel_to(running) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="moa.v1.Moa"))
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        peer = Peer(channel)
+        await peer.open(memory=False)
+        await peer.ask(PROMPT, GREEDY)
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert stepper.entered.is_set()
+        await peer.send(beat=pb.Beat(stamp=1))
+        error = error_from_rpc(await refused(Peer(channel).open(memory=False)))
+        assert "does not answer" in error.message
+        stepper.release.set()
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        await peer.send(beat=pb.Beat(stamp=2))
+        stamps = []
+        while not stamps:
+            frame = await peer.receive()
+            assert frame is not None
+            if frame.WhichOneof("frame") == "beat":
+                stamps.append(frame.beat.stamp)
+        assert stamps == [2]
 
 
 async def test_health_says_serving(channel: grpc.aio.Channel) -> None:
