@@ -74,7 +74,7 @@ def test_a_session_is_found_by_its_token(clock: Clock) -> None:
 
 
 def test_a_new_session_counts_once_it_is_attached(clock: Clock) -> None:
-    bench, registry = make_bench(clock)
+    _, registry = make_bench(clock)
     slot = registry.new()
     assert (len(registry), registry.find(slot.token)) == (0, None)
     registry.attach(slot, "a")
@@ -135,7 +135,7 @@ def test_over_the_limit_of_streams_ones_own_oldest_idle_one_ends(clock: Clock) -
 
 
 def test_who_has_most_streams_gives_one_to_who_has_fewer_and_not_the_other_way_round(clock: Clock) -> None:
-    bench, registry = make_bench(clock, limit=100, stream_limit=3)
+    bench, _ = make_bench(clock, limit=100, stream_limit=3)
     few, *many = bench.admit("few"), bench.admit("many"), bench.admit("many")
     bench.admit("another")
     assert many[0].listener is None

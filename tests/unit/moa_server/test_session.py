@@ -432,12 +432,12 @@ def test_slices_of_a_prompt_read_it_once() -> None:
 
 
 def test_a_long_answer_ends_where_it_should() -> None:
-    for settings, finish in (
+    for wanted, finish in (
         (AnswerSettings(max_tokens=600), Finish.MAX_TOKENS),
         (AnswerSettings(max_tokens=900, stop=("z",)), Finish.STOP),
     ):
         session = Session(SessionLimits(2000, 50), end_of_text=frozenset(), decode=decode_last, run_ahead=True)
-        session.on_ask(0, session.hashes.at(0), [1], settings, 0)
+        session.on_ask(0, session.hashes.at(0), [1], wanted, 0)
         judgement = None
         while session.phase is Phase.ANSWERING:
             work = session.next_work()
