@@ -35,8 +35,9 @@ ANSWER_TOKENS = 12
 KV_BYTES = 32 << 20  # half of what the sessions that are open together ask for
 DETACHED_S = 1.0
 SETTLED_S = 4.0  # after which detached sessions are gone; the server looks every second
+RETRY_S = 0.3
 PATIENCE_S = 60.0
-REFUSALS = 20  # how often a refused session tries again
+REFUSALS = 200  # how often a refused session tries again: there is no queue, so one may be unlucky for long
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,11 @@ def run_soak(*, model: str, quick: bool, json_file: Path | None) -> None:
     sessions, batch = (20, 10) if quick else (SESSIONS, BATCH)
     facts, progress = gather_facts(checkout_root()), make_progress()
     flags = ["--kv-bytes", str(KV_BYTES), "--detached-seconds", f"{DETACHED_S:g}", "--log-level", "error"]
-    with running_server(model, flags=flags) as server, progress.task(f"{sessions} sessions"):
-        soak = asyncio.run(soak_server(server.address, server.process.pid, sessions, batch))
+    try:
+        with running_server(model, flags=flags) as server, progress.task(f"{sessions} sessions"):
+            soak = asyncio.run(soak_server(server.address, server.process.pid, sessions, batch))
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
     result: dict[str, Any] = {"suite": "soak", "quick": quick, "machine": facts, "soak": soak, "growth": soak.growth}
     publish("soak", result, render(soak), quick=quick, json_file=json_file)
     if not quick and soak.growth > MOST_GROWTH:
@@ -122,7 +126,7 @@ async def _until_admitted(address: str, number: int, way: Callable[[User], Await
         try:
             await way(user)
         except Refused:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
         else:
             return attempt
         finally:
