@@ -45,7 +45,7 @@ class Soak:
     """What a run found.
 
     Args:
-        memory: resident MB by how many sessions there had been; 0 where the system does not say.
+        memory: resident MB, without files, by how many sessions there had been; 0 where the system does not say.
         left: sessions by how they were left.
         refused: how often the server had no room at first.
     """
@@ -90,7 +90,7 @@ def render(soak: Soak) -> str:
     ways = ", ".join(f"{count} by {way}" for way, count in soak.left.items())
     rows = [[count, f"{megabytes:.1f}"] for count, megabytes in soak.memory.items()]
     return f"Left: {ways}; {soak.refused} times there was no room at first. Growth: {soak.growth:+.2%}.\n\n" + table(
-        ["sessions so far", "resident, MB"], rows
+        ["sessions so far", "resident without files, MB"], rows
     )
 
 
@@ -115,7 +115,7 @@ async def soak_server(address: str, process: int, sessions: int, batch: int) -> 
                 tasks.append(group.create_task(use(number, way)))
         refused += sum(task.result() for task in tasks)
         await asyncio.sleep(SETTLED_S)
-        memory[start + len(tasks)] = resident_mb(process) or 0.0
+        memory[start + len(tasks)] = resident_mb(process, "RssAnon") or 0.0
     return Soak(memory, left, refused)
 
 

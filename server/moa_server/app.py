@@ -133,7 +133,7 @@ async def serve(host: Host, announce: Callable[[str], None]) -> None:
         loop.add_signal_handler(number, _offer, signals, signal.Signals(number).name)
     running = await start(host)
     where = host_port(host.settings.host, running.port)
-    log.info("serving", target=host.served.identity.target_id, address=where)
+    log.info("serving", target=host.served.identity.target_id, address=where, kv_bytes=host.pool.budget)
     announce(where)
     if host.settings.ready_file is not None:
         _write_ready(host.settings.ready_file, where)
