@@ -286,6 +286,17 @@ def simulate(quick: bool, json_file: Path | None) -> None:
     run_simulation(quick=quick, json_file=json_file)
 
 
+@cli.command()
+@short_option
+@json_option
+@model_option
+def soak(quick: bool, json_file: Path | None, model: str) -> None:
+    """500 sessions opened, used and left in every way: does the server's memory stay what it was after 50?"""
+    from moa_bench.soak import run_soak
+
+    run_soak(model=model, quick=quick, json_file=json_file)
+
+
 def main() -> None:
     """Entry point; one sentence and the catalogue's exit code for every error that we know."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers and links end with us

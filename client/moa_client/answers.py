@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from moa_shared.answer import AnswerSettings, Finish, FinishRule
+from moa_shared.answer import STOP_WINDOW_TOKENS, AnswerSettings, Finish, FinishRule
 from moa_shared.tree import ROOT, DraftTree
 
 from moa_client.conversation import AskMessage, Conversation, Phase
@@ -160,10 +160,13 @@ class Answers:
 
     def write(self, job: Job, tokens: Sequence[int]) -> None:
         """Adds to what was written alone, as far as the answer goes."""
-        before, rule = self.text_before(job), self._end_rule
-        start = self._start_of(job, before)
+        rule, conversation = self._end_rule, self.conversation
+        start = self._start_of(job)
+        decided = conversation.answer_length if job is self.front else 0
+        recent = conversation.tokens[-STOP_WINDOW_TOKENS:][-decided:] if decided else []
+        recent += job.written[-STOP_WINDOW_TOKENS:]
         finishes = FinishRule(job.settings, start, rule.context_tokens, rule.end_of_text, rule.decode)
-        taken, finish = finishes.cut([*before[start:], *job.written], tokens)
+        taken, finish = finishes.cut(recent, tokens, decided + len(job.written) - len(recent))
         job.written += taken
         if taken:
             self._tell(job, Provisional(tuple(taken)))
@@ -186,8 +189,7 @@ class Answers:
             self.forget_current()  # nothing was answered
             self.events.append(Ended(Finish.CANCELLED))
             return
-        before = self.text_before(job)
-        length = len(before) - self._start_of(job, before) + len(job.written)
+        length = len(job.written) + (self.conversation.answer_length if self.current_is_front else 0)
         job.settings = replace(job.settings, max_tokens=max(1, length))  # where the server's answer will end
         if self.current_is_front:
             self.conversation.settings = job.settings
@@ -196,9 +198,11 @@ class Answers:
 
     # ------------------------------------------------------------ inside
 
-    def _start_of(self, job: Job, before: Sequence[int]) -> int:
+    def _start_of(self, job: Job) -> int:
         """Where a job's answer begins."""
-        return self.conversation.answer_start if job is self.front else len(before)
+        if job is self.front:
+            return self.conversation.answer_start
+        return self._jobs.length_before(job, len(self.conversation.tokens))
 
     def _correct(self, job: Job) -> None:
         """What is still provisional of an answer does not hold."""

@@ -10,6 +10,7 @@ import random
 AT_ONCE_SECONDS = 0.05  # most, before the first attempt: what broke a stream is often over
 FIRST_SECONDS = 0.2
 MOST_SECONDS = 3.0
+SPREAD = 0.5  # of the wait that a server asked for
 
 
 class Backoff:
@@ -22,9 +23,18 @@ class Backoff:
     def __init__(self, random_source: random.Random | None = None) -> None:
         self._random = random_source or random.Random()
         self._attempts = 0
+        self._least_seconds = 0.0  # of the next wait
+
+    def not_before(self, seconds: float) -> None:
+        """The server wants the next attempt no earlier than that; clients it told the same come one by one."""
+        self._least_seconds = seconds * self._random.uniform(1.0, 1.0 + SPREAD)
 
     def next_seconds(self) -> float:
         """The wait before the next attempt."""
+        least, self._least_seconds = self._least_seconds, 0.0
+        return max(least, self._next_by_itself())
+
+    def _next_by_itself(self) -> float:
         attempts, self._attempts = self._attempts, min(self._attempts + 1, 16)
         if attempts == 0:
             return self._random.uniform(0.0, AT_ONCE_SECONDS)

@@ -58,7 +58,7 @@ def cli() -> None:
 @click.option("--threads", type=int, help="Of the drafter; 0: two of four cores or more, else one.  [0]")
 @click.option("--cores", metavar="LIST", help="That the program keeps to, such as 0,2-3.  [any]")
 @click.option("--connect-seconds", type=float, help="How long to wait for the server.  [5]")
-@click.option("--silence-seconds", type=float, help="The longest silence during an answer.  [60]")
+@click.option("--silence-seconds", type=float, help="An answer without progress for so long goes on alone.  [60]")
 @click.option("--settle-seconds", type=float, help="How long one answer waits to be verified after a cut.  [10]")
 @click.option("--cache-dir", type=click.Path(path_type=Path), help="Where models are kept.  [MOA_CACHE_DIR]")
 @click.option("--config", type=click.Path(path_type=Path), help="A TOML file with a table [client].  [MOA_CONFIG]")

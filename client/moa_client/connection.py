@@ -149,6 +149,8 @@ class Connection:
                 self._post(Down(error, retrying, broke=self._was_open))
                 if not retrying:
                     return
+                if isinstance(error, OverloadedError):
+                    self._backoff.not_before(error.retry_after_ms / 1e3)
             self._lost_before = True
             await asyncio.sleep(self._backoff.next_seconds())
 

@@ -166,6 +166,11 @@ class Conversation:
         """Committed tokens of the newest answer."""
         return self.tokens[self.answer_start :]
 
+    @property
+    def answer_length(self) -> int:
+        """How many they are."""
+        return max(0, len(self.tokens) - self.answer_start)
+
     # ------------------------------------------------------------ the draft in flight
 
     @property
@@ -261,7 +266,7 @@ class Conversation:
         for token in new:
             if not 0 <= token < self.vocab_size:
                 raise ProtocolError(f"tokens 0 to {self.vocab_size - 1}", f"{token}")
-        length, limit = len(self.answer) + len(new), self.settings.max_tokens
+        length, limit = self.answer_length + len(new), self.settings.max_tokens
         if limit and length > limit:
             raise ProtocolError(f"an answer of at most {limit} tokens", f"{length}")
         accepted = self._follow(new)

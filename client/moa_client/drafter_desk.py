@@ -14,6 +14,7 @@ from functools import partial
 
 from moa_shared.codec import Codec, decode
 from moa_shared.coupling import Sampling
+from moa_shared.prefix_hash import PrefixHashes
 from moa_shared.tree import DraftTree
 
 from moa_client.drafters import ClientDrafter, Growth
@@ -84,14 +85,21 @@ class DrafterDesk:
         self._post = post
         self._thread = InferenceThread()
         self._told: list[int] = []
+        self._told_hash: int | None = None  # of all of them, where it is known
         self._began = False  # before that, the drafter may know another conversation
         self._read = 0  # of them the drafter has taken in by some step
         self._new_rows = 0  # of memory since the last step
 
-    def tell(self, tokens: Sequence[int]) -> int:
-        """The conversation consists of these tokens; up to which position what the drafter knows still holds."""
-        told = self._told
-        if self._began and len(tokens) >= len(told) and tokens[: len(told)] == told:
+    def tell(self, tokens: Sequence[int], hashes: PrefixHashes | None = None) -> int:
+        """The conversation consists of these tokens; up to which position what the drafter knows still holds.
+
+        Args:
+            hashes: of their prefixes: what was told before is then compared by its hash, in a time that does not depend
+                on its length.
+        """
+        told, told_hash = self._told, self._told_hash
+        self._told_hash = hashes.at(len(tokens)) if hashes is not None else None
+        if self._began and len(tokens) >= len(told) and _begins_with(tokens, hashes, told, told_hash):
             new = list(tokens[len(told) :])
             if new:
                 self._call(partial(self.drafter.commit, new))
@@ -166,3 +174,9 @@ class DrafterDesk:
         if not isinstance(error, Exception):
             raise error
         self._post(Fault(error))
+
+
+def _begins_with(tokens: Sequence[int], hashes: PrefixHashes | None, told: list[int], told_hash: int | None) -> bool:
+    if hashes is not None and told_hash is not None:
+        return hashes.at(len(told)) == told_hash
+    return tokens[: len(told)] == told

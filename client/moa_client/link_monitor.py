@@ -1,11 +1,14 @@
-"""Whether the server is still there: the round-trip time, and the timer that decides that it is not.
+"""Whether the server is still there and gets on: the round-trip time, and the timers that decide that it does not.
 
-Pure: clock readings are arguments, in milliseconds. State: the smoothed round-trip time, when the last frame came, and
-the beat under way. Invariant: while something is expected, a beat is asked for early enough that its answer can come
-before the timer runs out, so that a server which merely thinks for long is not taken for a lost one.
+Pure: clock readings are arguments, in milliseconds. State: the smoothed round-trip time, when the last frame came, when
+the last one that was no beat, and the beat under way. Invariant: while something is expected, a beat is asked for early
+enough that its answer can come before the timer runs out, so that a server which merely thinks for long is not taken
+for a lost one.
 """
 
 from __future__ import annotations
+
+import math
 
 from moa_shared.estimates import Smoothed
 
@@ -17,9 +20,15 @@ MOST_BEATS_OPEN = 64  # whose answers are waited for; older ones are lost
 
 
 class LinkMonitor:
-    """Of one client; the round-trip time outlives a stream."""
+    """Of one client; the round-trip time outlives a stream.
 
-    def __init__(self) -> None:
+    Args:
+        silence_ms: how long a server may answer beats and nothing else.
+    """
+
+    def __init__(self, silence_ms: float = math.inf) -> None:
+        self._silence_ms = silence_ms
+        self._progress_ms = 0.0
         self._rtt = Smoothed(FIRST_RTT_MS)
         self._heard_ms = 0.0
         self._beat_ms = -BEAT_EVERY_MS
@@ -33,7 +42,7 @@ class LinkMonitor:
         """From now on the server should be heard of (an answer begins or goes on)."""
         if not self._waiting:
             self._waiting = True
-            self._heard_ms = now_ms
+            self._heard_ms = self._progress_ms = now_ms
 
     def rest(self) -> None:
         """Nothing is expected."""
@@ -43,11 +52,15 @@ class LinkMonitor:
         """A stream was opened; `took_ms` from Open to Opened."""
         self._open.clear()
         self._rtt.add(took_ms)
-        self._heard_ms = now_ms
+        self._heard_ms = self._progress_ms = now_ms
 
     def on_frame(self, now_ms: float) -> None:
         """Any frame came."""
         self._heard_ms = now_ms
+
+    def on_progress(self, now_ms: float) -> None:
+        """It was one that brings the answer on."""
+        self._progress_ms = now_ms
 
     def on_beat(self, now_ms: float, stamp: int) -> float | None:
         """A beat came back: how long it took; None for one that was never sent."""
@@ -83,10 +96,16 @@ class LinkMonitor:
         """Whether the server has been silent for too long."""
         return self._waiting and now_ms >= self._heard_ms + self.timeout_ms
 
+    def is_stuck(self, now_ms: float) -> bool:
+        """Whether the server has brought nothing for too long, be it there or not."""
+        return self._waiting and now_ms >= self._progress_ms + self._silence_ms
+
     @property
     def wake_ms(self) -> float | None:
         """When to look again; None: nothing is expected."""
-        return min(self._beat_due_ms, self._heard_ms + self.timeout_ms) if self._waiting else None
+        if not self._waiting:
+            return None
+        return min(self._beat_due_ms, self._heard_ms + self.timeout_ms, self._progress_ms + self._silence_ms)
 
     @property
     def _beat_due_ms(self) -> float:

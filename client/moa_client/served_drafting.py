@@ -82,7 +82,7 @@ class ServedDrafting:
     def draft_on(self, now: float) -> None:
         """Lets the drafter go on and sends what is due; `now` in milliseconds."""
         conversation, desk = self._conversation, self._desk
-        if conversation.phase is not Phase.ANSWERING or len(conversation.answer) == 0:
+        if conversation.phase is not Phase.ANSWERING or conversation.answer_length == 0:
             return  # the first token comes by itself, and drafting before it would only guess at the prompt's end
         may_draft = now >= self._memory.hold_until_ms
         if desk is not None and not self._rounds:

@@ -16,6 +16,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.answer import AnswerSettings, Finish
 from moa_shared.codec import Codec
 from moa_shared.errors import InternalError, MoaError, ProtocolError, UnavailableError
+from moa_shared.prefix_hash import PrefixHashes
 from moa_shared.wire import PROTOCOL_VERSION
 
 from moa_client.answers import Answers, EndRule
@@ -26,7 +27,7 @@ from moa_client.drafter_desk import Drafted, DrafterDesk, Fault, Grown, Wrote
 from moa_client.events import Event, LinkChanged, LinkState
 from moa_client.figures import Figures
 from moa_client.frames import ask_frame
-from moa_client.jobs import Turn
+from moa_client.jobs import Job, Turn
 from moa_client.link import Link
 from moa_client.link_monitor import LinkMonitor
 from moa_client.loading import Device
@@ -77,7 +78,7 @@ class Talk:
         self.conversation = Conversation(vocab_size)
         self.figures = Figures()
         self.state = LinkState.OFFLINE if offline else LinkState.GOOD
-        self.monitor = LinkMonitor()
+        self.monitor = LinkMonitor(1e3 * link.silence_seconds)
         self._codec = codec
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
         self.connection = Connection(link, self._make_open, self._inbox.put_nowait)
@@ -88,6 +89,7 @@ class Talk:
         self._alone = offline
         self._cannot_write = False  # the drafter has nothing to say by itself
         self._serial = 0  # of the provisional text
+        self._told_of: tuple[int, Job] | None = None  # the serial and the job whose beginning the drafter was told
         self._lost_since: float | None = None
         self._last_error: MoaError | None = None
         self._failure: MoaError | None = None
@@ -324,6 +326,9 @@ class Talk:
             self.connection.send(beat=pb.Beat(stamp=stamp))
         if not self._alone and self.monitor.is_lost(now):
             self._go_alone("the server is silent")
+        stuck = self.connection.is_up and self.monitor.is_stuck(now)
+        if not self._alone and stuck:
+            self._go_alone("the server is there but does not get on")
         lost = self._alone and self.connection.is_up and self.monitor.is_lost(now - SILENT_STREAM_MS)
         if lost or self._must_reopen:
             self._must_reopen = False
@@ -334,7 +339,7 @@ class Talk:
             self._stop_now()
         if self._alone:
             self._write_on()
-            if not self.connection.is_up:  # a stream that is only silent may still come back
+            if stuck or not self.connection.is_up:  # a stream that is only silent may still come back
                 self.answers.end_alone()
         elif self.connection.is_up:
             self._drafting.draft_on(now)
@@ -347,7 +352,8 @@ class Talk:
         if self._lost_since is None:
             self._lost_since = now
         seconds = self.connection.link.silence_seconds
-        if self._forced_offline or now >= self._lost_since + 1e3 * seconds:
+        stuck = self.connection.is_up and self.monitor.is_stuck(now)
+        if self._forced_offline or stuck or now >= self._lost_since + 1e3 * seconds:
             self._failure = self._last_error or UnavailableError(
                 f"The server has sent nothing for {seconds:g} s.", hint="Ask again, or try another server."
             )
@@ -357,7 +363,7 @@ class Talk:
         if not self._alone and self.answers.current_is_front:
             if self.connection.is_up:
                 self._stopping = False
-                self.connection.send(stop=pb.Stop(base=len(self.conversation.answer)))
+                self.connection.send(stop=pb.Stop(base=self.conversation.answer_length))
             return
         self._stopping = False
         self._serial += 1
@@ -405,7 +411,7 @@ class Talk:
         self._drafting.window.rtt_ms.add(up.took_ms)
         self._last_error = None
         if self._desk is not None and self.conversation.tokens:
-            self._tell_drafter(self._desk, self.conversation.tokens)
+            self._tell_drafter(self._desk, self.conversation.tokens, self.conversation.hashes)
         self._return()
 
     def _return(self) -> None:
@@ -449,7 +455,9 @@ class Talk:
         kind = frame.WhichOneof("frame")
         if self._forced_offline or self._renewed:  # frames of a stream that is to be left
             return
-        if self._alone:
+        if kind != "beat":
+            self.monitor.on_progress(now)
+        if self._alone and not self.monitor.is_stuck(now):
             if self.settings.reconcile == "keep" and self._has_provisional:
                 self._must_reopen = True  # the server has gone on otherwise in this stream
                 return
@@ -484,7 +492,7 @@ class Talk:
                 self.figures.on_verdict(progress, verdict)
             self.answers.on_committed(progress.tokens)
             if self._desk is not None:
-                self._tell_drafter(self._desk, self.conversation.tokens)
+                self._tell_drafter(self._desk, self.conversation.tokens, self.conversation.hashes)
             codec = self._memory.on_verdict(now, len(progress.tokens), len(self.conversation.tokens))
             if codec is not None:
                 self.connection.send(set_codec=pb.SetCodec(codec=codec.value))  # type: ignore[arg-type]
@@ -504,9 +512,9 @@ class Talk:
         job = self.answers.front
         return job is not None and bool(job.written)
 
-    def _tell_drafter(self, desk: DrafterDesk, text: Sequence[int]) -> None:
+    def _tell_drafter(self, desk: DrafterDesk, text: Sequence[int], hashes: PrefixHashes | None = None) -> None:
         """Tells the drafter what the text is; memory rows go with what it has to forget."""
-        self._memory.crop(desk.tell(text))
+        self._memory.crop(desk.tell(text, hashes))
 
     # ------------------------------------------------------------ writing without the server
 
@@ -529,7 +537,9 @@ class Talk:
         job, desk = self.answers.current, self._desk
         if job is None or job.has_ended or desk is None or self._cannot_write or desk.busy:
             return
-        self._tell_drafter(desk, self.answers.text_before(job))
+        if self._told_of != (self._serial, job):  # what it writes itself, it knows
+            self._told_of = self._serial, job
+            self._tell_drafter(desk, self.answers.text_before(job))
         desk.write(self._serial, job.written, job.settings.sampling)
 
     def _on_wrote(self, wrote: Wrote) -> None:

@@ -45,7 +45,15 @@ class Cache:
     @property
     def nbytes(self) -> int:
         """Bytes of the pages (memory held, not only what is in use)."""
-        return sum(page.nbytes for page in self._pages)
+        return len(self._pages) * self._page_bytes
+
+    def most_nbytes(self, rows: int) -> int:
+        """Bytes of the pages of `rows` rows."""
+        return -(-rows // PAGE_ROWS) * self._page_bytes
+
+    @property
+    def _page_bytes(self) -> int:
+        return self.layers * self.kv_heads * 2 * PAGE_ROWS * self.head_dim * (2 if self.half else 4)
 
     @property
     def table(self) -> int | None:
@@ -58,13 +66,17 @@ class Cache:
         Raises:
             MemoryError: there is none; what is held stays as it is.
         """
-        page_bytes = self.layers * self.kv_heads * 2 * PAGE_ROWS * self.head_dim * (2 if self.half else 4)
         while len(self._pages) * PAGE_ROWS < rows:
-            page = aligned_zeros(page_bytes)
+            page = aligned_zeros(self._page_bytes)
             if len(self._pages) == len(self._table):
                 self._table = np.concatenate((self._table, np.zeros_like(self._table)))
             self._table[len(self._pages)] = page.ctypes.data
             self._pages.append(page)
+
+    def release(self) -> None:
+        """Forgets all rows and gives their pages back."""
+        self.length = 0
+        self._pages.clear()
 
     def crop(self, length: int) -> None:
         """Forgets the rows from `length` on; their pages are kept for what comes next.

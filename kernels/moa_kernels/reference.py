@@ -35,6 +35,13 @@ class ReferenceCache(Cache):
     def nbytes(self) -> int:
         return self.rows.nbytes
 
+    def most_nbytes(self, rows: int) -> int:
+        return 2 * rows * self.layers * self.kv_heads * 2 * self.head_dim * self.rows.itemsize
+
+    def release(self) -> None:
+        self.length = 0
+        self.rows = self.rows[:, :0].copy()
+
     def reserve(self, rows: int) -> None:
         held = self.rows.shape[1]
         if rows > held:

@@ -24,7 +24,8 @@ from moa_server.service import SERVICE, MoaService
 log = structlog.get_logger()
 
 SWITCH_SECONDS = 0.0005  # of threads: the loop answers beside a busy inference thread (measured: ARCHITECTURE.md)
-SWEEP_SECONDS = 1.0  # how late a detached session may be dropped
+LAST_WORD_SECONDS = 1.0  # for a GoAway to be written: a few round trips
+SWEEP_SECONDS = 1.0  # how late a detached session may be dropped, and a hanging forward be noticed
 
 
 def channel_options(frame_bytes: int) -> list[tuple[str, int]]:
@@ -51,17 +52,29 @@ class RunningServer:
         self.port = port
         self._server = server
         self._status = status
-        self._sweeper = asyncio.create_task(_sweep(host))
+        self._sweeper = asyncio.create_task(_sweep(host, status))
 
-    async def stop(self, grace_seconds: float) -> None:
-        """Health to NOT_SERVING, a last word to every answer, then the end within the grace."""
+    async def drain(self, grace_seconds: float) -> None:
+        """Health to NOT_SERVING, nothing new; returns when every answer has ended, after the grace at the latest."""
         await self._status.enter_graceful_shutdown()
         self.host.drain()
-        await self._server.stop(grace_seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_seconds):
+                await self.host.drained()
+
+    async def close(self, seconds: float = LAST_WORD_SECONDS) -> None:
+        """Ends what still answers, and all calls, within `seconds`."""
+        self.host.end_answers()
+        await self._server.stop(seconds)
         self._sweeper.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._sweeper
         await self.host.engine.stop()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Both, one after the other."""
+        await self.drain(grace_seconds)
+        await self.close(min(grace_seconds, LAST_WORD_SECONDS))
 
 
 async def start(host: Host) -> RunningServer:
@@ -85,8 +98,7 @@ async def start(host: Host) -> RunningServer:
         ) from None
     host.engine.start()
     await server.start()
-    for name in ("", SERVICE):
-        await status.set(name, health_pb2.HealthCheckResponse.SERVING)
+    await _tell_health(status, healthy=True)
     return RunningServer(host, server, status, port)
 
 
@@ -95,16 +107,25 @@ def host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def _sweep(host: Host) -> None:
+async def _tell_health(status: aio_health.HealthServicer, *, healthy: bool) -> None:
+    serving = health_pb2.HealthCheckResponse.SERVING if healthy else health_pb2.HealthCheckResponse.NOT_SERVING
+    for name in ("", SERVICE):
+        await status.set(name, serving)
+
+
+async def _sweep(host: Host, status: aio_health.HealthServicer) -> None:
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
+        if host.watch():
+            log.error("inference hangs") if host.hangs else log.warning("inference goes on")
+            await _tell_health(status, healthy=not host.hangs)
         dropped = host.registry.expire()
         if dropped:
             log.info("detached sessions dropped", count=dropped)
 
 
 async def serve(host: Host, announce: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT; a second signal does not wait for the grace."""
+    """Serves until SIGTERM or SIGINT; a second signal ends the grace, a third waits for nothing."""
     sys.setswitchinterval(SWITCH_SECONDS)
     loop = asyncio.get_running_loop()
     signals: asyncio.Queue[str] = asyncio.Queue(maxsize=8)
@@ -112,13 +133,14 @@ async def serve(host: Host, announce: Callable[[str], None]) -> None:
         loop.add_signal_handler(number, _offer, signals, signal.Signals(number).name)
     running = await start(host)
     where = host_port(host.settings.host, running.port)
-    log.info("serving", target=host.served.identity.target_id, address=where)
+    log.info("serving", target=host.served.identity.target_id, address=where, kv_bytes=host.pool.budget)
     announce(where)
     if host.settings.ready_file is not None:
         _write_ready(host.settings.ready_file, where)
     name = await signals.get()
     log.info("draining", signal=name, sessions=len(host.registry))
-    await _first_of(running.stop(host.settings.grace_seconds), signals.get())
+    await _first_of(running.drain(host.settings.grace_seconds), signals.get())
+    await _first_of(running.close(), signals.get())
     log.info("stopped")
 
 

@@ -30,6 +30,8 @@ OPTIONS = {  # field: (what stands for its value, what it does)
     "cores": ("LIST", "That the server keeps to, such as 0,2-3; empty: any."),
     "context_length": ("TOKENS", "Of one conversation; 0: what the target was trained for."),
     "max_sessions": ("N", "Sessions held, detached ones included."),
+    "max_streams": ("N", "Conversations that may be open at once."),
+    "kv_bytes": ("BYTES", "Of keys and values of all sessions; 0: three quarters of what is free."),
     "frame_bytes": ("BYTES", "The longest message taken in."),
     "draft_nodes": ("N", "The most draft nodes of one verification."),
     "choose_nodes": ("BOOL", "Verify the draft nodes that are worth their time (true) or all that have arrived."),
@@ -41,7 +43,8 @@ OPTIONS = {  # field: (what stands for its value, what it does)
     "detached_seconds": ("S", "How long a session waits for its client to come back."),
     "open_seconds": ("S", "How long a new stream may take to open."),
     "write_seconds": ("S", "A client that takes nothing in for so long is detached."),
-    "grace_seconds": ("S", "From SIGTERM to the end, at most."),
+    "grace_seconds": ("S", "That running answers may go on after SIGTERM."),
+    "hang_seconds": ("S", "A forward that takes longer makes the server's health NOT_SERVING."),
     "log_format": ("auto|json|plain", "Of the log on standard error; auto is plain on a terminal."),
     "log_level": ("debug|info|warning|error", "Events below it are dropped."),
     "cache_dir": ("FOLDER", "Where models live; else MOA_CACHE_DIR."),
@@ -84,8 +87,8 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     """Serve MODEL: 'default', a hub id, a local folder or a .gguf file.
 
     Each option can also be set as MOA_SERVER_<OPTION> in the environment, or in the [server] table of the TOML file
-    that --config or MOA_CONFIG names; flags come first, then the environment, then the file. SIGTERM and Ctrl-C end
-    running answers cleanly.
+    that --config or MOA_CONFIG names; flags come first, then the environment, then the file. SIGTERM and Ctrl-C let
+    running answers end within the grace and take in no new ones; a second one ends the grace.
     """
     run(load_settings(ServerSettings, SECTION, flags, config_file))
 

@@ -1,16 +1,14 @@
 """The engine: lets sessions step in turn. Its loop half owns all sessions, its thread half runs the target.
 
-State: the queue of sessions whose turn may have come. Invariants: one forward at a time, and the next one is chosen
-when the one before has given its verdict, so that drafts which arrived meanwhile count; a session waits at most for one
-step of each other session. An error in a step ends that session alone.
+State: the sessions whose turn may have come. Invariants: one forward at a time, and the next one is chosen when the one
+before has given its verdict, so that drafts which arrived meanwhile count. An error in a step ends that session alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,11 +17,12 @@ from moa_shared.answer import Finish
 from moa_shared.codec import Codec
 from moa_shared.errors import InternalError, MoaError
 
-from moa_server.feed import Chunk, Plane
+from moa_server.feed import Chunk, MemoryFeed, Plane
 from moa_server.inference import InferenceThread
 from moa_server.session import Judgement, Work
 from moa_server.slot import Slot, Verdict
-from moa_server.stepper import CodedRows, Stepper
+from moa_server.stepper import CodedRows, MemorySource, Stepper
+from moa_server.turns import Turns
 
 log = structlog.get_logger()
 
@@ -39,11 +38,17 @@ class Coding:
             where loop and model share a core.
         after: those that take time.
         postponed: the rows of this step are left to a later one.
+        feed: that the rows are for; another stream may have taken the session over when they are there.
     """
 
     at_once: tuple[NewestRows, ...]
     after: tuple[NewestRows, ...]
     postponed: bool = False
+    feed: MemoryFeed | None = None
+
+    def gives_rows(self, feed: MemoryFeed) -> bool:
+        """Whether rows for this feed come of it, now or later."""
+        return self.feed is feed and bool(self.at_once or self.after or self.postponed)
 
 
 NO_CODING = Coding((), ())
@@ -69,7 +74,7 @@ class Engine:
         self._on_lost = on_lost
         self._thread = InferenceThread(before)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ready: deque[Slot] = deque()
+        self._turns = Turns()
         self._busy = False
         self._short_of_time: set[Slot] = set()  # whose memory waits for idle time
 
@@ -78,9 +83,14 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
+    @property
+    def busy_seconds(self) -> float:
+        """How long the inference thread has been at what it does now."""
+        return self._thread.busy_seconds
+
     async def stop(self) -> None:
-        """Waits for the forward that runs and drops the rest."""
-        self._ready.clear()
+        """Drops what waits, and gives the forward that runs some time to end."""
+        self._turns.clear()
         await asyncio.to_thread(self._thread.stop)
 
     # ------------------------------------------------------------ on the event loop
@@ -90,7 +100,7 @@ class Engine:
         if slot.closed or slot.queued or slot.stepping:
             return
         slot.queued = True
-        self._ready.append(slot)
+        self._turns.add(slot)
         self._dispatch()
 
     def code(self, slot: Slot, chunk: Chunk) -> asyncio.Future[CodedRows]:
@@ -110,7 +120,8 @@ class Engine:
             if budget is not None:
                 self._post(budget.on_encoded, _ms_since(began))
 
-        self._thread.submit(job, urgent=True)
+        ticket = self._thread.submit(job, urgent=True)
+        future.add_done_callback(lambda done: self._thread.withdraw(ticket) if done.cancelled() else None)
         return future
 
     def may_code(self, slot: Slot) -> bool:
@@ -120,9 +131,27 @@ class Engine:
         self._short_of_time.add(slot)
         return False
 
+    def keep_rows(self, slot: Slot, source: MemorySource | None, widths: Mapping[Plane, int]) -> None:
+        """Keeps rows of the planes that a client wants; what was read without keeping its state is read again."""
+        if source is None:
+            return  # the next client may want them again
+        before: Mapping[Plane, int] = slot.widths if slot.source is source else {}
+        added = [plane for plane in widths if plane not in before]
+        slot.source, slot.widths = source, {**before, **widths}
+        if any(self.stepper.made_by_forward(source, plane) for plane in added):
+            slot.session.forget_cache(0)
+        if added:
+            self._thread.submit(partial(slot.holdings.keep_rows, source, slot.widths), urgent=True)
+
+    def release(self, slot: Slot) -> None:
+        """Takes the keys and values of a session that is idle: at its next answer it reads its text anew."""
+        slot.session.forget_cache(0)
+        if slot.feed is not None:
+            slot.feed.on_released()
+        self._thread.submit(slot.holdings.release, urgent=True)
+
     def _dispatch(self) -> None:
-        while self._ready and not self._busy:
-            slot = self._ready.popleft()
+        while not self._busy and (slot := self._turns.next()) is not None:
             slot.queued = False
             work = self._next_work(slot)
             if work is not None:
@@ -135,8 +164,8 @@ class Engine:
                     slot.listener.on_spare_time()
 
     def _next_work(self, slot: Slot) -> Work | None:
-        if slot.closed:
-            return None
+        if slot.closed or (slot.listener is None and slot.session.unread > 1):
+            return None  # nobody waits for this prompt: it is read when somebody does
         try:
             choose = slot.choice.choose if slot.choice is not None and not slot.verifies_all else None
             return slot.session.next_work(choose)
@@ -152,8 +181,7 @@ class Engine:
         step_ms: float,
         coded: Sequence[CodedRows],
         *,
-        rows_follow: bool,
-        postponed: bool,
+        coding: Coding,
     ) -> None:
         self._busy = slot.stepping = False
         slot.steps += 1
@@ -163,10 +191,10 @@ class Engine:
             else:
                 self._commit(slot, work, judgement, step_ms)
                 ended = judgement.finish is not Finish.UNFINISHED
-                if slot.feed is not None and (ended or not (rows_follow or postponed)):
+                if slot.feed is not None and (ended or not coding.gives_rows(slot.feed)):
                     slot.feed.rows_ready(slot.session.cached)
                 for newest in coded:
-                    self._on_rows(slot, newest, 0.0)
+                    self._on_rows(slot, coding.feed, newest, 0.0)
         except Exception as error:  # noqa: BLE001 (as above)
             self._lose(slot, error)
         self.wake(slot)
@@ -198,8 +226,8 @@ class Engine:
             )
         )
 
-    def _on_rows(self, slot: Slot, newest: CodedRows, took_ms: float) -> None:
-        if slot.feed is None or slot.listener is None:
+    def _on_rows(self, slot: Slot, feed: MemoryFeed | None, newest: CodedRows, took_ms: float) -> None:
+        if slot.feed is None or slot.feed is not feed or slot.listener is None:
             return
         if slot.feed.is_encoded(newest.chunk.plane):
             slot.budget.on_encoded(took_ms)
@@ -240,10 +268,7 @@ class Engine:
         except Exception as error:  # noqa: BLE001 (as above)
             self._post(self._on_failed, slot, error, stepped=True)
             return
-        follow = bool(coding.at_once or coding.after)
-        self._post(
-            self._on_chosen, slot, work, judgement, step_ms, coded, rows_follow=follow, postponed=coding.postponed
-        )
+        self._post(self._on_chosen, slot, work, judgement, step_ms, coded, coding=coding)
         for each in coding.after:
             began = time.perf_counter()
             try:
@@ -251,7 +276,7 @@ class Engine:
             except Exception as error:  # noqa: BLE001 (as above)
                 self._post(self._on_failed, slot, error, stepped=False)
             else:
-                self._post(self._on_rows, slot, newest, _ms_since(began))
+                self._post(self._on_rows, slot, coding.feed, newest, _ms_since(began))
 
     def _post(self, callback: Callable[..., None], *args: object, **named: object) -> None:
         if self._loop is None:
@@ -267,11 +292,12 @@ def _newest_coding(slot: Slot, work: Work) -> Coding:
     left = [plane for plane in feed.planes if not feed.is_encoded(plane)]
     fruitless = slot.choice.fruitless_steps if slot.choice is not None else 0
     if left and fruitless >= PATIENT_STEPS and fruitless % ROWS_TOGETHER:
-        return Coding((), (), postponed=True)
+        return Coding((), (), postponed=True, feed=feed)
     after = [plane for plane in feed.planes if feed.is_encoded(plane) and slot.budget.allows_newest]
     return Coding(
         tuple((plane, feed.ready(plane), feed.codec, feed.most_rows(plane)) for plane in left),
         tuple((plane, feed.unsent_before(plane, work.cached), feed.codec, feed.most_rows(plane)) for plane in after),
+        feed=feed,
     )
 
 

@@ -63,6 +63,7 @@ class MemoryFeed:
     ) -> None:
         self.codec = codec
         self.in_flight_bytes = 0
+        self._readable = start  # rows before this position can be made now
         self._credit_bytes = credit_bytes
         self._encoded = frozenset(encoded)
         self._widths = dict(sorted(widths.items(), key=lambda item: (item[0] in self._encoded, item[0])))
@@ -90,11 +91,17 @@ class MemoryFeed:
 
     def rows_ready(self, stop: int) -> None:
         """Rows of all positions before `stop` can be sent."""
+        self._readable = max(self._readable, stop)
         for outbox in self._outboxes.values():
             outbox.rows_ready(stop)
 
+    def on_released(self) -> None:
+        """What rows are made of is gone: those not sent wait until it has been read again."""
+        self._readable = 0
+
     def crop(self, length: int) -> None:
         """Rows from position `length` on are void; what comes there again is new."""
+        self._readable = min(self._readable, length)
         for outbox in self._outboxes.values():
             outbox.crop(length)
 
@@ -129,7 +136,7 @@ class MemoryFeed:
             room = (self._credit_bytes - self.in_flight_bytes) // size
             if self.in_flight_bytes == 0:
                 room = max(room, 1)  # a credit below one row must not stop memory for good
-            taken = outbox.take(min(self.most_rows(plane), room))
+            taken = outbox.take(min(self.most_rows(plane), room), self._readable)
             if taken is not None:
                 start, count = taken
                 self.in_flight_bytes += count * size

@@ -26,15 +26,17 @@ class Generation:
     Args:
         host: what is served.
         write: hands one message to gRPC.
+        client: who calls, as far as the address says.
     """
 
-    def __init__(self, host: Host, write: Callable[[pb.GenerateResponse], Awaitable[None]]) -> None:
+    def __init__(self, host: Host, write: Callable[[pb.GenerateResponse], Awaitable[None]], client: str = "") -> None:
         self._host = host
+        self._client = client
         self._write = write
         self._verdicts: deque[Verdict] = deque()
         self._poke = asyncio.Event()
         self._failure: MoaError | None = None
-        self._draining = False
+        self._ended = False
 
     async def run(self, request: pb.GenerateRequest) -> None:
         """Generates until the answer ends.
@@ -45,13 +47,15 @@ class Generation:
         host = self._host
         host.check_open()
         settings = settings_from_proto(request.sampling)
-        slot = host.registry.admit()
+        slot = host.registry.new()
         slot.listener = self
         session = slot.session
         session.run_ahead = True
-        host.calls.add(self)
+        session.on_ask(0, session.hashes.at(0), request.tokens, settings, 0)
+        host.registry.attach(slot, self._client)
+        host.enter(self)
         try:
-            session.on_ask(0, session.hashes.at(0), request.tokens, settings, 0)
+            host.reserve(slot)
             finish = Finish.UNFINISHED
             while finish is Finish.UNFINISHED:
                 host.engine.wake(slot)
@@ -60,14 +64,14 @@ class Generation:
                 finish = verdict.finish
                 session.on_ack(verdict.base + len(verdict.tokens))
         finally:
-            host.calls.discard(self)
+            host.leave(self)
             host.registry.close(slot)
 
     async def _next(self) -> Verdict:
         while not self._verdicts:
             if self._failure is not None:
                 raise self._failure
-            if self._draining:
+            if self._ended:
                 return Verdict(0, 0, 0, (), Finish.DRAINING)
             self._poke.clear()
             await self._poke.wait()
@@ -99,6 +103,12 @@ class Generation:
     def on_taken_over(self) -> None:
         """Nobody knows this session's token."""
 
+    def on_displaced(self) -> None:
+        """Only idle ones are."""
+
     def drain(self) -> None:
-        self._draining = True
+        """Ends with its answer."""
+
+    def end_answer(self) -> None:
+        self._ended = True
         self._poke.set()

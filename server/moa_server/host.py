@@ -1,10 +1,12 @@
 """The host: what is served, the limits, the engine and all sessions; every call of the service works on it.
 
-State: the open calls, and whether the server is draining. Invariant: a draining host takes in nothing new.
+State: the open calls, and whether the server is draining or its inference hangs. Invariant: a draining host takes in
+nothing new, and its calls are those that still answer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -16,11 +18,15 @@ from moa_shared.errors import UnavailableError
 
 from moa_server.drafter_files import DrafterFiles
 from moa_server.engine import Engine
+from moa_server.kv_pool import KVPool
 from moa_server.registry import SessionRegistry
+from moa_server.rows import most_nbytes
 from moa_server.session import Session, SessionLimits
 from moa_server.settings import ServerSettings
 from moa_server.slot import Slot
 from moa_server.stepper import Stepper
+
+KV_SHARE = 0.75  # of what is free once the target is loaded; the rest is for text, frames and the forward itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,10 @@ class Call(Protocol):
     """An open call that must be told when the server goes away."""
 
     def drain(self) -> None:
-        """Ends the answer under way, and then the call."""
+        """Ends the call, or when its running answer has ended, and leaves the host."""
+
+    def end_answer(self) -> None:
+        """Ends the running answer where it is, and then the call."""
 
 
 class Host:
@@ -76,11 +85,22 @@ class Host:
         self.settings = settings
         self.drafter_files = drafter_files
         self.registry = SessionRegistry(
-            settings.max_sessions, settings.detached_seconds, self._make_slot, secrets.token_bytes, clock
+            settings.max_sessions,
+            settings.max_streams,
+            settings.detached_seconds,
+            self._make_slot,
+            secrets.token_bytes,
+            clock,
+            lambda slot: self.pool.forget(slot),
         )
         self.engine = Engine(stepper, self.registry.close, before)
-        self.calls: set[Call] = set()
+        self.pool = KVPool(
+            settings.kv_bytes or int(KV_SHARE * stepper.target.free_bytes()), lambda slot: self.engine.release(slot)
+        )
+        self._calls: set[Call] = set()
+        self._empty = asyncio.Event()
         self.draining = False
+        self.hangs = False
         self._stepper = stepper
         self._limits = SessionLimits(
             served.context_tokens,
@@ -101,15 +121,54 @@ class Host:
         )
 
     def check_open(self) -> None:
-        """Raises UnavailableError where the server is going away."""
+        """Raises UnavailableError where the server is going away, or does not compute."""
+        if self.hangs:
+            raise UnavailableError("The server's model does not answer.", hint="Restart the server.")
         if self.draining:
             raise UnavailableError("The server is shutting down.", hint="Connect to another one, or try again later.")
 
+    def reserve(self, slot: Slot) -> None:
+        """Promises a session the memory that the answer which was asked for may take.
+
+        Raises:
+            ContextLengthError: it is more than this server keeps for all.
+            OverloadedError: it is not to be had now.
+        """
+        rows = slot.session.most_tokens + self.settings.draft_nodes
+        memory = sum(most_nbytes(width, rows) for width in slot.widths.values())
+        self.pool.reserve(slot, slot.holdings.cache.most_nbytes(rows) + memory)
+
+    def watch(self) -> bool:
+        """Looks whether the inference thread hangs; returns whether that has changed."""
+        before, self.hangs = self.hangs, self.engine.busy_seconds > self.settings.hang_seconds
+        return self.hangs is not before
+
+    def enter(self, call: Call) -> None:
+        """A call has begun that is to be told when the server goes away."""
+        self._calls.add(call)
+
+    def leave(self, call: Call) -> None:
+        """It has ended, or was told."""
+        self._calls.discard(call)
+        if self.draining and not self._calls:
+            self._empty.set()
+
     def drain(self) -> None:
-        """Takes in nothing new and ends every answer."""
+        """Takes in nothing new; calls end with the answers that they run."""
         self.draining = True
-        for call in tuple(self.calls):
+        if not self._calls:
+            self._empty.set()
+        for call in tuple(self._calls):
             call.drain()
+
+    async def drained(self) -> None:
+        """Waits until every call was told."""
+        await self._empty.wait()
+
+    def end_answers(self) -> None:
+        """Ends what still answers."""
+        for call in tuple(self._calls):
+            call.end_answer()
 
     def _make_slot(self, token: bytes) -> Slot:
         served = self.served

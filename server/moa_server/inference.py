@@ -1,14 +1,19 @@
 """The inference thread: the only place where models run. Jobs in order, small urgent ones before forwards.
 
-State: two queues under one lock. Invariant: at most one job runs; what is submitted after `stop` is dropped. The queues
-are bounded by their callers: the engine keeps one forward in the queue, each stream one piece of coding.
+State: two queues under one lock, and since when a job runs. Invariant: at most one job runs; what is submitted after
+`stop` is dropped. The queues are bounded by their callers: the engine keeps one forward in the queue, each stream one
+piece of coding, which it withdraws when it needs it no more.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
+import time
+from collections import OrderedDict
 from collections.abc import Callable
+from itertools import count
+
+STOP_SECONDS = 5.0  # for the job that runs; one that hangs is left behind
 
 
 class InferenceThread:
@@ -16,33 +21,50 @@ class InferenceThread:
 
     Args:
         before: called once on the thread before the first job (thread settings of torch).
+        clock: seconds, monotonic.
     """
 
-    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, before: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic) -> None:
         self._before = before
-        self._urgent: deque[Callable[[], None]] = deque()
-        self._forwards: deque[Callable[[], None]] = deque()
+        self._clock = clock
+        self._urgent: OrderedDict[int, Callable[[], None]] = OrderedDict()
+        self._forwards: OrderedDict[int, Callable[[], None]] = OrderedDict()
+        self._tickets = count()
         self._changed = threading.Condition()
         self._stopping = False
+        self._began: float | None = None
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
+
+    @property
+    def busy_seconds(self) -> float:
+        """How long the job that runs has taken so far; 0 where none runs."""
+        began = self._began
+        return 0.0 if began is None else self._clock() - began
 
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, job: Callable[[], None], *, urgent: bool = False) -> None:
-        """Queues a job, which must not raise."""
+    def submit(self, job: Callable[[], None], *, urgent: bool = False) -> int:
+        """Queues a job, which must not raise; returns its ticket."""
         with self._changed:
+            ticket = next(self._tickets)
             if not self._stopping:
-                (self._urgent if urgent else self._forwards).append(job)
+                (self._urgent if urgent else self._forwards)[ticket] = job
                 self._changed.notify()
+            return ticket
 
-    def stop(self) -> None:
-        """Drops what is queued and waits for the job that runs."""
+    def withdraw(self, ticket: int) -> None:
+        """Takes an urgent job back that has not begun."""
+        with self._changed:
+            self._urgent.pop(ticket, None)
+
+    def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """Drops what is queued and waits for the job that runs, up to `seconds`."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(seconds)
 
     def _next(self) -> Callable[[], None] | None:
         with self._changed:
@@ -50,9 +72,12 @@ class InferenceThread:
                 self._changed.wait()
             if self._stopping:
                 return None
-            return (self._urgent or self._forwards).popleft()
+            _, job = (self._urgent or self._forwards).popitem(last=False)
+            return job
 
     def _run(self) -> None:
         self._before()
         while (job := self._next()) is not None:
+            self._began = self._clock()
             job()
+            self._began = None

@@ -6,6 +6,7 @@ positions that are ready and not sent.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 
@@ -35,14 +36,18 @@ class MemoryOutbox:
         self._intervals = [(a, min(b, length)) for a, b in self._intervals if a < length]
         self._ready = min(self._ready, length)
 
-    def take(self, most_rows: int) -> tuple[int, int] | None:
-        """(start, count) of the newest rows not yet sent, at most `most_rows`, sent from now on; None if all are."""
-        if not self._intervals or most_rows < 1:
+    def take(self, most_rows: int, stop: int) -> tuple[int, int] | None:
+        """(start, count) of the newest rows before `stop` that are not sent, at most `most_rows`; None if all are.
+
+        They count as sent from now on.
+        """
+        place = bisect_left(self._intervals, (stop,)) - 1  # of the last interval that begins before `stop`
+        if place < 0 or most_rows < 1:
             return None
-        first, last = self._intervals.pop()
+        first, end = self._intervals[place]
+        last = min(end, stop)
         start = max(first, last - most_rows)
-        if start > first:
-            self._intervals.append((first, start))
+        self._intervals[place : place + 1] = [(a, b) for a, b in ((first, start), (last, end)) if a < b]
         return start, last - start
 
     @property

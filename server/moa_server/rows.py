@@ -16,6 +16,11 @@ Rows = npt.NDArray[np.float32]
 INITIAL_ROWS = 256  # a first prompt; doubles from there
 
 
+def most_nbytes(width: int, rows: int) -> int:
+    """The most bytes that a store takes which comes to hold `rows` rows."""
+    return 2 * width * max(INITIAL_ROWS, 2 * rows)
+
+
 class RowStore:
     """Rows of `width` numbers, in bf16: the most exact codec of the wire.
 
@@ -32,6 +37,10 @@ class RowStore:
     def nbytes(self) -> int:
         """Bytes of the buffer."""
         return self._buffer.nbytes
+
+    def release(self) -> None:
+        """Forgets all rows and gives their memory back."""
+        self._buffer, self._held = np.empty((0, self.width), dtype=np.uint16), bytearray()
 
     def crop(self, length: int) -> None:
         """Forgets the rows from position `length` on."""

@@ -13,7 +13,7 @@ import grpc
 import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_shared.codec import Codec
-from moa_shared.errors import InternalError, MoaError, NotFoundError, OverloadedError
+from moa_shared.errors import InternalError, MoaError, NotFoundError
 from moa_shared.wire import PROTOCOL_VERSION, error_status
 
 from moa_server.frames import parse
@@ -24,8 +24,6 @@ from moa_server.stream import ConverseStream
 log = structlog.get_logger()
 
 SERVICE = "moa.v1.Moa"
-RETRY_AFTER_KEY = "moa-retry-after-ms"
-RETRY_AFTER_MS = 2000  # an answer of 50 tokens on one core
 
 
 class MoaService:
@@ -72,7 +70,7 @@ class MoaService:
     async def generate(self, data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         async def run() -> None:
             request = parse(pb.GenerateRequest, data, self._host.settings.frame_bytes)
-            await Generation(self._host, context.write).run(request)
+            await Generation(self._host, context.write, client_of(context.peer())).run(request)
 
         await _answer("Generate", run(), context)
 
@@ -86,7 +84,14 @@ class MoaService:
         await _answer("FetchDrafter", run(), context)
 
     async def converse(self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        await _answer("Converse", ConverseStream(self._host, context.write).run(frames), context)
+        await _answer(
+            "Converse", ConverseStream(self._host, context.write, client_of(context.peer())).run(frames), context
+        )
+
+
+def client_of(peer: str) -> str:
+    """Whose a call is, as far as its address says: gRPC's name of the peer without the port."""
+    return peer.rpartition(":")[0]
 
 
 async def _answer(call: str, work: Awaitable[None], context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -100,10 +105,7 @@ async def _answer(call: str, work: Awaitable[None], context: grpc.aio.ServicerCo
     except Exception as error:
         refusal = InternalError(f"The server failed in this call ({type(error).__name__}).")
         log.exception("call failed", call=call, peer=context.peer())
-    status, message, trailing = error_status(refusal)
-    if isinstance(refusal, OverloadedError):
-        trailing = (*trailing, (RETRY_AFTER_KEY, str(RETRY_AFTER_MS)))
-    await context.abort(status, message, trailing)
+    await context.abort(*error_status(refusal))
 
 
 def _version() -> str:

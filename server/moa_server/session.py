@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from moa_shared.answer import AnswerSettings, Finish, FinishRule
+from moa_shared.answer import STOP_WINDOW_TOKENS, AnswerSettings, Finish, FinishRule
 from moa_shared.errors import ContextLengthError, ProtocolError
 from moa_shared.prefix_hash import PrefixHashes
 from moa_shared.tree import DraftTree, check_tokens, longest_path
@@ -91,7 +91,8 @@ class Work:
         feed: committed tokens to feed as a chain.
         tree: draft nodes that hang below the last of `feed`.
         chooses: False for a chunk of a prompt, which chooses nothing.
-        answer: the answer's tokens so far.
+        answer: the answer's newest tokens, as many as decide its end.
+        before: tokens of the answer before these.
     """
 
     version: int
@@ -102,6 +103,7 @@ class Work:
     settings: AnswerSettings
     rule: FinishRule
     answer: tuple[int, ...]
+    before: int = 0
 
     @property
     def positions(self) -> list[int]:
@@ -113,7 +115,7 @@ class Work:
         """Walks the tree along the target's choices (after the last of `feed`, then after each node)."""
         path, bonus = longest_path(self.tree, chosen[0], chosen[1:])
         drafted = [self.tree.tokens[node] for node in path]
-        taken, finish = self.rule.cut(self.answer, [*drafted, bonus])
+        taken, finish = self.rule.cut(self.answer, [*drafted, bonus], self.before)
         return Judgement(
             kept=tuple(path[: len(taken) - 1]),
             taken=tuple(taken),
@@ -156,6 +158,23 @@ class Session:
         self._first_step = False
         self._finish = Finish.UNFINISHED
         self._resumable = False  # the answer is as the target left it, and a client has just come back
+
+    @property
+    def unread(self) -> int:
+        """Tokens that the KV cache does not hold; 1 in an answer under way."""
+        return len(self.tokens) - self.cached
+
+    @property
+    def reads(self) -> bool:
+        """Whether the next step reads so much of a prompt that it takes longer than any verification."""
+        return self.unread > min(self.limits.draft_nodes, self.limits.prefill_chunk)
+
+    @property
+    def most_tokens(self) -> int:
+        """What the conversation comes to at most with the answer that was asked for last."""
+        room = self.limits.context_tokens
+        longest = self.answer_start + (self._settings.max_tokens or room)
+        return min(room, max(longest, len(self.tokens)))
 
     # ------------------------------------------------------------ what the client says
 
@@ -314,9 +333,9 @@ class Session:
         """
         if self.phase is not Phase.ANSWERING:
             return None
-        feed = self.tokens[self.cached :]
-        if len(feed) > self.limits.prefill_chunk:
-            return self._work(feed[: self.limits.prefill_chunk], NO_DRAFT, chooses=False)
+        feed = self.tokens[self.cached : self.cached + self.limits.prefill_chunk]
+        if self.unread > len(feed):
+            return self._work(feed, NO_DRAFT, chooses=False)
         tree = self.arrived_draft()
         if choose_nodes is not None:
             tree = choose_nodes(tree)
@@ -355,7 +374,8 @@ class Session:
     # ------------------------------------------------------------ inside
 
     def _work(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool) -> Work:
-        answer = self.tokens[self.answer_start :]
+        start = max(self.answer_start, len(self.tokens) - STOP_WINDOW_TOKENS)
+        answer = self.tokens[start:]
         rule = FinishRule(
             self._settings,
             self.answer_start,
@@ -363,7 +383,17 @@ class Session:
             self._end_of_text,
             self._decode,
         )
-        return Work(self.version, self.cached, tuple(feed), tree, chooses, self._settings, rule, tuple(answer))
+        return Work(
+            self.version,
+            self.cached,
+            tuple(feed),
+            tree,
+            chooses,
+            self._settings,
+            rule,
+            tuple(answer),
+            start - self.answer_start,
+        )
 
     def _end(self, finish: Finish) -> None:
         self.phase = Phase.IDLE

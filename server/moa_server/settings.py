@@ -27,7 +27,9 @@ class ServerSettings(SettingsBase):
     threads: int = Field(0, ge=0, le=64)  # 0: as many as this process has cores
     cores: str = ""  # that this process keeps to, such as 0,2-3; empty: any
     context_length: int = Field(0, ge=0)  # 0: what the target was trained for
-    max_sessions: int = Field(16, ge=1, le=100_000)  # a full context of the default target is 190 MB of KV
+    max_sessions: int = Field(1024, ge=1, le=1_000_000)  # with their text alone: 0.5 MB at 8,192 tokens
+    max_streams: int = Field(256, ge=1, le=100_000)  # open at once
+    kv_bytes: int = Field(0, ge=0)  # of keys and values of all sessions; 0: three quarters of what is free
     frame_bytes: int = Field(1 << 20, ge=4096, le=1 << 28)  # an Open with 250,000 tokens
     draft_nodes: int = Field(64, ge=1, le=4096)  # holds the paper's tree of 62
     choose_nodes: bool = True  # verify those draft nodes that are worth their time; off: all that have arrived
@@ -39,7 +41,8 @@ class ServerSettings(SettingsBase):
     detached_seconds: float = Field(120.0, ge=0)  # a lift, a tunnel, a change of network
     open_seconds: float = Field(10.0, gt=0)  # from a stream's begin to its Open
     write_seconds: float = Field(30.0, gt=0)  # a client that takes in nothing for so long is detached
-    grace_seconds: float = Field(5.0, ge=0)  # from SIGTERM to the end; verdicts are sent within one step
+    grace_seconds: float = Field(30.0, ge=0)  # from SIGTERM on, for running answers: 600 tokens of the default target
+    hang_seconds: float = Field(30.0, gt=0)  # of one forward: a hundred times a slice of a prompt on one core
     log_format: Literal["auto", "json", "plain"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     cache_dir: Path | None = None

@@ -1,21 +1,23 @@
 """A slot: one session with all that this server keeps for it, and whoever listens to it at the moment.
 
-Owned by the event loop, except `holdings`, which the inference thread owns. Invariant: a closed slot is never stepped.
+Owned by the event loop, except `holdings`, which the inference thread owns. Invariants: a closed slot is never
+stepped; an idle one has neither an answer under way for somebody nor a forward.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from moa_shared.answer import Finish
 from moa_shared.errors import MoaError
 
-from moa_server.feed import MemoryFeed
+from moa_server.feed import MemoryFeed, Plane
 from moa_server.memory_budget import MemoryBudget
 from moa_server.node_choice import NodeChoice
-from moa_server.session import Session
-from moa_server.stepper import CodedRows, Holdings
+from moa_server.session import Phase, Session
+from moa_server.stepper import CodedRows, Holdings, MemorySource
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,9 @@ class Listener(Protocol):
     def on_taken_over(self) -> None:
         """Another stream has attached itself to the session."""
 
+    def on_displaced(self) -> None:
+        """The stream is to end, in favour of others; the session is kept."""
+
 
 @dataclass(eq=False, slots=True)
 class Slot:
@@ -64,17 +69,22 @@ class Slot:
 
     Args:
         token: by which a client finds it again.
+        source: what makes the memory rows that are kept; None: none are.
+        widths: of the planes that are kept.
         feed: the memory that the attached stream owes its client; None: it wants none.
         choice: what steps take and which nodes of a draft are worth verifying; None: no drafts come.
         verifies_all: whether to verify all nodes that have arrived nevertheless.
         budget: what encoding memory may take.
         listener: the attached stream; None: detached.
+        client: whose it is, as far as the address says.
         queued: waits for its turn; `stepping`: a forward for it is queued or runs.
     """
 
     token: bytes
     session: Session
     holdings: Holdings
+    source: MemorySource | None = None
+    widths: Mapping[Plane, int] = field(default_factory=dict)
     feed: MemoryFeed | None = None
     choice: NodeChoice | None = None
     verifies_all: bool = False
@@ -83,4 +93,11 @@ class Slot:
     queued: bool = False
     stepping: bool = False
     closed: bool = False
+    client: str = ""
     steps: int = field(default=0)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether its keys and values can be spared."""
+        answers = self.session.phase is Phase.ANSWERING and self.listener is not None
+        return not answers and not self.stepping

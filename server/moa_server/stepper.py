@@ -6,7 +6,7 @@ Invariant: after `choose` the cache holds exactly the fed tokens and the accepte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,25 @@ class Holdings:
     cache: KVCache
     planes: dict[Plane, RowStore]
     source: MemorySource | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.cache.nbytes + sum(store.nbytes for store in self.planes.values())
+
+    def keep_rows(self, source: MemorySource | None, widths: Mapping[Plane, int]) -> None:
+        """Keeps the rows that `source` makes, of these planes too; those of another source are dropped."""
+        if source is not self.source:
+            self.source, self.planes = source, {}
+        for plane, width in widths.items():
+            if plane not in self.planes:
+                self.planes[plane] = RowStore(width)
+
+    def release(self) -> None:
+        """Gives all memory back: every token must be read again."""
+        self.cache.release()
+        for store in self.planes.values():
+            store.release()
 
 
 @dataclass(frozen=True, slots=True)

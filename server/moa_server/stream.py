@@ -14,20 +14,19 @@ import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_shared.answer import Finish
 from moa_shared.codec import Codec
-from moa_shared.errors import MismatchError, MoaError, ProtocolError, UnavailableError
+from moa_shared.errors import MismatchError, MoaError, OverloadedError, ProtocolError, UnavailableError
 from moa_shared.wire import PROTOCOL_VERSION, check_identity, check_protocol, settings_from_proto
 
-from moa_server.feed import Chunk, MemoryFeed, Plane
+from moa_server.feed import Chunk, MemoryFeed
 from moa_server.forward_cost import NODE_SHARE
 from moa_server.frames import parse, verdict_frame
 from moa_server.host import Host
 from moa_server.memory_budget import MemoryBudget
 from moa_server.node_choice import NodeChoice
 from moa_server.outlet import Outlet
-from moa_server.rows import RowStore
 from moa_server.session import Phase
 from moa_server.slot import Slot, Verdict
-from moa_server.stepper import CodedRows, MemorySource
+from moa_server.stepper import CodedRows
 
 log = structlog.get_logger()
 
@@ -44,11 +43,13 @@ class ConverseStream:
     Args:
         host: what is served.
         write: hands one frame to gRPC.
+        client: whose it is, as far as the address says.
     """
 
-    def __init__(self, host: Host, write: Callable[[pb.ServerFrame], Awaitable[None]]) -> None:
+    def __init__(self, host: Host, write: Callable[[pb.ServerFrame], Awaitable[None]], client: str = "") -> None:
         self.state = StreamState.AWAITING_OPEN
         self._host = host
+        self._client = client
         self._slot: Slot | None = None
         self._codecs: tuple[Codec, ...] = ()
         self._outlet = Outlet(write, self._code, self._hash_at, self._may_code, host.settings.write_seconds)
@@ -61,17 +62,17 @@ class ConverseStream:
             MoaError: why it was ended; the session is freed if the client was at fault.
         """
         refusal: MoaError | None = None
-        self._host.calls.add(self)
+        self._host.enter(self)
         try:
             async with asyncio.TaskGroup() as group:
                 self._reader = group.create_task(self._read(frames))
                 group.create_task(self._write())
         except* MoaError as errors:
             refusal = _first(errors)
-            if not isinstance(refusal, UnavailableError):
+            if not isinstance(refusal, UnavailableError | OverloadedError):
                 self._free()
         finally:
-            self._host.calls.discard(self)
+            self._host.leave(self)
             self._leave()
         if refusal is not None:
             raise refusal
@@ -128,12 +129,16 @@ class ConverseStream:
         check_identity(host.served.identity, message.identity, host.served.drafters)
         codec = self._choose_codec(message.codecs)
         found = host.registry.find(message.resume_token) if message.resume_token else None
-        slot = found or host.registry.admit()
+        if message.memory_from > len(message.tokens):
+            raise ProtocolError(f"memory_from up to {len(message.tokens)}", f"{message.memory_from}")
+        slot = found or host.registry.new()
+        session = slot.session
+        cached = session.on_open(message.tokens, asks=message.HasField("ask"))
+        host.registry.attach(slot, self._client)
         if slot.listener is not None:
             slot.listener.on_taken_over()
-        host.registry.attach(slot)
+        slot.listener, slot.feed = self, None
         self._slot = slot
-        session = slot.session
         session.run_ahead = message.run_ahead
         share = host.served.row_ms / host.served.step_ms if host.served.step_ms else NODE_SHARE
         slot.choice = NodeChoice(host.settings.draft_nodes, share)
@@ -143,11 +148,8 @@ class ConverseStream:
         )  # this stream's drafter is judged anew
         source = host.engine.stepper.find_source(message.identity.drafter_fingerprint) if codec is not None else None
         widths = host.engine.stepper.widths(source, reused_state=message.reused_state) if source is not None else {}
-        self._widen(slot, source, widths)
-        cached = session.on_open(message.tokens, asks=message.HasField("ask"))
-        if message.memory_from > len(message.tokens):
-            raise ProtocolError(f"memory_from up to {len(message.tokens)}", f"{message.memory_from}")
-        slot.listener = self
+        host.engine.keep_rows(slot, source, widths)
+        cached = min(cached, session.cached)  # less than before where a plane was not kept
         self.state = StreamState.OPEN
         self._outlet.put(
             pb.ServerFrame(
@@ -181,19 +183,10 @@ class ConverseStream:
             return None
         return self._codecs[0]
 
-    def _widen(self, slot: Slot, source: MemorySource | None, widths: dict[Plane, int]) -> None:
-        """Keeps rows of the planes that this client wants; what was read without keeping its state is read again."""
-        if source is None:
-            return
-        if slot.holdings.source is not source:  # the client has changed its drafter
-            slot.holdings.source, slot.holdings.planes = source, {}
-        for plane, width in widths.items():
-            if plane not in slot.holdings.planes:
-                slot.holdings.planes[plane] = RowStore(width)
-                if self._host.engine.stepper.made_by_forward(source, plane):
-                    slot.session.forget_cache(0)
-
     def _on_ask(self, slot: Slot, message: pb.Ask) -> None:
+        if self._host.draining:
+            self._send_away(slot)
+            return
         session = slot.session
         backlog = session.on_ask(
             message.base,
@@ -202,6 +195,8 @@ class ConverseStream:
             settings_from_proto(message.sampling),
             message.answer_start,
         )
+        if session.phase is Phase.ANSWERING:
+            self._reserve(slot)
         slot.budget.begin_answer()
         if slot.feed is not None:
             self._outlet.void(message.base)
@@ -213,6 +208,13 @@ class ConverseStream:
         if backlog.tokens:
             self.on_verdict(Verdict(0, backlog.base, session.hashes.at(backlog.base), backlog.tokens, backlog.finish))
         self._host.engine.wake(slot)
+
+    def _reserve(self, slot: Slot) -> None:
+        try:
+            self._host.reserve(slot)
+        except MoaError:
+            slot.session.on_stop()
+            raise
 
     def _on_draft(self, slot: Slot, message: pb.Draft) -> None:
         slot.session.on_draft(
@@ -246,7 +248,7 @@ class ConverseStream:
             slot.feed.codec = codec
 
     def _on_beat(self, slot: Slot, message: pb.Beat) -> None:
-        if not message.reply:
+        if not message.reply and not self._host.hangs:  # a client that hears nothing goes on alone
             self._outlet.put_beat(message.stamp)
 
     def _on_bye(self, slot: Slot, message: pb.Bye) -> None:
@@ -257,6 +259,8 @@ class ConverseStream:
 
     def on_verdict(self, verdict: Verdict) -> None:
         self._outlet.put(verdict_frame(verdict))
+        if self._host.draining and verdict.finish is not Finish.UNFINISHED and self._slot is not None:
+            self._send_away(self._slot)
 
     def on_rows(self, newest: CodedRows) -> None:
         self._outlet.poke(newest)
@@ -274,13 +278,24 @@ class ConverseStream:
         self._slot = None
         self._go_away(b"", "the session goes on in another stream")
 
+    def on_displaced(self) -> None:
+        """Another stream needs the place."""
+        self._slot = None
+        self.state = StreamState.ENDED
+        self._outlet.fail(OverloadedError("The server needed the place of a stream on which nothing was asked."))
+
     def drain(self) -> None:
-        """The server goes away: ends the answer, and tells the client how to go on."""
+        """The server goes away: tells the client how to go on, at once or after the running answer."""
         if self._slot is None:
             self._outlet.fail(UnavailableError("The server is shutting down.", hint="Connect to another one."))
-            return
-        self._end_answer(self._slot, Finish.DRAINING)
-        self._go_away(self._slot.token, "the server is shutting down")
+            self._host.leave(self)
+        elif self._slot.session.phase is not Phase.ANSWERING:
+            self._send_away(self._slot)
+
+    def end_answer(self) -> None:
+        """The grace is over."""
+        if self._slot is not None:
+            self._end_answer(self._slot, Finish.DRAINING)
 
     # ------------------------------------------------------------ inside
 
@@ -304,6 +319,10 @@ class ConverseStream:
             session.on_stop()
             held = len(session.tokens)
             self.on_verdict(Verdict(session.pending.epoch, held, session.hashes.at(held), (), finish))
+
+    def _send_away(self, slot: Slot) -> None:
+        self._go_away(slot.token, "the server is shutting down")
+        self._host.leave(self)
 
     def _go_away(self, token: bytes, reason: str) -> None:
         self._outlet.put(pb.ServerFrame(go_away=pb.GoAway(resume_token=token, reason=reason)))

@@ -62,17 +62,19 @@ class FinishRule:
     end_of_text: frozenset[int]
     decode: Callable[[Sequence[int]], str]
 
-    def cut(self, answer: Sequence[int], new: Sequence[int]) -> tuple[list[int], Finish]:
+    def cut(self, answer: Sequence[int], new: Sequence[int], before: int = 0) -> tuple[list[int], Finish]:
         """The part of `new` that belongs to the answer, and why it ends there (UNFINISHED if it goes on).
 
         Args:
-            answer: the answer's tokens so far.
+            answer: the answer's tokens so far; its last `STOP_WINDOW_TOKENS` are enough.
             new: tokens chosen after them.
+            before: tokens of the answer that stand before `answer`.
         """
+        length = before + len(answer)
         taken: list[int] = []
         for token in new:
             taken.append(token)
-            finish = self._after([*answer[-STOP_WINDOW_TOKENS:], *taken], len(answer) + len(taken))
+            finish = self._after([*answer[-STOP_WINDOW_TOKENS:], *taken], length + len(taken))
             if finish is not Finish.UNFINISHED:
                 return taken, finish
         return taken, Finish.UNFINISHED

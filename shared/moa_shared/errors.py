@@ -171,7 +171,13 @@ class UnknownSessionError(MoaError):
 
 
 class OverloadedError(MoaError):
-    """The server has no room for one more session."""
+    """The server has no room for one more session, stream or answer.
+
+    Attributes:
+        retry_after_ms: when to try again.
+    """
+
+    retry_after_ms = 2000  # an answer of 50 tokens on one core
 
     code = "overloaded"
     grpc_status = "RESOURCE_EXHAUSTED"

@@ -12,11 +12,21 @@ from moa.v1 import moa_pb2 as pb
 
 from moa_shared.answer import AnswerSettings
 from moa_shared.coupling import Sampling
-from moa_shared.errors import ConfigError, InternalError, MismatchError, MoaError, UnavailableError, error_from_code
+from moa_shared.errors import (
+    ConfigError,
+    InternalError,
+    MismatchError,
+    MoaError,
+    OverloadedError,
+    UnavailableError,
+    error_from_code,
+)
 
 PROTOCOL_VERSION = 2
 CODE_KEY = "moa-error-code"
 HINT_KEY = "moa-error-hint-bin"  # binary: a hint may hold any text
+RETRY_AFTER_KEY = "moa-retry-after-ms"
+MOST_RETRY_AFTER_MS = 60_000
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 64  # of at most four tokens each (the bytes of UTF-8), so that the finish rule's window holds it
 
@@ -98,8 +108,16 @@ def _short(digest: bytes) -> str:
 
 def error_status(error: MoaError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str | bytes], ...]]:
     """Status, message and trailing metadata with which a call that met `error` ends."""
-    status = grpc.StatusCode[error.grpc_status]
-    return status, error.message, ((CODE_KEY, error.code), (HINT_KEY, error.hint.encode()))
+    trailing: tuple[tuple[str, str | bytes], ...] = ((CODE_KEY, error.code), (HINT_KEY, error.hint.encode()))
+    if isinstance(error, OverloadedError):
+        trailing = (*trailing, (RETRY_AFTER_KEY, str(error.retry_after_ms)))
+    return grpc.StatusCode[error.grpc_status], error.message, trailing
+
+
+def _retry_after_ms(told: str | bytes | None, default: int) -> int:
+    """What a server asks for, within reason: it cannot send a client away for good."""
+    text = told if isinstance(told, str) else ""
+    return min(int(text), MOST_RETRY_AFTER_MS) if text.isascii() and text.isdigit() and len(text) < 10 else default
 
 
 def error_from_rpc(error: grpc.RpcError) -> MoaError:
@@ -108,9 +126,12 @@ def error_from_rpc(error: grpc.RpcError) -> MoaError:
     message = error.details() or "The call failed."
     if CODE_KEY in metadata:
         hint = metadata.get(HINT_KEY, b"")
-        return error_from_code(
+        reported = error_from_code(
             str(metadata[CODE_KEY]), message, hint.decode(errors="replace") if isinstance(hint, bytes) else str(hint)
         )
+        if isinstance(reported, OverloadedError):
+            reported.retry_after_ms = _retry_after_ms(metadata.get(RETRY_AFTER_KEY), reported.retry_after_ms)
+        return reported
     status = error.code()
     if status is grpc.StatusCode.UNAVAILABLE:
         return UnavailableError(f"The server cannot be reached ({message}).")

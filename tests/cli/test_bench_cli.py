@@ -37,6 +37,7 @@ def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
         "codecs",
         "timeline",
         "record",
+        "soak",
     ):
         assert f"  {name} " in done.stdout
     script = (
@@ -85,6 +86,18 @@ def test_micro_measures_everything_and_writes_json(tmp_path: Path) -> None:
     assert all(row["down_a_token"] > 0 for row in result["traffic"])
     assert sum(result["seconds"].values()) <= time.monotonic() - began
     assert "### Verification over the bare forward" in done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_soak_leaves_sessions_in_every_way(tmp_path: Path) -> None:
+    written = tmp_path / "soak.json"
+    done = moa_bench("soak", "--quick", "--json", str(written), timeout=280)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(written.read_text())
+    assert sum(result["soak"]["left"].values()) == 20
+    assert len(result["soak"]["left"]) == 7
+    assert list(result["soak"]["memory"]) == ["10", "20"]
+    assert "Growth: " in done.stdout
 
 
 @pytest.mark.timeout(600)

@@ -43,7 +43,7 @@ def memory(start: int = 0, count: int = 2, **fields: Any) -> pb.ServerFrame:
 
 @asynccontextmanager
 async def saying(
-    frames: Sequence[pb.ServerFrame], version: int = PROTOCOL_VERSION
+    frames: Sequence[pb.ServerFrame], version: int = PROTOCOL_VERSION, *, beats: bool = False
 ) -> AsyncIterator[tuple[str, list[pb.ClientFrame]]]:
     """A server that opens every stream with the first frame and answers a question with the others."""
     heard: list[pb.ClientFrame] = []
@@ -56,6 +56,8 @@ async def saying(
             heard.append(frame)
             kind = frame.WhichOneof("frame")
             asks = kind == "ask" or (kind == "open" and frame.open.HasField("ask"))
+            if kind == "beat" and beats:
+                await context.write(pb.ServerFrame(beat=pb.Beat(stamp=frame.beat.stamp, reply=True)))
             for reply in [*frames[: kind == "open"], *(frames[1:] if asks else ())]:
                 await context.write(reply)
 
@@ -183,6 +185,23 @@ async def test_replayed_verdicts_change_nothing(target: Target) -> None:
     assert events[-1].finish is Finish.END_OF_TEXT
     assert heard[0].WhichOneof("frame") == "open"
     assert heard[-1].WhichOneof("frame") == "bye"
+
+
+async def test_without_progress_the_device_goes_on_alone_though_beats_are_answered(target: Target) -> None:
+    frames = [OPENED_BARE, verdict([7])]
+    async with saying(frames, beats=True) as (address, heard), connect(address, 5.0, 0.5) as link:
+        talk = Talk(link, device(target, "chain"), VOCAB, Codec.INT4)
+        events = [event async for event in talk.ask(PROMPT, AnswerSettings(max_tokens=4))]
+        reasons = [event.reason for event in events if isinstance(event, LinkChanged)]
+        assert reasons == ["the server is there but does not get on"]
+        assert events[-1] == Ended(Finish.MAX_TOKENS, provisional=True)
+        assert [frame.WhichOneof("frame") for frame in heard].count("open") == 1
+        await talk.close()
+        talk = Talk(link, device(target, "none"), VOCAB, Codec.INT4)
+        with pytest.raises(UnavailableError, match=r"has sent nothing for 0\.5 s"):
+            async for _ in talk.ask(PROMPT, AnswerSettings(max_tokens=4)):
+                pass
+        await talk.close()
 
 
 async def test_another_first_frame_another_version_silence_and_a_server_that_leaves(target: Target) -> None:

@@ -264,7 +264,7 @@ async def test_bye_frees_the_session_and_a_broken_stream_keeps_it(
 ) -> None:
     first, second = Peer(channel), Peer(channel)
     await first.open()
-    await second.open()
+    await second.open(tokens=PROMPT)
     await first.bye()
     assert len(server.host.registry) == 1
     second.call.cancel()
@@ -396,6 +396,20 @@ async def test_a_resume_brings_what_was_chosen_meanwhile_and_takes_what_was_writ
         await again.send(ack=pb.Ack(committed=len(again.tokens)))
         verdict = await again.verdict()
     assert again.tokens[len(PROMPT) :] == expected
+
+
+async def test_a_take_over_without_memory_is_sent_none(server: RunningServer, channel: grpc.aio.Channel) -> None:
+    first, second = Peer(channel), Peer(channel)
+    opened = await first.open(tokens=PROMPT)
+    await second.open(tokens=PROMPT, memory=False, resume_token=opened.resume_token)
+    await first.done()
+    slot = server.host.registry.find(opened.resume_token)
+    assert slot is not None
+    assert slot.feed is None
+    await second.ask([3], AnswerSettings(max_tokens=1))
+    await second.verdict()
+    await second.bye()
+    assert second.memory == []
 
 
 async def test_a_session_is_taken_over_from_a_stream_that_hangs(channel: grpc.aio.Channel) -> None:

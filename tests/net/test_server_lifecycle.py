@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import threading
+from collections.abc import Awaitable, Sequence
 
 import grpc.aio
 import pytest
@@ -11,14 +12,26 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from moa.v1 import moa_pb2 as pb
 from moa_server.app import RunningServer, start
 from moa_server.feed import Chunk
+from moa_server.rows import most_nbytes
 from moa_server.session import Judgement, Work
 from moa_server.stepper import CodedRows, Holdings, Stepper
 from moa_server.target import Target
-from moa_shared.answer import AnswerSettings, Finish
-from moa_shared.errors import ConfigError, InternalError, OverloadedError, UnavailableError
+from moa_shared.answer import AnswerSettings
+from moa_shared.errors import ConfigError, ContextLengthError, InternalError, OverloadedError, UnavailableError
 from moa_shared.wire import error_from_rpc
 
-from tests.net.server_peer import VOCAB, Peer, generate, make_host, plain_text, serving, toy_source, until
+from tests.net.server_peer import (
+    CONTEXT,
+    ROW_WIDTH,
+    VOCAB,
+    Peer,
+    generate,
+    make_host,
+    plain_text,
+    serving,
+    toy_source,
+    until,
+)
 
 PROMPT = [5, 17, 33, 2, 64]
 GREEDY = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
@@ -39,28 +52,44 @@ async def finish_answer(peer: Peer) -> Sequence[int]:
 # ---------------------------------------------------------------- limits
 
 
-async def test_over_the_limit_a_session_is_refused(target: Target) -> None:
-    async with serving(make_host(target, max_sessions=2)) as running, channel_to(running) as channel:
+async def refused(attempt: Awaitable[object]) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await attempt
+    return caught.value
+
+
+async def test_over_the_limit_of_streams_one_is_refused_and_told_when_to_try_again(target: Target) -> None:
+    async with serving(make_host(target, max_streams=2)) as running, channel_to(running) as channel:
         peers = [Peer(channel), Peer(channel)]
         for peer in peers:
             await peer.open()
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await Peer(channel).open()
-        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert isinstance(error_from_rpc(caught.value), OverloadedError)
-        trailing = dict(caught.value.trailing_metadata() or ())
-        assert int(trailing["moa-retry-after-ms"]) > 0
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await generate(channel, PROMPT, GREEDY)
-        assert isinstance(error_from_rpc(caught.value), OverloadedError)
+            await peer.ask(PROMPT, GREEDY)
+        error = await refused(Peer(channel).open())
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert isinstance(error_from_rpc(error), OverloadedError)
+        assert int(dict(error.trailing_metadata() or ())["moa-retry-after-ms"]) > 0
+        assert isinstance(error_from_rpc(await refused(generate(channel, PROMPT, GREEDY))), OverloadedError)
         await peers[0].bye()
         await Peer(channel).open()
+
+
+async def test_an_idle_stream_makes_room_and_its_session_is_kept(target: Target) -> None:
+    async with serving(make_host(target, max_streams=2)) as running, channel_to(running) as channel:
+        peers = [Peer(channel), Peer(channel)]
+        token = (await peers[0].open(tokens=PROMPT)).resume_token
+        await peers[1].open(tokens=PROMPT)
+        third = Peer(channel)
+        await third.open()
+        assert isinstance(error_from_rpc(await refused(peers[0].done())), OverloadedError)
+        assert running.host.registry.find(token) is not None
+        await third.bye()
+        assert (await Peer(channel).open(tokens=PROMPT, resume_token=token)).resume_token == token
 
 
 async def test_the_oldest_detached_session_makes_room(target: Target) -> None:
     async with serving(make_host(target, max_sessions=2)) as running, channel_to(running) as channel:
         first, second = Peer(channel), Peer(channel)
-        tokens = [(await first.open()).resume_token, (await second.open()).resume_token]
+        tokens = [(await first.open(tokens=PROMPT)).resume_token, (await second.open(tokens=PROMPT)).resume_token]
         for count, peer in enumerate((first, second), start=1):
             peer.call.cancel()
             await until(lambda count=count: running.host.registry.detached == count)
@@ -68,10 +97,63 @@ async def test_the_oldest_detached_session_makes_room(target: Target) -> None:
         assert [slot.token for slot in running.host.registry.slots] == [tokens[1], third.resume_token]
 
 
+async def test_an_open_that_is_refused_takes_nobody_s_place(target: Target) -> None:
+    async with serving(make_host(target, max_sessions=1)) as running, channel_to(running) as channel:
+        peer = Peer(channel)
+        token = (await peer.open(tokens=PROMPT)).resume_token
+        peer.call.cancel()
+        await until(lambda: running.host.registry.detached == 1)
+        await refused(Peer(channel).open(tokens=[VOCAB]))
+        await refused(Peer(channel).open(memory_from=1))
+        assert [slot.token for slot in running.host.registry.slots] == [token]
+
+
+async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_anew(target: Target) -> None:
+    """The budget holds one conversation. Memory comes again as it was, and the text is the same."""
+    settings = AnswerSettings(max_tokens=40, ignore_end_of_text=True)
+    need = target.new_cache().most_nbytes(CONTEXT) + most_nbytes(ROW_WIDTH, CONTEXT)
+    async with serving(make_host(target, kv_bytes=need)) as running, channel_to(running) as channel:
+        first, second = Peer(channel), Peer(channel)
+        await first.open()
+        await first.ask(PROMPT, settings)
+        await first.verdict()
+        await second.open(run_ahead=True)
+        await second.ask(PROMPT, settings)
+        error = error_from_rpc(await refused(second.done()))  # the first one's answer is under way
+        assert isinstance(error, OverloadedError)
+        assert "in use" in error.message
+        again = Peer(channel)
+        await again.open()
+        expected = [*PROMPT, *plain_text(target, PROMPT, settings)[0]]
+        assert await finish_answer(first) == expected
+        await again.ask(PROMPT, settings)
+        assert await finish_answer(again) == expected
+        slots = {slot.token: slot for slot in running.host.registry.slots}
+        assert first.opened is not None
+        slot = slots[first.opened.resume_token]
+        assert (slot.session.cached, slot.session.tokens) == (0, expected)
+        await until(lambda: slot.holdings.nbytes == 0)
+        seen = len(first.verdicts)
+        await first.ask([3], GREEDY)
+        while len(first.verdicts) == seen or first.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
+            await first.draft([])
+            await first.verdict()
+        assert first.tokens == [*expected, 3, *plain_text(target, [*expected, 3], GREEDY)[0]]
+        await first.rows(len(first.tokens) - 1)
+
+
+async def test_an_answer_that_can_never_fit_is_refused_in_words(target: Target) -> None:
+    async with serving(make_host(target, kv_bytes=1000)) as running, channel_to(running) as channel:
+        error = error_from_rpc(await refused(generate(channel, PROMPT, GREEDY)))
+        assert isinstance(error, ContextLengthError)
+        assert "--kv-bytes" in error.hint
+        assert len(running.host.registry) == 0
+
+
 async def test_detached_sessions_are_dropped_after_their_time(target: Target) -> None:
     async with serving(make_host(target, detached_seconds=0.01)) as running, channel_to(running) as channel:
         peer = Peer(channel)
-        await peer.open()
+        await peer.open(tokens=PROMPT)
         peer.call.cancel()
         await until(lambda: len(running.host.registry) == 0)
 
@@ -154,6 +236,45 @@ async def test_a_client_that_does_not_read_holds_up_nobody(target: Target) -> No
 # ---------------------------------------------------------------- health and the end
 
 
+class HangingStepper(Stepper):
+    """Does not come back from a forward before it is let."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self.entered, self.release = threading.Event(), threading.Event()
+
+    def choose(self, holdings: Holdings, work: Work) -> Judgement | None:
+        self.entered.set()
+        assert self.release.wait(60)
+        return super().choose(holdings, work)
+
+
+async def test_a_forward_that_hangs_ends_health_and_beats(target: Target) -> None:
+    stepper = HangingStepper(target)
+    host = make_host(target, stepper=stepper, hang_seconds=0.01)
+    async with serving(host) as running, channel_to(running) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="moa.v1.Moa"))
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        peer = Peer(channel)
+        await peer.open(memory=False)
+        await peer.ask(PROMPT, GREEDY)
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert stepper.entered.is_set()
+        await peer.send(beat=pb.Beat(stamp=1))
+        error = error_from_rpc(await refused(Peer(channel).open(memory=False)))
+        assert "does not answer" in error.message
+        stepper.release.set()
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        await peer.send(beat=pb.Beat(stamp=2))
+        stamps = []
+        while not stamps:
+            frame = await peer.receive()
+            assert frame is not None
+            if frame.WhichOneof("frame") == "beat":
+                stamps.append(frame.beat.stamp)
+        assert stamps == [2]
+
+
 async def test_health_says_serving(channel: grpc.aio.Channel) -> None:
     stub = health_pb2_grpc.HealthStub(channel)
     for service in ("", "moa.v1.Moa"):
@@ -161,7 +282,7 @@ async def test_health_says_serving(channel: grpc.aio.Channel) -> None:
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_draining_tells_every_client_and_ends(target: Target) -> None:
+async def test_draining_lets_running_answers_end_and_tells_every_client(target: Target) -> None:
     host = make_host(target)
     running = await start(host)
     async with channel_to(running) as channel:
@@ -174,25 +295,52 @@ async def test_draining_tells_every_client_and_ends(target: Target) -> None:
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
         plain = asyncio.create_task(generate(channel, PROMPT, AnswerSettings(ignore_end_of_text=True)))
         await until(lambda: len(host.registry) == 3)
-        stopping = asyncio.create_task(running.stop(grace_seconds=1.0))
-        await answering.done()
+        stopping = asyncio.create_task(running.stop(grace_seconds=30.0))
         await idle.done()
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
-        assert answering.verdicts[-1].finish == pb.FINISH_DRAINING
+        assert answering.go_away is None
+        assert await finish_answer(answering) == [*PROMPT, *plain_text(target, PROMPT, GREEDY)[0]]
+        await answering.done()
         assert idle.verdicts == []
         for peer in (answering, idle):
             assert peer.go_away is not None
             assert "shutting down" in peer.go_away.reason
         assert answering.go_away is not None
         assert answering.go_away.resume_token == token
-        tokens, finish = await plain
-        assert finish is Finish.DRAINING
-        expected, _ = plain_text(target, PROMPT, AnswerSettings(ignore_end_of_text=True))
-        assert tokens == expected[: len(tokens)]
+        expected = plain_text(target, PROMPT, AnswerSettings(ignore_end_of_text=True))
+        assert await plain == expected
         await stopping
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await Peer(channel).open()
         assert isinstance(error_from_rpc(caught.value), UnavailableError)
+
+
+async def test_after_the_grace_an_answer_is_ended_and_its_client_told(target: Target) -> None:
+    host = make_host(target)
+    running = await start(host)
+    async with channel_to(running) as channel:
+        slow = Peer(channel)  # no draft comes, so its answer stands still
+        await slow.open()
+        await slow.ask(PROMPT, GREEDY)
+        await slow.verdict()
+        stopping = asyncio.create_task(running.stop(grace_seconds=0.1))
+        await slow.done()
+        assert slow.verdicts[-1].finish == pb.FINISH_DRAINING
+        assert slow.go_away is not None
+        await stopping
+
+
+async def test_a_new_question_in_a_draining_stream_is_sent_away(target: Target) -> None:
+    async with serving(make_host(target)) as running, channel_to(running) as channel:
+        peer = Peer(channel)
+        await peer.open()
+        await peer.ask(PROMPT, GREEDY)
+        await peer.verdict()
+        running.host.drain()
+        await peer.ask([3, 4], GREEDY)
+        await peer.done()
+        assert peer.go_away is not None
+        assert len(peer.verdicts) == 1
 
 
 async def test_a_draining_server_takes_in_nothing_new(server: RunningServer, channel: grpc.aio.Channel) -> None:

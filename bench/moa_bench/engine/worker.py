@@ -77,12 +77,16 @@ def main(model: str, level: str) -> None:
         print(json.dumps({"ms": taken, "resident_mb": resident_mb(os.getpid())}), file=answers)
 
 
-def resident_mb(pid: int) -> float | None:
-    """Memory of a process that lies in RAM, where the system says it."""
+def resident_mb(pid: int, kind: str = "VmRSS") -> float | None:
+    """Memory of a process that lies in RAM, where the system says it.
+
+    Args:
+        kind: VmRSS: all; RssAnon: without files, which the system may drop and read again.
+    """
     status = Path(f"/proc/{pid}/status")
     if not status.is_file():
         return None
-    line = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS"))
+    line = next(line for line in status.read_text().splitlines() if line.startswith(kind))
     return round(int(line.split()[1]) * 1024 / 1e6, 1)
 
 

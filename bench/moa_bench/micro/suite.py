@@ -158,10 +158,12 @@ def _measure_forwards(bench: Bench, level: str) -> None:
 
 def _measure_drafting(bench: Bench, target: Target) -> None:
     from moa_bench.micro.drafting import measure_drafting
+    from moa_bench.micro.growth import measure_growth
 
     decoder = load_decoder(bench.files, bench.drafter)
     effort = bench.effort
     bench.result["drafting"] = measure_drafting(target, decoder, effort.prefix_tokens, 5 * effort.repeats)
+    bench.result["growth"] = measure_growth(decoder, 25 * effort.repeats)
 
 
 def _measure_serving(bench: Bench, runner: asyncio.Runner, address: str) -> None:

@@ -15,6 +15,7 @@ def render(result: Mapping[str, Any]) -> str:
     sections: dict[str, Callable[[Mapping[str, Any]], str]] = {
         "verification": _verification,
         "drafting": _drafting,
+        "growth": _growth,
         "first_tokens": _first_tokens,
         "traffic": _traffic,
     }
@@ -46,6 +47,13 @@ def _drafting(result: Mapping[str, Any]) -> str:
     rows = [[cost.what, cost.ms.text(2), cost.ratio.text(3)] for cost in result["drafting"]]
     head = f"### Drafting\n\nThe drafter: {result['drafter']}; weights in int8.\n\n"
     return head + table(["piece", MS, "of a target forward of one token"], rows)
+
+
+def _growth(result: Mapping[str, Any]) -> str:
+    lengths = list(result["growth"][0].us)
+    rows = [[growth.what, *(growth.us[length].text(0) for length in lengths)] for growth in result["growth"]]
+    head = ["beside the models, us: median (quartiles)", *(f"behind {length:,} tokens" for length in lengths)]
+    return "### Growth\n\nWhat must cost the same however long the text is.\n\n" + table(head, rows)
 
 
 def _first_tokens(result: Mapping[str, Any]) -> str:

@@ -36,6 +36,14 @@ class KVCache(ABC):
         """Bytes of the memory held (not only what is in use)."""
 
     @abstractmethod
+    def most_nbytes(self, rows: int) -> int:
+        """The most bytes that a cache takes which comes to hold `rows` rows."""
+
+    @abstractmethod
+    def _free(self) -> None:
+        """Give the memory of all rows back."""
+
+    @abstractmethod
     def reserve(self, rows: int) -> None:
         """Make room for `rows` rows in all, at once: a prompt of known length need not grow by steps.
 
@@ -102,6 +110,12 @@ class KVCache(ABC):
             raise InternalError("A draft tree must be cut to a path, or dropped whole, before its rows are cropped.")
         self._length = length
         self._forget_tail()
+
+    def release(self) -> None:
+        """Drop all rows and give their memory back."""
+        self._length = 0
+        self._forget_tail()
+        self._free()
 
     def lsa_input(self, start: int, stop: int) -> npt.NDArray[np.float32]:
         """The memory encoder's input for the rows `start..stop`.

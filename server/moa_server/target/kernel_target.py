@@ -37,7 +37,13 @@ class KernelCache(KVCache):
 
     @property
     def nbytes(self) -> int:
-        return self.pages.nbytes
+        return self._pages.nbytes
+
+    def most_nbytes(self, rows: int) -> int:
+        return self._pages.most_nbytes(rows)
+
+    def _free(self) -> None:
+        self._pages.release()
 
     def reserve(self, rows: int) -> None:
         self.pages.reserve(rows)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError, TreeError
 
+from moa_server.free_memory import free_memory_bytes
 from moa_server.target.cache import KVCache
 from moa_server.target.visibility import tail_depths
 
@@ -89,6 +90,10 @@ class Target(ABC):
     @abstractmethod
     def new_cache(self) -> KVCache:
         """An empty cache for one conversation."""
+
+    def free_bytes(self) -> int:
+        """Free memory of the kind that keys and values lie in."""
+        return free_memory_bytes()
 
     @abstractmethod
     def normed(self, state: Rows) -> Rows:

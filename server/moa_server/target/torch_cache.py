@@ -34,21 +34,30 @@ class TorchCache(KVCache):
         *,
         dtype: torch.dtype,
         device: torch.device | None = None,
-        capacity: int = INITIAL_CAPACITY,
+        first_rows: int = INITIAL_CAPACITY,
     ) -> None:
         super().__init__()
-        self._buffer = torch.empty(layers, kv_heads, capacity, 2, head_dim, dtype=dtype, device=device)
+        self._first_rows = first_rows
+        self._buffer = torch.empty(layers, kv_heads, 0, 2, head_dim, dtype=dtype, device=device)
 
     @property
     def nbytes(self) -> int:
         return self._buffer.nbytes
+
+    def most_nbytes(self, rows: int) -> int:
+        layers, kv_heads, _, two, head_dim = self._buffer.shape
+        row = layers * kv_heads * two * head_dim * self._buffer.itemsize
+        return row * max(self._first_rows, min(2 * rows, rows + LARGEST_GROWTH))
+
+    def _free(self) -> None:
+        self._buffer = self._buffer[:, :, :0].clone()
 
     def reserve(self, rows: int) -> None:
         capacity = self._buffer.shape[2]
         if rows <= capacity:
             return
         layers, kv_heads, _, two, head_dim = self._buffer.shape
-        capacity = max(rows, min(2 * capacity, capacity + LARGEST_GROWTH))
+        capacity = max(rows, self._first_rows, min(2 * capacity, capacity + LARGEST_GROWTH))
         grown = self._buffer.new_empty(layers, kv_heads, capacity, two, head_dim)
         grown[:, :, : self._length] = self._buffer[:, :, : self._length]
         self._buffer = grown

@@ -68,6 +68,9 @@ class TorchTarget(Target):
     def new_cache(self) -> TorchCache:
         return TorchCache(self.layer_count, self.kv_heads, self.head_dim, dtype=self.dtype, device=self.device)
 
+    def free_bytes(self) -> int:
+        return torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else super().free_bytes()
+
     def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
         """One conversation after the other: torch's kernels take no ragged rows."""
         return [self._run_one(request, of_request) for request, of_request in zip(requests, depths, strict=True)]

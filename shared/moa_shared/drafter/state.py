@@ -30,7 +30,8 @@ class DraftState:
         self.tokens: list[int] = []
         self._self = decoder.new_cache(decoder.self_attention)
         self._memory = decoder.new_cache(decoder.cross_attention)
-        self._memory_positions: list[int] = []
+        self._memory_positions: list[int] = []  # by row
+        self._remembered: set[int] = set()  # the same positions
         self._reused = ReusedLayers(decoder, decoder.reused) if decoder.reused is not None else None
         self._read = 0  # committed tokens in the self-attention cache
         self._nodes = DraftNodes()
@@ -67,6 +68,7 @@ class DraftState:
         kept = [row for row, position in enumerate(self._memory_positions) if position < length]
         self._memory.keep_behind(0, kept)
         self._memory_positions = [self._memory_positions[row] for row in kept]
+        self._remembered = set(self._memory_positions)
         if self._reused is not None:
             self._reused.crop(length)
 
@@ -79,11 +81,12 @@ class DraftState:
         width = self.decoder.config.memory_width
         if rows.shape[-1] != width:
             raise ProtocolError(f"memory rows of {width} numbers", f"{rows.shape[-1]}")
-        held = set(self._memory_positions)
-        new = [index for index in range(len(rows)) if start + index not in held]
+        new = [index for index in range(len(rows)) if start + index not in self._remembered]
         if new:
             self.decoder.remember(self._memory, rows[new], np.array(new, np.int32) + np.int32(start))
-            self._memory_positions += [start + index for index in new]
+            positions = [start + index for index in new]
+            self._memory_positions += positions
+            self._remembered.update(positions)
 
     def append_reused_state(self, start: int, rows: Rows) -> None:
         """Takes in the state that enters the first reused layer, [rows, hidden size] float32.

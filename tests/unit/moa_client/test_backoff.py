@@ -20,3 +20,14 @@ def test_waits_double_to_a_limit_and_begin_anew() -> None:
 
 def test_two_clients_wait_apart() -> None:
     assert Backoff(random.Random(1)).next_seconds() != Backoff(random.Random(2)).next_seconds()
+
+
+def test_a_server_may_ask_for_a_longer_wait_once() -> None:
+    backoff = Backoff(random.Random(1))
+    waits = []
+    for _ in range(20):
+        backoff.not_before(7.0)
+        waits.append(backoff.next_seconds())
+    assert all(7.0 <= wait <= 10.5 for wait in waits)
+    assert len(set(waits)) == 20
+    assert backoff.next_seconds() <= MOST_SECONDS

@@ -35,6 +35,29 @@ def test_a_server_that_thinks_for_long_answers_beats() -> None:
         now += 1.0
 
 
+def test_a_server_that_answers_beats_alone_is_stuck_in_the_end() -> None:
+    monitor = LinkMonitor(silence_ms=2000.0)
+    monitor.on_opened(0.0, 20.0)
+    monitor.expect(0.0)
+    for now in range(0, 2000, 10):
+        monitor.on_frame(float(now))
+        assert not monitor.is_stuck(float(now))
+    assert monitor.is_stuck(2000.0)
+    assert not monitor.is_lost(2000.0)
+    monitor.on_progress(2000.0)
+    assert not monitor.is_stuck(3999.0)
+    monitor.rest()
+    assert not monitor.is_stuck(1e9)
+
+
+def test_it_wakes_when_the_server_is_stuck() -> None:
+    monitor = LinkMonitor(silence_ms=100.0)
+    monitor.on_opened(0.0, 500.0)
+    monitor.expect(0.0)
+    assert monitor.take_beat(0.0) is not None
+    assert monitor.wake_ms == 100.0
+
+
 def test_beats_are_rare_while_frames_come() -> None:
     monitor = opened(20.0)
     beats = 0

@@ -28,10 +28,12 @@ class FakeStepper(Stepper):
         self.order: list[str] = []
         self.fail_choose: dict[int, Exception] = {}
         self.fail_rows = False
+        self.entered = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
 
     def choose(self, holdings: Holdings, work: Work) -> Judgement | None:
+        self.entered.set()
         assert self.gate.wait(10)
         assert threading.current_thread().name == "inference"
         self.order.append(f"{work.feed[0]}:{len(work.feed)}")
@@ -42,6 +44,7 @@ class FakeStepper(Stepper):
     def code(self, holdings: Holdings, chunk: Chunk) -> CodedRows:
         if chunk.count == 13:
             raise RuntimeError("no room")
+        self.order.append("coded")
         return CodedRows(chunk, b"coded")
 
     def code_newest(self, holdings: Holdings, plane: Plane, start: int, codec: Codec, most_rows: int) -> CodedRows:
@@ -297,6 +300,46 @@ async def test_a_detached_session_runs_ahead_without_a_listener(bench: Bench) ->
     bench.stepper.gate.set()
     await other.ended.wait()
     assert slot.session.tokens == [1, 7, 7, 7]
+
+
+async def test_coding_that_nobody_waits_for_is_not_done(bench: Bench) -> None:
+    """A client that asks again and again would else put a job for each Ask before everybody's forwards."""
+    bench.stepper.gate.clear()
+    slot, ear = bench.ask([1])
+    assert await asyncio.to_thread(bench.stepper.entered.wait, 10)
+    for _ in range(1000):
+        bench.engine.code(slot, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5)).cancel()
+    await asyncio.sleep(0)  # futures call back in the next turn of the loop
+    bench.stepper.gate.set()
+    await ear.ended.wait()
+    assert "coded" not in bench.stepper.order
+
+
+async def test_a_prompt_is_not_read_for_nobody(bench: Bench) -> None:
+    bench.stepper.gate.clear()
+    _, first = bench.ask([1])
+    slot, _ = bench.ask([2] * 10)
+    slot.listener = None
+    bench.stepper.gate.set()
+    await first.ended.wait()
+    assert slot.steps == 0
+    ear = Ear(bench.stepper)
+    slot.listener = ear
+    bench.engine.wake(slot)
+    await ear.ended.wait()
+    assert slot.session.tokens == [*[2] * 10, 7, 7, 7]
+
+
+async def test_rows_of_another_stream_s_forward_are_not_sent(bench: Bench) -> None:
+    """Another stream takes the session over while a forward runs; its rows may be those of another drafter."""
+    bench.stepper.gate.clear()
+    slot, ear = bench.ask([1], memory=True)
+    slot.feed = MemoryFeed({Plane.MEMORY: 4}, Codec.BF16, 1 << 20)
+    bench.stepper.gate.set()
+    await ear.ended.wait()
+    await bench.engine.code(slot, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))
+    assert [rows.chunk.start for rows in ear.rows] != []
+    assert len(ear.rows) == len(ear.verdicts) - 1
 
 
 async def test_a_job_before_the_start_is_a_defect() -> None:

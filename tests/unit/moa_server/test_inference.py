@@ -63,3 +63,37 @@ def test_stop_waits_for_the_job_that_runs_and_drops_the_rest(thread: InferenceTh
 
 def test_stop_before_start(thread: InferenceThread) -> None:
     thread.stop()
+
+
+def test_a_job_that_is_withdrawn_does_not_run(thread: InferenceThread) -> None:
+    ran: list[str] = []
+    done = threading.Event()
+    ticket = thread.submit(lambda: ran.append("withdrawn"), urgent=True)
+    thread.submit(lambda: ran.append("kept"), urgent=True)
+    thread.submit(done.set)
+    thread.withdraw(ticket)
+    thread.withdraw(ticket)
+    thread.start()
+    assert done.wait(10)
+    assert ran == ["kept"]
+
+
+def test_how_long_a_job_takes_is_known_and_one_that_hangs_is_left_behind() -> None:
+    now = [5.0]
+    thread = InferenceThread(clock=lambda: now[0])
+    started, release = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        started.set()
+        release.wait(10)
+
+    assert thread.busy_seconds == 0
+    thread.submit(hang)
+    thread.start()
+    assert started.wait(10)
+    now[0] = 12.0
+    assert thread.busy_seconds == 7.0
+    thread.stop(seconds=0.01)
+    release.set()
+    thread.stop()
+    assert thread.busy_seconds == 0

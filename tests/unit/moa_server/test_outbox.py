@@ -4,31 +4,44 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_server.outbox import MemoryOutbox
 
+EVERYTHING = 1 << 30  # before which rows may go
+
 
 def test_the_newest_rows_go_first() -> None:
     outbox = MemoryOutbox()
     outbox.rows_ready(10)
-    assert outbox.take(4) == (6, 4)
+    assert outbox.take(4, EVERYTHING) == (6, 4)
     outbox.rows_ready(12)
-    assert outbox.take(4) == (10, 2)
-    assert outbox.take(4) == (2, 4)
+    assert outbox.take(4, EVERYTHING) == (10, 2)
+    assert outbox.take(4, EVERYTHING) == (2, 4)
     assert outbox.waiting == ((0, 2),)
-    assert outbox.take(4) == (0, 2)
-    assert outbox.take(4) is None
+    assert outbox.take(4, EVERYTHING) == (0, 2)
+    assert outbox.take(4, EVERYTHING) is None
+
+
+def test_rows_that_cannot_be_made_now_wait() -> None:
+    outbox = MemoryOutbox()
+    outbox.rows_ready(10)
+    assert outbox.take(4, 0) is None
+    assert outbox.take(4, 6) == (2, 4)
+    assert outbox.waiting == ((0, 2), (6, 10))
+    assert outbox.take(4, 6) == (0, 2)
+    assert outbox.take(4, 6) is None
+    assert outbox.take(9, EVERYTHING) == (6, 4)
 
 
 def test_it_starts_where_the_client_lacks_rows() -> None:
     outbox = MemoryOutbox(start=5)
     outbox.rows_ready(4)
-    assert outbox.take(9) is None
+    assert outbox.take(9, EVERYTHING) is None
     outbox.rows_ready(7)
-    assert outbox.take(9) == (5, 2)
+    assert outbox.take(9, EVERYTHING) == (5, 2)
 
 
 def test_no_room_takes_nothing() -> None:
     outbox = MemoryOutbox()
     outbox.rows_ready(3)
-    assert outbox.take(0) is None
+    assert outbox.take(0, EVERYTHING) is None
     assert outbox.waiting == ((0, 3),)
 
 
@@ -56,7 +69,7 @@ def test_it_holds_what_is_ready_and_not_sent(start: int, actions: list[tuple[str
             ready = min(ready, number)
             outbox.crop(number)
         else:
-            taken = outbox.take(number)
+            taken = outbox.take(number, EVERYTHING)
             if taken is None:
                 assert not waiting or number < 1
                 continue

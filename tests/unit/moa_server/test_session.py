@@ -15,6 +15,8 @@ from moa_shared.errors import ContextLengthError, ProtocolError, TokenRangeError
 from moa_shared.prefix_hash import PrefixHashes
 from moa_shared.tree import DraftTree
 
+from tests.counted import CountedList
+
 VOCAB = 5
 END_OF_TEXT = 4
 CONTEXT = 60
@@ -397,3 +399,55 @@ def test_the_text_depends_on_no_schedule(seed: int, run_ahead: bool, right: floa
     conversation = run_schedule(random.Random(seed), how, run_ahead=run_ahead, right=right)
     prompt = conversation.tokens[: conversation.answer_start]
     assert list(conversation.answer) == plain_answer(prompt, how)[0]
+
+
+@pytest.mark.parametrize("before", [1, 1000, 20_000])
+def test_a_plain_step_reads_no_more_of_a_long_answer(before: int) -> None:
+    session = Session(SessionLimits(100_000, 50), end_of_text=frozenset(), decode=str, run_ahead=True)
+    session.on_ask(0, session.hashes.at(0), [1], AnswerSettings(stop=("x",)), 0)
+    while len(session.tokens) < before:
+        step = session.next_work()
+        assert step is not None
+        session.on_ack(len(session.tokens))
+        session.on_judged(step, step.judge([7]))
+    session.on_ack(len(session.tokens))
+    session.tokens = CountedList(session.tokens)
+    work = session.next_work()
+    assert work is not None
+    assert session.on_judged(work, work.judge([7]))
+    assert session.tokens.read <= 300  # the window of stop strings and the newest token
+
+
+def test_slices_of_a_prompt_read_it_once() -> None:
+    limits = SessionLimits(100_000, 50, prefill_chunk=100)
+    session = Session(limits, end_of_text=frozenset(), decode=str, run_ahead=True)
+    session.on_ask(0, session.hashes.at(0), [1] * 10_000, AnswerSettings(), 0)
+    session.tokens = CountedList(session.tokens)
+    slices = 0
+    while (work := session.next_work()) is not None and not work.chooses:
+        assert session.on_prefilled(work)
+        slices += 1
+    assert slices == 99
+    assert session.tokens.read <= 10_000 + 100
+
+
+def test_a_long_answer_ends_where_it_should() -> None:
+    for wanted, finish in (
+        (AnswerSettings(max_tokens=600), Finish.MAX_TOKENS),
+        (AnswerSettings(max_tokens=900, stop=("z",)), Finish.STOP),
+    ):
+        session = Session(SessionLimits(2000, 50), end_of_text=frozenset(), decode=decode_last, run_ahead=True)
+        session.on_ask(0, session.hashes.at(0), [1], wanted, 0)
+        judgement = None
+        while session.phase is Phase.ANSWERING:
+            work = session.next_work()
+            assert work is not None
+            judgement = work.judge([26 if len(session.tokens) == 600 else 7])
+            session.on_judged(work, judgement)
+            session.on_ack(len(session.tokens))
+        assert judgement is not None
+        assert (len(session.tokens), judgement.finish) == (601, finish)
+
+
+def decode_last(tokens: Sequence[int]) -> str:
+    return "".join(chr(96 + token) for token in tokens)

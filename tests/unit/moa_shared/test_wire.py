@@ -1,11 +1,22 @@
 from __future__ import annotations
 
+import grpc
+import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_shared.answer import AnswerSettings
 from moa_shared.coupling import Sampling
 from moa_shared.errors import ConfigError, MismatchError, OverloadedError, error_from_code
-from moa_shared.wire import check_identity, check_protocol, error_status, settings_from_proto, settings_to_proto
+from moa_shared.wire import (
+    CODE_KEY,
+    RETRY_AFTER_KEY,
+    check_identity,
+    check_protocol,
+    error_from_rpc,
+    error_status,
+    settings_from_proto,
+    settings_to_proto,
+)
 
 SERVER = pb.Identity(
     target_id="smollm2",
@@ -85,5 +96,21 @@ def test_errors_survive_the_wire() -> None:
     entries = dict(metadata)
     assert status.name == "RESOURCE_EXHAUSTED"
     assert message == "Full."
-    assert entries == {"moa-error-code": "overloaded", "moa-error-hint-bin": b"Wait 3 s."}
+    assert entries == {
+        "moa-error-code": "overloaded",
+        "moa-error-hint-bin": b"Wait 3 s.",
+        "moa-retry-after-ms": "2000",
+    }
     assert isinstance(error_from_code("overloaded", message, "Wait 3 s."), OverloadedError)
+
+
+def test_a_refusal_for_lack_of_room_says_when_to_try_again() -> None:
+    error = OverloadedError("Full.")
+    error.retry_after_ms = 700
+    assert dict(error_status(error)[2])[RETRY_AFTER_KEY] == "700"
+    for told, understood in ((b"7", 2000), ("", 2000), ("-5", 2000), ("700", 700), ("9" * 9, 60_000), ("9" * 99, 2000)):
+        metadata = grpc.aio.Metadata((CODE_KEY, "overloaded"), (RETRY_AFTER_KEY, told))
+        failed = grpc.aio.AioRpcError(grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.aio.Metadata(), metadata, "Full.", None)
+        reported = error_from_rpc(failed)
+        assert isinstance(reported, OverloadedError)
+        assert reported.retry_after_ms == understood

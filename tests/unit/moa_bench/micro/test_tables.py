@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from moa_bench.byte_counter import Bytes
+from moa_bench.micro.growth import Growth
 from moa_bench.micro.serving import Traffic
 from moa_bench.micro.tables import render
 from moa_bench.micro.verification import VerificationCost
@@ -36,6 +37,7 @@ def test_measurements_become_tables() -> None:
             "verification": [
                 VerificationCost("tree", 8, 8, Spread.of([10.0]), Spread.of([11.0]), Spread.of([1.1])),
             ],
+            "growth": [Growth("a step", {1000: Spread.of([5.0]), 64000: Spread.of([6.0])})],
             "traffic": [Traffic("split", 50, 64, Bytes(1, 2), 3.5, 4.5, 1.25)],
         }
     )
@@ -43,4 +45,6 @@ def test_measurements_become_tables() -> None:
     assert "| tree | 8 | 10.0 (10.0 to 10.0) | 8 | 11.0 (11.0 to 11.0) | 1.10 (1.10 to 1.10) |" in text
     assert "Answers of 64 tokens." in text
     assert "| split | 50 | 1.25 | 3.5 | 4.5 | 1 | 2 |" in text
+    assert "behind 1,000 tokens | behind 64,000 tokens |" in text
+    assert "| a step | 5 (5 to 5) | 6 (6 to 6) |" in text
     assert "Drafting" not in text

@@ -22,7 +22,7 @@ Rows = npt.NDArray[np.float32]
 
 def make_cache(backend: str, capacity: int = 2) -> KVCache:
     if backend == "torch":
-        return TorchCache(LAYERS, KV_HEADS, HEAD_DIM, dtype=torch.float32, capacity=capacity)
+        return TorchCache(LAYERS, KV_HEADS, HEAD_DIM, dtype=torch.float32, first_rows=capacity)
     cache = KernelCache(Cache(LAYERS, KV_HEADS, HEAD_DIM, half=False))
     cache.reserve(capacity)
     return cache

@@ -8,7 +8,7 @@ ROW_BYTES = LAYERS * KV_HEADS * 2 * HEAD_DIM * 4
 
 
 def make_cache(capacity: int) -> TorchCache:
-    return TorchCache(LAYERS, KV_HEADS, HEAD_DIM, dtype=torch.float32, capacity=capacity)
+    return TorchCache(LAYERS, KV_HEADS, HEAD_DIM, dtype=torch.float32, first_rows=capacity)
 
 
 def write(cache: TorchCache, depths: list[int]) -> int:
@@ -30,6 +30,8 @@ def test_keeping_a_path_does_not_move_the_buffer() -> None:
 
 def test_a_long_buffer_grows_by_steps() -> None:
     cache = make_cache(3000)
+    assert cache.nbytes == 0
+    cache.reserve(1)
     cache.reserve(3001)
     assert cache.nbytes == (3000 + 1024) * ROW_BYTES
     cache.reserve(9000)
@@ -38,8 +40,19 @@ def test_a_long_buffer_grows_by_steps() -> None:
 
 def test_the_buffer_grows_by_doubling() -> None:
     cache = make_cache(4)
+    cache.reserve(1)
     assert cache.nbytes == 4 * ROW_BYTES
     write(cache, list(range(5)))
     assert cache.nbytes == 8 * ROW_BYTES
     write(cache, list(range(20)))
     assert cache.nbytes == 25 * ROW_BYTES
+
+
+def test_memory_is_given_back_and_what_is_held_stays_within_what_was_announced() -> None:
+    cache = make_cache(4)
+    for rows in (1, 4, 5, 9, 3000):
+        write(cache, list(range(rows - cache.length)))
+        assert cache.nbytes <= cache.most_nbytes(rows)
+    cache.release()
+    assert (cache.nbytes, cache.length) == (0, 0)
+    write(cache, [0])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from moa_shared.drafter import DraftDecoder, DraftState
 from moa_shared.errors import InternalError, ProtocolError
 
+from tests.counted import CountedList
 from tests.unit.moa_shared.drafter import decoders
 from tests.unit.moa_shared.drafter.decoders import KINDS, WIDE, Rows, close, distance, normal, same
 
@@ -290,3 +291,15 @@ def test_nodes_without_a_draft_are_refused() -> None:
     state = filled(make_decoder(0, "float32"))
     with pytest.raises(InternalError, match="before a draft was begun"):
         state.expand([1], [-1])
+
+
+def test_taking_memory_in_does_not_look_at_what_has_come_before() -> None:
+    decoder = make_decoder(0, WIDE[0])
+    state = DraftState(decoder)
+    rows = memory_rows(decoder)
+    for start in range(0, 700, 7):
+        state.append_memory(start, rows)
+    state._memory_positions = counted = CountedList(state._memory_positions)
+    state.append_memory(699, rows)
+    assert counted.read == 0
+    assert state.memory_rows == 706
