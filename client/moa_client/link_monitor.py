@@ -83,10 +83,16 @@ class LinkMonitor:
         """Whether the server has been silent for too long."""
         return self._waiting and now_ms >= self._heard_ms + self.timeout_ms
 
-    @property
-    def wake_ms(self) -> float | None:
-        """When to look again; None: nothing is expected."""
-        return min(self._beat_due_ms, self._heard_ms + self.timeout_ms) if self._waiting else None
+    def wake_ms(self, *, can_beat: bool) -> float | None:
+        """When to look again; None: nothing is expected.
+
+        Args:
+            can_beat: whether a beat could be sent now; if not, one that is due is nothing to wake for.
+        """
+        if not self._waiting:
+            return None
+        lost_ms = self._heard_ms + self.timeout_ms
+        return min(self._beat_due_ms, lost_ms) if can_beat else lost_ms
 
     @property
     def _beat_due_ms(self) -> float:

@@ -82,7 +82,7 @@ class ServedDrafting:
     def draft_on(self, now: float) -> None:
         """Lets the drafter go on and sends what is due; `now` in milliseconds."""
         conversation, desk = self._conversation, self._desk
-        if conversation.phase is not Phase.ANSWERING or len(conversation.answer) == 0:
+        if conversation.phase is not Phase.ANSWERING or conversation.answer_length == 0:
             return  # the first token comes by itself, and drafting before it would only guess at the prompt's end
         may_draft = now >= self._memory.hold_until_ms
         if desk is not None and not self._rounds:
@@ -120,7 +120,9 @@ class ServedDrafting:
             ProtocolError: as `Conversation.on_verdict`.
         """
         draft, before = self._conversation.draft, len(self._conversation.tokens)
-        progress = self.streamed.on_verdict(verdict.base, verdict.prefix_hash, list(verdict.tokens), finish)
+        progress = self.streamed.on_verdict(
+            verdict.ask, verdict.base, verdict.prefix_hash, list(verdict.tokens), finish
+        )
         if progress.tokens:
             memory, window = self._memory, self.window
             if before == self._conversation.answer_start:

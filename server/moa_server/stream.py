@@ -194,6 +194,8 @@ class ConverseStream:
                     slot.session.forget_cache(0)
 
     def _on_ask(self, slot: Slot, message: pb.Ask) -> None:
+        if not message.id:
+            raise ProtocolError("an Ask with an id of 1 or more", "none")
         session = slot.session
         backlog = session.on_ask(
             message.base,
@@ -201,6 +203,7 @@ class ConverseStream:
             message.tokens,
             settings_from_proto(message.sampling),
             message.answer_start,
+            message.id,
         )
         slot.budget.begin_answer()
         if slot.feed is not None:
@@ -210,8 +213,9 @@ class ConverseStream:
             self._outlet.poke()
         if message.HasField("provisional"):
             self._on_draft(slot, message.provisional)
-        if backlog.tokens:
-            self.on_verdict(Verdict(0, backlog.base, session.hashes.at(backlog.base), backlog.tokens, backlog.finish))
+        if backlog.is_news:
+            prefix_hash = session.hashes.at(backlog.base)
+            self.on_verdict(Verdict(session.ask_id, 0, backlog.base, prefix_hash, backlog.tokens, backlog.finish))
         self._host.engine.wake(slot)
 
     def _on_draft(self, slot: Slot, message: pb.Draft) -> None:
@@ -231,7 +235,8 @@ class ConverseStream:
         self._host.engine.wake(slot)
 
     def _on_stop(self, slot: Slot, message: pb.Stop) -> None:
-        self._end_answer(slot, Finish.CANCELLED)
+        if message.ask == slot.session.ask_id:
+            self._end_answer(slot, Finish.CANCELLED)
 
     def _on_credit(self, slot: Slot, message: pb.Credit) -> None:
         if slot.feed is not None:
@@ -303,7 +308,8 @@ class ConverseStream:
         if session.phase is Phase.ANSWERING:
             session.on_stop()
             held = len(session.tokens)
-            self.on_verdict(Verdict(session.pending.epoch, held, session.hashes.at(held), (), finish))
+            prefix_hash = session.hashes.at(held)
+            self.on_verdict(Verdict(session.ask_id, session.pending.epoch, held, prefix_hash, (), finish))
 
     def _go_away(self, token: bytes, reason: str) -> None:
         self._outlet.put(pb.ServerFrame(go_away=pb.GoAway(resume_token=token, reason=reason)))

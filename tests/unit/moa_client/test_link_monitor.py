@@ -49,7 +49,7 @@ def test_nothing_expected_nothing_lost() -> None:
     monitor.rest()
     assert not monitor.is_lost(1e9)
     assert monitor.take_beat(1e9) is None
-    assert monitor.wake_ms is None
+    assert monitor.wake_ms(can_beat=True) is None
     monitor.expect(2e9)
     assert not monitor.is_lost(2e9 + 100)
 
