@@ -1,8 +1,8 @@
 """The real client and the real server on one event loop whose time is virtual: thousands of conversations a minute.
 
-Everything between `Talk` and `ConverseStream` that is not theirs is simulated: the network (delays, stalls, streams that
-break, servers that restart), both inference threads, the target, the drafter. A seed decides all that happens, so a
-schedule that fails can be run again. When nothing is left that could happen, the loop says so: nobody waits for ever.
+Everything between `Talk` and `ConverseStream` that is not theirs is simulated: the network (delays, stalls, streams
+that break, servers that restart), both inference threads, the target, the drafter. A seed decides all that happens, so
+a schedule that fails can be run again. When nothing is left that could happen, the loop says so: nobody waits for ever.
 """
 
 from __future__ import annotations

@@ -15,9 +15,7 @@ def trees(draw: st.DrawFn) -> DraftTree:
 
 
 @given(trees(), st.data())
-def test_what_is_forgotten_changes_nothing_below_the_node_that_was_reached(
-    tree: DraftTree, data: st.DataObject
-) -> None:
+def test_what_is_forgotten_changes_nothing_below_the_reached_node(tree: DraftTree, data: st.DataObject) -> None:
     node = data.draw(st.integers(ROOT, len(tree) - 1))
     held = data.draw(st.integers(max(0, node), len(tree)))
     streamed = StreamedTree(tree.tokens[:held], tree.parents[:held])
