@@ -122,7 +122,7 @@ class Verdict:
     finish: Finish
 
     def tell(self, conversation: Conversation) -> Progress:
-        return conversation.on_verdict(self.base, self.prefix_hash, self.tokens, self.finish)
+        return conversation.on_verdict(conversation.ask_id, self.base, self.prefix_hash, self.tokens, self.finish)
 
 
 def converse_in_rounds(

@@ -14,7 +14,7 @@ from moa_shared.answer import STOP_WINDOW_TOKENS, AnswerSettings, Finish, Finish
 from moa_shared.tree import ROOT, DraftTree
 
 from moa_client.conversation import AskMessage, Conversation, Phase
-from moa_client.events import Committed, Corrected, Ended, Event, Provisional, Settled
+from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, Provisional, Settled
 from moa_client.jobs import Job, Jobs, Turn
 
 
@@ -81,13 +81,9 @@ class Answers:
         return self.conversation.ask(list(job.turn(self.conversation.tokens)), job.settings)
 
     def forget_current(self) -> None:
-        """The current answer goes no further; a question that got nothing is taken back."""
-        job, self.current = self.current, None
-        if job is None:
-            return
-        if self.front is job:
-            self.conversation.give_up()
-        self._jobs.remove(job)
+        """The current answer goes no further, and its reader is gone; a question that got nothing is taken back."""
+        self._take_back()
+        self.events = deque(event for event in self.events if isinstance(event, LinkChanged | Settled))
 
     def reset(self) -> None:
         """A new conversation."""
@@ -108,7 +104,7 @@ class Answers:
                 break
             confirmed += 1
         del job.written[:confirmed]
-        if job.has_ended:
+        if job is not self.current:
             job.verified += tokens
         if confirmed:
             self._tell(job, Committed(tuple(tokens[:confirmed]), confirmed))
@@ -139,7 +135,8 @@ class Answers:
                 self._tell(job, Committed(written, len(written)))
             if not job.has_ended:
                 return
-            job.verified += written
+            if job is not self.current:
+                job.verified += written
             self.on_finished(job.finish)
 
     # ------------------------------------------------------------ without the server
@@ -181,22 +178,34 @@ class Answers:
             self.events.append(Ended(job.finish, provisional=True))
 
     def stop(self) -> None:
-        """The user ends the current answer where it is, without the server."""
+        """The user ends the current answer where it is, without the server.
+
+        What was written without the server waits to be verified. Without such text the answer is over.
+        """
         job = self.current
         if job is None:
             return
-        if not job.written and not (self.current_is_front and self.conversation.answer):
-            self.forget_current()  # nothing was answered
+        if not job.written:
+            self._take_back()
             self.events.append(Ended(Finish.CANCELLED))
             return
         length = len(job.written) + (self.conversation.answer_length if self.current_is_front else 0)
-        job.settings = replace(job.settings, max_tokens=max(1, length))  # where the server's answer will end
+        job.settings = replace(job.settings, max_tokens=length)  # where the server's answer will end
         if self.current_is_front:
             self.conversation.settings = job.settings
         job.finish = Finish.CANCELLED
         self.end_alone()
 
     # ------------------------------------------------------------ inside
+
+    def _take_back(self) -> None:
+        """The current answer is over with what is committed of it; a question that got nothing was not asked."""
+        job, self.current = self.current, None
+        if job is None:
+            return
+        if self.front is job:
+            self.conversation.give_up()
+        self._jobs.remove(job)
 
     def _start_of(self, job: Job) -> int:
         """Where a job's answer begins."""
@@ -209,7 +218,10 @@ class Answers:
         if job.written:
             dropped = len(job.written)
             job.written.clear()
-            job.corrected = job.corrected or job.has_ended
+            if job is self.current:
+                job.finish = Finish.UNFINISHED  # what ended it alone is gone
+            else:
+                job.corrected = True
             self._tell(job, Corrected(dropped))
 
     def _tell(self, job: Job, event: Event) -> None:

@@ -1,8 +1,8 @@
 """Keeps one Converse stream open: opens it, reads it, writes it, and opens it again when it is lost.
 
 State: the stream, the tasks that read and write it, and whether to try again. Everything that happens is posted to one
-inbox, in order. Invariants: one stream at a time; nothing of a stream that was dropped is posted any more; writing
-never waits in the caller.
+inbox, in order, with the number of its stream. Invariants: one stream at a time; nothing of a stream that was left is
+posted any more, and what it had posted before is known by its number; writing never waits in the caller.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ PASSING = (UnavailableError, OverloadedError, InternalError)  # what another att
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """A frame of the server."""
+    """A frame of the server; `stream` is the number of the stream that it came on."""
 
+    stream: int
     frame: pb.ServerFrame
 
 
@@ -38,6 +39,7 @@ class Came:
 class Up:
     """A stream is open; `took_ms` from Open to Opened."""
 
+    stream: int
     opened: pb.Opened
     took_ms: float
 
@@ -47,10 +49,12 @@ class Down:
     """The stream is lost, or an attempt to open one has failed.
 
     Args:
+        stream: the number of the stream, or of the attempt to open it.
         retrying: whether the connection tries again by itself.
         broke: a stream that was open has ended; the first attempt to open another one is still to come.
     """
 
+    stream: int
     error: MoaError
     retrying: bool
     broke: bool
@@ -82,6 +86,8 @@ class Connection:
         self._was_open = False  # in this attempt
         self._lost_before = False  # then the next attempt makes a new connection
         self._leaving = False
+        self.stream_number = 0  # of the newest attempt to open a stream, or of the moment when the last one was left
+        self._left = 0  # the stream of this number and all before were left
         self.rtt_ms = 0.0  # as the monitor knows it, for the length of an attempt
 
     @property
@@ -108,12 +114,23 @@ class Connection:
         except asyncio.QueueFull:
             self._stream.cancel()  # its reader posts the end
 
-    def handled(self) -> None:
-        """A frame that came has been dealt with: there is room for another one."""
-        self._room.release()
+    def accept(self, happened: Came | Up | Down) -> bool:
+        """Takes one thing out of the inbox: makes room for another frame; False if it is of a stream that was left.
+
+        A stream that broke by itself is left when the next one is opened: its Open has said what was known by then.
+        """
+        if isinstance(happened, Down):
+            return happened.stream > self._left
+        if happened.stream != self.stream_number:
+            return False
+        if isinstance(happened, Came):
+            self._room.release()
+        return True
 
     async def drop(self) -> None:
         """Leaves the stream at once, and does not try again."""
+        self._left = self.stream_number
+        self.stream_number += 1
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -146,7 +163,7 @@ class Connection:
                 if self._leaving:
                     return
                 retrying = isinstance(error, PASSING)
-                self._post(Down(error, retrying, broke=self._was_open))
+                self._post(Down(self.stream_number, error, retrying, broke=self._was_open))
                 if not retrying:
                     return
                 if isinstance(error, OverloadedError):
@@ -165,20 +182,22 @@ class Connection:
             await self.link.renew()
             seconds = max(RETRY_SECONDS, RETRY_ROUND_TRIPS * self.rtt_ms / 1e3)
         began = time.monotonic()
+        self.stream_number += 1
+        number = self.stream_number
         stream, opened = await self.link.open(self._make_open(), seconds)
         self._backoff.reset()
         self._was_open = True
         self._stream = stream
         self._outgoing = asyncio.Queue(WRITE_AHEAD)
         self._room = asyncio.Semaphore(READ_AHEAD)
-        self._post(Up(opened, 1e3 * (time.monotonic() - began)))
+        self._post(Up(number, opened, 1e3 * (time.monotonic() - began)))
         writer = asyncio.create_task(self._write(stream, self._outgoing))
         try:
             while True:
                 frame = await stream.receive()
                 if not self._leaving:
                     await self._room.acquire()
-                    self._post(Came(frame))
+                    self._post(Came(number, frame))
         finally:
             self._stream = None
             writer.cancel()

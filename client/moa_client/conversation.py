@@ -14,6 +14,7 @@ from enum import Enum, auto
 from moa_shared.answer import AnswerSettings, Finish
 from moa_shared.errors import ProtocolError
 from moa_shared.prefix_hash import PrefixHashes
+from moa_shared.streamed_tree import StreamedTree
 from moa_shared.tree import ROOT, DraftTree
 
 NO_DRAFT = DraftTree((), ())
@@ -37,6 +38,7 @@ class Provenance(Enum):
 class AskMessage:
     """What an Ask frame says."""
 
+    id: int
     base: int
     prefix_hash: int
     tokens: tuple[int, ...]
@@ -88,12 +90,14 @@ class Conversation:
         self.provenance: list[Provenance] = []
         self.hashes = PrefixHashes()
         self.epoch = 0
+        self.ask_id = 0  # of the newest question; a verdict names it
         self.answer_start = 0
         self.settings = AnswerSettings()
         self._turn_start = 0
         self._base = 0
-        self._tree = NO_DRAFT
+        self._tree = StreamedTree()
         self._node: int | None = None
+        self._below: tuple[DraftTree, tuple[int, ...]] | None = None  # the newest token, where it is known
 
     # ------------------------------------------------------------ the user
 
@@ -112,8 +116,9 @@ class Conversation:
         self.answer_start = len(self.tokens)
         self.settings = settings
         self.phase = Phase.ANSWERING
+        self.ask_id += 1
         self.drop_draft()
-        return AskMessage(base, self.hashes.at(base), tuple(tokens), settings, self.answer_start)
+        return AskMessage(self.ask_id, base, self.hashes.at(base), tuple(tokens), settings, self.answer_start)
 
     def resume(self) -> AskMessage:
         """The Ask that goes on with the answer under way, on a server that was opened with all committed tokens.
@@ -125,7 +130,20 @@ class Conversation:
             raise ProtocolError("an answer to resume", "none under way")
         self.drop_draft()
         base = len(self.tokens)
-        return AskMessage(base, self.hashes.at(base), (), self.settings, self.answer_start)
+        return AskMessage(self.ask_id, base, self.hashes.at(base), (), self.settings, self.answer_start)
+
+    def repeat(self) -> AskMessage:
+        """The Ask of the answer under way as it was first said, with all that is committed of it.
+
+        Raises:
+            ProtocolError: no answer is under way.
+        """
+        if self.phase is not Phase.ANSWERING:
+            raise ProtocolError("an answer under way", "none")
+        base = self._turn_start
+        return AskMessage(
+            self.ask_id, base, self.hashes.at(base), tuple(self.tokens[base:]), self.settings, self.answer_start
+        )
 
     def keep(self, tokens: Sequence[int], finish: Finish) -> None:
         """Commits what was written without the target, unverified.
@@ -144,7 +162,7 @@ class Conversation:
             self.end()
 
     def reset(self) -> None:
-        """Forgets everything but the epoch."""
+        """Forgets everything but the epoch and how many questions were asked."""
         self.end()
         self._crop(0)
         self.answer_start = self._turn_start = 0
@@ -181,23 +199,26 @@ class Conversation:
     @property
     def draft_nodes(self) -> int:
         """Nodes of the whole tree in flight, those that are committed or contradicted meanwhile included."""
-        return len(self._tree)
+        return self._tree.end
 
     @property
     def draft_numbers(self) -> tuple[int, ...]:
         """Number in the whole tree of each node of `draft`, after that of the newest committed token (-1: the root)."""
-        if self._node is None:
-            return (ROOT,)
-        below = {self._node}
-        for node in range(self._node + 1, len(self._tree)):
-            if self._tree.parents[node] in below:
-                below.add(node)
-        return tuple(sorted(below))
+        return (ROOT,) if self._node is None else (self._node, *self._subtree(self._node)[1])
 
     @property
     def draft(self) -> DraftTree:
         """The draft nodes that hang below the newest committed token."""
-        return self._tree.subtree(self._node) if self._node is not None else NO_DRAFT
+        return NO_DRAFT if self._node is None else self._subtree(self._node)[0]
+
+    def forget_nodes(self, sent: int) -> None:
+        """Forgets the nodes of the draft in flight that led to the newest committed token.
+
+        Args:
+            sent: nodes that the server was told; others stay, because a frame must name them.
+        """
+        if self._node is not None:
+            self._tree.forget(min(self._node, sent))
 
     def propose(self, tree: DraftTree) -> DraftMessage:
         """Replaces the draft in flight by `tree`, below the newest committed token; what to send.
@@ -207,7 +228,7 @@ class Conversation:
         if self.draft:
             self.epoch += 1  # nodes that the server may hold are thrown away
         self._base = len(self.tokens)
-        self._tree, self._node = tree, ROOT
+        self._tree, self._node, self._below = StreamedTree(tree.tokens, tree.parents), ROOT, None
         return self.draft_message(0)
 
     def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> DraftMessage:
@@ -218,16 +239,17 @@ class Conversation:
         """
         if self._node is None:
             self._base = len(self.tokens)
-            self._tree, self._node = NO_DRAFT, ROOT
-        first = len(self._tree)
-        added = tuple(parents) if parents is not None else tuple(range(first - 1, first - 1 + len(tokens)))
-        self._tree = DraftTree(self._tree.tokens + tuple(tokens), self._tree.parents + added)
+            self._tree, self._node = StreamedTree(), ROOT
+        first = self._tree.end
+        added = range(first - 1, first - 1 + len(tokens)) if parents is None else parents
+        for token, parent in zip(tokens, added, strict=True):
+            self._tree.append(token, parent)
+        self._below = None
         return self.draft_message(first)
 
     def draft_message(self, first: int) -> DraftMessage:
         """The frame that says nodes `first` and following of the tree in flight; that of node 0 names the prefix."""
-        tree = self._tree
-        tokens, parents = tree.tokens[first:], tree.parents[first:]
+        tokens, parents = self._tree.since(first)
         chain = all(parent == first + index - 1 for index, parent in enumerate(parents))
         return DraftMessage(
             self.epoch,
@@ -241,13 +263,17 @@ class Conversation:
 
     # ------------------------------------------------------------ the server
 
-    def on_verdict(self, base: int, prefix_hash: int, tokens: Sequence[int], finish: Finish) -> Progress:
-        """Takes in a verdict; a repeated one changes nothing.
+    def on_verdict(self, ask: int, base: int, prefix_hash: int, tokens: Sequence[int], finish: Finish) -> Progress:
+        """Takes in a verdict; a repeated one changes nothing, and neither does one of an answer that is over here.
+
+        Args:
+            ask: id of the question that it answers.
 
         Raises:
-            ProtocolError: a verdict that leaves a gap, contradicts what is committed, brings more than was asked, or
-                comes when nothing was asked.
+            ProtocolError: a verdict that leaves a gap or contradicts what is committed.
         """
+        if ask != self.ask_id or self.phase is not Phase.ANSWERING:
+            return Progress((), 0, self._node is not None, Finish.UNFINISHED)
         held = len(self.tokens)
         if base > held:
             raise ProtocolError(f"a verdict from position {held} or before", f"one from {base}")
@@ -259,22 +285,20 @@ class Conversation:
         if list(tokens[:known]) != self.tokens[base : base + known]:
             raise ProtocolError("a verdict that repeats committed tokens unchanged", "other tokens")
         new = tokens[known:]
-        if self.phase is not Phase.ANSWERING:
-            if new:
-                raise ProtocolError("verdicts for an answer under way", "one after its end")
-            return Progress((), 0, False, Finish.UNFINISHED)
         for token in new:
             if not 0 <= token < self.vocab_size:
                 raise ProtocolError(f"tokens 0 to {self.vocab_size - 1}", f"{token}")
-        length, limit = self.answer_length + len(new), self.settings.max_tokens
-        if limit and length > limit:
-            raise ProtocolError(f"an answer of at most {limit} tokens", f"{length}")
+        if base + len(tokens) < held:
+            finish = Finish.UNFINISHED  # a replay of something older; what it ended, has ended
+        limit = self.settings.max_tokens
+        room = limit - self.answer_length
+        if limit and len(new) >= room:  # the user may have stopped it sooner than the server knows of
+            finish = finish if finish is not Finish.UNFINISHED and len(new) == room else Finish.MAX_TOKENS
+            new = new[: max(0, room)]
         accepted = self._follow(new)
         self._append(new[:accepted], Provenance.DRAFT)
         self._append(new[accepted:], Provenance.TARGET)
         kept = self._node is not None
-        if base + len(tokens) < held:
-            finish = Finish.UNFINISHED  # a replay of something older; what it ended, has ended
         if finish is not Finish.UNFINISHED:
             self.end()
         elif not kept:
@@ -290,16 +314,21 @@ class Conversation:
             if child is None:
                 if self._node is not None and self.draft:
                     self.epoch += 1
-                self._node = None
+                self._node = self._below = None
                 return index
-            self._node = child
+            self._node, self._below = child, None
         return len(new)
 
     def drop_draft(self) -> None:
         """Throws the draft in flight away."""
         if self._node is not None and self.draft:
             self.epoch += 1
-        self._tree, self._node = NO_DRAFT, None
+        self._tree, self._node, self._below = StreamedTree(), None, None
+
+    def _subtree(self, node: int) -> tuple[DraftTree, tuple[int, ...]]:
+        if self._below is None:
+            self._below = self._tree.below(node)
+        return self._below
 
     def _crop(self, length: int) -> None:
         del self.tokens[length:]

@@ -17,6 +17,7 @@ def ask_frame(message: AskMessage, provisional: pb.Draft | None = None) -> pb.As
         sampling=settings_to_proto(message.settings),
         answer_start=message.answer_start,
         provisional=provisional,
+        id=message.id,
     )
 
 

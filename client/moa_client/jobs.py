@@ -25,7 +25,7 @@ class Job:
         written: provisional tokens, behind what is committed of this answer.
         finish: why the answer has ended without the server; UNFINISHED: it has not.
         asked: the question's tokens as they were when the answer was begun on provisional text.
-        verified: tokens that the server has decided since the answer ended without it.
+        verified: tokens that the server has decided since the user was told that the answer has ended.
     """
 
     turn: Turn

@@ -100,12 +100,16 @@ class LinkMonitor:
         """Whether the server has brought nothing for too long, be it there or not."""
         return self._waiting and now_ms >= self._progress_ms + self._silence_ms
 
-    @property
-    def wake_ms(self) -> float | None:
-        """When to look again; None: nothing is expected."""
+    def wake_ms(self, *, can_beat: bool) -> float | None:
+        """When to look again; None: nothing is expected.
+
+        Args:
+            can_beat: whether a beat could be sent now; if not, one that is due is nothing to wake for.
+        """
         if not self._waiting:
             return None
-        return min(self._beat_due_ms, self._heard_ms + self.timeout_ms, self._progress_ms + self._silence_ms)
+        over_ms = min(self._heard_ms + self.timeout_ms, self._progress_ms + self._silence_ms)
+        return min(self._beat_due_ms, over_ms) if can_beat else over_ms
 
     @property
     def _beat_due_ms(self) -> float:

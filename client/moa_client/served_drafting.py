@@ -120,7 +120,9 @@ class ServedDrafting:
             ProtocolError: as `Conversation.on_verdict`.
         """
         draft, before = self._conversation.draft, len(self._conversation.tokens)
-        progress = self.streamed.on_verdict(verdict.base, verdict.prefix_hash, list(verdict.tokens), finish)
+        progress = self.streamed.on_verdict(
+            verdict.ask, verdict.base, verdict.prefix_hash, list(verdict.tokens), finish
+        )
         if progress.tokens:
             memory, window = self._memory, self.window
             if before == self._conversation.answer_start:

@@ -125,14 +125,16 @@ class StreamedDrafting:
         self.rule.on_sent(unsent)
         return message
 
-    def on_verdict(self, base: int, prefix_hash: int, tokens: Sequence[int], finish: Finish) -> Progress:
+    def on_verdict(self, ask: int, base: int, prefix_hash: int, tokens: Sequence[int], finish: Finish) -> Progress:
         """Takes in a verdict: what it contradicts of the draft is dropped, what it confirms stays.
 
         Raises:
             ProtocolError: as `Conversation.on_verdict`.
         """
-        progress = self.conversation.on_verdict(base, prefix_hash, tokens, finish)
-        if not progress.kept_draft:
+        progress = self.conversation.on_verdict(ask, base, prefix_hash, tokens, finish)
+        if progress.kept_draft:
+            self.conversation.forget_nodes(self._sent)
+        else:
             self.restart()
         return progress
 

@@ -96,7 +96,9 @@ class Talk:
         self._opened_with = 0  # provisional tokens that the newest Open named
         self._resume_token = b""
         self._renewed = False  # the conversation began anew: the server's session is of no more use
-        self._stopping = False
+        self._stopping = False  # the user wants the current answer to end, and has not seen it end
+        self._stop_sent = (0, 0)  # the stream and the question of which the server was told so
+        self._told_ask = 0  # id of the newest question that was said on this stream
         self._must_reopen = False
 
     # ------------------------------------------------------------ for the surfaces
@@ -242,8 +244,12 @@ class Talk:
             return
         self._drafting.on_asked()
         if self.connection.is_up and not self._alone:
-            self.connection.send(ask=ask_frame(message, self._drafting.propose_written(job.written)))
-            self._drafting.on_told()
+            self._send_ask(message, job)
+
+    def _send_ask(self, message: AskMessage, job: Job) -> None:
+        self._told_ask = message.id
+        self.connection.send(ask=ask_frame(message, self._drafting.propose_written(job.written)))
+        self._drafting.on_told()
 
     def _forget_current(self) -> None:
         """The current answer goes no further."""
@@ -281,8 +287,9 @@ class Talk:
             item = self._inbox.get_nowait()
 
     def _on_item(self, item: object) -> None:
+        if isinstance(item, Came | Up | Down) and not self.connection.accept(item):
+            return
         if isinstance(item, Came):
-            self.connection.handled()
             try:
                 self._on_frame(item.frame)
             except ProtocolError as error:
@@ -304,7 +311,8 @@ class Talk:
     def _wake_ms(self) -> float | None:
         """When to look again although nothing happens."""
         times = []
-        if (monitor := self.monitor.wake_ms) is not None and self.connection.is_up | (not self._alone):
+        is_up = self.connection.is_up
+        if (monitor := self.monitor.wake_ms(can_beat=is_up)) is not None and is_up | (not self._alone):
             times.append(monitor + (SILENT_STREAM_MS if self._alone else 0.0))
         if self._memory.hold_until_ms > _now_ms():
             times.append(self._memory.hold_until_ms)
@@ -336,7 +344,7 @@ class Talk:
             await self.connection.lose()
         self._check_patience(now)
         if self._stopping and self.answers.current is not None:
-            self._stop_now()
+            await self._stop_now()
         if self._alone:
             self._write_on()
             if stuck or not self.connection.is_up:  # a stream that is only silent may still come back
@@ -358,16 +366,24 @@ class Talk:
                 f"The server has sent nothing for {seconds:g} s.", hint="Ask again, or try another server."
             )
 
-    def _stop_now(self) -> None:
-        """The user wants the answer to end here."""
+    async def _stop_now(self) -> None:
+        """The user wants the answer to end here: tells the server, once on each stream until it has ended it.
+
+        Alone the answer ends at once; what the server still says of it must not be heard, so the stream is left.
+        """
+        connection = self.connection
         if not self._alone and self.answers.current_is_front:
-            if self.connection.is_up:
-                self._stopping = False
-                self.connection.send(stop=pb.Stop(base=self.conversation.answer_length))
+            ask = self.conversation.ask_id
+            if connection.is_up and self._stop_sent != (connection.stream_number, ask):
+                self._stop_sent = (connection.stream_number, ask)
+                connection.send(stop=pb.Stop(base=self.conversation.answer_length, ask=ask))
             return
         self._stopping = False
         self._serial += 1
+        server_knows = self.answers.current_is_front
         self.answers.stop()
+        if server_knows and connection.is_up | connection.is_trying:
+            await connection.lose()
 
     # ------------------------------------------------------------ the stream
 
@@ -381,9 +397,10 @@ class Talk:
             self._inbox.put_nowait(None)
         job = self.answers.front
         ask = None
-        self._opened_with = 0
+        self._opened_with = self._told_ask = 0
         if job is not None and conversation.phase is Phase.ANSWERING:
             ask = ask_frame(conversation.resume(), self._drafting.propose_written(job.written))
+            self._told_ask = ask.id
             self._opened_with = len(job.written)
         return pb.Open(
             protocol_version=PROTOCOL_VERSION,
@@ -418,12 +435,16 @@ class Talk:
         """The server is there (again)."""
         was_alone, self._alone = self._alone, False
         self._serial += 1
+        job = self.answers.front
+        asks = job is not None and self.conversation.phase is Phase.ANSWERING
+        if job is not None and asks and self._told_ask != self.conversation.ask_id:
+            self._send_ask(self.conversation.repeat(), job)  # asked since this stream's Open was made
+            self._opened_with = len(job.written)
         if not was_alone:
             if self.state is LinkState.OFFLINE:
                 self._change(LinkState.GOOD)
             return
         self._cannot_write = False
-        job = self.answers.front
         if job is not None and job.written:
             if self._opened_with == 0:
                 self._drafting.propose_written(job.written)
@@ -528,7 +549,7 @@ class Talk:
             self._alone = True
             self._serial += 1
             self._drafting.restart()
-            if self._writes_alone:
+            if self._writes_alone and not self._stopping:
                 self.answers.go_alone()
         self._change(LinkState.OFFLINE, reason)
 

@@ -214,6 +214,7 @@ class Engine:
             return
         slot.listener.on_verdict(
             Verdict(
+                session.ask_id,
                 session.pending.epoch,
                 base,
                 session.hashes.at(base),

@@ -33,6 +33,7 @@ def parse(kind: type[Parsed], data: bytes, most_bytes: int) -> Parsed:
 def verdict_frame(verdict: Verdict) -> pb.ServerFrame:
     return pb.ServerFrame(
         verdict=pb.Verdict(
+            ask=verdict.ask,
             epoch=verdict.epoch,
             base=verdict.base,
             prefix_hash=verdict.prefix_hash,

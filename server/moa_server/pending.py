@@ -1,6 +1,7 @@
 """The draft that waits for the target: streamed nodes of one tree, held against what has been committed meanwhile.
 
-Pure. State: the newest (epoch, base), the nodes below it, and the node that the committed tokens have reached.
+Pure. State: the newest (epoch, base), the nodes below it, and the node that the committed tokens have reached; those
+numbered before that node are forgotten, so that a draft which is confirmed all the time may go on for ever.
 Invariants: the tree hangs below a prefix whose hash was checked; `reached` committed tokens lead to `node`. A node that
 arrives after its token was committed is followed all the same, so what comes below it counts.
 """
@@ -11,9 +12,10 @@ from collections.abc import Sequence
 
 from moa_shared.errors import ProtocolError, TreeError
 from moa_shared.prefix_hash import PrefixHashes
+from moa_shared.streamed_tree import StreamedTree
 from moa_shared.tree import ROOT, DraftTree
 
-MOST_NODES = 65_536  # of one draft: a long answer's worth of trees; bounds what a hostile client makes us hold (10 MB)
+MOST_NODES = 65_536  # of one draft in flight: bounds what a hostile client makes us hold (10 MB)
 
 
 class PendingDraft:
@@ -30,10 +32,7 @@ class PendingDraft:
 
     def _begin(self, base: int) -> None:
         self._base = base  # 0: no draft
-        self._tokens: list[int] = []
-        self._parents: list[int] = []
-        self._depths: list[int] = []
-        self._children: dict[tuple[int, int], int] = {}  # (parent, token): first such child
+        self._tree = StreamedTree()
         self._node = ROOT
         self._reached = base
 
@@ -65,36 +64,32 @@ class PendingDraft:
         if not holds or not (goes_on or hashes.at(base) == prefix_hash):
             self.stale_nodes += len(tokens)
             return False
-        known = len(self._tokens) if (epoch, base) == (self.epoch, self._base) else 0
-        if first_node > known or first_node + len(tokens) > MOST_NODES:
+        same = (epoch, base) == (self.epoch, self._base)
+        known = self._tree.end if same else 0
+        forgotten = self._tree.first if same else 0
+        if first_node > known or first_node + len(tokens) - forgotten > MOST_NODES:
             self.stale_nodes += len(tokens)
             return False
-        if (epoch, base) != (self.epoch, self._base):
+        if not same:
             self.epoch = epoch
             self._begin(base)
-        new = range(known - first_node, len(tokens))
-        for index in new:
-            self._append(tokens[index], numbered[index])
+        for index in range(known - first_node, len(tokens)):
+            self._tree.append(tokens[index], numbered[index])
+        new = range(known, self._tree.end)
         self.on_committed(committed)
         late = len(committed) - base  # nodes of this depth and less stand where tokens are committed already
-        self.stale_nodes += sum(not self.covers(committed) or self._depths[first_node + index] <= late for index in new)
+        self.stale_nodes += sum(not self.covers(committed) or self._tree.depth(node) <= late for node in new)
         return True
-
-    def _append(self, token: int, parent: int) -> None:
-        node = len(self._tokens)
-        self._tokens.append(token)
-        self._parents.append(parent)
-        self._depths.append(1 if parent == ROOT else self._depths[parent] + 1)
-        self._children.setdefault((parent, token), node)
 
     def on_committed(self, committed: Sequence[int]) -> None:
         """The committed tokens have grown: goes down the tree along them as far as it goes."""
         while self._base and self._reached < len(committed):
-            child = self._children.get((self._node, committed[self._reached]))
+            child = self._tree.child_with(self._node, committed[self._reached])
             if child is None:
-                return
+                break
             self._node = child
             self._reached += 1
+        self._tree.forget(self._node)
 
     def covers(self, committed: Sequence[int]) -> bool:
         """Whether a draft, even an empty one, names the newest committed token."""
@@ -104,18 +99,7 @@ class PendingDraft:
         """The first `most` nodes below the newest committed token."""
         if not self.covers(committed):
             return DraftTree((), ())
-        renumbered = {self._node: ROOT}
-        tokens: list[int] = []
-        parents: list[int] = []
-        for node in range(self._node + 1, len(self._tokens)):
-            if len(tokens) >= most:
-                break
-            parent = renumbered.get(self._parents[node])
-            if parent is not None:
-                renumbered[node] = len(tokens)
-                tokens.append(self._tokens[node])
-                parents.append(parent)
-        return DraftTree(tuple(tokens), tuple(parents))
+        return self._tree.below(self._node, most)[0]
 
     def take_stale(self) -> int:
         """Nodes that came too late since the last call."""

@@ -55,13 +55,17 @@ class Backlog:
 
     Args:
         base: position of the first of them.
-        tokens: none: there is no backlog.
         finish: whether and why the answer has ended with them.
     """
 
     base: int
     tokens: tuple[int, ...] = ()
     finish: Finish = Finish.UNFINISHED
+
+    @property
+    def is_news(self) -> bool:
+        """Whether the client must be told: it lacks tokens, or waits for the end of an answer that has ended."""
+        return bool(self.tokens) or self.finish is not Finish.UNFINISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,7 @@ class Session:
         self.tokens: list[int] = []
         self.hashes = PrefixHashes()
         self.cached = 0
+        self.ask_id = 0  # the client's number of the newest question
         self.answer_start = 0
         self.version = 0
         self.pending = PendingDraft()
@@ -201,12 +206,22 @@ class Session:
         return min(self.cached, len(tokens))
 
     def on_ask(
-        self, base: int, prefix_hash: int, tokens: Sequence[int], settings: AnswerSettings, answer_start: int
+        self,
+        base: int,
+        prefix_hash: int,
+        tokens: Sequence[int],
+        settings: AnswerSettings,
+        answer_start: int,
+        ask_id: int = 1,
     ) -> Backlog:
         """Appends a turn and begins (or goes on with) an answer. A repeated Ask changes nothing.
 
+        Args:
+            ask_id: the client's number of the question.
+
         Returns:
-            What was chosen of this answer beyond the client's tokens already, to be sent at once.
+            What was chosen of this answer beyond the client's tokens already, to be sent at once; without tokens, but
+            with a finish, where the answer is over with what the client holds.
 
         Raises:
             ProtocolError: the Ask does not continue the conversation.
@@ -227,21 +242,30 @@ class Session:
         if not 1 <= start <= end:
             raise ProtocolError(f"an Ask with answer_start 1 to {end}", f"{start}")
         same = start == self.answer_start and settings == self._settings and self.tokens[base:end] == list(tokens)
-        if same and (self._resumable or self.phase is Phase.ANSWERING):
+        if same and self.phase is Phase.ANSWERING and ask_id == self.ask_id:
+            return Backlog(end)
+        if same and self._resumable:
+            self.ask_id = ask_id
             return self._resume(end)
-        self._check_new(tokens, held=base, spare=1)
+        self._check_new(tokens, held=base, spare=1 if start == end else 0)  # a full context ends what has begun
+        self.ask_id = ask_id
         self._replace(base, tokens)
         self._crop(end)
         self.cached = min(self.cached, end - 1)
         self.answer_start = start
         self._settings = settings
-        self._finish = Finish.UNFINISHED
-        self._begin(end)
-        return Backlog(end)
+        self._finish = self._rule(settings, start).finish_of(self.tokens[start:])
+        self._resumable = False
+        if self._finish is Finish.UNFINISHED:
+            self._begin(end)
+        else:
+            self._end(self._finish)
+        return Backlog(end, (), self._finish)
 
     def _resume(self, end: int) -> Backlog:
         backlog = Backlog(end, tuple(self.tokens[end:]), self._finish)
-        if self.phase is Phase.IDLE and self._finish is Finish.UNFINISHED:
+        self._resumable = False
+        if self._finish is Finish.UNFINISHED:
             self._begin(end)
             self._first_step = not backlog.tokens
         return backlog
@@ -251,7 +275,6 @@ class Session:
         self.acknowledged = end
         self.phase = Phase.ANSWERING
         self._first_step = True
-        self._resumable = False
 
     def _replace(self, base: int, tokens: Sequence[int]) -> bool:
         """Puts `tokens` at position `base`; what they repeat stays. False if what stood behind them had to go."""
@@ -375,14 +398,6 @@ class Session:
 
     def _work(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool) -> Work:
         start = max(self.answer_start, len(self.tokens) - STOP_WINDOW_TOKENS)
-        answer = self.tokens[start:]
-        rule = FinishRule(
-            self._settings,
-            self.answer_start,
-            self.limits.context_tokens,
-            self._end_of_text,
-            self._decode,
-        )
         return Work(
             self.version,
             self.cached,
@@ -390,10 +405,13 @@ class Session:
             tree,
             chooses,
             self._settings,
-            rule,
-            tuple(answer),
+            self._rule(self._settings, self.answer_start),
+            tuple(self.tokens[start:]),
             start - self.answer_start,
         )
+
+    def _rule(self, settings: AnswerSettings, answer_start: int) -> FinishRule:
+        return FinishRule(settings, answer_start, self.limits.context_tokens, self._end_of_text, self._decode)
 
     def _end(self, finish: Finish) -> None:
         self.phase = Phase.IDLE

@@ -25,11 +25,13 @@ class Verdict:
     """What a step committed.
 
     Args:
+        ask: the client's number of the question that it answers.
         base: position of the first of `tokens`.
         accepted: how many of them were drafted; `drafted`: nodes verified; `stale`: nodes that came too late.
         step_ms: how long the forward took, selection included.
     """
 
+    ask: int
     epoch: int
     base: int
     prefix_hash: int

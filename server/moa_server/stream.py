@@ -184,6 +184,8 @@ class ConverseStream:
         return self._codecs[0]
 
     def _on_ask(self, slot: Slot, message: pb.Ask) -> None:
+        if not message.id:
+            raise ProtocolError("an Ask with an id of 1 or more", "none")
         if self._host.draining:
             self._send_away(slot)
             return
@@ -194,6 +196,7 @@ class ConverseStream:
             message.tokens,
             settings_from_proto(message.sampling),
             message.answer_start,
+            message.id,
         )
         if session.phase is Phase.ANSWERING:
             self._reserve(slot)
@@ -205,8 +208,9 @@ class ConverseStream:
             self._outlet.poke()
         if message.HasField("provisional"):
             self._on_draft(slot, message.provisional)
-        if backlog.tokens:
-            self.on_verdict(Verdict(0, backlog.base, session.hashes.at(backlog.base), backlog.tokens, backlog.finish))
+        if backlog.is_news:
+            prefix_hash = session.hashes.at(backlog.base)
+            self.on_verdict(Verdict(session.ask_id, 0, backlog.base, prefix_hash, backlog.tokens, backlog.finish))
         self._host.engine.wake(slot)
 
     def _reserve(self, slot: Slot) -> None:
@@ -233,7 +237,8 @@ class ConverseStream:
         self._host.engine.wake(slot)
 
     def _on_stop(self, slot: Slot, message: pb.Stop) -> None:
-        self._end_answer(slot, Finish.CANCELLED)
+        if message.ask == slot.session.ask_id:
+            self._end_answer(slot, Finish.CANCELLED)
 
     def _on_credit(self, slot: Slot, message: pb.Credit) -> None:
         if slot.feed is not None:
@@ -318,7 +323,8 @@ class ConverseStream:
         if session.phase is Phase.ANSWERING:
             session.on_stop()
             held = len(session.tokens)
-            self.on_verdict(Verdict(session.pending.epoch, held, session.hashes.at(held), (), finish))
+            prefix_hash = session.hashes.at(held)
+            self.on_verdict(Verdict(session.ask_id, session.pending.epoch, held, prefix_hash, (), finish))
 
     def _send_away(self, slot: Slot) -> None:
         self._go_away(slot.token, "the server is shutting down")

@@ -79,6 +79,10 @@ class FinishRule:
                 return taken, finish
         return taken, Finish.UNFINISHED
 
+    def finish_of(self, answer: Sequence[int]) -> Finish:
+        """Why an answer of these tokens has ended; UNFINISHED if the target has more to say."""
+        return self._after(answer[-STOP_WINDOW_TOKENS:], len(answer)) if answer else Finish.UNFINISHED
+
     def _after(self, recent: Sequence[int], answer_length: int) -> Finish:
         settings = self.settings
         if recent[-1] in self.end_of_text and not settings.ignore_end_of_text:

@@ -129,6 +129,7 @@ class Peer:
         self.tokens: list[int] = []
         self.hashes = PrefixHashes()
         self.epoch = 0
+        self.asks = 0
         self.verdicts: list[pb.Verdict] = []
         self.memory: list[pb.Memory] = []
         self.opened: pb.Opened | None = None
@@ -164,7 +165,9 @@ class Peer:
     def ask_message(self, tokens: Sequence[int], settings: AnswerSettings, answer_start: int = 0) -> pb.Ask:
         base = len(self.tokens)
         self.append(tokens)
+        self.asks += 1
         return pb.Ask(
+            id=self.asks,
             base=base,
             prefix_hash=self.hashes.at(base),
             tokens=tokens,

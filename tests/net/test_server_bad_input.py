@@ -115,6 +115,7 @@ async def ask_for_the_whole_context(peer: Peer) -> None:
 
 IN_AN_ANSWER: dict[str, tuple[Send, type[MoaError], str]] = {
     "a second open": (lambda peer: peer.send(open=pb.Open()), ProtocolError, "one Open a stream"),
+    "an ask without an id": (lambda peer: peer.send(ask=pb.Ask()), ProtocolError, "an Ask with an id"),
     "an ask beyond the end": (ask(base=50), ProtocolError, "got base 50"),
     "an ask after other tokens": (ask(prefix_hash=1), ProtocolError, "continues this conversation"),
     "an ask whose answer starts later": (ask(answer_start=90), ProtocolError, "answer_start 1 to"),
@@ -155,7 +156,7 @@ async def test_a_frame_that_is_too_long(target: Target, length: int) -> None:
         peer, beside = Peer(channel), Peer(channel)
         await peer.open()
         await beside.open()
-        await peer.send(ask=pb.Ask(sampling=pb.Sampling(stop=["x" * length])))
+        await peer.send(ask=pb.Ask(id=1, sampling=pb.Sampling(stop=["x" * length])))
         error, _ = await refused(peer)
         assert "Send less at once" in error.hint
         await beside.ask(PROMPT, GREEDY)
@@ -203,7 +204,7 @@ async def test_a_refusal_waits_for_the_frame_that_is_being_written(channel: grpc
     """The question inside an Open is refused while Opened is on its way; the status must come all the same."""
     for _ in range(10):
         peer = Peer(channel)
-        ask = pb.Ask(tokens=[1] * (CONTEXT + 1))
+        ask = pb.Ask(id=1, tokens=[1] * (CONTEXT + 1))
         await peer.send(open=pb.Open(protocol_version=PROTOCOL_VERSION, identity=IDENTITY, ask=ask))
         error, status = await refused(peer)
         assert isinstance(error, ContextLengthError)

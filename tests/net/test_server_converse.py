@@ -248,10 +248,13 @@ async def test_stop_ends_the_answer_and_the_next_turn_goes_on(channel: grpc.aio.
     await peer.open()
     await peer.ask(PROMPT, GREEDY)
     await peer.verdict()
-    await peer.send(stop=pb.Stop(base=len(peer.tokens)))
+    await peer.send(stop=pb.Stop(base=len(peer.tokens), ask=peer.asks + 1))  # of another question
+    await peer.draft([])
+    assert (await peer.verdict()).finish == pb.FINISH_UNSPECIFIED
+    await peer.send(stop=pb.Stop(base=len(peer.tokens), ask=peer.asks))
     ended = await peer.verdict()
-    assert (ended.finish, list(ended.tokens)) == (pb.FINISH_CANCELLED, [])
-    await peer.send(stop=pb.Stop(base=len(peer.tokens)))  # a second one finds nothing to stop
+    assert (ended.ask, ended.finish, list(ended.tokens)) == (1, pb.FINISH_CANCELLED, [])
+    await peer.send(stop=pb.Stop(base=len(peer.tokens), ask=peer.asks))  # a second one finds nothing to stop
     start = len(peer.tokens)
     await peer.ask([1, 2], GREEDY)
     expected, _ = plain_text(target, peer.tokens, GREEDY)
@@ -298,12 +301,34 @@ async def test_a_resume_goes_on_without_reading_again(
             await again.draft([])
     assert again.tokens[len(PROMPT) :] == expected
     assert Finish(again.verdicts[-1].finish) is finish
+    assert {verdict.ask for verdict in peer.verdicts + again.verdicts} == {1}
     memory = expected_rows(target, again.tokens)
     while max((frame.start + frame.count for frame in again.memory), default=0) < len(again.tokens) - 1:
         await again.receive()
     assert min(frame.start for frame in again.memory) == len(PROMPT) - 2
     for frame in again.memory:
         assert np.abs(row_of(frame, frame.start) - memory[frame.start]).max() < 0.01
+
+
+async def test_a_client_that_holds_all_of_an_ended_answer_is_told_its_end(
+    server: RunningServer, channel: grpc.aio.Channel, target: Target
+) -> None:
+    expected, finish = plain_text(target, PROMPT, GREEDY)
+    peer = Peer(channel)
+    opened = await peer.open(run_ahead=True)
+    await peer.ask(PROMPT, GREEDY)
+    while not peer.verdicts or peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
+        await peer.send(ack=pb.Ack(committed=len(peer.tokens)))
+        await peer.verdict()
+    peer.call.cancel()
+    await until(lambda: server.host.registry.detached == 1)
+    for token in (opened.resume_token, b"of another server"):
+        again = Peer(channel)
+        await again.open(tokens=PROMPT + expected, resume_token=token, run_ahead=True)
+        await again.ask([], GREEDY, answer_start=len(PROMPT))
+        verdict = await again.verdict()
+        assert (verdict.base, list(verdict.tokens), verdict.finish) == (len(again.tokens), [], int(finish))
+        again.call.cancel()
 
 
 async def test_an_unknown_resume_token_opens_a_new_session(channel: grpc.aio.Channel, target: Target) -> None:

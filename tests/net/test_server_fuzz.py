@@ -49,7 +49,10 @@ def frame(rng: random.Random, peer: Peer) -> dict[str, Any]:
         committed=rng.choice([0, held, number(rng)]),
     )
     sampling = pb.Sampling(temperature=rng.choice([0.0, 1.0, -1.0]), max_tokens=rng.choice([0, 3, number(rng)]))
-    ask = pb.Ask(base=base, prefix_hash=prefix, tokens=words, sampling=sampling, answer_start=rng.choice([0, 1, held]))
+    start = rng.choice([0, 1, held])
+    ask = pb.Ask(
+        base=base, prefix_hash=prefix, tokens=words, sampling=sampling, answer_start=start, id=rng.choice([1, 1, 2, 0])
+    )
     return rng.choice(
         [
             {"draft": draft},
@@ -59,7 +62,7 @@ def frame(rng: random.Random, peer: Peer) -> dict[str, Any]:
             {"credit": pb.Credit(bytes=number(rng))},
             {"set_codec": pb.SetCodec(codec=rng.randrange(1, 5))},
             {"beat": pb.Beat(stamp=number(rng))},
-            {"stop": pb.Stop()},
+            {"stop": pb.Stop(ask=rng.choice([1, 2]))},
             {"bye": pb.Bye()},
         ]
     )

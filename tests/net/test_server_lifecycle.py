@@ -224,7 +224,7 @@ async def test_a_client_that_does_not_read_holds_up_nobody(target: Target) -> No
         deaf = Peer(deaf_channel)
         await deaf.open(credit_bytes=1 << 30, reused_state=True)
         for _ in range(200):  # the same turn again and again: each sends the prompt's rows anew
-            ask = pb.Ask(base=0, tokens=prompt, answer_start=len(prompt))
+            ask = pb.Ask(id=1, base=0, tokens=prompt, answer_start=len(prompt))
             await deaf.send(ask=ask)
         good = Peer(channel)
         await good.open()

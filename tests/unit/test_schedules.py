@@ -7,17 +7,31 @@ stream that broke may still arrive once: late, and at a peer that has moved on.
 
 from __future__ import annotations
 
+import asyncio
+import os
 import random
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
+from moa_client.backoff import Backoff
 from moa_client.conversation import AskMessage, Conversation, DraftMessage, Phase, Progress
+from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, LinkState, Provisional, Settled
+from moa_client.link import Link
 from moa_client.streamed_drafting import StreamedDrafting
+from moa_client.talk import Talk
+from moa_client.talk_settings import TalkSettings
 from moa_server.session import Judgement, Session, SessionLimits, Work
 from moa_shared.answer import AnswerSettings, Finish
+from moa_shared.codec import Codec
+from moa_shared.coupling import Sampling
 from moa_shared.errors import MoaError
 from moa_shared.tree import DraftTree
+
+from tests import simulated_world
+from tests.simulated_world import SimulatedLink, World, plain_answer, simulate
 
 VOCAB = 7  # few tokens, so that wrong guesses are often right a moment later
 LIMITS = SessionLimits(400, VOCAB, draft_nodes=6, prefill_chunk=5, run_ahead_tokens=9)
@@ -66,7 +80,7 @@ class Schedule:
         self.run_ahead = self.chance.random() < 0.7
         self.server = self._new_session()
         self.up: deque[AskMessage | DraftMessage | int] = deque()
-        self.down: deque[tuple[int, int, tuple[int, ...], Finish]] = deque()
+        self.down: deque[tuple[int, int, int, tuple[int, ...], Finish]] = deque()
         self.is_open = False
         self.written: list[int] = []
         self.prompt = [self.chance.randrange(VOCAB) for _ in range(self.chance.randint(1, 12))]
@@ -175,8 +189,10 @@ class Schedule:
             return
         frame, server = self.up.popleft(), self.server
         if isinstance(frame, AskMessage):
-            backlog = server.on_ask(frame.base, frame.prefix_hash, frame.tokens, frame.settings, frame.answer_start)
-            if backlog.tokens or backlog.finish is not Finish.UNFINISHED:
+            backlog = server.on_ask(
+                frame.base, frame.prefix_hash, frame.tokens, frame.settings, frame.answer_start, frame.id
+            )
+            if backlog.is_news:
                 self.say(backlog.base, backlog.tokens, backlog.finish)
         elif isinstance(frame, DraftMessage):
             server.on_draft(**{name: getattr(frame, name) for name in DraftMessage.__slots__})
@@ -185,7 +201,7 @@ class Schedule:
 
     def say(self, base: int, tokens: tuple[int, ...], finish: Finish) -> None:
         if self.is_open:
-            self.down.append((base, self.server.hashes.at(base), tokens, finish))
+            self.down.append((self.server.ask_id, base, self.server.hashes.at(base), tokens, finish))
 
     def deliver_down(self) -> None:
         if self.down:
@@ -247,9 +263,11 @@ def test_a_server_that_trusts_drafts_is_found_out(monkeypatch: pytest.MonkeyPatc
 def test_a_client_that_takes_repeated_verdicts_for_new_ones_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     take = Conversation.on_verdict
 
-    def forgetful(self: Conversation, base: int, prefix_hash: int, tokens: Sequence[int], finish: Finish) -> Progress:
+    def forgetful(
+        self: Conversation, ask: int, base: int, prefix_hash: int, tokens: Sequence[int], finish: Finish
+    ) -> Progress:
         held = len(self.tokens)
-        return take(self, held, self.hashes.at(held), tokens, finish)
+        return take(self, ask, held, self.hashes.at(held), tokens, finish)
 
     monkeypatch.setattr(Conversation, "on_verdict", forgetful)
     wrong = 0
@@ -260,3 +278,238 @@ def test_a_client_that_takes_repeated_verdicts_for_new_ones_is_found_out(monkeyp
         except (MoaError, AssertionError):
             wrong += 1
     assert wrong > 10
+
+
+# ---------------------------------------------------------------- the real client and server, and a user who stops
+
+
+QUESTIONS = ([3, 1], [7], [2, 2, 5])
+MOST_TOKENS_AFTER_STOP = 60  # what may be under way, or chosen while a resume is
+PATIENCE = 300.0  # seconds of virtual time for an answer, all trouble included
+
+
+@dataclass(eq=False)
+class Asked:
+    """One question, and what a reader saw of its answer."""
+
+    turn: Sequence[int]
+    settings: AnswerSettings
+    shown: list[int] = field(default_factory=list)  # committed
+    provisional: list[int] = field(default_factory=list)
+    finish: Finish = Finish.UNFINISHED
+    settled: bool = False
+    shown_at_stop: int | None = None
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, Committed):
+            assert list(event.tokens[: event.confirmed]) == self.provisional[: event.confirmed]
+            del self.provisional[: event.confirmed]
+            assert event.confirmed == len(event.tokens) or not self.provisional
+            self.shown += event.tokens
+        elif isinstance(event, Provisional):
+            self.provisional += event.tokens
+        elif isinstance(event, Corrected):
+            assert event.dropped == len(self.provisional) > 0
+            self.provisional.clear()
+        elif isinstance(event, Ended):
+            self.finish, self.settled = event.finish, not event.provisional
+            assert event.provisional or not self.provisional
+
+    def settle(self, event: Settled) -> None:
+        self.shown += event.tokens
+        self.provisional.clear()
+        self.finish, self.settled = event.finish, True
+
+    def check(self, before: Sequence[int]) -> None:
+        """The answer is the target's, as far as the user let it go."""
+        expected = plain_answer([*before, *self.turn], self.settings)
+        assert self.settled
+        if self.shown_at_stop is None and self.finish is not Finish.CANCELLED:
+            assert self.shown == expected
+        else:
+            assert self.shown == expected[: len(self.shown)]
+            assert len(self.shown) <= (self.shown_at_stop or 0) + MOST_TOKENS_AFTER_STOP
+
+
+class Chat:
+    """A user, a client, a server, and trouble; one schedule."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.chance = world.chance
+        self.trouble = self.chance.random()
+        self.stops = self.chance.choice([0.0, 0.3, 0.8])
+        settings = TalkSettings(
+            drafting="rounds" if self.chance.random() < 0.2 else "streamed",
+            run_ahead=self.chance.random() < 0.8,
+            tree=world.trees,
+        )
+        link = cast(Link, SimulatedLink(world))
+        self.drafts = self.chance.random() < 0.7
+        self.talk = Talk(link, world.device(drafts=self.drafts), simulated_world.VOCAB, Codec.INT4, settings)
+        self.talk.connection._backoff = Backoff(self.chance)
+        self.asked: list[Asked] = []  # since the conversation began
+        self.current: Asked | None = None
+        self.asking: asyncio.Task[None] | None = None
+        self.wished_offline = False
+
+    async def run(self) -> None:
+        troubles = asyncio.create_task(self.make_trouble())
+        try:
+            for _ in range(self.chance.randint(1, 4)):
+                await self.take_turn()
+                await self.rest()
+        finally:
+            troubles.cancel()
+            await asyncio.gather(troubles, return_exceptions=True)
+        self.world.heal()
+        self.talk.go_online()
+        async with asyncio.timeout(PATIENCE):
+            while self.talk.unsettled:
+                async for event in self.talk.settle():
+                    self.take(event)
+        self.check()
+        await self.talk.close()
+
+    async def take_turn(self) -> None:
+        talk, chance = self.talk, self.chance
+        if len(talk.conversation.tokens) > 100 or chance.random() < 0.1:
+            if not talk.unsettled:
+                self.check()
+            talk.reset()
+            self.asked.clear()
+        before, turn = self.current, chance.choice(QUESTIONS)
+        if before is not None and not before.shown and chance.random() < 0.7:
+            turn = before.turn  # once more
+        self.current = Asked(turn, self.any_settings())
+        self.asked.append(self.current)
+        self.asking = asyncio.create_task(self.ask(self.current))
+        if chance.random() < self.stops:
+            stopper = asyncio.create_task(self.stop(self.current, 10 ** chance.uniform(-2.5, 0.3)))
+        else:
+            stopper = None
+        if stopper is not None and chance.random() < 0.3:
+            asyncio.get_running_loop().call_later(chance.uniform(0, 0.1), self.world.stall, "down")
+            asyncio.get_running_loop().call_later(chance.uniform(0.2, 1.5), self.world.heal)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.gather(self.asking, return_exceptions=True)
+            if self.asking.cancelled():
+                self.give_up(self.current)
+            else:
+                self.asking.result()
+        finally:
+            if stopper is not None:
+                stopper.cancel()
+        assert self.wished_offline or not talk._forced_offline, f"the client distrusts the server: {talk._last_error}"
+        if self.current.settled and not self.current.shown and (talk.unsettled or self.lacks(self.current)):
+            self.asked.remove(self.current)  # a question that got nothing is taken back, unless the server holds it
+
+    def lacks(self, asked: Asked) -> bool:
+        """Whether the conversation does not end with this question and its answer."""
+        whole = sum(len(each.turn) + len(each.shown) for each in self.asked)
+        return len(self.talk.conversation.tokens) < whole
+
+    def any_settings(self) -> AnswerSettings:
+        chance = self.chance
+        sampling = Sampling(chance.choice([0.0, 0.7]), seed=chance.randint(1, 2))
+        return AnswerSettings(
+            sampling,
+            chance.choice([3, 3, 12, 12, 25, 150]),
+            stop=("aba", "cc") if chance.random() < 0.2 else (),
+            ignore_end_of_text=chance.random() < 0.8,
+        )
+
+    async def ask(self, asked: Asked) -> None:
+        async for event in self.talk.ask(asked.turn, asked.settings):
+            self.take(event)
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, Settled):
+            earliest = next(each for each in self.asked if not each.settled)
+            earliest.settle(event)
+        elif not isinstance(event, LinkChanged):
+            assert self.current is not None
+            self.current.take(event)
+
+    def give_up(self, asked: Asked) -> None:
+        """The user did not even wait for the answer's end: what is committed of it stays."""
+        conversation = self.talk.conversation
+        known = sum(len(each.turn) + len(each.shown) for each in self.asked if each is not asked)
+        asked.shown = conversation.tokens[known + len(asked.turn) :] if not self.talk.unsettled else []
+        asked.finish, asked.settled = Finish.CANCELLED, True
+
+    async def stop(self, asked: Asked, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        if self.chance.random() < 0.5:  # the user loses patience with a server that is silent
+            while self.talk.state is not LinkState.OFFLINE:  # noqa: ASYNC110 (its time is not the clock's)
+                await asyncio.sleep(0.05)
+        asked.shown_at_stop = len(asked.shown) + len(asked.provisional)
+        await self.talk.stop()
+        if self.chance.random() < 0.2 and self.asking is not None:
+            await asyncio.sleep(self.chance.uniform(0, 0.5))
+            self.asking.cancel()
+
+    async def rest(self) -> None:
+        """Between two questions."""
+        seconds = self.chance.choice([0.0, 0.01, 0.3, 2.0])
+        if self.chance.random() < 0.5:
+            await asyncio.sleep(seconds)
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                async for event in self.talk.attend():
+                    self.take(event)
+        except TimeoutError:
+            pass
+
+    async def make_trouble(self) -> None:
+        world, chance = self.world, self.chance
+        while True:
+            await asyncio.sleep(chance.expovariate(3 * self.trouble + 0.1))
+            kind = chance.choice(["stall", "up", "down", "reset", "restart", *(["user"] if self.drafts else [])])
+            if kind == "reset":
+                world.reset()
+            elif kind == "restart":
+                world.restart()
+            elif kind == "user":
+                self.wished_offline = True
+                self.talk.go_offline()
+                await asyncio.sleep(10 ** chance.uniform(-2, 0))
+                self.talk.go_online()
+                self.wished_offline = False
+            else:
+                world.stall(*(("up", "down") if kind == "stall" else (kind,)))
+                await asyncio.sleep(10 ** chance.uniform(-2, 0.7))
+                if chance.random() < 0.2:
+                    world.reset()
+                world.heal()
+
+    def check(self) -> None:
+        """The conversation is what a user with no network between would have had."""
+        text: list[int] = []
+        for asked in self.asked:
+            asked.check(text)
+            text += [*asked.turn, *asked.shown]
+        assert self.talk.conversation.tokens == text
+
+
+async def converse(world: World) -> None:
+    chat = Chat(world)
+    try:
+        await chat.run()
+    finally:
+        await chat.talk.connection.drop()
+
+
+CHATS = int(os.environ.get("MOA_TEST_CHATS", "400"))  # MOA_TEST_CHATS=10000 is the campaign, half an hour of one core
+CHATS_TOGETHER = 25
+
+
+@pytest.mark.parametrize("first", range(0, CHATS, CHATS_TOGETHER))
+def test_a_user_who_stops_gets_the_targets_text_too(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(first, first + CHATS_TOGETHER):
+        try:
+            simulate(monkeypatch, seed, converse)
+        except Exception as error:
+            raise AssertionError(f"chat {seed}") from error

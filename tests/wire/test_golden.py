@@ -25,7 +25,7 @@ SAMPLING = pb.Sampling(
 DRAFT = pb.Draft(
     epoch=1, base=300, prefix_hash=0x0102030405060708, first_node=2, tokens=[5, 49151], parents=[-1, 0], committed=299
 )
-ASK = pb.Ask(base=1, prefix_hash=2, tokens=[3], sampling=SAMPLING, answer_start=2)
+ASK = pb.Ask(base=1, prefix_hash=2, tokens=[3], sampling=SAMPLING, answer_start=2, id=3)
 ROWS = np.array([[1.0, -2.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0]], np.float32)
 
 FRAMES: dict[str, Message] = {
@@ -47,7 +47,7 @@ FRAMES: dict[str, Message] = {
     "ask": pb.ClientFrame(ask=ASK),
     "draft": pb.ClientFrame(draft=DRAFT),
     "chain": pb.ClientFrame(draft=pb.Draft(base=5, prefix_hash=1, tokens=[1, 2, 3])),
-    "stop": pb.ClientFrame(stop=pb.Stop(base=4)),
+    "stop": pb.ClientFrame(stop=pb.Stop(base=4, ask=3)),
     "credit": pb.ClientFrame(credit=pb.Credit(bytes=4096)),
     "bye": pb.ClientFrame(bye=pb.Bye()),
     "set_codec": pb.ClientFrame(set_codec=pb.SetCodec(codec=pb.CODEC_INT8)),
@@ -73,6 +73,7 @@ FRAMES: dict[str, Message] = {
             drafted=5,
             stale_nodes=2,
             step_ms=1.5,
+            ask=3,
         )
     ),
     "memory": pb.ServerFrame(
@@ -106,18 +107,18 @@ FRAMES: dict[str, Message] = {
     "part": pb.FetchDrafterResponse(chunk=pb.PartChunk(offset=300, data=b"\x00\x01")),
 }
 GOLDEN = {
-    "open": "0a68080212100a0174120201021a01032201042a01051a01032201722a030180013001380140034a3608011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a380128025205302e312e3058808004",
-    "ask": "123608011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a38012802",
+    "open": "0a6a080212100a0174120201021a01032201042a01051a01032201722a030180013001380140034a3808011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a3801280238035205302e312e3058808004",
+    "ask": "123808011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a380128023803",
     "draft": "1a1d080110ac0219080706050403020120022a0405ffff023202010038ab02",
     "chain": "1a1010051901000000000000002a03010203",
-    "stop": "22020804",
+    "stop": "220408041003",
     "credit": "2a03088020",
     "bye": "3200",
     "set_codec": "3a020802",
     "beat": "420408011001",
     "ack": "4a020806",
     "opened": "0a150a01721002180122090880101040180120082a0104",
-    "verdict": "121f080110ad021903000000000000002202070828013003380540024d0000c03f",
+    "verdict": "1221080110ad021903000000000000002202070828013003380540024d0000c03f5803",
     "memory": "1a110801100218032202000128013504030201",
     "go_away": "220a0a01721205647261696e",
     "describe": "08021a100a0174120201021a01032201042a0105320103420e0a04696e743810011a04617678324a100a0464656570120104180c250000204055000028415d0000803e",

@@ -18,7 +18,9 @@ def draw(result: Mapping[str, Any], path: Path) -> Path:
 
     contexts = list(dict.fromkeys(cost.context for cost in result["forwards"]))
     counts = sorted({cost.rows for cost in result["forwards"]})
-    figure, axes = pyplot.subplots(1, len(contexts), figsize=(5.2 * len(contexts), 4.8), sharey=True, squeeze=False, layout="constrained")
+    figure, axes = pyplot.subplots(
+        1, len(contexts), figsize=(5.2 * len(contexts), 4.8), sharey=True, squeeze=False, layout="constrained"
+    )
     for panel, context in zip(axes[0], contexts, strict=True):
         costs = [cost for cost in result["forwards"] if cost.context == context]
         for number, engine in enumerate(dict.fromkeys(cost.engine for cost in costs)):

@@ -115,6 +115,7 @@ def simulate(
 
     def send_down(verdict: SentVerdict) -> None:
         frame = pb.Verdict(
+            ask=1,
             epoch=1,
             base=verdict.base,
             prefix_hash=verdict.prefix_hash,

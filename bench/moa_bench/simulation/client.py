@@ -69,7 +69,7 @@ class SimulatedClient:
             self._send(pb.ClientFrame(ack=pb.Ack(committed=self._told)), self._told)
 
     def _take_in(self, verdict: SentVerdict) -> Progress:
-        known = (verdict.base, verdict.prefix_hash, verdict.tokens, verdict.finish)
+        known = (self.conversation.ask_id, verdict.base, verdict.prefix_hash, verdict.tokens, verdict.finish)
         if self.drafting is None:
             return self.conversation.on_verdict(*known)
         draft = self.conversation.draft

@@ -294,20 +294,22 @@ class Opened(_message.Message):
     def __init__(self, resume_token: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ..., codec: _Optional[_Union[Codec, str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., drafter_fingerprint: _Optional[bytes] = ...) -> None: ...
 
 class Ask(_message.Message):
-    __slots__ = ("base", "prefix_hash", "tokens", "sampling", "answer_start", "provisional")
+    __slots__ = ("base", "prefix_hash", "tokens", "sampling", "answer_start", "provisional", "id")
     BASE_FIELD_NUMBER: _ClassVar[int]
     PREFIX_HASH_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     ANSWER_START_FIELD_NUMBER: _ClassVar[int]
     PROVISIONAL_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     base: int
     prefix_hash: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
     answer_start: int
     provisional: Draft
-    def __init__(self, base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., answer_start: _Optional[int] = ..., provisional: _Optional[_Union[Draft, _Mapping]] = ...) -> None: ...
+    id: int
+    def __init__(self, base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., answer_start: _Optional[int] = ..., provisional: _Optional[_Union[Draft, _Mapping]] = ..., id: _Optional[int] = ...) -> None: ...
 
 class Draft(_message.Message):
     __slots__ = ("epoch", "base", "prefix_hash", "first_node", "tokens", "parents", "committed")
@@ -334,7 +336,7 @@ class Ack(_message.Message):
     def __init__(self, committed: _Optional[int] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("epoch", "base", "prefix_hash", "tokens", "accepted", "finish", "drafted", "stale_nodes", "step_ms", "memory")
+    __slots__ = ("epoch", "base", "prefix_hash", "tokens", "accepted", "finish", "drafted", "stale_nodes", "step_ms", "memory", "ask")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     PREFIX_HASH_FIELD_NUMBER: _ClassVar[int]
@@ -345,6 +347,7 @@ class Verdict(_message.Message):
     STALE_NODES_FIELD_NUMBER: _ClassVar[int]
     STEP_MS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
+    ASK_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     base: int
     prefix_hash: int
@@ -355,7 +358,8 @@ class Verdict(_message.Message):
     stale_nodes: int
     step_ms: float
     memory: Memory
-    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., finish: _Optional[_Union[Finish, str]] = ..., drafted: _Optional[int] = ..., stale_nodes: _Optional[int] = ..., step_ms: _Optional[float] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ...) -> None: ...
+    ask: int
+    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., finish: _Optional[_Union[Finish, str]] = ..., drafted: _Optional[int] = ..., stale_nodes: _Optional[int] = ..., step_ms: _Optional[float] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., ask: _Optional[int] = ...) -> None: ...
 
 class Memory(_message.Message):
     __slots__ = ("start", "count", "codec", "payload", "plane", "prefix_hash")
@@ -374,10 +378,12 @@ class Memory(_message.Message):
     def __init__(self, start: _Optional[int] = ..., count: _Optional[int] = ..., codec: _Optional[_Union[Codec, str]] = ..., payload: _Optional[bytes] = ..., plane: _Optional[_Union[Plane, str]] = ..., prefix_hash: _Optional[int] = ...) -> None: ...
 
 class Stop(_message.Message):
-    __slots__ = ("base",)
+    __slots__ = ("base", "ask")
     BASE_FIELD_NUMBER: _ClassVar[int]
+    ASK_FIELD_NUMBER: _ClassVar[int]
     base: int
-    def __init__(self, base: _Optional[int] = ...) -> None: ...
+    ask: int
+    def __init__(self, base: _Optional[int] = ..., ask: _Optional[int] = ...) -> None: ...
 
 class Credit(_message.Message):
     __slots__ = ("bytes",)

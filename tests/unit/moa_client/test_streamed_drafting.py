@@ -33,7 +33,7 @@ def begun(*, announces_nothing: bool = False) -> StreamedDrafting:
 def commit(drafting: StreamedDrafting, *tokens: int) -> None:
     conversation = drafting.conversation
     base = len(conversation.tokens)
-    drafting.on_verdict(base, conversation.hashes.at(base), tokens, Finish.UNFINISHED)
+    drafting.on_verdict(conversation.ask_id, base, conversation.hashes.at(base), tokens, Finish.UNFINISHED)
 
 
 def grow(drafting: StreamedDrafting, *tokens: int) -> None:

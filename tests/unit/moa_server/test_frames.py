@@ -30,8 +30,9 @@ def test_a_message_that_is_too_long() -> None:
 
 
 def test_a_verdict_says_everything() -> None:
-    frame = verdict_frame(Verdict(3, 7, 99, (1, 2), Finish.STOP, accepted=1, drafted=4, stale=2, step_ms=1.5))
+    frame = verdict_frame(Verdict(5, 3, 7, 99, (1, 2), Finish.STOP, accepted=1, drafted=4, stale=2, step_ms=1.5))
     assert frame.verdict == pb.Verdict(
+        ask=5,
         epoch=3,
         base=7,
         prefix_hash=99,

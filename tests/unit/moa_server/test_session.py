@@ -62,7 +62,7 @@ class Harness:
 
     def ask(self, message: AskMessage) -> Backlog:
         return self.session.on_ask(
-            message.base, message.prefix_hash, message.tokens, message.settings, message.answer_start
+            message.base, message.prefix_hash, message.tokens, message.settings, message.answer_start, message.id
         )
 
     def draft(self, message: DraftMessage) -> None:
@@ -122,7 +122,7 @@ class Harness:
 
 def asked(prompt: Sequence[int], how: AnswerSettings = PLAIN, **options: Any) -> Harness:
     harness = Harness(**options)
-    harness.ask(AskMessage(0, 0, tuple(prompt), how, len(prompt)))
+    harness.ask(AskMessage(1, 0, 0, tuple(prompt), how, len(prompt)))
     return harness
 
 
@@ -195,7 +195,7 @@ def test_an_ask_that_shares_a_beginning_keeps_its_cache() -> None:
     harness = asked([1, 2, 3, 1, 2])
     harness.step()
     harness.session.on_stop()
-    harness.ask(AskMessage(0, 0, (1, 2, 3, 3), PLAIN, 4))
+    harness.ask(AskMessage(1, 0, 0, (1, 2, 3, 3), PLAIN, 4))
     assert harness.session.cached == 3
     assert harness.session.tokens == [1, 2, 3, 3]
     harness.step()
@@ -208,9 +208,51 @@ def test_a_resume_of_an_answer_that_ended_meanwhile_gets_all_of_it() -> None:
     while harness.step() is not None:
         pass
     assert harness.session.on_open(prompt, asks=True) == 2
-    backlog = harness.ask(AskMessage(2, PrefixHashes(prompt).at(2), (), AnswerSettings(max_tokens=4), 2))
+    backlog = harness.ask(AskMessage(1, 2, PrefixHashes(prompt).at(2), (), AnswerSettings(max_tokens=4), 2))
     assert backlog == Backlog(2, tuple(expected), finish)
     assert harness.step() is None
+
+
+def test_an_ended_answer_that_the_client_holds_whole_is_told_to_have_ended() -> None:
+    prompt, how = [3, 1], AnswerSettings(max_tokens=4)
+    harness = asked(prompt, how, run_ahead=True)
+    while harness.step() is not None:
+        pass
+    held = list(harness.session.tokens)
+    for _ in range(2):  # and again, if that is lost too
+        harness.session.on_open(held, asks=True)
+        backlog = harness.ask(AskMessage(1, len(held), PrefixHashes(held).at(len(held)), (), how, 2))
+        assert backlog == Backlog(len(held), (), Finish.MAX_TOKENS)
+        assert backlog.is_news
+        assert harness.step() is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "how", "finish"),
+    [
+        ([1, 2, 1], AnswerSettings(max_tokens=3), Finish.MAX_TOKENS),
+        ([1, 2, 1], AnswerSettings(max_tokens=2), Finish.MAX_TOKENS),
+        ([1, END_OF_TEXT], PLAIN, Finish.END_OF_TEXT),
+        ([1, 2], AnswerSettings(stop=(decode([1, 2]),)), Finish.STOP),
+        ([1] * (CONTEXT - 2), AnswerSettings(ignore_end_of_text=True), Finish.CONTEXT),
+    ],
+)
+def test_an_ask_whose_answer_has_ended_chooses_nothing(answer: list[int], how: AnswerSettings, finish: Finish) -> None:
+    """Resumed on a server that knows nothing of it: not one more token."""
+    harness, held = Harness(run_ahead=True), [3, 1, *answer]
+    harness.session.on_open(held, asks=True)
+    backlog = harness.ask(AskMessage(7, len(held), PrefixHashes(held).at(len(held)), (), how, 2))
+    assert backlog == Backlog(len(held), (), finish)
+    assert harness.step() is None
+    assert harness.session.ask_id == 7
+
+
+def test_a_repeated_ask_says_nothing_again() -> None:
+    harness = asked([3, 1], run_ahead=True)
+    harness.step()
+    assert not harness.ask(AskMessage(1, 0, 0, (3, 1), PLAIN, 2)).is_news
+    assert harness.ask(AskMessage(2, 0, 0, (3, 1), PLAIN, 2)) == Backlog(2)  # another question begins anew
+    assert harness.session.tokens == [3, 1]
 
 
 def test_a_resume_with_other_settings_begins_anew() -> None:
@@ -218,7 +260,7 @@ def test_a_resume_with_other_settings_begins_anew() -> None:
     harness = asked(prompt, AnswerSettings(max_tokens=4), run_ahead=True)
     harness.step()
     harness.session.on_open(prompt, asks=True)
-    backlog = harness.ask(AskMessage(2, PrefixHashes(prompt).at(2), (), AnswerSettings(max_tokens=5), 2))
+    backlog = harness.ask(AskMessage(1, 2, PrefixHashes(prompt).at(2), (), AnswerSettings(max_tokens=5), 2))
     assert backlog.tokens == ()
     assert harness.session.tokens == prompt
 
@@ -228,7 +270,7 @@ def test_a_cancelled_answer_is_not_resumed_as_it_ended() -> None:
     harness.step()
     harness.session.on_stop()
     harness.session.on_open([3, 1], asks=True)
-    assert harness.ask(AskMessage(2, PrefixHashes([3, 1]).at(2), (), PLAIN, 2)).tokens == ()
+    assert harness.ask(AskMessage(1, 2, PrefixHashes([3, 1]).at(2), (), PLAIN, 2)).tokens == ()
     assert harness.step() is not None
 
 
@@ -239,7 +281,7 @@ def test_a_new_stream_counts_its_epochs_anew() -> None:
     base, prefix = len(tokens), PrefixHashes(tokens).at(len(tokens))
     harness.draft(DraftMessage(9, base, prefix, 0, (1,), (), base))
     harness.session.on_open(tokens)
-    harness.ask(AskMessage(base, prefix, (), PLAIN, 2))
+    harness.ask(AskMessage(1, base, prefix, (), PLAIN, 2))
     harness.draft(DraftMessage(0, base, prefix, 0, (2,), (), base))
     assert harness.session.pending.usable(harness.session.tokens) == DraftTree.chain([2])
 
@@ -251,7 +293,7 @@ def test_forgotten_cache_is_read_again() -> None:
     harness.kv = []
     harness.session.on_open(list(harness.session.tokens))
     held = harness.session.tokens
-    harness.ask(AskMessage(len(held), PrefixHashes(held).at(len(held)), (), PLAIN, 3))
+    harness.ask(AskMessage(1, len(held), PrefixHashes(held).at(len(held)), (), PLAIN, 3))
     assert harness.step() is not None
 
 
@@ -264,7 +306,7 @@ def test_a_conversation_longer_than_the_context() -> None:
         harness.session.on_open([1] * (CONTEXT + 1))
     harness.session.on_open([1] * CONTEXT)
     with pytest.raises(ContextLengthError, match=r"has 60 tokens"):
-        harness.ask(AskMessage(0, 0, (1,) * CONTEXT, PLAIN, CONTEXT))
+        harness.ask(AskMessage(1, 0, 0, (1,) * CONTEXT, PLAIN, CONTEXT))
 
 
 @pytest.mark.parametrize("token", [-1, VOCAB])
@@ -278,10 +320,10 @@ def test_tokens_outside_the_vocabulary(token: int) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        AskMessage(3, 0, (1,), PLAIN, 4),  # beyond the end
-        AskMessage(2, 1, (1,), PLAIN, 3),  # another conversation
-        AskMessage(0, 0, (), PLAIN, 0),  # nothing at all
-        AskMessage(0, 0, (1, 2), PLAIN, 3),  # an answer that starts later
+        AskMessage(1, 3, 0, (1,), PLAIN, 4),  # beyond the end
+        AskMessage(1, 2, 1, (1,), PLAIN, 3),  # another conversation
+        AskMessage(1, 0, 0, (), PLAIN, 0),  # nothing at all
+        AskMessage(1, 0, 0, (1, 2), PLAIN, 3),  # an answer that starts later
     ],
 )
 def test_asks_that_do_not_continue(message: AskMessage) -> None:
@@ -344,7 +386,7 @@ def run_schedule(rng: random.Random, how: AnswerSettings, *, run_ahead: bool, ri
                 deliver_up(harness, link, frame)
         elif event < 0.6 and link.down:
             base, prefix_hash, tokens, end = link.down[0] if rng.random() < 0.2 else link.down.popleft()
-            finish = conversation.on_verdict(base, prefix_hash, tokens, end).finish
+            finish = conversation.on_verdict(conversation.ask_id, base, prefix_hash, tokens, end).finish
         elif event < 0.85:
             if flying is None:
                 flying = harness.begin()
