@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+import numpy as np
 from moa_shared.answer import AnswerSettings, Finish, FinishRule
 from moa_shared.errors import ContextLengthError, ProtocolError
 from moa_shared.prefix_hash import PrefixHashes
@@ -57,11 +58,13 @@ class Backlog:
         base: position of the first of them.
         tokens: none: there is no backlog.
         finish: whether and why the answer has ended with them.
+        repeats: the Ask says what this stream has said before; its verdicts are on their way.
     """
 
     base: int
     tokens: tuple[int, ...] = ()
     finish: Finish = Finish.UNFINISHED
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +187,7 @@ class Session:
     def on_ask(
         self, base: int, prefix_hash: int, tokens: Sequence[int], settings: AnswerSettings, answer_start: int
     ) -> Backlog:
-        """Appends a turn and begins (or goes on with) an answer. A repeated Ask changes nothing.
+        """Appends a turn and begins (or goes on with) an answer. An Ask that is repeated in one stream changes nothing.
 
         Returns:
             What was chosen of this answer beyond the client's tokens already, to be sent at once.
@@ -208,7 +211,9 @@ class Session:
         if not 1 <= start <= end:
             raise ProtocolError(f"an Ask with answer_start 1 to {end}", f"{start}")
         same = start == self.answer_start and settings == self._settings and self.tokens[base:end] == list(tokens)
-        if same and (self._resumable or self.phase is Phase.ANSWERING):
+        if same and self.phase is Phase.ANSWERING:
+            return Backlog(end, repeats=True)
+        if same and self._resumable:
             return self._resume(end)
         self._check_new(tokens, held=base, spare=1)
         self._replace(base, tokens)
@@ -222,7 +227,8 @@ class Session:
 
     def _resume(self, end: int) -> Backlog:
         backlog = Backlog(end, tuple(self.tokens[end:]), self._finish)
-        if self.phase is Phase.IDLE and self._finish is Finish.UNFINISHED:
+        self._resumable = False
+        if self._finish is Finish.UNFINISHED:
             self._begin(end)
             self._first_step = not backlog.tokens
         return backlog
@@ -236,11 +242,7 @@ class Session:
 
     def _replace(self, base: int, tokens: Sequence[int]) -> bool:
         """Puts `tokens` at position `base`; what they repeat stays. False if what stood behind them had to go."""
-        common = 0
-        for mine, theirs in zip(self.tokens[base : base + len(tokens)], tokens, strict=False):
-            if mine != theirs:
-                break
-            common += 1
+        common = _common_length(self.tokens[base : base + len(tokens)], tokens)
         if common < len(tokens):
             self._crop(base + common)
             self._append(tokens[common:])
@@ -388,3 +390,10 @@ class Session:
                 f"The conversation has {held + len(tokens)} tokens, "
                 f"the context holds {self.limits.context_tokens} with at least one for the answer."
             )
+
+
+def _common_length(mine: list[int], theirs: Sequence[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    shared = min(len(mine), len(theirs))
+    differ = np.flatnonzero(np.asarray(mine[:shared]) != np.asarray(theirs)[:shared])
+    return int(differ[0]) if len(differ) else shared

@@ -6,6 +6,7 @@ Owned by the event loop, except `holdings`, which the inference thread owns. Inv
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Protocol
 
 from moa_shared.answer import Finish
@@ -63,7 +64,8 @@ class Slot:
     """A session on this server.
 
     Args:
-        token: by which a client finds it again.
+        token: by which a client finds it again; whoever knows it can read the conversation, so it is never logged.
+        number: what the log calls the session.
         feed: the memory that the attached stream owes its client; None: it wants none.
         choice: what steps take and which nodes of a draft are worth verifying; None: no drafts come.
         verifies_all: whether to verify all nodes that have arrived nevertheless.
@@ -72,7 +74,7 @@ class Slot:
         queued: waits for its turn; `stepping`: a forward for it is queued or runs.
     """
 
-    token: bytes
+    token: bytes = field(repr=False)
     session: Session
     holdings: Holdings
     feed: MemoryFeed | None = None
@@ -84,3 +86,4 @@ class Slot:
     stepping: bool = False
     closed: bool = False
     steps: int = field(default=0)
+    number: int = field(default_factory=count(1).__next__)

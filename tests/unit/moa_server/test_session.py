@@ -15,6 +15,8 @@ from moa_shared.errors import ContextLengthError, ProtocolError, TokenRangeError
 from moa_shared.prefix_hash import PrefixHashes
 from moa_shared.tree import DraftTree
 
+from tests.touched_tokens import TouchedTokens
+
 VOCAB = 5
 END_OF_TEXT = 4
 CONTEXT = 60
@@ -397,3 +399,24 @@ def test_the_text_depends_on_no_schedule(seed: int, run_ahead: bool, right: floa
     conversation = run_schedule(random.Random(seed), how, run_ahead=run_ahead, right=right)
     prompt = conversation.tokens[: conversation.answer_start]
     assert list(conversation.answer) == plain_answer(prompt, how)[0]
+
+
+def test_a_draft_without_an_answer_is_not_looked_at_token_by_token() -> None:
+    server = Harness().session
+    tokens = TouchedTokens(100_000)
+    server.on_draft(
+        epoch=0, base=0, prefix_hash=0, first_node=0, tokens=tokens, parents=TouchedTokens(100_000), committed=0
+    )
+    assert server.pending.take_stale() == 100_000
+    assert tokens.touched == 0
+
+
+def test_a_repeated_ask_says_nothing_new() -> None:
+    harness = asked([1, 2, 3], run_ahead=True)
+    harness.step()
+    session = harness.session
+    held = list(session.tokens)
+    assert session.on_ask(0, 0, (1, 2, 3), PLAIN, 3) == Backlog(3, repeats=True)
+    assert session.on_ask(1, session.hashes.at(1), (2, 3), PLAIN, 3) == Backlog(3, repeats=True)
+    assert session.tokens == held
+    assert session.on_ask(0, 0, (1, 2, 3), AnswerSettings(max_tokens=5), 3) == Backlog(3)  # another question
