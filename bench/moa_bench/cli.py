@@ -277,6 +277,16 @@ def codecs(quick: bool, json_file: Path | None, model: str) -> None:
 
 
 @cli.command()
+@common_options
+@click.option("--attack", "attacks", multiple=True, metavar="NAME", help="Only this one (may be repeated).")
+def hostile(quick: bool, json_file: Path | None, model: str, level: str, pin: bool, attacks: tuple[str, ...]) -> None:
+    """One honest client beside attackers: how do its gaps between tokens grow, and the server's memory?"""
+    from moa_bench.hostile.suite import run_hostile
+
+    run_hostile(model=model, quick=quick, json_file=json_file, pin=pin, level=level, attacks=attacks)
+
+
+@cli.command()
 @short_option
 @json_option
 def simulate(quick: bool, json_file: Path | None) -> None:

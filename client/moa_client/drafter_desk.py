@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 from moa_shared.codec import Codec, decode
 from moa_shared.coupling import Sampling
+from moa_shared.errors import ProtocolError
 from moa_shared.prefix_hash import PrefixHashes
 from moa_shared.tree import DraftTree
 
@@ -21,6 +23,7 @@ from moa_client.drafters import ClientDrafter, Growth
 from moa_client.inference import InferenceThread
 from moa_client.streamed_drafting import DraftStep
 
+MOST_MAGNITUDE = 2.0**20  # of a number in memory; the largest states of known models are below 2^15
 FEW_TOKENS = 16  # and rows, that a step reads beside its own work: verdicts bring so many
 
 
@@ -116,7 +119,10 @@ class DrafterDesk:
         """Memory rows, decoded on the thread; a payload that is none is posted as a fault."""
 
         def take() -> None:
-            self.drafter.remember(start, decode(payload, codec, count, width), state=state)
+            rows = decode(payload, codec, count, width)
+            if rows.size and not np.abs(rows).max() <= MOST_MAGNITUDE:  # NaN fails too
+                raise ProtocolError(f"memory of numbers up to {MOST_MAGNITUDE:g}", "larger ones, or what is no number")
+            self.drafter.remember(start, rows, state=state)
 
         self._new_rows += count
         self._call(take)

@@ -28,11 +28,22 @@ LAST_WORD_SECONDS = 1.0  # for a GoAway to be written: a few round trips
 SWEEP_SECONDS = 1.0  # how late a detached session may be dropped, and a hanging forward be noticed
 
 
-def channel_options(frame_bytes: int) -> list[tuple[str, int]]:
+IDLE_MS = 60_000  # of a connection without a call; a client in a conversation has one
+METADATA_BYTES = 8192  # of one call; ours needs 300
+
+
+def channel_options(frame_bytes: int, max_connections: int) -> list[tuple[str, int]]:
     """Options of the gRPC server; where they come from: ARCHITECTURE.md, 'gRPC facts'."""
     return [
         ("grpc.max_receive_message_length", 2 * frame_bytes),  # above frame_bytes we refuse in words ourselves
         ("grpc.max_send_message_length", 2 * frame_bytes),
+        ("grpc.compression_enabled_algorithms_bitset", 1),  # identity alone: 1 kB of gzip holds a million tokens
+        ("grpc.max_metadata_size", METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", 2 * METADATA_BYTES),
+        ("grpc.max_concurrent_streams", 100),  # of one connection; a client has two
+        ("grpc.max_allowed_incoming_connections", max_connections),
+        ("grpc.max_connection_idle_ms", IDLE_MS),
+        ("grpc.server_handshake_timeout_ms", 10_000),
         ("grpc.http2.write_buffer_size", 16384),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
@@ -69,6 +80,8 @@ class RunningServer:
         self._sweeper.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._sweeper
+        if self.host.drafter_files is not None:
+            await self.host.drafter_files.stop()
         await self.host.engine.stop()
 
     async def stop(self, grace_seconds: float) -> None:
@@ -84,7 +97,7 @@ async def start(host: Host) -> RunningServer:
         ConfigError: the address cannot be listened on.
     """
     settings = host.settings
-    server = grpc.aio.server(options=channel_options(settings.frame_bytes))
+    server = grpc.aio.server(options=channel_options(settings.frame_bytes, settings.max_connections))
     server.add_generic_rpc_handlers((MoaService(host).handler(),))
     status = aio_health.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
@@ -98,6 +111,8 @@ async def start(host: Host) -> RunningServer:
         ) from None
     host.engine.start()
     await server.start()
+    if host.drafter_files is not None:
+        host.drafter_files.begin()
     await _tell_health(status, healthy=True)
     return RunningServer(host, server, status, port)
 

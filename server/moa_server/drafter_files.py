@@ -1,7 +1,7 @@
 """What clients may fetch: the manifest of the client's half, and ranges of its files (FetchDrafter).
 
-State: the files, made and hashed once, at the first request, in the cache folder. Invariant: what is given out is what
-the manifest says, byte for byte; nothing but the manifest's files is ever read for a client.
+State: the files, made and hashed once, when the server starts, in the cache folder. Invariant: what is given out is
+what the manifest says, byte for byte; nothing but the manifest's files is ever read for a client.
 """
 
 from __future__ import annotations
@@ -76,6 +76,23 @@ class DrafterFiles:
         self._parts: dict[str, _Part] = {}
         self._lock = asyncio.Lock()
         self._calls = 0
+        self._preparation: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Makes the parts beside the server's start, so that no client's first call does it beside answers."""
+        self._preparation = asyncio.create_task(self._prepare_early())
+
+    async def stop(self) -> None:
+        """No part is made any more; one that is being written is finished."""
+        if self._preparation is not None:
+            self._preparation.cancel()
+            await asyncio.gather(self._preparation, return_exceptions=True)
+
+    async def _prepare_early(self) -> None:
+        try:
+            await self._ready()
+        except MoaError as error:
+            log.warning("parts for clients cannot be made yet", reason=error.message)
 
     async def answer(self, request: pb.FetchDrafterRequest, send: Send) -> None:
         """One call.

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import ProtocolError
+from moa_shared.errors import ContextLengthError, ProtocolError, TreeError
 
 from moa_server.slot import Verdict
 from moa_server.stepper import CodedRows
@@ -30,6 +30,31 @@ def parse(kind: type[Parsed], data: bytes, most_bytes: int) -> Parsed:
         raise ProtocolError(f"a {kind.DESCRIPTOR.name}", f"{len(data)} bytes that are none") from None
 
 
+def check_lengths(frame: pb.ClientFrame, most_tokens: int) -> None:
+    """Judges how many tokens a frame holds, before anything looks at them.
+
+    Raises:
+        ContextLengthError: a text of more than `most_tokens`.
+        TreeError: a draft of more nodes.
+    """
+    asks = [frame.ask, frame.open.ask]
+    for text in (frame.open.tokens, *(ask.tokens for ask in asks)):
+        if len(text) > most_tokens:
+            raise ContextLengthError(f"The frame has {len(text)} tokens, the context holds {most_tokens}.")
+    for draft in (frame.draft, *(ask.provisional for ask in asks)):
+        nodes = max(len(draft.tokens), len(draft.parents))
+        if nodes > most_tokens:
+            raise TreeError(
+                f"The draft has {nodes} nodes, more than the {most_tokens} allowed.",
+                hint="Send smaller drafts.",
+            )
+
+
+def nodes_of(frame: pb.ClientFrame) -> int:
+    """Draft nodes of a frame, in whichever place it has them."""
+    return len(frame.draft.tokens) + len(frame.ask.provisional.tokens) + len(frame.open.ask.provisional.tokens)
+
+
 def verdict_frame(verdict: Verdict) -> pb.ServerFrame:
     return pb.ServerFrame(
         verdict=pb.Verdict(
@@ -45,6 +70,23 @@ def verdict_frame(verdict: Verdict) -> pb.ServerFrame:
             step_ms=verdict.step_ms,
         )
     )
+
+
+def merge_verdicts(earlier: pb.ServerFrame, later: pb.ServerFrame) -> bool:
+    """Adds a verdict to the one that it continues, so that both are one frame; False, and no change, if it does not.
+
+    The merged one has the costs of the newest step, and counts what all of them verified.
+    """
+    one, other = earlier.verdict, later.verdict
+    both_verdicts = earlier.WhichOneof("frame") == later.WhichOneof("frame") == "verdict"
+    if not both_verdicts or one.finish or other.base != one.base + len(one.tokens):
+        return False
+    one.epoch, one.finish, one.step_ms = other.epoch, other.finish, other.step_ms
+    one.tokens.extend(other.tokens)
+    one.accepted += other.accepted
+    one.drafted += other.drafted
+    one.stale_nodes += other.stale_nodes
+    return True
 
 
 def memory_frame(rows: CodedRows, prefix_hash: int) -> pb.ServerFrame:

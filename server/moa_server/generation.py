@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.answer import Finish
-from moa_shared.errors import MoaError, UnavailableError
-from moa_shared.wire import settings_from_proto
+from moa_shared.errors import ContextLengthError, MoaError
 
 from moa_server.host import Host
+from moa_server.patient_writer import PatientWriter
 from moa_server.slot import Verdict
 from moa_server.stepper import CodedRows
 
@@ -32,7 +32,7 @@ class Generation:
     def __init__(self, host: Host, write: Callable[[pb.GenerateResponse], Awaitable[None]], client: str = "") -> None:
         self._host = host
         self._client = client
-        self._write = write
+        self._writer = PatientWriter(write, host.settings.write_seconds)
         self._verdicts: deque[Verdict] = deque()
         self._poke = asyncio.Event()
         self._failure: MoaError | None = None
@@ -46,7 +46,9 @@ class Generation:
         """
         host = self._host
         host.check_open()
-        settings = settings_from_proto(request.sampling)
+        settings = host.answer_settings(request.sampling)
+        if len(request.tokens) > host.most_tokens:
+            raise ContextLengthError(f"The request has {len(request.tokens)} tokens, at most {host.most_tokens} fit.")
         slot = host.registry.new()
         slot.listener = self
         session = slot.session
@@ -60,7 +62,8 @@ class Generation:
             while finish is Finish.UNFINISHED:
                 host.engine.wake(slot)
                 verdict = await self._next()
-                await self._write_in_time(verdict)
+                finish_name = pb.Finish.Name(verdict.finish)
+                await self._writer.write(pb.GenerateResponse(tokens=verdict.tokens, finish=finish_name))
                 finish = verdict.finish
                 session.on_ack(verdict.base + len(verdict.tokens))
         finally:
@@ -76,13 +79,6 @@ class Generation:
             self._poke.clear()
             await self._poke.wait()
         return self._verdicts.popleft()
-
-    async def _write_in_time(self, verdict: Verdict) -> None:
-        try:
-            async with asyncio.timeout(self._host.settings.write_seconds):
-                await self._write(pb.GenerateResponse(tokens=verdict.tokens, finish=pb.Finish.Name(verdict.finish)))
-        except TimeoutError:
-            raise UnavailableError("The client has taken nothing in for too long.", hint="Ask again.") from None
 
     # ------------------------------------------------------------ what the engine and the host say
 

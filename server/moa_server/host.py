@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import UnavailableError
+from moa_shared.answer import AnswerSettings
+from moa_shared.errors import ConfigError, UnavailableError
+from moa_shared.wire import settings_from_proto
 
 from moa_server.drafter_files import DrafterFiles
 from moa_server.engine import Engine
@@ -27,6 +30,7 @@ from moa_server.slot import Slot
 from moa_server.stepper import Stepper
 
 KV_SHARE = 0.75  # of what is free once the target is loaded; the rest is for text, frames and the forward itself
+MOST_UNOPENED = 64  # streams whose Open has not come; an honest one comes with its stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,13 @@ class Call(Protocol):
         """Ends the running answer where it is, and then the call."""
 
 
+class Unopened(Protocol):
+    """A stream whose Open has not come."""
+
+    def give_up(self) -> None:
+        """Others need its place."""
+
+
 class Host:
     """Everything behind the service.
 
@@ -84,6 +95,7 @@ class Host:
         self.served = served
         self.settings = settings
         self.drafter_files = drafter_files
+        self.clock = clock
         self.registry = SessionRegistry(
             settings.max_sessions,
             settings.max_streams,
@@ -101,6 +113,7 @@ class Host:
         self._empty = asyncio.Event()
         self.draining = False
         self.hangs = False
+        self._unopened: dict[Unopened, None] = {}  # oldest first
         self._stepper = stepper
         self._limits = SessionLimits(
             served.context_tokens,
@@ -119,6 +132,37 @@ class Host:
             frame_bytes=settings.frame_bytes,
             sessions=settings.max_sessions,
         )
+
+    @property
+    def most_tokens(self) -> int:
+        """Of one frame: a whole context, or the nodes of one draft."""
+        return max(self.served.context_tokens, self.settings.draft_nodes)
+
+    @contextmanager
+    def opening(self, stream: Unopened) -> Iterator[None]:
+        """Holds one of MOST_UNOPENED places while a stream waits for its Open; the oldest makes room for a new one."""
+        self._unopened[stream] = None
+        if len(self._unopened) > MOST_UNOPENED:
+            oldest = next(iter(self._unopened))
+            del self._unopened[oldest]
+            oldest.give_up()
+        try:
+            yield
+        finally:
+            self._unopened.pop(stream, None)
+
+    def answer_settings(self, message: pb.Sampling) -> AnswerSettings:
+        """What a client asks of an answer.
+
+        Raises:
+            ConfigError: values outside their range, or what this server does not do.
+        """
+        if message.ignore_end_of_text and not self.settings.allow_ignore_end_of_text:
+            raise ConfigError(
+                "This server ends answers at end-of-text.",
+                hint="Ask without ignore_end_of_text, or start the server with --allow-ignore-end-of-text true.",
+            )
+        return settings_from_proto(message)
 
     def check_open(self) -> None:
         """Raises UnavailableError where the server is going away, or does not compute."""

@@ -1,4 +1,7 @@
-"""Structured logs on standard error: one event a line, as JSON for machines or plain for people."""
+"""Structured logs on standard error: one event a line, as JSON for machines or plain for people.
+
+Invariant: what clients wrote is clipped, and no conversation is in it: tracebacks come without local variables.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import sys
 from typing import Literal, TextIO
 
 import structlog
+
+MOST_CHARACTERS = 300  # of one value: some of them were written by clients
 
 
 def configure_logs(
@@ -22,19 +27,33 @@ def configure_logs(
     stream = sys.stderr if stream is None else stream
     plain = log_format == "plain" or (log_format == "auto" and stream.isatty())
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=stream.isatty()) if plain else structlog.processors.JSONRenderer()
+        structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        if plain
+        else structlog.processors.JSONRenderer()
     )
     processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _clip,
         structlog.processors.StackInfoRenderer(),
     ]
     if not plain:
-        processors.append(structlog.processors.dict_tracebacks)
+        transformer = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        processors.append(structlog.processors.ExceptionRenderer(transformer))
     structlog.configure(
         processors=[*processors, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.PrintLoggerFactory(stream),
         cache_logger_on_first_use=False,
     )
+
+
+def _clip(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Cuts long values, and takes out what a terminal would obey."""
+    return {name: _clean(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _clean(text: str) -> str:
+    shown = "".join(letter if letter.isprintable() else "?" for letter in text[:MOST_CHARACTERS])
+    return shown if len(text) <= MOST_CHARACTERS else f"{shown}... ({len(text)} characters)"

@@ -1,8 +1,8 @@
 """What a stream has to write: verdicts and other small frames first, memory with or behind them as the credit allows.
 
 State: queued frames, rows that are coded already, the chunk being coded. Invariants: memory never goes before a queued
-verdict; one chunk at most is coded ahead; of beats only the newest is kept, so that nothing queued grows with what
-a client sends.
+verdict; one chunk at most is coded ahead; of beats only the newest is kept, verdicts that continue each other are one,
+and no more than QUEUE_BYTES wait.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, UnavailableError
 
 from moa_server.feed import Chunk, MemoryFeed, Plane
-from moa_server.frames import memory_frame
+from moa_server.frames import memory_frame, merge_verdicts
+from moa_server.patient_writer import PatientWriter
 from moa_server.stepper import CodedRows
+
+QUEUE_BYTES = 1 << 20  # of small frames: an answer of 250,000 tokens that is resumed by a client that has none of them
 
 
 class Outlet:
@@ -27,7 +30,7 @@ class Outlet:
         code: makes the bytes of a chunk of memory.
         hash_at: hash of so many tokens of the conversation, which names the state that memory belongs to.
         may_code: whether there is time to encode some now; if not, `poke` tells when.
-        write_seconds: how long a client may take nothing in.
+        write_seconds: how long a client may take next to nothing in.
     """
 
     def __init__(
@@ -38,13 +41,13 @@ class Outlet:
         may_code: Callable[[], bool],
         write_seconds: float,
     ) -> None:
-        self._write = write
+        self._writer = PatientWriter(write, write_seconds)
         self._code = code
         self._hash_at = hash_at
         self._may_code = may_code
-        self._write_seconds = write_seconds
         self._feed: MemoryFeed | None = None
         self._urgent: deque[pb.ServerFrame] = deque()
+        self._urgent_bytes = 0
         self._beat: pb.ServerFrame | None = None
         self._newest: dict[Plane, CodedRows] = {}
         self._coding: tuple[Chunk, asyncio.Future[CodedRows]] | None = None
@@ -55,8 +58,19 @@ class Outlet:
     # ------------------------------------------------------------ what there is to write
 
     def put(self, frame: pb.ServerFrame) -> None:
-        """Queues a small frame, which overtakes memory."""
-        self._urgent.append(frame)
+        """Queues a small frame, which overtakes memory; a verdict joins the one that waits before it."""
+        self._urgent_bytes += frame.ByteSize()
+        if self._urgent_bytes > QUEUE_BYTES:
+            self._urgent.clear()
+            self._urgent_bytes = 0
+            self.fail(
+                UnavailableError(
+                    f"The client has left {QUEUE_BYTES} bytes unread.", hint="Read on, or open a new stream to resume."
+                )
+            )
+            return
+        if not self._urgent or not merge_verdicts(self._urgent[-1], frame):
+            self._urgent.append(frame)
         self._poke.set()
 
     def put_beat(self, stamp: int) -> None:
@@ -109,7 +123,7 @@ class Outlet:
                 await self._poke.wait()
                 self._poke.clear()
                 while (frame := self._next()) is not None:
-                    await self._write_in_time(frame)
+                    await self._writer.write(frame)
                 if self._failure is not None:
                     raise self._failure
                 if self._closing:
@@ -118,18 +132,10 @@ class Outlet:
             if self._coding is not None:
                 self._coding[1].cancel()
 
-    async def _write_in_time(self, frame: pb.ServerFrame) -> None:
-        try:
-            async with asyncio.timeout(self._write_seconds):
-                await self._write(frame)
-        except TimeoutError:
-            raise UnavailableError(
-                f"The client has taken nothing in for {self._write_seconds:g} s.", hint="Open a new stream to resume."
-            ) from None
-
     def _next(self) -> pb.ServerFrame | None:
         if self._urgent:
             frame = self._urgent.popleft()
+            self._urgent_bytes = self._urgent_bytes - frame.ByteSize() if self._urgent else 0
             if frame.WhichOneof("frame") == "verdict":
                 self._attach_rows(frame.verdict)
             return frame

@@ -15,6 +15,7 @@ from moa_shared.prefix_hash import PrefixHashes
 from moa_shared.streamed_tree import StreamedTree
 from moa_shared.tree import ROOT, DraftTree
 
+FRAME_NODES = 4096  # taken in of one frame: 4 ms of the event loop, and two minutes of what a device writes alone
 MOST_NODES = 65_536  # of one draft in flight: bounds what a hostile client makes us hold (10 MB)
 
 
@@ -51,14 +52,16 @@ class PendingDraft:
         """Takes in a Draft frame; True if it named a state that holds (even if nothing of it is new).
 
         A frame of an older epoch or base, for a base beyond what is committed, with another prefix, or that leaves a
-        gap in the numbering is stale: its nodes are counted and dropped. A repeated frame changes nothing. A frame that
-        goes on with the draft held may leave out the hash (0), which its first frame has said.
+        gap in the numbering is stale: its nodes are counted and dropped, and so are those beyond the first FRAME_NODES
+        of a frame. A repeated frame changes nothing. A frame that goes on with the draft held may leave out the hash
+        (0), which its first frame has said.
 
         Raises:
             TreeError: parents that do not stand before their children.
             ProtocolError: parents that are neither absent nor one for each token.
         """
-        numbered = _number_parents(first_node, tokens, parents)
+        if parents and len(parents) != len(tokens):
+            raise ProtocolError("one parent for each token of a draft, or none", f"{len(parents)} for {len(tokens)}")
         holds = (epoch, base) >= (self.epoch, self._base) and 1 <= base <= len(committed)
         goes_on = not prefix_hash and first_node > 0 and (epoch, base) == (self.epoch, self._base)
         if not holds or not (goes_on or hashes.at(base) == prefix_hash):
@@ -70,10 +73,13 @@ class PendingDraft:
         if first_node > known or first_node + len(tokens) - forgotten > MOST_NODES:
             self.stale_nodes += len(tokens)
             return False
+        count = min(len(tokens), FRAME_NODES)
+        numbered = _number_parents(first_node, count, parents)
         if not same:
             self.epoch = epoch
             self._begin(base)
-        for index in range(known - first_node, len(tokens)):
+        self.stale_nodes += len(tokens) - count
+        for index in range(known - first_node, count):
             self._tree.append(tokens[index], numbered[index])
         new = range(known, self._tree.end)
         self.on_committed(committed)
@@ -107,10 +113,9 @@ class PendingDraft:
         return stale
 
 
-def _number_parents(first_node: int, tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
-    if parents and len(parents) != len(tokens):
-        raise ProtocolError("one parent for each token of a draft, or none", f"{len(parents)} for {len(tokens)}")
-    numbered = list(parents) or [first_node + index - 1 for index in range(len(tokens))]
+def _number_parents(first_node: int, count: int, parents: Sequence[int]) -> list[int]:
+    """The parents of a frame's first `count` nodes."""
+    numbered = list(parents[:count]) or [first_node + index - 1 for index in range(count)]
     for index, parent in enumerate(numbered):
         if not ROOT <= parent < first_node + index:
             raise TreeError(

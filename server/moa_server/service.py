@@ -19,6 +19,7 @@ from moa_shared.wire import PROTOCOL_VERSION, error_status
 from moa_server.frames import parse
 from moa_server.generation import Generation
 from moa_server.host import Host
+from moa_server.patient_writer import PatientWriter
 from moa_server.stream import ConverseStream
 
 log = structlog.get_logger()
@@ -79,7 +80,8 @@ class MoaService:
             request = parse(pb.FetchDrafterRequest, data, self._host.settings.frame_bytes)
             if self._host.drafter_files is None:
                 raise NotFoundError("This server has no files for clients.", hint="Give --model and --drafter.")
-            await self._host.drafter_files.answer(request, context.write)
+            writer = PatientWriter(context.write, self._host.settings.write_seconds)
+            await self._host.drafter_files.answer(request, writer.write)
 
         await _answer("FetchDrafter", run(), context)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+import numpy as np
 from moa_shared.answer import STOP_WINDOW_TOKENS, AnswerSettings, Finish, FinishRule
 from moa_shared.errors import ContextLengthError, ProtocolError
 from moa_shared.prefix_hash import PrefixHashes
@@ -56,11 +57,13 @@ class Backlog:
     Args:
         base: position of the first of them.
         finish: whether and why the answer has ended with them.
+        repeats: the Ask says what this stream has said before; its verdicts are on their way.
     """
 
     base: int
     tokens: tuple[int, ...] = ()
     finish: Finish = Finish.UNFINISHED
+    repeats: bool = False
 
     @property
     def is_news(self) -> bool:
@@ -214,7 +217,7 @@ class Session:
         answer_start: int,
         ask_id: int = 1,
     ) -> Backlog:
-        """Appends a turn and begins (or goes on with) an answer. A repeated Ask changes nothing.
+        """Appends a turn and begins (or goes on with) an answer. An Ask that is repeated in one stream changes nothing.
 
         Args:
             ask_id: the client's number of the question.
@@ -243,7 +246,7 @@ class Session:
             raise ProtocolError(f"an Ask with answer_start 1 to {end}", f"{start}")
         same = start == self.answer_start and settings == self._settings and self.tokens[base:end] == list(tokens)
         if same and self.phase is Phase.ANSWERING and ask_id == self.ask_id:
-            return Backlog(end)
+            return Backlog(end, repeats=True)
         if same and self._resumable:
             self.ask_id = ask_id
             return self._resume(end)
@@ -278,11 +281,7 @@ class Session:
 
     def _replace(self, base: int, tokens: Sequence[int]) -> bool:
         """Puts `tokens` at position `base`; what they repeat stays. False if what stood behind them had to go."""
-        common = 0
-        for mine, theirs in zip(self.tokens[base : base + len(tokens)], tokens, strict=False):
-            if mine != theirs:
-                break
-            common += 1
+        common = _common_length(self.tokens[base : base + len(tokens)], tokens)
         if common < len(tokens):
             self._crop(base + common)
             self._append(tokens[common:])
@@ -436,3 +435,10 @@ class Session:
                 f"The conversation has {held + len(tokens)} tokens, "
                 f"the context holds {self.limits.context_tokens} with at least one for the answer."
             )
+
+
+def _common_length(mine: list[int], theirs: Sequence[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    shared = min(len(mine), len(theirs))
+    differ = np.flatnonzero(np.asarray(mine[:shared]) != np.asarray(theirs)[:shared])
+    return int(differ[0]) if len(differ) else shared

@@ -38,6 +38,8 @@ class ServerSettings(SettingsBase):
     credit_bytes: int = Field(256 * 1024, ge=4096)  # of memory in flight: 0.1 s of a 20 Mbit/s link
     drafter: str = "default"
     memory_share: float = Field(SHARE, ge=0, le=1)  # 1 where devices are often alone: they then hold every row
+    max_connections: int = Field(1000, ge=1, le=1_000_000)  # 30 kB each; what is beyond is not taken in
+    allow_ignore_end_of_text: bool = False  # for measurements: an answer then takes all of its max_tokens
     detached_seconds: float = Field(120.0, ge=0)  # a lift, a tunnel, a change of network
     open_seconds: float = Field(10.0, gt=0)  # from a stream's begin to its Open
     write_seconds: float = Field(30.0, gt=0)  # a client that takes in nothing for so long is detached

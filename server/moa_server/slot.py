@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Protocol
 
 from moa_shared.answer import Finish
@@ -70,7 +71,8 @@ class Slot:
     """A session on this server.
 
     Args:
-        token: by which a client finds it again.
+        token: by which a client finds it again; whoever knows it can read the conversation, so it is never logged.
+        number: what the log calls the session.
         source: what makes the memory rows that are kept; None: none are.
         widths: of the planes that are kept.
         feed: the memory that the attached stream owes its client; None: it wants none.
@@ -82,7 +84,7 @@ class Slot:
         queued: waits for its turn; `stepping`: a forward for it is queued or runs.
     """
 
-    token: bytes
+    token: bytes = field(repr=False)
     session: Session
     holdings: Holdings
     source: MemorySource | None = None
@@ -97,6 +99,7 @@ class Slot:
     closed: bool = False
     client: str = ""
     steps: int = field(default=0)
+    number: int = field(default_factory=count(1).__next__)
 
     @property
     def is_idle(self) -> bool:

@@ -15,11 +15,12 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.answer import Finish
 from moa_shared.codec import Codec
 from moa_shared.errors import MismatchError, MoaError, OverloadedError, ProtocolError, UnavailableError
-from moa_shared.wire import PROTOCOL_VERSION, check_identity, check_protocol, settings_from_proto
+from moa_shared.wire import PROTOCOL_VERSION, check_identity, check_protocol
 
+from moa_server.allowance import Allowance
 from moa_server.feed import Chunk, MemoryFeed
 from moa_server.forward_cost import NODE_SHARE
-from moa_server.frames import parse, verdict_frame
+from moa_server.frames import check_lengths, nodes_of, parse, verdict_frame
 from moa_server.host import Host
 from moa_server.memory_budget import MemoryBudget
 from moa_server.node_choice import NodeChoice
@@ -54,6 +55,7 @@ class ConverseStream:
         self._codecs: tuple[Codec, ...] = ()
         self._outlet = Outlet(write, self._code, self._hash_at, self._may_code, host.settings.write_seconds)
         self._reader: asyncio.Task[None] | None = None
+        self._allowance = Allowance(host.clock)
 
     async def run(self, frames: AsyncIterator[bytes]) -> None:
         """Serves the stream until it ends.
@@ -88,8 +90,9 @@ class ConverseStream:
 
     async def _take_in(self, frames: AsyncIterator[bytes]) -> None:
         try:
-            async with asyncio.timeout(self._host.settings.open_seconds):
-                first = await anext(frames, None)
+            with self._host.opening(self):
+                async with asyncio.timeout(self._host.settings.open_seconds):
+                    first = await anext(frames, None)
         except TimeoutError:
             raise ProtocolError(f"an Open within {self._host.settings.open_seconds:g} s", "nothing") from None
         if first is not None:
@@ -98,6 +101,8 @@ class ConverseStream:
                 self._on_frame(data)
                 if self.state is StreamState.ENDED:
                     break
+                if pause_seconds := self._allowance.pause_seconds:
+                    await asyncio.sleep(pause_seconds)
 
     async def _write(self) -> None:
         await self._outlet.run()
@@ -116,6 +121,8 @@ class ConverseStream:
         if (kind == "open") is not (self.state is StreamState.AWAITING_OPEN):
             expected = "Open as the first frame" if self.state is StreamState.AWAITING_OPEN else "one Open a stream"
             raise ProtocolError(expected, kind if kind != "open" else "another Open")
+        check_lengths(frame, self._host.most_tokens)
+        self._allowance.charge(len(data), nodes_of(frame))
         body = getattr(frame, kind)
         if kind == "open":
             self._on_open(body)
@@ -194,10 +201,12 @@ class ConverseStream:
             message.base,
             message.prefix_hash,
             message.tokens,
-            settings_from_proto(message.sampling),
+            self._host.answer_settings(message.sampling),
             message.answer_start,
             message.id,
         )
+        if backlog.repeats:
+            return
         if session.phase is Phase.ANSWERING:
             self._reserve(slot)
         slot.budget.begin_answer()
@@ -260,7 +269,7 @@ class ConverseStream:
         self._free()
         self.state = StreamState.ENDED
 
-    # ------------------------------------------------------------ what the engine says
+    # ------------------------------------------------------------ what the engine and the host say
 
     def on_verdict(self, verdict: Verdict) -> None:
         self._outlet.put(verdict_frame(verdict))
@@ -288,6 +297,10 @@ class ConverseStream:
         self._slot = None
         self.state = StreamState.ENDED
         self._outlet.fail(OverloadedError("The server needed the place of a stream on which nothing was asked."))
+
+    def give_up(self) -> None:
+        """Too many streams wait for their Open, and this one has waited longest."""
+        self._outlet.fail(OverloadedError("Too many streams were opened without an Open."))
 
     def drain(self) -> None:
         """The server goes away: tells the client how to go on, at once or after the running answer."""
@@ -349,7 +362,7 @@ class ConverseStream:
 
     def _facts(self) -> dict[str, object]:
         slot = self._attached()
-        return {"session": slot.token.hex()[:8], "tokens": len(slot.session.tokens), "steps": slot.steps}
+        return {"session": slot.number, "tokens": len(slot.session.tokens), "steps": slot.steps}
 
 
 def _first(errors: ExceptionGroup[MoaError]) -> MoaError:

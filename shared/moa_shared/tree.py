@@ -122,9 +122,11 @@ class DraftTree:
 
 def check_tokens(tokens: Sequence[int], vocab_size: int) -> None:
     """Raises TokenRangeError for the first token outside 0 to `vocab_size` - 1."""
-    for index, token in enumerate(tokens):
-        if not 0 <= token < vocab_size:
-            raise TokenRangeError(f"Token {index} is {token}, outside the vocabulary (0 to {vocab_size - 1}).")
+    values = np.asarray(tokens)
+    if len(values) == 0 or (values.min() >= 0 and values.max() < vocab_size):
+        return
+    index = int(np.flatnonzero((values < 0) | (values >= vocab_size))[0])
+    raise TokenRangeError(f"Token {index} is {tokens[index]}, outside the vocabulary (0 to {vocab_size - 1}).")
 
 
 def longest_path(tree: DraftTree, chosen_root: int, chosen: Sequence[int]) -> tuple[list[int], int]:

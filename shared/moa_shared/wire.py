@@ -29,6 +29,7 @@ RETRY_AFTER_KEY = "moa-retry-after-ms"
 MOST_RETRY_AFTER_MS = 60_000
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 64  # of at most four tokens each (the bytes of UTF-8), so that the finish rule's window holds it
+MOST_NAME_CHARACTERS = 80  # of a peer's words that are repeated to it; gRPC drops a status of more than 16 kB
 
 
 def settings_to_proto(settings: AnswerSettings) -> pb.Sampling:
@@ -81,7 +82,7 @@ def check_identity(server: pb.Identity, client: pb.Identity, drafters: Sequence[
         raise MismatchError(
             "target model",
             f"{server.target_id} ({_short(server.target_fingerprint)})",
-            f"{client.target_id or 'no name'} ({_short(client.target_fingerprint)})",
+            f"{client.target_id[:MOST_NAME_CHARACTERS] or 'no name'} ({_short(client.target_fingerprint)})",
         )
     if client.tokenizer_hash != server.tokenizer_hash:
         raise MismatchError("tokenizer", _short(server.tokenizer_hash), _short(client.tokenizer_hash))

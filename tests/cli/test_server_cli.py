@@ -253,6 +253,7 @@ def test_a_server_serves_and_ends_cleanly(model_folder: Path, tmp_path: Path, nu
     save_checkpoint(drafter, config, fresh_tensors(config, seed=1))
     command = [sys.executable, "-m", "moa_server.cli", "serve", str(model_folder), "--port", "0", "--threads", "1"]
     options = ["--drafter", str(drafter), "--ready-file", str(ready), "--log-format", "json", "--execution", "float32"]
+    options += ["--allow-ignore-end-of-text", "true"]
     with subprocess.Popen(
         [*command, *options], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -93,7 +93,7 @@ def make_host(
     return Host(
         served,
         stepper or Stepper(target, [toy_source(target)]),
-        ServerSettings(**{"port": 0, **settings}),
+        ServerSettings(**{"port": 0, "allow_ignore_end_of_text": True, **settings}),
         before=lambda: torch.set_num_threads(1),
     )
 

@@ -26,6 +26,7 @@ from tests.net.server_peer import VOCAB
 PROMPT = [5, 17, 42]
 OPENED = pb.ServerFrame(opened=pb.Opened(resume_token=b"r", codec=pb.CODEC_INT4))
 OPENED_BARE = pb.ServerFrame(opened=pb.Opened(resume_token=b"r"))
+NUMBERS = bytes(16)  # of a row after its scale
 WIDTH = 32  # of a memory row of the tiny drafter: two KV heads of 8, keys and values
 
 
@@ -117,6 +118,9 @@ async def alone(target: Target, frames: Sequence[pb.ServerFrame], name: str = "c
         (memory(start=2), "Expected memory of positions before 3, got 2 to 3."),
         (memory(start=2**32 - 1), "Expected memory of positions before 3"),
         (memory(payload=b"short"), "bytes for 2 memory rows of 32 numbers in int4, got 5."),
+        (memory(payload=b"\x80\x7f" + NUMBERS, count=1, start=1), "Expected memory of numbers up to 1.04858e+06"),
+        (memory(payload=b"\xc0\x7f" + NUMBERS, count=1, start=1), "or what is no number"),
+        (memory(payload=b"\x00\x50" + NUMBERS, count=1, start=1), "got larger ones"),
         (memory(count=2**31), "Expected memory of positions before 3"),
         (memory(codec=pb.CODEC_BF16), "Expected memory in int4, got codec 1."),
         (memory(codec=77), "Expected memory in int4, got codec 77."),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
+from moa_server.allowance import BURST_US, FRAME_US
 from moa_server.app import RunningServer
+from moa_server.stream import ConverseStream
 from moa_server.target import Target
 from moa_shared.answer import AnswerSettings
 from moa_shared.errors import (
@@ -79,6 +82,11 @@ BAD_OPENS: dict[str, tuple[dict[str, Any], type[MoaError], str]] = {
     "an older protocol": ({"protocol_version": 1}, MismatchError, "the server has 2, the client has 1"),
     "another execution": ({"identity": pb.Identity(execution=b"x" * 32)}, MismatchError, "the server has 656565656565"),
     "another target": ({"identity": pb.Identity(target_fingerprint=b"x" * 32)}, MismatchError, "target model"),
+    "another target of a very long name": (
+        {"identity": pb.Identity(target_id="n" * 900_000, target_fingerprint=b"x" * 32)},
+        MismatchError,
+        "target model",
+    ),
     "another tokenizer": ({"identity": pb.Identity(tokenizer_hash=b"x" * 32)}, MismatchError, "tokenizer"),
     "another drafter": ({"identity": pb.Identity(drafter_fingerprint=b"x" * 32)}, MismatchError, "drafter"),
     "unknown codecs": ({"memory": False, "codecs": [0]}, MismatchError, "memory codec"),
@@ -209,3 +217,59 @@ async def test_a_refusal_waits_for_the_frame_that_is_being_written(channel: grpc
         error, status = await refused(peer)
         assert isinstance(error, ContextLengthError)
         assert status is grpc.StatusCode.OUT_OF_RANGE
+
+
+async def test_frames_may_not_be_compressed(server: RunningServer, target: Target, channel: grpc.aio.Channel) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", compression=grpc.Compression.Gzip) as zipping:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await Peer(zipping).open()
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert "'gzip' is disabled" in str(caught.value.details())
+    assert await generate(channel, PROMPT, GREEDY) == plain_text(target, PROMPT, GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("frame", "kind"),
+    [
+        ({"draft": pb.Draft(tokens=[1] * (CONTEXT + 1))}, TreeError),
+        ({"ask": pb.Ask(tokens=[1] * (CONTEXT + 1))}, ContextLengthError),
+    ],
+)
+async def test_a_frame_of_more_tokens_than_the_context(
+    bystander: Peer, channel: grpc.aio.Channel, frame: dict[str, Any], kind: type[MoaError]
+) -> None:
+    peer = Peer(channel)
+    await peer.open()
+    await peer.send(**frame)
+    error, _ = await refused(peer)
+    assert type(error) is kind
+
+
+async def test_a_request_of_more_tokens_than_the_context(channel: grpc.aio.Channel) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await generate(channel, [1] * (CONTEXT + 1), GREEDY)
+    assert isinstance(error_from_rpc(caught.value), ContextLengthError)
+
+
+async def test_a_stream_that_has_used_its_allowance_is_not_read(target: Target) -> None:
+    """Frames in the time of one moment: the burst is handled, the rest waits in gRPC's flow control."""
+    host = make_host(target)
+    host.clock = lambda: 0.0
+    read = 0
+
+    async def frames() -> AsyncIterator[bytes]:
+        nonlocal read
+        yield pb.ClientFrame(open=pb.Open(protocol_version=PROTOCOL_VERSION, identity=IDENTITY)).SerializeToString()
+        while True:
+            read += 1
+            yield pb.ClientFrame(beat=pb.Beat(stamp=read)).SerializeToString()
+
+    async def write(frame: pb.ServerFrame) -> None:
+        pass
+
+    stream = asyncio.create_task(ConverseStream(host, write).run(frames()))
+    for _ in range(10_000):
+        await asyncio.sleep(0)
+    stream.cancel()
+    await asyncio.gather(stream, return_exceptions=True)
+    assert BURST_US / FRAME_US <= read + 2 < 2 * BURST_US / FRAME_US

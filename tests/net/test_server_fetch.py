@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -17,6 +18,7 @@ from moa.v1 import moa_pb2_grpc
 from moa_server import drafter_files
 from moa_server.drafter_files import DrafterFile, DrafterFiles
 from moa_server.loading import load_host
+from moa_server.service import MoaService
 from moa_server.settings import ServerSettings
 from moa_shared.models import resolve
 from moa_shared.models.tensors.formats import quantise_q8_0
@@ -26,7 +28,7 @@ from moa_shared.wire import CODE_KEY
 from safetensors.torch import load_file
 
 from tests.net.fetch_source import Source, make_source
-from tests.net.server_peer import serving
+from tests.net.server_peer import serving, until
 
 
 @pytest.fixture
@@ -150,3 +152,47 @@ async def test_several_drafters_and_none(source: Source, tmp_path: Path) -> None
     assert kinds["layers-2.packed.safetensors"] == pb.PART_LAYERS_PACKED
     await DrafterFiles(files, pb.Identity(), [], tmp_path / "cache").answer(pb.FetchDrafterRequest(), send)
     assert {entry.kind for entry in told[1].manifest.files} == {pb.PART_TEXT}
+
+
+class DeafContext:
+    """A call whose client reads nothing."""
+
+    def __init__(self) -> None:
+        self.status: grpc.StatusCode | None = None
+
+    async def write(self, message: pb.FetchDrafterResponse) -> None:
+        await asyncio.Event().wait()
+
+    async def abort(self, status: grpc.StatusCode, message: str, trailing: object) -> None:
+        self.status = status
+
+    def peer(self) -> str:
+        return "nobody"
+
+
+async def test_calls_that_stop_reading_make_room(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafter_files, "MOST_CALLS", 2)
+    settings = ServerSettings(
+        model=str(source.model), drafter=str(source.drafter), execution="float32", port=0, cache_dir=tmp_path / "cache",
+        write_seconds=0.05,
+    )  # fmt: skip
+    host = load_host(settings, SilentProgress())
+    deaf = [DeafContext() for _ in range(2)]
+    request = pb.FetchDrafterRequest(name="config.json").SerializeToString()
+    await asyncio.gather(*(MoaService(host).fetch_drafter(request, cast(Any, context)) for context in deaf))
+    assert [context.status for context in deaf] == [grpc.StatusCode.UNAVAILABLE] * 2
+    assert host.drafter_files is not None
+    told: list[pb.FetchDrafterResponse] = []
+
+    async def send(message: pb.FetchDrafterResponse) -> None:
+        told.append(message)
+
+    await host.drafter_files.answer(pb.FetchDrafterRequest(), send)
+    assert told[0].manifest.files
+
+
+async def test_the_parts_are_made_before_anybody_asks(source: Source, tmp_path: Path) -> None:
+    async with stub(source, tmp_path / "cache"):
+        await until(lambda: any((tmp_path / "cache" / "served-parts").glob("*/manifest.json")))

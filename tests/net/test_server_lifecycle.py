@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Sequence
 
 import grpc.aio
 import pytest
+import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from moa.v1 import moa_pb2 as pb
+from moa_server import host as host_module
 from moa_server.app import RunningServer, start
 from moa_server.feed import Chunk
 from moa_server.rows import most_nbytes
@@ -158,6 +160,68 @@ async def test_detached_sessions_are_dropped_after_their_time(target: Target) ->
         await until(lambda: len(running.host.registry) == 0)
 
 
+async def test_streams_without_an_open_make_room_for_new_ones(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "MOST_UNOPENED", 3)
+    async with serving(make_host(target)) as running, channel_to(running) as channel:
+        silent = [Peer(channel) for _ in range(10)]
+        for peer in silent:
+            await peer.call.wait_for_connection()
+        for peer in silent[:7]:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await peer.done()
+            assert isinstance(error_from_rpc(caught.value), OverloadedError)
+        await Peer(channel).open()  # takes the place of one more
+        await silent[9].open()
+
+
+async def test_connections_beyond_the_limit_are_not_taken_in(target: Target) -> None:
+    async with serving(make_host(target, max_connections=2)) as running:
+        options = [("grpc.use_local_subchannel_pool", 1)]  # a connection each
+        address = f"127.0.0.1:{running.port}"
+        async with (
+            grpc.aio.insecure_channel(address, options) as first,
+            grpc.aio.insecure_channel(address, options) as second,
+            grpc.aio.insecure_channel(address, options) as third,
+        ):
+            await Peer(first).open()
+            await Peer(second).open()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await Peer(third).open()
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_metadata_has_a_limit(target: Target, channel: grpc.aio.Channel) -> None:
+    peer = Peer(channel, metadata=(("x", "y" * 40_000),))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await peer.open()
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_the_log_names_sessions_by_number(target: Target, channel: grpc.aio.Channel) -> None:
+    peer = Peer(channel)
+    with structlog.testing.capture_logs() as events:
+        token = (await peer.open()).resume_token
+        await peer.bye()
+    assert {event["event"] for event in events} >= {"session opened", "session closed"}
+    assert token.hex()[:4] not in str(events)
+    assert len({event["session"] for event in events if "session" in event}) == 1
+
+
+async def test_answers_beyond_end_of_text_are_the_operators_to_allow(target: Target) -> None:
+    host = make_host(target, allow_ignore_end_of_text=False)
+    async with serving(host) as running, channel_to(running) as channel:
+        peer = Peer(channel)
+        await peer.open()
+        await peer.ask(PROMPT, GREEDY)
+        for refused in (peer.done(), generate(channel, PROMPT, GREEDY)):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await refused
+            error = error_from_rpc(caught.value)
+            assert isinstance(error, ConfigError)
+            assert "end-of-text" in error.message
+        assert await generate(channel, PROMPT, AnswerSettings(max_tokens=3))
+
+
 # ---------------------------------------------------------------- failures
 
 
@@ -223,8 +287,9 @@ async def test_a_client_that_does_not_read_holds_up_nobody(target: Target) -> No
     ):
         deaf = Peer(deaf_channel)
         await deaf.open(credit_bytes=1 << 30, reused_state=True)
-        for _ in range(200):  # the same turn again and again: each sends the prompt's rows anew
-            ask = pb.Ask(id=1, base=0, tokens=prompt, answer_start=len(prompt))
+        for number in range(200):  # each question sends the prompt's rows anew
+            how = pb.Sampling(max_tokens=1 + number)
+            ask = pb.Ask(id=1 + number, base=0, tokens=prompt, answer_start=len(prompt), sampling=how)
             await deaf.send(ask=ask)
         good = Peer(channel)
         await good.open()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import structlog
@@ -56,3 +57,25 @@ def test_an_exception_is_one_line_of_json() -> None:
     structlog.get_logger().error("session failed", exc_info=ValueError("out of memory"))
     (line,) = out.getvalue().splitlines()
     assert json.loads(line)["exception"][0]["exc_value"] == "out of memory"
+
+
+def test_what_a_client_wrote_is_clipped_and_harmless() -> None:
+    out = Terminal()
+    configure_logs("plain", "info", out)
+    structlog.get_logger().info("call refused", reason="\x1b]52;c;aGk=\x07" + "n" * 900_000)
+    assert len(out.getvalue()) < 1000
+    assert "\x1b]52" not in out.getvalue()
+    assert "(900012 characters)" in out.getvalue()
+
+
+@pytest.mark.parametrize("log_format", ["plain", "json"])
+def test_tracebacks_come_without_what_variables_hold(log_format: Any) -> None:
+    out = io.StringIO()
+    configure_logs(log_format, "info", out)
+    conversation = " ".join(("the", "user's", "secret"))
+    try:
+        raise ValueError(f"{len(conversation)} characters")
+    except ValueError:
+        structlog.get_logger().exception("call failed")
+    assert "17 characters" in out.getvalue()
+    assert "secret" not in out.getvalue()

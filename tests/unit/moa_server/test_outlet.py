@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_server.feed import CHUNK_ROWS, Chunk, MemoryFeed, Plane
-from moa_server.outlet import Outlet
+from moa_server.outlet import QUEUE_BYTES, Outlet
 from moa_server.stepper import CodedRows
 from moa_shared.codec import Codec, row_bytes
 from moa_shared.errors import InternalError, UnavailableError
@@ -187,7 +187,7 @@ async def test_a_client_that_takes_nothing_in_is_given_up() -> None:
     wire = Wire(write_seconds=0.01)
     wire.gate.clear()
     wire.outlet.put(verdict(1))
-    with pytest.raises(UnavailableError, match=r"nothing in for 0\.01 s"):
+    with pytest.raises(UnavailableError, match=r"next to nothing in for 0\.01 s"):
         await wire.outlet.run()
 
 
@@ -209,3 +209,36 @@ async def test_memory_waits_for_time_unless_it_is_coded_already() -> None:
         assert [chunk.start for chunk, _ in wire.codings] == [20 - 2 * CHUNK_ROWS]
         wire.finish_coding()
         await wire.settle()
+
+
+async def test_verdicts_that_wait_are_one() -> None:
+    wire = Wire()
+    frames: list[pb.ServerFrame] = []
+
+    async def write(frame: pb.ServerFrame) -> None:
+        await wire.gate.wait()
+        frames.append(frame)
+
+    wire.outlet = Outlet(write, wire._code, lambda length: length, lambda: True, 10.0)
+    async with wire.running():
+        wire.gate.clear()
+        for base in range(1, 1000):
+            wire.outlet.put(pb.ServerFrame(verdict=pb.Verdict(base=base, tokens=[base])))
+            await asyncio.sleep(0)
+        wire.gate.set()
+        await wire.settle()
+    assert [(frame.verdict.base, len(frame.verdict.tokens)) for frame in frames] == [(1, 1), (2, 998)]
+
+
+async def test_a_client_that_leaves_too_much_unread_is_given_up() -> None:
+    wire = Wire()
+    wire.gate.clear()
+    task = asyncio.create_task(wire.outlet.run())
+    frame = pb.ServerFrame(verdict=pb.Verdict(base=5, tokens=[1 << 20] * 1000))  # the same again and again
+    for _ in range(4 * QUEUE_BYTES // frame.ByteSize()):
+        wire.outlet.put(pb.ServerFrame.FromString(frame.SerializeToString()))
+        await asyncio.sleep(0)
+        assert sum(waiting.ByteSize() for waiting in wire.outlet._urgent) <= QUEUE_BYTES
+    wire.gate.set()
+    with pytest.raises(UnavailableError, match="unread"):
+        await task

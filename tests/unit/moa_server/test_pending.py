@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_server import pending as pending_module
-from moa_server.pending import PendingDraft
+from moa_server.pending import FRAME_NODES, PendingDraft
 from moa_shared.errors import ProtocolError, TreeError
 from moa_shared.prefix_hash import PrefixHashes
 from moa_shared.tree import DraftTree
+
+from tests.touched_tokens import TouchedTokens
 
 TEXT = [10, 11, 12, 13]
 
@@ -183,3 +185,21 @@ def test_any_order_of_frames_and_commits_ends_the_same(
     assert receiver.usable == (tree.subtree(node) if node is not None else DraftTree((), ()))
     most = data.draw(st.integers(0, 5))
     assert receiver.pending.usable(receiver.committed, most) == receiver.usable.prefix(most)
+
+
+@pytest.mark.parametrize("changes", [{"epoch": -1}, {"base": 9}, {"prefix_hash": 1}, {"first_node": 1}])
+def test_a_stale_draft_is_dropped_whole(changes: dict[str, Any]) -> None:
+    receiver = Receiver()
+    tokens, parents = TouchedTokens(1_000_000), TouchedTokens(1_000_000)
+    assert not receiver.add(tokens, parents, **changes)
+    assert receiver.pending.take_stale() == 1_000_000
+    assert tokens.touched == parents.touched == 0
+
+
+def test_of_a_long_draft_the_beginning_is_taken() -> None:
+    receiver = Receiver()
+    tokens = TouchedTokens(FRAME_NODES + 5)
+    assert receiver.add(tokens)
+    assert len(receiver.usable) == FRAME_NODES == tokens.touched
+    assert receiver.pending.take_stale() == 5
+    assert not receiver.add([1], first_node=FRAME_NODES + 5)  # leaves a gap

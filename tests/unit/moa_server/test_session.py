@@ -16,6 +16,7 @@ from moa_shared.prefix_hash import PrefixHashes
 from moa_shared.tree import DraftTree
 
 from tests.counted import CountedList
+from tests.touched_tokens import TouchedTokens
 
 VOCAB = 5
 END_OF_TEXT = 4
@@ -493,3 +494,24 @@ def test_a_long_answer_ends_where_it_should() -> None:
 
 def decode_last(tokens: Sequence[int]) -> str:
     return "".join(chr(96 + token) for token in tokens)
+
+
+def test_a_draft_without_an_answer_is_not_looked_at_token_by_token() -> None:
+    server = Harness().session
+    tokens = TouchedTokens(100_000)
+    server.on_draft(
+        epoch=0, base=0, prefix_hash=0, first_node=0, tokens=tokens, parents=TouchedTokens(100_000), committed=0
+    )
+    assert server.pending.take_stale() == 100_000
+    assert tokens.touched == 0
+
+
+def test_a_repeated_ask_says_nothing_new() -> None:
+    harness = asked([1, 2, 3], run_ahead=True)
+    harness.step()
+    session = harness.session
+    held = list(session.tokens)
+    assert session.on_ask(0, 0, (1, 2, 3), PLAIN, 3) == Backlog(3, repeats=True)
+    assert session.on_ask(1, session.hashes.at(1), (2, 3), PLAIN, 3) == Backlog(3, repeats=True)
+    assert session.tokens == held
+    assert session.on_ask(0, 0, (1, 2, 3), AnswerSettings(max_tokens=5), 3) == Backlog(3)  # another question

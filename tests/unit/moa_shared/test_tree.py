@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.errors import TokenRangeError, TreeError
-from moa_shared.tree import ROOT, DraftTree, longest_path
+from moa_shared.tree import ROOT, DraftTree, check_tokens, longest_path
+
+from tests.touched_tokens import TouchedTokens
 
 
 @st.composite
@@ -75,3 +77,18 @@ def test_bounds_are_checked() -> None:
         DraftTree.chain([1, 10]).validate(vocab_size=10, max_nodes=8)
     with pytest.raises(TreeError, match="2 tokens but 1 parents"):
         DraftTree((1, 2), (-1,))
+
+
+@pytest.mark.parametrize("tokens", [[-1], [3, 10], [0, 9, 1 << 40]])
+def test_tokens_outside_the_vocabulary_are_named(tokens: list[int]) -> None:
+    with pytest.raises(TokenRangeError, match=rf"Token {len(tokens) - 1} is {tokens[-1]}, outside"):
+        check_tokens(tokens, 10)
+
+
+def test_tokens_are_checked_as_a_whole() -> None:
+    tokens = TouchedTokens(1_000_000)
+    check_tokens(tokens, 2)
+    assert tokens.touched == 0
+    with pytest.raises(TokenRangeError, match="Token 0 is 1"):
+        check_tokens(tokens, 1)
+    assert tokens.touched == 1

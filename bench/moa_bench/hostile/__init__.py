@@ -1,0 +1,1 @@
+"""One honest client beside attackers, one kind after the other: what does it notice?"""

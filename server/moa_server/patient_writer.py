@@ -1,0 +1,74 @@
+"""Hands messages to gRPC, and gives up a client that takes in too little of them.
+
+State: how long writes have waited beyond what their bytes excuse. Invariant: a client that takes in less than
+LEAST_RATE over the patience is given up, whether it takes nothing or one small frame now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from google.protobuf.message import Message
+from moa_shared.errors import UnavailableError
+
+LEAST_RATE = 256.0  # bytes a second; GPRS carries ten times as much
+
+Sent = TypeVar("Sent", bound=Message)
+
+
+class ReaderPace:
+    """How far a client is behind: waiting adds up, bytes that it takes in pay for it. Pure."""
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
+        self._owed_seconds = 0.0
+
+    @property
+    def left_seconds(self) -> float:
+        """How long the next write may wait."""
+        return max(0.0, self._patience_seconds - self._owed_seconds)
+
+    def on_written(self, nbytes: int, waited_seconds: float) -> None:
+        """A message of `nbytes` was taken in after so long."""
+        self._owed_seconds = max(0.0, self._owed_seconds + waited_seconds - nbytes / LEAST_RATE)
+
+
+class PatientWriter(Generic[Sent]):
+    """Of one call.
+
+    Args:
+        write: hands one message to gRPC.
+        patience_seconds: how long a client may take in next to nothing.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Sent], Awaitable[None]],
+        patience_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._write = write
+        self._patience_seconds = patience_seconds
+        self._pace = ReaderPace(patience_seconds)
+        self._clock = clock
+
+    async def write(self, message: Sent) -> None:
+        """Writes one message.
+
+        Raises:
+            UnavailableError: the client takes in too little.
+        """
+        began = self._clock()
+        try:
+            async with asyncio.timeout(self._pace.left_seconds):
+                await self._write(message)
+        except TimeoutError:
+            raise UnavailableError(
+                f"The client has taken next to nothing in for {self._patience_seconds:g} s.",
+                hint="Call again to resume.",
+            ) from None
+        self._pace.on_written(message.ByteSize(), self._clock() - began)

@@ -1,0 +1,229 @@
+"""Mutated server frames against `Talk`: each is refused by a name of the catalogue, or ignored by rule.
+
+`MOA_FUZZ_FRAMES=100000 pytest tests/net/test_frame_fuzz_client.py` is the long run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from moa.v1 import moa_pb2 as pb
+from moa_client.conversation import Phase
+from moa_client.events import Ended
+from moa_client.link import EOF, Link
+from moa_client.talk import Talk
+from moa_server.target import Target
+from moa_shared.answer import AnswerSettings
+from moa_shared.codec import Codec, row_bytes
+from moa_shared.errors import InternalError, MoaError
+from moa_shared.prefix_hash import PrefixHashes
+
+from tests.net.client_device import device
+from tests.net.frame_mutations import FRAMES, FUZZ, FUZZ_SECONDS, Recipe, recipes, serialised
+from tests.net.server_peer import VOCAB
+
+PROMPT = [5, 17, 33, 2, 64]
+ANSWER_TOKENS = 6
+WIDTH = 32  # of a memory row of the tiny drafter
+KINDS = ("verdict", "verdict", "verdict", "memory", "memory", "beat", "go_away", "opened", "end")
+NAMES = ("none", "lookup", "chain")
+TALK_SECONDS = 20.0  # far beyond what a conversation of twenty frames takes, so that only a hang ends there
+
+
+class FuzzedServer:
+    """What a server says: the plan, one frame after the other, over all streams."""
+
+    def __init__(self, plan: Sequence[Recipe], rng: random.Random) -> None:
+        self._plan = list(plan)
+        self.tokens: list[int] = []
+        self.sent = 0
+        self.rng = rng
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has said all that it says."""
+        return not self._plan
+
+    def hear(self, frame: pb.ClientFrame) -> None:
+        """Keeps the conversation as an honest server would."""
+        if frame.HasField("open"):
+            self.tokens = list(frame.open.tokens)
+        ask = frame.open.ask if frame.HasField("open") else frame.ask
+        self.tokens[ask.base or len(self.tokens) :] = ask.tokens
+
+    def next_frame(self) -> bytes | None:
+        """None: the stream ends."""
+        if not self._plan:
+            return None
+        kind, seed = self._plan.pop(0)
+        if kind == "end":
+            return None
+        rng = random.Random(seed)
+        frame = pb.ServerFrame(**{kind: getattr(self, f"_{kind}")(rng)})
+        self.sent += 1
+        return serialised(frame, rng)
+
+    def opened(self) -> bytes:
+        return pb.ServerFrame(opened=self._opened(self.rng)).SerializeToString()
+
+    def _opened(self, rng: random.Random) -> pb.Opened:
+        codec = rng.choice([pb.CODEC_INT4, pb.CODEC_UNSPECIFIED])
+        return pb.Opened(resume_token=b"r" * 16, cached_tokens=rng.randrange(9), codec=codec)
+
+    def _verdict(self, rng: random.Random) -> pb.Verdict:
+        base = len(self.tokens)
+        hashed = PrefixHashes(self.tokens).at(base)
+        left = len(PROMPT) + ANSWER_TOKENS - base
+        new = [rng.randrange(VOCAB - 1) for _ in range(min(left, rng.choice([1, 2, 3])))]
+        self.tokens += new
+        return pb.Verdict(
+            base=base,
+            prefix_hash=hashed,
+            tokens=new,
+            accepted=rng.randrange(len(new) + 1),
+            finish=pb.FINISH_MAX_TOKENS if len(new) == left else pb.FINISH_UNSPECIFIED,
+            step_ms=10.0,
+            memory=self._memory(rng) if rng.random() < 0.2 else None,
+        )
+
+    def _memory(self, rng: random.Random) -> pb.Memory:
+        held = len(self.tokens)
+        start = rng.randrange(held + 1)
+        count = rng.randrange(held - start + 1)
+        return pb.Memory(
+            start=start,
+            count=count,
+            codec=pb.CODEC_INT4,
+            payload=rng.randbytes(count * row_bytes(Codec.INT4, WIDTH)),
+            prefix_hash=PrefixHashes(self.tokens).at(start + count) & 0xFFFF_FFFF,
+        )
+
+    def _beat(self, rng: random.Random) -> pb.Beat:
+        return pb.Beat(stamp=rng.choice([1, 2, rng.getrandbits(64)]), reply=True)
+
+    def _go_away(self, rng: random.Random) -> pb.GoAway:
+        return pb.GoAway(resume_token=b"r" * 16, reason="the server is shutting down")
+
+
+class FuzzedCall:
+    """One Converse call to it, as gRPC's client shows it."""
+
+    def __init__(self, server: FuzzedServer) -> None:
+        self._server = server
+        self._begun = False
+        self._heard = asyncio.Event()
+        self._over = False
+
+    async def write(self, frame: pb.ClientFrame) -> None:
+        if self._over:
+            raise asyncio.InvalidStateError("the call is over")
+        self._server.hear(frame)
+        self._heard.set()
+
+    async def read(self) -> Any:
+        await self._heard.wait()
+        await asyncio.sleep(0)
+        if not self._begun and self._server.is_gone:
+            self._fail(grpc.StatusCode.UNAVAILABLE, "connection refused")
+        data = self._server.next_frame() if self._begun else self._server.opened()
+        self._begun = True
+        if data is None:
+            self._over = True
+            return EOF
+        try:
+            return pb.ServerFrame.FromString(data)
+        except DecodeError:
+            self._fail(grpc.StatusCode.INTERNAL, "Exception deserializing response!")
+
+    def _fail(self, status: grpc.StatusCode, details: str) -> NoReturn:
+        self._over = True
+        raise grpc.aio.AioRpcError(status, grpc.aio.Metadata(), grpc.aio.Metadata(), details) from None
+
+    async def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.OK
+
+    async def done_writing(self) -> None:
+        pass
+
+    def cancel(self) -> None:
+        self._over = True
+
+
+class FuzzedLink(Link):
+    """A link whose channel is a plan."""
+
+    def __init__(self, server: FuzzedServer) -> None:
+        self._server = server
+        super().__init__("nowhere:1", 1.0, 0.05)
+
+    def _connect_channel(self) -> None:
+        self._stub = self
+
+    def Converse(self) -> FuzzedCall:
+        return FuzzedCall(self._server)
+
+    async def renew(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+async def talk_through(target: Target, plan: Sequence[Recipe]) -> tuple[str, int]:
+    """How one question ended, and how many frames came."""
+    rng = random.Random(plan[0][1])
+    server = FuzzedServer(plan, rng)
+    talk = Talk(FuzzedLink(server), device(target, rng.choice(NAMES)), VOCAB, Codec.INT4)
+    end = "nothing"
+    try:
+        async with asyncio.timeout(TALK_SECONDS):
+            async for event in talk.ask(PROMPT, AnswerSettings(max_tokens=ANSWER_TOKENS)):
+                if isinstance(event, Ended):
+                    end = f"ended {'alone' if event.provisional else event.finish.name}"
+    except MoaError as error:
+        end = error.code
+        if isinstance(error, InternalError) and "deserializing" not in error.message:
+            raise
+    finally:
+        await talk.close()
+    conversation = talk.conversation
+    assert conversation.phase is Phase.IDLE or talk.unsettled
+    assert len(conversation.provenance) == len(conversation.tokens)
+    assert all(0 <= token < VOCAB for token in conversation.tokens)
+    assert len(conversation.tokens) <= len(PROMPT) + ANSWER_TOKENS
+    assert conversation.hashes.at(len(conversation.tokens)) == PrefixHashes(conversation.tokens).at(
+        len(conversation.tokens)
+    )
+    return end, server.sent
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a drafter that reads absurd memory
+@pytest.mark.timeout(FUZZ_SECONDS)
+def test_no_frame_breaks_the_client(target: Target) -> None:
+    """Each question ends: answered, written alone, or refused in words."""
+    ends: Counter[str] = Counter()
+    sent = 0
+    with asyncio.Runner() as runner:
+
+        @FUZZ
+        @given(recipes(KINDS))
+        def fuzz(plan: list[Recipe]) -> None:
+            nonlocal sent
+            end, frames = runner.run(talk_through(target, plan))
+            ends[end] += 1
+            sent += frames
+
+        fuzz()
+    print(f"{sent} frames: {dict(ends.most_common())}")
+    assert sent >= FRAMES // 3
+    assert ends["ended alone"]
+    assert ends["ended MAX_TOKENS"]

@@ -1,0 +1,204 @@
+"""Mutated client frames against `ConverseStream`: each is refused by a name of the catalogue, or ignored by rule.
+
+`MOA_FUZZ_FRAMES=100000 pytest tests/net/test_frame_fuzz_server.py` is the long run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+import structlog
+from hypothesis import given
+from moa.v1 import moa_pb2 as pb
+from moa_server.host import Host
+from moa_server.stream import ConverseStream
+from moa_server.target import Target
+from moa_shared.answer import AnswerSettings
+from moa_shared.coupling import Sampling
+from moa_shared.errors import InternalError, MoaError
+from moa_shared.prefix_hash import PrefixHashes
+from moa_shared.wire import PROTOCOL_VERSION, settings_to_proto
+
+from tests.net.frame_mutations import FRAMES, FUZZ, FUZZ_SECONDS, Recipe, recipes, serialised
+from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, make_host, plain_text
+
+PROMPT = [5, 17, 33, 2, 64]
+GREEDY = AnswerSettings(max_tokens=10, ignore_end_of_text=True)
+KINDS = ("ask", "ask", "draft", "draft", "draft", "ack", "credit", "set_codec", "beat", "stop", "open", "bye")
+STREAM_SECONDS = 20.0  # far beyond what a stream of twenty frames takes, so that only a hang ends there
+
+
+class FuzzedStream:
+    """One stream into a server without a network, and what its client holds."""
+
+    def __init__(self, host: Host, plan: Sequence[Recipe], tokens: Sequence[int] = ()) -> None:
+        self._host = host
+        self._plan = plan
+        self.tokens = list(tokens)
+        self.hashes = PrefixHashes(tokens)
+        self.resume_token = b""
+        self.sent = 0
+
+    async def run(self) -> str:
+        """Code of the error that ended it; "ok" for none."""
+        try:
+            async with asyncio.timeout(STREAM_SECONDS):
+                await ConverseStream(self._host, self._take).run(self._frames())
+        except MoaError as error:
+            if isinstance(error, InternalError):
+                raise
+            return error.code
+        return "ok"
+
+    async def _frames(self) -> AsyncIterator[bytes]:
+        for kind, seed in (("open", 4 * (self._plan[0][1] // 4)), *self._plan):
+            rng = random.Random(seed)
+            frame = pb.ClientFrame(**{kind: getattr(self, f"_{kind}")(rng)})
+            self.sent += 1
+            yield serialised(frame, rng) if self.sent > 1 else frame.SerializeToString()
+            for _ in range(rng.choice([0, 1, 5])):
+                await asyncio.sleep(0)
+            if rng.random() < 0.05:
+                await asyncio.sleep(0.002)  # a step of the target
+
+    async def _take(self, frame: pb.ServerFrame) -> None:
+        if frame.HasField("opened"):
+            self.resume_token = frame.opened.resume_token
+        verdict = frame.verdict
+        if len(verdict.tokens) and verdict.base <= len(self.tokens):
+            del self.tokens[verdict.base :]
+            self.hashes.crop(verdict.base)
+            self._append(verdict.tokens)
+
+    def _append(self, tokens: Sequence[int]) -> None:
+        self.tokens += tokens
+        self.hashes.extend(tokens)
+
+    # ------------------------------------------------------------ valid frames
+
+    def _open(self, rng: random.Random) -> pb.Open:
+        return pb.Open(
+            protocol_version=PROTOCOL_VERSION,
+            identity=IDENTITY,
+            codecs=rng.choice([[], [pb.CODEC_INT4], [pb.CODEC_BF16, pb.CODEC_INT8]]),
+            resume_token=self.resume_token,
+            tokens=self.tokens,
+            run_ahead=rng.random() < 0.7,
+            reused_state=rng.random() < 0.5,
+            credit_bytes=rng.choice([0, 1, 1 << 20]),
+        )
+
+    def _ask(self, rng: random.Random) -> pb.Ask:
+        held = len(self.tokens)
+        base = rng.choice([held, held, 0, rng.randrange(held + 1)])
+        turn = [rng.randrange(VOCAB) for _ in range(rng.choice([1, 3, 40]))]
+        message = pb.Ask(
+            base=base,
+            prefix_hash=self.hashes.at(base),
+            tokens=turn,
+            sampling=settings_to_proto(
+                AnswerSettings(
+                    Sampling(rng.choice([0.0, 0.7]), rng.choice([0, 5]), rng.choice([1.0, 0.9]), rng.getrandbits(64)),
+                    rng.choice([0, 1, 10]),
+                    rng.choice([(), ("ab",)]),
+                )
+            ),
+            provisional=self._draft(rng) if rng.random() < 0.2 else None,
+        )
+        del self.tokens[base:]
+        self.hashes.crop(base)
+        self._append(turn)
+        return message
+
+    def _draft(self, rng: random.Random) -> pb.Draft:
+        held, nodes = len(self.tokens), rng.choice([0, 1, 4, 60])
+        first = rng.choice([0, 0, 4])
+        return pb.Draft(
+            epoch=rng.choice([0, 0, 1, 2]),
+            base=held,
+            prefix_hash=self.hashes.at(held),
+            first_node=first,
+            tokens=[rng.randrange(VOCAB) for _ in range(nodes)],
+            parents=[rng.randrange(-1, first + node) for node in range(nodes)] if rng.random() < 0.5 else [],
+            committed=held,
+        )
+
+    def _ack(self, rng: random.Random) -> pb.Ack:
+        return pb.Ack(committed=len(self.tokens))
+
+    def _credit(self, rng: random.Random) -> pb.Credit:
+        return pb.Credit(bytes=rng.choice([0, 1000, 1 << 20]))
+
+    def _set_codec(self, rng: random.Random) -> pb.SetCodec:
+        return pb.SetCodec(codec=rng.choice([pb.CODEC_BF16, pb.CODEC_INT8, pb.CODEC_INT4]))
+
+    def _beat(self, rng: random.Random) -> pb.Beat:
+        return pb.Beat(stamp=rng.getrandbits(64), reply=rng.random() < 0.2)
+
+    def _stop(self, rng: random.Random) -> pb.Stop:
+        return pb.Stop(base=rng.randrange(CONTEXT))
+
+    def _bye(self, rng: random.Random) -> pb.Bye:
+        return pb.Bye()
+
+
+@pytest.mark.timeout(FUZZ_SECONDS)
+def test_no_frame_breaks_the_server(target: Target) -> None:
+    """Each stream ends in words, holds nothing up, and leaves the server as it was."""
+    ends: Counter[str] = Counter()
+    sent = 0
+    with asyncio.Runner() as runner:
+        host = make_host(target, max_sessions=4)
+
+        async def attack(plan: Sequence[Recipe]) -> None:
+            nonlocal sent
+            stream = FuzzedStream(host, plan)
+            ends[await stream.run()] += 1
+            sent += stream.sent
+            if stream.resume_token and plan[0][1] % 3 == 0:  # and once more, where it broke
+                again = FuzzedStream(host, plan, stream.tokens)
+                again.resume_token = stream.resume_token
+                ends[await again.run()] += 1
+                sent += again.sent
+            assert len(host.registry) == host.registry.detached
+
+        async def begin() -> None:
+            host.engine.start()
+
+        async def ask() -> list[int]:
+            """The honest client's answer."""
+            answer: list[int] = []
+
+            async def frames() -> AsyncIterator[bytes]:
+                ask = pb.Ask(tokens=PROMPT, sampling=settings_to_proto(GREEDY))
+                open_ = pb.Open(protocol_version=PROTOCOL_VERSION, identity=IDENTITY, run_ahead=True, ask=ask)
+                yield pb.ClientFrame(open=open_).SerializeToString()
+                while len(answer) < GREEDY.max_tokens:  # noqa: ASYNC110 (the stream ends when the answer is there)
+                    await asyncio.sleep(0.001)
+                yield pb.ClientFrame(bye=pb.Bye()).SerializeToString()
+
+            async def take(frame: pb.ServerFrame) -> None:
+                answer.extend(frame.verdict.tokens)
+
+            await ConverseStream(host, take).run(frames())
+            return answer
+
+        runner.run(begin())
+        expected, _ = plain_text(target, PROMPT, GREEDY)
+
+        @FUZZ
+        @given(recipes(KINDS))
+        def fuzz(plan: list[Recipe]) -> None:
+            with structlog.testing.capture_logs():
+                runner.run(attack(plan))
+
+        fuzz()
+        assert runner.run(ask()) == expected
+        runner.run(host.engine.stop())
+    print(f"{sent} frames: {dict(ends.most_common())}")
+    assert sent >= FRAMES
+    assert len(ends) >= 6  # the frames get far enough to be refused in many ways
