@@ -29,7 +29,7 @@ class Victim:
     def __init__(self, address: str, compression: grpc.Compression | None = None) -> None:
         self.address = address
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
-        self.channel = grpc.aio.insecure_channel(address, options, compression=compression)
+        self.channel: Any = grpc.aio.insecure_channel(address, options, compression=compression)
         self.described = pb.DescribeResponse()
 
     async def describe(self) -> None:
