@@ -234,7 +234,7 @@ async def test_a_client_that_leaves_too_much_unread_is_given_up() -> None:
     wire = Wire()
     wire.gate.clear()
     task = asyncio.create_task(wire.outlet.run())
-    frame = pb.ServerFrame(verdict=pb.Verdict(base=5, tokens=[1 << 20] * 1000))  # the same again and again
+    frame = pb.ServerFrame(verdict=pb.Verdict(base=5, tokens=[1 << 20] * 20_000))  # the same again and again
     for _ in range(4 * QUEUE_BYTES // frame.ByteSize()):
         wire.outlet.put(pb.ServerFrame.FromString(frame.SerializeToString()))
         await asyncio.sleep(0)
