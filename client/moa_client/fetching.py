@@ -25,6 +25,7 @@ from moa_shared.models.files import read_config
 from moa_shared.models.parts import Precision
 from moa_shared.models.tokenizer_hash import hash_tokenizer
 from moa_shared.progress import Progress, Task
+from moa_shared.wire import clean_texts
 
 from moa_client.backoff import Backoff
 from moa_client.link import Link
@@ -133,6 +134,7 @@ async def _fetch(link: Link, root: Path, wanted: Wanted, progress: Progress) -> 
 async def _fetch_manifest(link: Link) -> pb.PartManifest:
     async for message in link.fetch(pb.FetchDrafterRequest()):
         manifest = message.manifest
+        clean_texts(manifest)
         _check_manifest(manifest)
         return manifest
     raise ProtocolError("a manifest", "the end of the call")

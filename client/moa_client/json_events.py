@@ -78,4 +78,4 @@ def _figures(figures: Figures) -> dict[str, Any]:
 
 
 def _line(event: str, **fields: Any) -> str:
-    return json.dumps({"event": event, **fields}, ensure_ascii=False)
+    return json.dumps({"event": event, **fields})  # in ASCII: any output holds it, and no terminal acts on it

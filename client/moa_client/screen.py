@@ -7,9 +7,9 @@ redrawn in place; once it has scrolled out, it stays and a marked line says so.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator
 
+from moa_shared.plain_text import without_controls
 from prompt_toolkit.utils import get_cwidth
 
 CSI = "\x1b["
@@ -17,7 +17,6 @@ DIM, NORMAL = f"{CSI}2m", f"{CSI}0m"
 ERASE_BELOW = f"{CSI}J"
 PLAIN_MARK = "[unverified:] "  # before provisional text where there are no styles
 WITHDRAWN = "[the unverified text above is withdrawn; the answer goes on:]"
-TAB = "    "
 
 
 class Screen:
@@ -55,7 +54,7 @@ class Screen:
             provisional: in place of what was provisional before.
             status: one line; empty: none.
         """
-        piece, loose = clean(piece), clean(provisional)
+        piece, loose = without_controls(piece), without_controls(provisional)
         if loose and not self._styled:
             loose = PLAIN_MARK + loose
         if not piece and loose == self._loose and status == self._status:
@@ -69,7 +68,7 @@ class Screen:
         """Lines of their own behind the committed text; the next update draws what is provisional below them."""
         drawn = self.update("", "", "") + ("\r\n" if self._column else "")
         self._column, self._last_cell = 0, ""
-        return drawn + clean(text).replace("\n", "\r\n") + "\r\n"
+        return drawn + without_controls(text).replace("\n", "\r\n") + "\r\n"
 
     def finish(self) -> str:
         """The answer is over: the status line goes, and the cursor to a line of its own."""
@@ -147,19 +146,6 @@ class Screen:
 
     def _dim(self, text: str) -> str:
         return f"{DIM}{text}{NORMAL}" if self._styled and text else text
-
-
-def clean(text: str) -> str:
-    """Text that moves no cursor and sets no colours, whatever a model writes."""
-    return text if text.isprintable() else "".join(map(_harmless, text))
-
-
-def _harmless(character: str) -> str:
-    if character == "\t":
-        return TAB
-    if character == "\r":
-        return ""
-    return "\N{REPLACEMENT CHARACTER}" if unicodedata.category(character) == "Cc" and character != "\n" else character
 
 
 def cells(text: str) -> Iterator[str]:

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from moa_shared.plain_text import plain_line, without_controls
+
 from moa_client.events import Event, LinkChanged, LinkState, Settled
 from moa_client.json_events import event_line
 from moa_client.status import status_line
@@ -144,19 +146,21 @@ def link_words(event: LinkChanged) -> str:
 
 def settled_words(event: Settled, earlier: Transcript) -> str:
     """An answer that had ended without the server has been decided, in words."""
-    question = " ".join(earlier.question.split())
+    question = " ".join(plain_line(earlier.question).split())
     about = f'"{question}"' if len(question) <= SHOWN_CHARACTERS else f'"{question[: SHOWN_CHARACTERS - 3]}..."'
     if not event.changed:
         return f"(The answer to {about} stands.)"
-    return f"(The server has corrected the answer to {about}. It reads:)\n{earlier.committed.strip()}"
+    return f"(The server has corrected the answer to {about}. It reads:)\n{without_controls(earlier.committed.strip())}"
 
 
 def make_view(talk: Talk, write: Write, remark: Write, *, json_events: bool) -> View:
     """For standard output as it is: a terminal that can move its cursor, or anything else."""
     if json_events:
         return JsonView(write, talk)
-    if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+    if not sys.stdout.isatty():
         return PipeView(write, remark)
+    if os.environ.get("TERM", "dumb") == "dumb":  # says what it is not; it may act on escape sequences all the same
+        return PipeView(lambda text: write(without_controls(text)), remark)
     from moa_client.screen import Screen
 
     def status(reason: str) -> str:

@@ -43,13 +43,16 @@ def memory(start: int = 0, count: int = 2, **fields: Any) -> pb.ServerFrame:
 
 @asynccontextmanager
 async def saying(
-    frames: Sequence[pb.ServerFrame], version: int = PROTOCOL_VERSION
+    frames: Sequence[pb.ServerFrame],
+    version: int = PROTOCOL_VERSION,
+    served: tuple[pb.Identity, list[pb.Drafter]] = (pb.Identity(), []),
 ) -> AsyncIterator[tuple[str, list[pb.ClientFrame]]]:
     """A server that opens every stream with the first frame and answers a question with the others."""
     heard: list[pb.ClientFrame] = []
 
     async def describe(request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:
-        return pb.DescribeResponse(protocol_version=version)
+        identity, drafters = served
+        return pb.DescribeResponse(protocol_version=version, identity=identity, drafters=drafters)
 
     async def converse(requests: AsyncIterator[pb.ClientFrame], context: Any) -> None:
         async for frame in requests:
@@ -197,3 +200,17 @@ async def test_another_first_frame_another_version_silence_and_a_server_that_lea
     async with saying([], version=99) as (address, _), connect(address, 5.0, 5.0) as link:
         with pytest.raises(MismatchError, match=f"the server has 99, the client has {PROTOCOL_VERSION}"):
             await link.describe()
+
+
+async def test_words_of_a_server_are_lines_on_which_no_terminal_acts(target: Target) -> None:
+    """An escape sequence can set the clipboard, or hide what was said before."""
+    evil = "\x1b]52;c;cm0gLXJmIH4=\x07\n\x9b2J"
+    away = pb.ServerFrame(go_away=pb.GoAway(reason=evil))
+    error, _ = await refusal(target, [OPENED_BARE, away], silence_seconds=0.2)
+    assert "The server is going away: " in str(error)
+    assert str(error).isprintable()
+    served = pb.Identity(target_id=evil), [pb.Drafter(name=evil)]
+    async with saying([], served=served) as (address, _), connect(address, 5.0, 5.0) as link:
+        described = await link.describe()
+        assert described.identity.target_id.isprintable()
+        assert described.drafters[0].name.isprintable()

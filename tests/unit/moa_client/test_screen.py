@@ -6,7 +6,8 @@ import pyte
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moa_client.screen import DIM, NORMAL, PLAIN_MARK, WITHDRAWN, Screen, cells, clean
+from moa_client.screen import DIM, NORMAL, PLAIN_MARK, WITHDRAWN, Screen, cells
+from moa_shared.plain_text import without_controls
 from wcwidth import wcwidth
 
 COLUMNS, ROWS = 12, 8
@@ -142,7 +143,7 @@ def test_without_styles_provisional_text_has_a_mark() -> None:
 
 
 def test_a_model_moves_no_cursor_and_sets_no_colours() -> None:
-    assert clean("a\x1b[2Jb\x07\tc\r\n\x9bd") == "a�[2Jb�    c\n�d"
+    assert without_controls("a\x1b[2Jb\x07\tc\r\n\x9bd") == "a�[2Jb�    c\n�d"
     assert "\x1b" not in Screen(80, 24, styled=False).update("\x1b]0;title\x07", "\x1b[31m", "")
 
 

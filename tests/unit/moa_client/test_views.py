@@ -152,6 +152,25 @@ def test_on_a_terminal_an_earlier_answer_stands_above_this_one() -> None:
     assert terminal.lines[-2:] == ["ac", "ef"]
 
 
+def test_nothing_that_a_model_wrote_acts_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def escape(tokens: Sequence[int]) -> str:
+        return "\x1b]52;c;cm0=\x07" if tokens else ""
+
+    earlier = Transcript(escape, question="why\x1b[2J?")
+    earlier.apply(Ended(Finish.STOP, provisional=True))
+    earlier.apply(SETTLED)
+    assert "\x1b" in earlier.committed
+    assert "\x1b" not in settled_words(SETTLED, earlier)
+    assert "\x1b" not in settled_words(Settled((1,), False, Finish.STOP), earlier)
+    out: list[str] = []
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    view = make_view(cast("Any", Talk()), out.append, out.append, json_events=False)
+    show(view, [Committed((1,)), Ended(Finish.STOP)], Transcript(escape))
+    assert out
+    assert "\x1b" not in "".join(out)
+
+
 def test_programs_and_pipes_get_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     def view(*, json_events: bool) -> View:
         return make_view(cast("Any", Talk()), lambda _: None, lambda _: None, json_events=json_events)
