@@ -18,7 +18,7 @@ from moa_shared.template import ChatTemplate
 
 from moa_client.answering import Answering
 from moa_client.drafter_choice import ServerPace
-from moa_client.events import Event, LinkChanged, LinkState, Settled
+from moa_client.events import Event, LinkChanged, LinkState, Refused, Settled
 from moa_client.json_events import drafter_line, error_line, event_line
 from moa_client.loading import Device, change_drafter
 from moa_client.settings import SECTION, ClientSettings
@@ -146,10 +146,10 @@ class Chat:
 
     def _tell(self, event: Event) -> None:
         """What happens between questions."""
-        earlier = self._answering.settle(event) if isinstance(event, Settled) else None
+        earlier = self._answering.settle(event) if isinstance(event, Settled | Refused) else None
         if self.settings.json_events:
             self._out(event_line(event, earlier.committed if earlier else "", "", self.talk.figures) + "\n")
-        elif isinstance(event, Settled) and earlier is not None:
+        elif isinstance(event, Settled | Refused) and earlier is not None:
             self._err(settled_words(event, earlier))
         elif isinstance(event, LinkChanged):
             back = event.state is not LinkState.OFFLINE and self._told_offline

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,10 @@ import click
 from moa_shared.config import load_settings
 from moa_shared.cores import parse_cores, pin_to_cores
 from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
+from moa_shared.output import close_output, output_errors, tolerate_encoding
 
 from moa_client.settings import SECTION, ClientSettings
+from moa_client.signals import exiting_on_signals
 from moa_client.start_line import StartLine
 
 MANY_CORES = 4  # of which a drafter may take two
@@ -81,13 +82,15 @@ def chat(prompt: str | None, config: Path | None, **flags: Any) -> None:
     try:
         asyncio.run(run(settings, prompt, line))
     except BrokenPipeError:  # who read the answer has enough; nothing may be written at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        close_output()
 
 
 def main() -> None:
     """Entry point: errors of the catalogue become one sentence and their exit code."""
+    tolerate_encoding()
     try:
-        cli(standalone_mode=False)
+        with exiting_on_signals(), output_errors():
+            cli(standalone_mode=False)
     except click.UsageError as error:
         error.show()
         sys.exit(ConfigError.exit_code)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from moa_shared.plain_text import plain_line, without_controls
 
-from moa_client.events import Event, LinkChanged, LinkState, Settled
+from moa_client.events import Event, LinkChanged, LinkState, Refused, Settled
 from moa_client.json_events import event_line
 from moa_client.status import status_line
 from moa_client.transcript import Transcript
@@ -37,8 +37,8 @@ class View(Protocol):
     def show(self, event: Event, piece: str, transcript: Transcript) -> None:
         """Something has happened; `piece` is what it adds to the committed text."""
 
-    def show_settled(self, event: Settled, earlier: Transcript) -> None:
-        """An earlier answer has been decided while this one is still to be."""
+    def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
+        """An earlier answer has been decided, or refused, while this one is still to be."""
 
     def end(self, piece: str, transcript: Transcript) -> None:
         """Nothing more comes; `piece` is what of a broken answer's committed text was not shown yet."""
@@ -73,7 +73,7 @@ class TerminalView:
         if drawn:
             self._write(drawn)
 
-    def show_settled(self, event: Settled, earlier: Transcript) -> None:
+    def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
         """Above this answer, of which nothing can be committed before; what is provisional is drawn again below."""
         drawn = self._screen.resize(*self._size())
         self._write(drawn + self._screen.interject(settled_words(event, earlier)))
@@ -102,7 +102,7 @@ class PipeView:
         if isinstance(event, LinkChanged) and (words := link_words(event)):
             self._remark(words)
 
-    def show_settled(self, event: Settled, earlier: Transcript) -> None:
+    def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
         self._remark(settled_words(event, earlier))
 
     def end(self, piece: str, transcript: Transcript) -> None:
@@ -128,7 +128,7 @@ class JsonView:
         text = transcript.committed if isinstance(event, Settled) else piece
         self._write(event_line(event, text, transcript.provisional, self._talk.figures) + "\n")
 
-    def show_settled(self, event: Settled, earlier: Transcript) -> None:
+    def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
         self._write(event_line(event, earlier.committed, "", self._talk.figures) + "\n")
 
     def end(self, piece: str, transcript: Transcript) -> None:
@@ -144,10 +144,12 @@ def link_words(event: LinkChanged) -> str:
     return ""
 
 
-def settled_words(event: Settled, earlier: Transcript) -> str:
-    """An answer that had ended without the server has been decided, in words."""
+def settled_words(event: Settled | Refused, earlier: Transcript) -> str:
+    """What has become of an answer that had ended without the server, in words."""
     question = " ".join(plain_line(earlier.question).split())
     about = f'"{question}"' if len(question) <= SHOWN_CHARACTERS else f'"{question[: SHOWN_CHARACTERS - 3]}..."'
+    if isinstance(event, Refused):
+        return f"(The server does not verify the answer to {about}: {event.error} The conversation goes on without it.)"
     if not event.changed:
         return f"(The answer to {about} stands.)"
     return f"(The server has corrected the answer to {about}. It reads:)\n{without_controls(earlier.committed.strip())}"

@@ -98,7 +98,11 @@ def host_port(host: str, port: int) -> str:
 async def _sweep(host: Host) -> None:
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
-        dropped = host.registry.expire()
+        try:
+            dropped = host.registry.expire()
+        except Exception:
+            log.exception("sweeping failed; the next round tries again")
+            continue
         if dropped:
             log.info("detached sessions dropped", count=dropped)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from moa_shared.config import load_settings
 from moa_shared.errors import MoaError
+from moa_shared.output import output_errors, tolerate_encoding
 
 from moa_server.settings import SECTION, ServerSettings
 
@@ -115,8 +116,10 @@ def run(settings: ServerSettings, load: LoadExecution | None = None) -> None:
 
 def main() -> None:
     """Entry point: an error of the catalogue becomes one line on standard error and its exit code."""
+    tolerate_encoding()
     try:
-        cli()
+        with output_errors():
+            cli()
     except MoaError as error:
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

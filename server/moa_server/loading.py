@@ -88,6 +88,7 @@ def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution 
     )
     offered = [DrafterFile(path, drafter.config.reused_layers) for _, path, drafter in named]
     parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, settings.frame_bytes)
+    parts.prepare()
     return Host(served, Stepper(target, sources), settings, drafter_files=parts, before=execution.before)
 
 

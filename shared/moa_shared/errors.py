@@ -101,6 +101,14 @@ class DiskFullError(MoaError):
     default_hint = "Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
 
 
+class OutputError(MoaError):
+    """What a program has to say cannot be written."""
+
+    code = "output"
+    exit_code = 74
+    default_hint = "Write to another place, or free some space there."
+
+
 class ProtocolError(MoaError):
     """The peer sent something that the protocol does not allow in this state.
 

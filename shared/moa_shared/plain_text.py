@@ -1,4 +1,4 @@
-"""Text of others made harmless for terminals and logs: whatever a peer, a file or a model wrote, no terminal acts on it.
+"""Text of peers, files and models, made harmless for terminals and logs.
 
 Pure. Control characters (with which escape sequences begin) never pass; what is one line also loses the characters that
 change the direction of the text around them.

@@ -5,6 +5,7 @@ Errors cross the wire as a gRPC status with two trailing metadata entries, the c
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import grpc
@@ -93,6 +94,11 @@ def check_identity(server: pb.Identity, client: pb.Identity, drafters: Sequence[
             _short(client.drafter_fingerprint),
             hint="Give both ends the same --drafter, or start the client with --drafter none.",
         )
+
+
+def manifest_sha256(manifest: pb.PartManifest) -> bytes:
+    """By which both ends name what a client may fetch: names, sizes and hashes of all files, and whose they are."""
+    return hashlib.sha256(manifest.SerializeToString(deterministic=True)).digest()
 
 
 def _short(digest: bytes) -> str:

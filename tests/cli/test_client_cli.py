@@ -9,15 +9,19 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 from pathlib import Path
 
+import filelock
 import pytest
 from click.testing import CliRunner
 from moa_client.cli import chat, cli
 from moa_client.settings import ClientSettings
 from moa_shared.drafter import fresh_tensors, save_checkpoint
 from moa_shared.models import load_tokenizer, resolve
+from moa_shared.models.digest import hash_file
+from moa_shared.models.gguf.entry import entry_of
 from moa_shared.template import ChatTemplate
 
 from tests.cli.client_program import (
@@ -34,6 +38,7 @@ from tests.cli.client_program import (
     options,
     words,
 )
+from tests.unit.moa_shared.models.conftest import GgufWriter
 
 pytestmark = pytest.mark.xdist_group("client command line")
 FIGURES = re.compile(r"\d+ tokens in [\d.]+ s, [\d.]+ tokens/s, first after \d+ ms, .* bytes up and \d+ down a token\n")
@@ -280,3 +285,43 @@ def test_ctrl_c_in_a_single_answer_ends_the_program(served: Served) -> None:
         _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err.decode()
     assert "Error: The answer was stopped." in err.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_the_terminal_as_it_was(terminal: Terminal, number: signal.Signals) -> None:
+    terminal.at_prompt("/set max_tokens 4000\r")
+    terminal.wait_for("max_tokens is 4000 now")
+    terminal.at_prompt("w10\r")
+    terminal.wait_for(r"w\d+ w\d+")
+    assert not termios.tcgetattr(terminal.master)[3] & termios.ECHO
+    terminal.process.send_signal(number)
+    assert terminal.process.wait(PATIENCE) == 128 + number
+    assert termios.tcgetattr(terminal.master)[3] & termios.ECHO
+    assert "Traceback" not in terminal.raw.decode()
+
+
+def test_a_signal_at_the_prompt_leaves_the_terminal_as_it_was(terminal: Terminal) -> None:
+    terminal.at_prompt("w1")
+    terminal.wait_for("w1")
+    assert not termios.tcgetattr(terminal.master)[3] & termios.ECHO
+    terminal.process.terminate()
+    assert terminal.process.wait(PATIENCE) == 143
+    assert termios.tcgetattr(terminal.master)[3] & termios.ECHO
+
+
+def test_who_waits_for_another_program_says_so_and_can_be_stopped(write_gguf: GgufWriter, tmp_path: Path) -> None:
+    path, cache = write_gguf(), tmp_path / "cache"
+    lock = entry_of(hash_file(path), cache)
+    lock.parent.mkdir(parents=True)
+    command = [*CHAT, "--offline", "--model", str(path), "w10"]
+    environment = ENVIRONMENT | {"MOA_CACHE_DIR": str(cache)}
+    with (
+        filelock.FileLock(f"{lock}.lock"),
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process,
+    ):
+        assert process.stderr is not None
+        line = process.stderr.readline().decode()
+        assert line.startswith(f"Waiting for another moa program, which is writing {lock}")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err.strip()) == (130, b"")

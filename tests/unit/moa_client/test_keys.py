@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pty
@@ -50,3 +51,11 @@ def test_what_is_no_terminal_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys, "stdin", io.StringIO("text"))
     with quiet_keys():
         assert sys.stdin.read() == "text"
+
+
+def test_a_terminal_that_is_gone_is_no_error(keyboard: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise termios.error(errno.EIO, "Input/output error")
+
+    with quiet_keys():
+        monkeypatch.setattr(termios, "tcsetattr", gone)

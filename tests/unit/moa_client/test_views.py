@@ -8,12 +8,13 @@ from typing import Any, cast
 
 import pyte
 import pytest
-from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, LinkState, Provisional, Settled
+from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, LinkState, Provisional, Refused, Settled
 from moa_client.figures import Figures
 from moa_client.screen import Screen
 from moa_client.transcript import Transcript
 from moa_client.views import JsonView, PipeView, TerminalView, View, make_view, settled_words
 from moa_shared.answer import Finish
+from moa_shared.errors import ContextLengthError
 
 SIZE = (60, 12)
 
@@ -108,6 +109,11 @@ def test_a_settled_answer_is_named_by_its_question() -> None:
     assert settled_words(SETTLED, earlier).endswith('to "why is the sky blue?". It reads:)\nac')
     long = Transcript(decode, question="word " * 30)
     assert len(settled_words(unchanged, long)) < 80
+
+
+def test_a_refused_answer_is_named_by_its_question() -> None:
+    words = settled_words(Refused(ContextLengthError("Too long.", hint="Shorten it.")), settled_answer())
+    assert words.startswith('(The server does not verify the answer to "why is the sky blue?": Too long. Shorten it.')
 
 
 class Emulated:
