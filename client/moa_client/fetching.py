@@ -1,7 +1,7 @@
 """Fetches from a server what drafting for its target needs, into the cache folder.
 
-State: a folder `fetched/<sha256 of the manifest>` of whole, checked files, and `.partial` files beside them, from which a
-broken download goes on. The name is no claim of a server's: two servers share a folder only if every file in it, the
+State: a folder `fetched/<sha256 of the manifest>` of whole, checked files, and `.partial` files beside them, from which
+a broken download goes on. The name is no claim of a server's: two servers share a folder only if every file in it, the
 chat template too, is the same. Invariant: a file has its final name only once its sha256 is what the manifest said.
 Nothing that is fetched is ever executed or unpickled.
 """

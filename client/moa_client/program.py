@@ -28,12 +28,16 @@ from moa_client.sources import Sources, find_local_sources, find_sources, means_
 from moa_client.start_line import StartLine
 from moa_client.talk import Talk
 from moa_client.talk_settings import TalkSettings
+from moa_client.views import terminal_size
+from moa_client.word_wrap import wrap_words
 
 DESCRIBE_ROUND_TRIPS = 2  # that the first call takes: one for the connection
 
 
 def remark(text: str) -> None:
-    """A line to standard error."""
+    """Lines to standard error; on a terminal no word is broken."""
+    if sys.stderr.isatty():
+        text = wrap_words(text, terminal_size(sys.stderr)[0])
     print(text, file=sys.stderr, flush=True)
 
 
@@ -139,7 +143,16 @@ async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, singl
     if absent is not None:
         talk.go_online()
     settle_seconds = settings.settle_seconds if single and absent is None else 0.0
-    return Chat(settings, device, talk, write_output, remark, settle_seconds, sources.served.row_ms)
+    return Chat(
+        settings,
+        device,
+        talk,
+        write_output,
+        remark,
+        unverified=settings.offline or not single,
+        settle_seconds=settle_seconds,
+        row_ms=sources.served.row_ms,
+    )
 
 
 def _find_alone(settings: ClientSettings, absent: UnavailableError | None) -> Sources:

@@ -85,7 +85,7 @@ class DrafterFiles:
         return manifest_sha256(self._manifest) if self._parts else b""
 
     def prepare(self) -> None:
-        """Makes and hashes the files now. Where that fails the server serves without them: a client that asks hears why."""
+        """Makes and hashes the files now; where that fails it is tried again, and told, at the first request."""
         try:
             self._make_ready()
         except MoaError as error:

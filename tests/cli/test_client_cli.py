@@ -12,7 +12,9 @@ import sys
 import termios
 import threading
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
+import click
 import filelock
 import pytest
 from click.testing import CliRunner
@@ -62,6 +64,15 @@ def test_help_names_every_setting() -> None:
     for parameter in chat.params:
         if parameter.name != "prompt":
             assert f"{parameter.opts[0]} " in text
+
+
+def test_help_shows_the_choices() -> None:
+    for parameter in chat.params:
+        field = ClientSettings.model_fields.get(parameter.name or "")
+        if field is not None and get_origin(field.annotation) is Literal:
+            assert isinstance(parameter, click.Option)
+            assert parameter.metavar is not None
+            assert set(parameter.metavar.split("|")) == set(get_args(field.annotation))
 
 
 def test_the_guide_names_every_option_and_its_default() -> None:
@@ -121,6 +132,20 @@ def test_a_reader_that_has_enough_is_no_error(served: Served, tmp_path: Path) ->
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(PATIENCE) == 0
+
+
+def test_an_answer_that_cannot_be_written_is_one_sentence(served: Served) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*CHAT, *options(served, max_tokens=20), "w10"],
+            env=ENVIRONMENT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE,
+        )
+    assert done.returncode == 74, done.stderr.decode()
+    assert done.stderr.startswith(b"Error: Standard output cannot be written: No space left on device.")
+    assert done.stderr.count(b"\n") == 1
 
 
 def test_flags_go_before_the_environment_and_that_before_the_file(
@@ -247,8 +272,12 @@ def test_a_chat(served: Served, terminal: Terminal) -> None:
     terminal.wait_for("6 tokens in")
     terminal.at_prompt("/\r")
     terminal.wait_for("There is no command /.")
+    terminal.at_prompt("/stat\r")
+    terminal.wait_for(r"There is no command /stat\. Did you mean /stats\?")
+    terminal.at_prompt("/?\r")
+    terminal.wait_for("makes a new line")
     terminal.at_prompt("/set max_tokens many\r")
-    terminal.wait_for("--max-tokens is 'many'")
+    assert "--" not in terminal.wait_for(r"max_tokens is 'many': [^>]* max_tokens is still\s6\.")
     terminal.at_prompt("/set max_tokens 4000\r")
     terminal.wait_for("max_tokens is 4000 now")
     terminal.at_prompt("/reset\r")
@@ -263,7 +292,7 @@ def test_a_chat(served: Served, terminal: Terminal) -> None:
     terminal.wait_for("A new conversation begins")
     terminal.at_prompt("w10\r")
     terminal.wait_for(words(answer))
-    terminal.at_prompt("/bye\r")
+    terminal.at_prompt("/quit\r")
     assert terminal.process.wait(PATIENCE) == 0
 
 

@@ -148,7 +148,10 @@ def _check_types(config: DrafterConfig) -> None:
             right, wanted = isinstance(value, int | float) and 0 < value < math.inf, "a positive number"
         else:
             theta = value.get("rope_theta") if isinstance(value, dict) else None
-            right, wanted = isinstance(theta, int | float) and 0 < theta < math.inf, "an object with a positive rope_theta"
+            right, wanted = (
+                isinstance(theta, int | float) and 0 < theta < math.inf,
+                "an object with a positive rope_theta",
+            )
         if not right:
             raise CheckpointError(
                 f"The drafter's configuration is wrong: {entry.name} is {_shown(value)}, expected {wanted}.",

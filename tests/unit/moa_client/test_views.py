@@ -35,10 +35,10 @@ def show(view: View, events: Sequence[Event], transcript: Transcript | None = No
     view.end(transcript.break_off(), transcript)
 
 
-def piped(*events: Event) -> tuple[str, list[str]]:
+def piped(*events: Event, unverified: bool = False) -> tuple[str, list[str]]:
     out: list[str] = []
     remarks: list[str] = []
-    show(PipeView(out.append, remarks.append), events)
+    show(PipeView(out.append, remarks.append, unverified=unverified), events)
     return "".join(out), remarks
 
 
@@ -69,8 +69,17 @@ def test_a_pipe_gets_committed_text_alone() -> None:
     assert remarks == ["(offline: the server is silent)", "(the server is back)"]
 
 
-def test_a_pipe_gets_unverified_text_last_and_is_told() -> None:
-    out, remarks = piped(Committed((0,)), Provisional((1, 2)), Ended(Finish.STOP, provisional=True))
+def test_a_pipe_gets_no_unverified_text() -> None:
+    alone = (Provisional((1, 2)), Ended(Finish.STOP, provisional=True))
+    out, remarks = piped(Committed((0,)), *alone)
+    assert out == "a\n"
+    [remark] = remarks
+    assert "2 more tokens, which no server has verified: they are not given out" in remark
+    assert piped(*alone)[0] == ""
+
+
+def test_where_it_is_wished_a_pipe_gets_it_last_and_is_told() -> None:
+    out, remarks = piped(Committed((0,)), Provisional((1, 2)), Ended(Finish.STOP, provisional=True), unverified=True)
     assert out == "abc\n"
     [remark] = remarks
     assert "last 2 tokens" in remark
@@ -92,7 +101,7 @@ def test_an_earlier_answer_is_told_beside_this_one() -> None:
     earlier.apply(SETTLED)
     out: list[str] = []
     remarks: list[str] = []
-    view = PipeView(out.append, remarks.append)
+    view = PipeView(out.append, remarks.append, unverified=False)
     view.show_settled(SETTLED, earlier)
     assert not out
     assert remarks == [settled_words(SETTLED, earlier)]
@@ -152,7 +161,7 @@ def test_on_a_terminal_an_earlier_answer_stands_above_this_one() -> None:
     terminal.view.show_settled(SETTLED, earlier)
     event2 = Committed((4, 5), 1)
     terminal.view.show(event2, transcript.apply(event2), transcript)
-    assert terminal.lines[0].startswith('(The server has corrected the answer to "why is the sky blue')
+    assert " ".join(terminal.lines).startswith('(The server has corrected the answer to "why is the sky blue')
     assert terminal.lines[-3:] == ["ac", "ef", "status"]
     terminal.view.end("", transcript)
     assert terminal.lines[-2:] == ["ac", "ef"]
@@ -171,7 +180,7 @@ def test_nothing_that_a_model_wrote_acts_on_a_terminal(monkeypatch: pytest.Monke
     out: list[str] = []
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
-    view = make_view(cast("Any", Talk()), out.append, out.append, json_events=False)
+    view = make_view(cast("Any", Talk()), out.append, out.append, json_events=False, unverified=False)
     show(view, [Committed((1,)), Ended(Finish.STOP)], Transcript(escape))
     assert out
     assert "\x1b" not in "".join(out)
@@ -179,7 +188,7 @@ def test_nothing_that_a_model_wrote_acts_on_a_terminal(monkeypatch: pytest.Monke
 
 def test_programs_and_pipes_get_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     def view(*, json_events: bool) -> View:
-        return make_view(cast("Any", Talk()), lambda _: None, lambda _: None, json_events=json_events)
+        return make_view(cast("Any", Talk()), lambda _: None, lambda _: None, json_events=json_events, unverified=False)
 
     assert isinstance(view(json_events=True), JsonView)
     assert isinstance(view(json_events=False), PipeView)  # pytest captures standard output

@@ -137,7 +137,10 @@ def test_a_configuration_that_cannot_be_is_refused() -> None:
         ({"output_norm": 1}, "output_norm is 1, expected true or false"),
         ({"output_norm": True, "reused_layers": 2}, "output_norm stands before the head only"),
         ({"target_fingerprint": None}, "target_fingerprint is None, expected text"),
-        ({"kind": "independent", "own_layers": 10**9}, "own_layers is 1000000000, expected a whole number of at least 1"),
+        (
+            {"kind": "independent", "own_layers": 10**9},
+            "own_layers is 1000000000, expected a whole number of at least 1",
+        ),
         ({"target_layers": 10**9}, "target_layers is 1000000000, expected a whole number"),
         ({"sa_mlp": 10**400}, "sa_mlp is 1000"),
         ({"rms_norm_eps": float("inf")}, "rms_norm_eps is inf, expected a positive number"),
