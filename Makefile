@@ -15,7 +15,7 @@ INSTALLATION := pyproject.toml setup.py constraints.txt
 help: ## Show what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-chat: $(VENV)/.chat $(VENV)/.kernels ## Chat through the real split system; PROMPT="..." for one answer, NETWORK=4g for an emulated link
+chat: $(VENV)/.chat $(VENV)/.kernels ## Chat through the real split system; PROMPT="..." for one answer, NETWORK=4g for an emulated link; commands are then in .venv/bin
 	@BIN=$(BIN) PROMPT='$(subst ','\'',$(PROMPT))' NETWORK='$(NETWORK)' MODEL='$(MODEL)' sh deploy/chat.sh
 
 test: $(VENV)/.dev $(VENV)/.kernels ## Run the whole test suite

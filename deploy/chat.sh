@@ -31,7 +31,7 @@ address_of() { # NAME PID FILE LOG
 
 # Fetching the model shows its progress here, once; the server then starts from the cache.
 "$BIN/moa-server" fetch ${MODEL:+"$MODEL"} >/dev/null
-setsid "$BIN/moa-server" serve ${MODEL:+"$MODEL"} --port 0 --ready-file "$work/server" >"$work/server.log" 2>&1 &
+setsid "$BIN/moa-server" serve ${MODEL:+"$MODEL"} --port 0 --log-format plain --ready-file "$work/server" >"$work/server.log" 2>&1 &
 server=$!
 address=$(address_of moa-server "$server" "$work/server" "$work/server.log")
 if [ -n "${NETWORK:-}" ]; then

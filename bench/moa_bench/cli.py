@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 from moa_shared.errors import MoaError
+from moa_shared.extras import missing_extra
 from moa_shared.levels import LEVELS
 
 from moa_bench.padding import Padding
@@ -321,6 +322,11 @@ def main() -> None:
     except MoaError as error:
         print(f"moa-bench: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if (told := missing_extra(error)) is None:
+            raise
+        print(f"moa-bench: {told}", file=sys.stderr)
+        sys.exit(told.exit_code)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from contextlib import aclosing, suppress
 
 from moa_shared.answer import AnswerSettings
 
-from moa_client.events import Ended, Event, LinkChanged, LinkState, Settled
+from moa_client.events import Ended, Event, LinkChanged, LinkState, Refused, Settled
 from moa_client.jobs import Turn
 from moa_client.talk import Talk
 from moa_client.transcript import Transcript
@@ -73,8 +73,8 @@ class Answering:
                     now = asyncio.get_running_loop().time()
                     waiting.reschedule(now + self._settle_seconds if lost else None)
 
-    def settle(self, event: Settled) -> Transcript | None:
-        """The oldest undecided answer is decided: its transcript, whole."""
+    def settle(self, event: Settled | Refused) -> Transcript | None:
+        """The oldest undecided answer is decided, or will never be: its transcript, whole."""
         if not self._unsettled:
             return None
         transcript = self._unsettled.popleft()
@@ -86,8 +86,10 @@ class Answering:
         self._unsettled.clear()
 
     def _show(self, event: Event, transcript: Transcript, view: View) -> None:
-        if isinstance(event, Settled):
+        if isinstance(event, Settled | Refused):
             if self._unsettled and self._unsettled[0] is transcript:
+                if isinstance(event, Refused):
+                    raise event.error
                 self._unsettled.popleft()
                 view.show(event, transcript.apply(event), transcript)
             elif (earlier := self.settle(event)) is not None:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from moa_shared.answer import STOP_WINDOW_TOKENS, AnswerSettings, Finish, FinishRule
+from moa_shared.errors import MoaError
 from moa_shared.tree import ROOT, DraftTree
 
 from moa_client.conversation import AskMessage, Conversation, Phase
-from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, Provisional, Settled
+from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, Provisional, Refused, Settled
 from moa_client.jobs import Job, Jobs, Turn
 
 
@@ -124,6 +125,13 @@ class Answers:
             self.events.append(Ended(finish))
         else:
             self.events.append(Settled(tuple(job.verified), job.corrected, finish))
+        return self.ask_front()
+
+    def on_refused(self, error: MoaError) -> AskMessage | None:
+        """The server refuses the front job's answer, which has ended; the next question to ask, if there is one."""
+        self.conversation.give_up()
+        self._jobs.pop_front()
+        self.events.append(Refused(error))
         return self.ask_front()
 
     def keep(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from difflib import get_close_matches
 
 from moa_shared.answer import Finish
 from moa_shared.config import load_settings
@@ -18,7 +19,7 @@ from moa_shared.template import ChatTemplate
 
 from moa_client.answering import Answering
 from moa_client.drafter_choice import ServerPace
-from moa_client.events import Event, LinkChanged, LinkState, Settled
+from moa_client.events import Event, LinkChanged, LinkState, Refused, Settled
 from moa_client.json_events import drafter_line, error_line, event_line
 from moa_client.loading import Device, change_drafter
 from moa_client.settings import SECTION, ClientSettings
@@ -36,10 +37,13 @@ HELP = """\
 /status             how the link is
 /offline, /online   go on without the server, and with it again
 /stats              figures of the last answer
-/bye                leave (also Ctrl-D)
+/bye                leave (also /quit, /exit, Ctrl-D)
+//QUESTION          a question that begins with one /
 Dim text was written on this device alone; the server verifies it, and corrects it, as soon as it is there.
 Ctrl-C stops an answer; a second one does not wait for the server. A line that ends with \\ goes on in the next one;
 three double quotes begin and end a block; Alt-Enter makes a new line."""
+COMMANDS = ("help", "reset", "set", "status", "offline", "online", "stats", "bye")
+ALIASES = {"quit": "bye", "exit": "bye", "q": "bye", "?": "help", "h": "help"}
 SETTABLE = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop", "system")
 
 
@@ -51,6 +55,7 @@ class Chat:
         device: what this client holds.
         talk: to the server.
         out, err: where text and remarks go.
+        unverified: where nothing can be taken back, give out what no server has verified.
         settle_seconds: how long an answer that has ended without the server waits for it; 0: it is decided later.
         row_ms: what each row of a verification takes the server, as it has said.
     """
@@ -62,6 +67,8 @@ class Chat:
         talk: Talk,
         out: Callable[[str], None],
         err: Callable[[str], None],
+        *,
+        unverified: bool = True,
         settle_seconds: float = 0.0,
         row_ms: float = 0.0,
     ) -> None:
@@ -70,6 +77,7 @@ class Chat:
         self.talk = talk
         self._out = out
         self._err = err
+        self._unverified = unverified
         self._template = ChatTemplate(device.tokenizer, settings.system)
         self._answering = Answering(talk, settle_seconds)
         self._row_ms = row_ms
@@ -99,7 +107,9 @@ class Chat:
             return template.next_turn(question, before) if before else template.first_turn(question)
 
         transcript = Transcript(self._decode, self.settings.stop, question)
-        view = make_view(self.talk, self._out, self._err, json_events=self.settings.json_events)
+        view = make_view(
+            self.talk, self._out, self._err, json_events=self.settings.json_events, unverified=self._unverified
+        )
         finished = await self._answering.answer(turn, self.settings.answer, transcript, view)
         finish = transcript.finish
         if finish is Finish.MAX_TOKENS:
@@ -146,10 +156,10 @@ class Chat:
 
     def _tell(self, event: Event) -> None:
         """What happens between questions."""
-        earlier = self._answering.settle(event) if isinstance(event, Settled) else None
+        earlier = self._answering.settle(event) if isinstance(event, Settled | Refused) else None
         if self.settings.json_events:
             self._out(event_line(event, earlier.committed if earlier else "", "", self.talk.figures) + "\n")
-        elif isinstance(event, Settled) and earlier is not None:
+        elif isinstance(event, Settled | Refused) and earlier is not None:
             self._err(settled_words(event, earlier))
         elif isinstance(event, LinkChanged):
             back = event.state is not LinkState.OFFLINE and self._told_offline
@@ -170,15 +180,16 @@ class Chat:
         """A line from the user: a question or a command; False to leave."""
         if not line.strip():
             return True
-        if not line.startswith("/"):
+        if not line.startswith("/") or line.startswith("//"):
             try:
-                if not await self.ask(line):
+                if not await self.ask(line.removeprefix("/")):
                     self._err("(stopped)")
                 await self.reconsider()
             except MoaError as error:
                 self._fail(error)
             return True
-        name, *values = line[1:].split(maxsplit=2) or [""]
+        typed, *values = line[1:].split(maxsplit=2) or [""]
+        name = ALIASES.get(typed, typed)
         if name == "bye":
             return False
         if name == "help":
@@ -201,7 +212,7 @@ class Chat:
         elif name == "set":
             self._set(values)
         else:
-            self._err(f"There is no command /{name}. /help lists them.")
+            self._err(_no_command(name))
         return True
 
     def _reset(self) -> None:
@@ -214,7 +225,7 @@ class Chat:
             return
         name, *rest = values
         if name not in SETTABLE:
-            self._err(f"{name} cannot be set here. What can: {', '.join(SETTABLE)}.")
+            self._err(f"{name} cannot be set here.{_nearest(name, SETTABLE)} What can: {', '.join(SETTABLE)}.")
             return
         if not rest:
             self._err(f"{name} is {self._shown(name)}.")
@@ -225,9 +236,9 @@ class Chat:
         else:
             changed[name] = (rest[0],) if name == "stop" else rest[0]
         try:
-            self.settings = load_settings(ClientSettings, SECTION, changed, environment={})
+            self.settings = load_settings(ClientSettings, SECTION, changed, environment={}, shown=str)
         except ConfigError as error:
-            self._err(f"Error: {error}")
+            self._err(f"Error: {error.message} {name} is still {self._shown(name)}.")
             return
         if name == "system":
             self._template = ChatTemplate(self.device.tokenizer, self.settings.system)
@@ -241,3 +252,16 @@ class Chat:
         if isinstance(value, tuple):
             return " ".join(map(repr, value)) or "not set"
         return "the model's own" if value is None else str(value)
+
+
+def _no_command(name: str) -> str:
+    return (
+        f"There is no command /{name}.{_nearest(name, (*COMMANDS, *ALIASES), '/')} /help lists them; a question that "
+        "begins with / is asked with two: //"
+    )
+
+
+def _nearest(name: str, known: Sequence[str], mark: str = "") -> str:
+    """What may have been meant, as a sentence; empty if nothing is near."""
+    near = get_close_matches(name, known, 1, cutoff=0.7)
+    return f" Did you mean {mark}{near[0]}?" if near else ""

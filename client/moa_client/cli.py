@@ -12,8 +12,10 @@ import click
 from moa_shared.config import load_settings
 from moa_shared.cores import parse_cores, pin_to_cores
 from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
+from moa_shared.output import close_output, output_errors, tolerate_encoding
 
 from moa_client.settings import SECTION, ClientSettings
+from moa_client.signals import exiting_on_signals
 from moa_client.start_line import StartLine
 
 MANY_CORES = 4  # of which a drafter may take two
@@ -28,18 +30,26 @@ def cli() -> None:
 @cli.command()
 @click.argument("prompt", required=False)
 @click.option("--server", metavar="HOST:PORT", help="Where moa-server listens.  [127.0.0.1:50051]")
-@click.option("--model", help="The server's model: 'default', hub id, folder or .gguf.  [what is needed is fetched]")
+@click.option(
+    "--model",
+    metavar="default|ID|PATH",
+    help="The server's model: 'default', hub id, folder or .gguf.  [what is needed is fetched]",
+)
 @click.option(
     "--drafter",
-    help="auto (the fastest here), default (the server's first), deep, PATH of a checkpoint, lookup, random or none."
-    "  [auto]",
+    metavar="auto|default|deep|lookup|random|none|PATH",
+    help="auto: the fastest here; default: the server's first; PATH: of a checkpoint.  [auto]",
 )
-@click.option("--drafting", help="streamed: without waiting; rounds: a draft after each verdict.  [streamed]")
-@click.option("--run-ahead", type=bool, help="on or off: the server goes on when no draft has come.  [on]")
-@click.option("--reconcile", help="verify or keep what was written without the server.  [verify]")
+@click.option(
+    "--drafting", metavar="streamed|rounds", help="Without waiting, or a draft after each verdict.  [streamed]"
+)
+@click.option("--run-ahead", metavar="on|off", type=bool, help="The server goes on when no draft has come.  [on]")
+@click.option(
+    "--reconcile", metavar="verify|keep", help="What becomes of what was written without the server.  [verify]"
+)
 @click.option("--offline", is_flag=True, default=None, help="Begin without the server; /online connects.")
 @click.option("--json", "json_events", is_flag=True, default=None, help="Events as lines of JSON (docs/client.md).")
-@click.option("--mode", help="Draft a chain or a tree.  [tree]")
+@click.option("--mode", metavar="chain|tree", help="What to draft.  [tree]")
 @click.option("--length", type=int, help="Tokens of a chain.  [5]")
 @click.option("--depth", type=int, help="Levels of a tree.  [4]")
 @click.option("--breadth", type=int, help="Candidates of a node, and nodes expanded a level.  [4]")
@@ -51,10 +61,10 @@ def cli() -> None:
 @click.option("--max-tokens", type=int, help="Of one answer; 0: as the context allows.  [512]")
 @click.option("--stop", multiple=True, help="A string that ends the answer (may be repeated).")
 @click.option("--system", help="System prompt.  [the model's own]")
-@click.option("--codec", help="Of the memory: bf16, int8 or int4.  [int4]")
-@click.option("--dtype", help="Of the drafter's weights: int8 or float32.  [int8]")
-@click.option("--copies", type=bool, help="on or off: merge what the conversation suggests into drafts.  [on]")
-@click.option("--parts", help="How to fetch parts of the target: packed or bf16.  [packed]")
+@click.option("--codec", metavar="bf16|int8|int4", help="Of the memory.  [int4]")
+@click.option("--dtype", metavar="int8|float32", help="Of the drafter's weights.  [int8]")
+@click.option("--copies", metavar="on|off", type=bool, help="Merge what the conversation suggests into drafts.  [on]")
+@click.option("--parts", metavar="packed|bf16", help="How to fetch parts of the target.  [packed]")
 @click.option("--threads", type=int, help="Of the drafter; 0: two of four cores or more, else one.  [0]")
 @click.option("--cores", metavar="LIST", help="That the program keeps to, such as 0,2-3.  [any]")
 @click.option("--connect-seconds", type=float, help="How long to wait for the server.  [5]")
@@ -81,13 +91,16 @@ def chat(prompt: str | None, config: Path | None, **flags: Any) -> None:
     try:
         asyncio.run(run(settings, prompt, line))
     except BrokenPipeError:  # who read the answer has enough; nothing may be written at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        close_output()
 
 
 def main() -> None:
     """Entry point: errors of the catalogue become one sentence and their exit code."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes raw lines of its own beside our sentences
+    tolerate_encoding()
     try:
-        cli(standalone_mode=False)
+        with exiting_on_signals(), output_errors():
+            cli(standalone_mode=False)
     except click.UsageError as error:
         error.show()
         sys.exit(ConfigError.exit_code)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from moa_shared.answer import Finish
+from moa_shared.errors import MoaError
 
 
 class LinkState(Enum):
@@ -89,4 +90,15 @@ class Settled:
     finish: Finish
 
 
-Event = Committed | Provisional | Corrected | LinkChanged | Ended | Settled
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An earlier answer, which had ended without the server, will not be verified: the server refuses it.
+
+    Args:
+        error: why; it is this answer's alone, and later ones have nothing to do with it.
+    """
+
+    error: MoaError
+
+
+Event = Committed | Provisional | Corrected | LinkChanged | Ended | Settled | Refused

@@ -1,35 +1,38 @@
 """Fetches from a server what drafting for its target needs, into the cache folder.
 
-State: a folder `fetched/<target>` of whole, checked files, and `.partial` files beside them, from which a broken
-download goes on. Invariant: a file has its final name only once its sha256 is what the manifest said. Nothing that is
-fetched is ever executed or unpickled.
+State: a folder `fetched/<sha256 of the manifest>` of whole, checked files, and `.partial` files beside them, from which
+a broken download goes on. The name is no claim of a server's: two servers share a folder only if every file in it, the
+chat template too, is the same. Invariant: a file has its final name only once its sha256 is what the manifest said.
+Nothing that is fetched is ever executed or unpickled.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from google.protobuf.message import DecodeError
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ChecksumError, MoaError, NotFoundError, OverloadedError, ProtocolError, UnavailableError
 from moa_shared.models import ModelFiles
-from moa_shared.models.cache import disk_full, is_disk_full, locked, require_space
-from moa_shared.models.digest import hash_file, remembered_hash
+from moa_shared.models.cache import locked_meanwhile, require_space, writing
+from moa_shared.models.digest import hash_file, remembered_hash, write_whole
 from moa_shared.models.family import check_family
 from moa_shared.models.files import read_config
 from moa_shared.models.parts import Precision
 from moa_shared.models.tokenizer_hash import hash_tokenizer
 from moa_shared.progress import Progress, Task
+from moa_shared.wire import clean_texts, manifest_sha256
 
 from moa_client.backoff import Backoff
 from moa_client.link import Link
 
-RECORD = "fetched.json"
+FETCHED = "fetched"
+RECORD = "manifest.pb"
+PURPOSE = "what is fetched from the server"
 MOST_FILES = 64  # a manifest names about fifteen
 FRUITLESS_ATTEMPTS = 6  # in a row, about ten seconds: then the user should hear of it
 WINDOW_BYTES = 4 << 20  # the 64 KiB of a conversation would bound a download at 600 ms to half of what TCP carries
@@ -69,28 +72,38 @@ class Fetched:
 
     files: ModelFiles
     drafters: dict[bytes, Path]
+    manifest_sha256: bytes
 
 
-def find_fetched(root: Path, identity: pb.Identity, wanted: Wanted) -> Fetched | None:
-    """What was fetched before, if it is all there."""
-    folder = _folder(root, identity)
+def find_fetched(root: Path, digest: bytes, wanted: Wanted) -> Fetched | None:
+    """What was fetched before, if it is all there.
+
+    Args:
+        digest: sha256 of the manifest, as the server describes it; empty: it is not known.
+    """
+    folder = _folder(root, digest)
     try:
-        record = json.loads((folder / RECORD).read_text("utf-8"))
-        entries = [_entry(name, value) for name, value in record["files"].items()]
-        manifest = pb.PartManifest(identity=identity, files=entries)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        manifest = pb.PartManifest.FromString((folder / RECORD).read_bytes())
+        _check_manifest(manifest)
+    except (OSError, DecodeError, ProtocolError):
         return None
+    if manifest_sha256(manifest) != digest:
+        return None
+    clean_texts(manifest)
     chosen = _choose(manifest, wanted)
     if _lacking(chosen, wanted) or any(not _is_whole(folder / entry.name, entry, root) for entry in chosen):
         return None
     try:
-        return _describe(folder, root, manifest, chosen)
+        return _describe(folder, root, manifest, chosen, digest)
     except MoaError:
         return None  # then it is fetched anew
 
 
-async def fetch(link: Link, root: Path, wanted: Wanted, progress: Progress) -> Fetched:
+async def fetch(link: Link, root: Path, wanted: Wanted, progress: Progress, described: bytes = b"") -> Fetched:
     """Fetches what is missing, over a connection of its own.
+
+    Args:
+        described: the manifest's sha256, if the server has said it.
 
     Raises:
         UnavailableError: the server does not answer any more; what has come is kept.
@@ -101,22 +114,34 @@ async def fetch(link: Link, root: Path, wanted: Wanted, progress: Progress) -> F
     """
     wide = link.widened(WINDOW_BYTES)
     try:
-        return await _fetch(wide, root, wanted, progress)
+        return await _fetch(wide, root, wanted, progress, described)
     finally:
         await wide.close()
 
 
-async def _fetch(link: Link, root: Path, wanted: Wanted, progress: Progress) -> Fetched:
+async def _fetch(link: Link, root: Path, wanted: Wanted, progress: Progress, described: bytes) -> Fetched:
     manifest = await _fetch_manifest(link)
+    digest, record = manifest_sha256(manifest), manifest.SerializeToString(deterministic=True)
+    if described and digest != described:
+        raise ChecksumError(
+            "The server's list of files is not the one that it has described.",
+            hint="Start again: the server may have been started with another model or drafter meanwhile.",
+        )
+    clean_texts(manifest)
     chosen = _choose(manifest, wanted)
     if lacking := _lacking(chosen, wanted):
         raise NotFoundError(
             f"The server has no {lacking} for clients.", hint="Give --model and --drafter, or --drafter lookup or none."
         )
-    folder = _folder(root, manifest.identity)
-    with locked(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        missing = [entry for entry in chosen if not _is_whole(folder / entry.name, entry, root)]
+    folder = _folder(root, digest)
+    async with locked_meanwhile(folder, progress):
+        with writing(folder, PURPOSE):
+            folder.mkdir(parents=True, exist_ok=True)
+        missing = [
+            entry
+            for entry in chosen
+            if not _is_whole(folder / entry.name, entry, root) and not _adopt(folder, entry, root)
+        ]
         sizes = {entry.name: _partial_size(folder, entry) for entry in missing}
         total, there = sum(entry.size for entry in missing), sum(sizes.values())
         if missing:
@@ -125,8 +150,9 @@ async def _fetch(link: Link, root: Path, wanted: Wanted, progress: Progress) -> 
                 task.reach(there)
                 for entry in missing:
                     await _fetch_file(link, folder, entry, task)
-        parts = _describe(folder, root, manifest, chosen)
-        _write_record(folder, manifest)
+        parts = _describe(folder, root, manifest, chosen, digest)
+        with writing(folder, PURPOSE):
+            write_whole(folder / RECORD, record)
     return parts
 
 
@@ -202,13 +228,8 @@ async def _fetch_file(link: Link, folder: Path, entry: pb.PartFile, task: Task) 
 
 
 def _append(partial: Path, offset: int, data: bytes) -> None:
-    try:
-        with partial.open("ab" if offset else "wb") as file:
-            file.write(data)
-    except OSError as error:
-        if is_disk_full(error):
-            raise disk_full(partial.parent, None, "what is fetched from the server") from None
-        raise
+    with writing(partial.parent, PURPOSE), partial.open("ab" if offset else "wb") as file:
+        file.write(data)
 
 
 def _accept(partial: Path, final: Path, entry: pb.PartFile) -> None:
@@ -222,11 +243,25 @@ def _accept(partial: Path, final: Path, entry: pb.PartFile) -> None:
             f"{entry.name} from the server has the sha256 {digest[:12]}, expected {entry.sha256.hex()[:12]}.",
             hint="It was thrown away: start again, or use another server.",
         )
-    partial.replace(final)
+    with writing(final.parent, PURPOSE):
+        partial.replace(final)
 
 
 def _is_whole(path: Path, entry: pb.PartFile, root: Path) -> bool:
     return path.is_file() and remembered_hash(path, root) == entry.sha256.hex()
+
+
+def _adopt(folder: Path, entry: pb.PartFile, root: Path) -> bool:
+    """Whether the very file had come from another server, or with an earlier list: then it is linked."""
+    for other in (root / FETCHED).glob(f"*/{entry.name}"):
+        if other.parent != folder and _is_whole(other, entry, root):
+            try:
+                (folder / entry.name).unlink(missing_ok=True)
+                (folder / entry.name).hardlink_to(other)
+            except OSError:
+                return False  # a disk without links: then it is fetched
+            return True
+    return False
 
 
 def _partial(folder: Path, entry: pb.PartFile) -> Path:
@@ -242,11 +277,13 @@ def _partial_size(folder: Path, entry: pb.PartFile) -> int:
     return size
 
 
-def _folder(root: Path, identity: pb.Identity) -> Path:
-    return root / "fetched" / identity.target_fingerprint.hex()[:32]
+def _folder(root: Path, digest: bytes) -> Path:
+    return root / FETCHED / digest.hex()
 
 
-def _describe(folder: Path, root: Path, manifest: pb.PartManifest, chosen: Sequence[pb.PartFile]) -> Fetched:
+def _describe(
+    folder: Path, root: Path, manifest: pb.PartManifest, chosen: Sequence[pb.PartFile], digest: bytes
+) -> Fetched:
     """The parts as the files of a model, of which only parts are asked.
 
     Raises:
@@ -266,17 +303,4 @@ def _describe(folder: Path, root: Path, manifest: pb.PartManifest, chosen: Seque
         hash_tokenizer(folder, root),
     )
     drafters = {entry.sha256: folder / entry.name for entry in chosen if entry.kind == pb.PART_DRAFTER}
-    return Fetched(files, drafters)
-
-
-def _write_record(folder: Path, manifest: pb.PartManifest) -> None:
-    """Notes what a later start finds without asking the server."""
-    files = {entry.name: [entry.kind, entry.size, entry.sha256.hex()] for entry in manifest.files}
-    beside = folder / f"{RECORD}.partial"
-    beside.write_text(json.dumps({"files": files}, indent=1) + "\n", "utf-8")
-    beside.replace(folder / RECORD)
-
-
-def _entry(name: str, value: Sequence[Any]) -> pb.PartFile:
-    kind, size, sha256 = value
-    return pb.PartFile(name=name, kind=kind, size=size, sha256=bytes.fromhex(sha256))
+    return Fetched(files, drafters, digest)

@@ -77,11 +77,16 @@ class Figures:
 
     def line(self) -> str:
         """All of it for a person."""
-        each = max(1, self.tokens)
-        return (
-            f"{self.tokens} tokens in {self.seconds:.2f} s, {self.tokens_per_second:.1f} tokens/s, "
-            f"first after {self.first_token_seconds * 1000:.0f} ms, "
-            f"{self.acceptance_length:.2f} tokens a verification ({self.verdicts} steps), "
-            f"{self.up_bytes / each:.0f} bytes up and {self.down_bytes / each:.0f} down a token"
-            + (f", {self.provisional} written without the server" if self.provisional else "")
-        )
+        parts = [
+            f"{self.tokens + self.undecided} tokens in {self.seconds:.2f} s",
+            f"{self.tokens_per_second:.1f} tokens/s",
+            f"first after {self.first_token_seconds * 1000:.0f} ms",
+        ]
+        if self.verdicts:
+            each = max(1, self.tokens)
+            parts.append(f"{self.acceptance_length:.2f} tokens a verification ({self.verdicts} steps)")
+            parts.append(f"{self.up_bytes / each:.0f} bytes up and {self.down_bytes / each:.0f} down a token")
+        if self.provisional:
+            alone = f"{self.provisional} written without the server"
+            parts.append(alone + (f", {self.undecided} of them unverified" if self.undecided else ""))
+        return ", ".join(parts)

@@ -9,7 +9,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError
 
 from moa_client.drafter_choice import Choice
-from moa_client.events import Committed, Corrected, Event, LinkChanged, Provisional, Settled
+from moa_client.events import Committed, Corrected, Event, LinkChanged, Provisional, Refused, Settled
 from moa_client.figures import Figures
 
 
@@ -32,6 +32,8 @@ def event_line(event: Event, piece: str, provisional: str, figures: Figures) -> 
     if isinstance(event, Settled):
         finish = event.finish.name.lower()
         return _line("settled", text=piece, tokens=event.tokens, changed=event.changed, finish=finish)
+    if isinstance(event, Refused):
+        return _line("refused", code=event.error.code, message=event.error.message, hint=event.error.hint)
     return _line(
         "ended",
         text=piece,
@@ -78,4 +80,4 @@ def _figures(figures: Figures) -> dict[str, Any]:
 
 
 def _line(event: str, **fields: Any) -> str:
-    return json.dumps({"event": event, **fields}, ensure_ascii=False)
+    return json.dumps({"event": event, **fields})  # in ASCII: any output holds it, and no terminal acts on it

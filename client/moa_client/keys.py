@@ -1,18 +1,20 @@
-"""What is typed while an answer is written: kept for the next question, and not echoed into the answer."""
+"""What is typed while an answer is written: kept for the next question, counted, and not echoed into the answer."""
 
 from __future__ import annotations
 
+import fcntl
+import struct
 import sys
 import termios
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 INPUT_FLAGS, LOCAL_FLAGS, CONTROL = 0, 3, 6  # where they are in termios' list
 
 
 @contextmanager
 def quiet_keys() -> Iterator[None]:
-    """Where standard input is a terminal: no echo, and keys arrive as they are typed. Ctrl-C works as before."""
+    """Where standard input is a terminal: no echo, and keys arrive as they are typed. Ctrl-C works, and drops none."""
     try:
         terminal = sys.stdin.fileno()
         before = termios.tcgetattr(terminal)
@@ -22,8 +24,21 @@ def quiet_keys() -> Iterator[None]:
     quiet = [*before[:CONTROL], list(before[CONTROL])]
     quiet[INPUT_FLAGS] &= ~termios.ICRNL  # else Return arrives as Enter does
     quiet[LOCAL_FLAGS] &= ~(termios.ECHO | termios.ICANON)
+    quiet[LOCAL_FLAGS] |= termios.NOFLSH
     termios.tcsetattr(terminal, termios.TCSANOW, quiet)
     try:
         yield
     finally:
-        termios.tcsetattr(terminal, termios.TCSANOW, before)
+        with suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(terminal, termios.TCSANOW, before)
+
+
+def typed_ahead() -> int:
+    """How many bytes were typed and not read yet; 0 where standard input is no terminal."""
+    try:
+        if not sys.stdin.isatty():
+            return 0
+        (count,) = struct.unpack("i", fcntl.ioctl(sys.stdin.fileno(), termios.FIONREAD, bytes(4)))
+        return int(count)
+    except (OSError, ValueError, AttributeError):
+        return 0

@@ -18,7 +18,7 @@ import grpc.aio
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_shared.errors import MoaError, ProtocolError, UnavailableError
-from moa_shared.wire import CODE_KEY, PROTOCOL_VERSION, check_protocol, error_from_rpc
+from moa_shared.wire import CODE_KEY, PROTOCOL_VERSION, check_protocol, clean_texts, error_from_rpc
 
 # Keepalive is the backstop for a dead peer; ping_timeout_ms is what bounds it (its own default is 60 s).
 CHANNEL_OPTIONS = [
@@ -83,6 +83,8 @@ class Stream:
         self._traffic.down_bytes += message.ByteSize() + FRAME_OVERHEAD_BYTES
         if not isinstance(message, pb.ServerFrame):
             raise ProtocolError("a frame", type(message).__name__)
+        if message.WhichOneof("frame") == "go_away":  # the only frame with text
+            clean_texts(message)
         return message
 
     async def say_goodbye(self) -> None:
@@ -163,6 +165,7 @@ class Link:
             )
         except grpc.RpcError as error:
             raise self._unreachable(error) from None
+        clean_texts(response)
         check_protocol(response.protocol_version, PROTOCOL_VERSION)
         return response
 

@@ -6,14 +6,13 @@ that no server has verified is an error, unless that was wished.
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 
 from moa_shared.codec import Codec
 from moa_shared.errors import CancelledAnswerError, ConfigError, DataError, MoaError, NotFoundError, UnavailableError
+from moa_shared.output import write_output
 from moa_shared.progress import make_progress
 
 from moa_client.chat import Chat
@@ -24,22 +23,21 @@ from moa_client.keys import quiet_keys
 from moa_client.link import Link, connect
 from moa_client.loading import load_device
 from moa_client.settings import ClientSettings
+from moa_client.signals import interruptible_work, leaving_on_signals
 from moa_client.sources import Sources, find_local_sources, find_sources, means_served
 from moa_client.start_line import StartLine
 from moa_client.talk import Talk
 from moa_client.talk_settings import TalkSettings
+from moa_client.views import terminal_size
+from moa_client.word_wrap import wrap_words
 
 DESCRIBE_ROUND_TRIPS = 2  # that the first call takes: one for the connection
 
 
-def write(text: str) -> None:
-    """Text to standard output, at once."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
 def remark(text: str) -> None:
-    """A line to standard error."""
+    """Lines to standard error; on a terminal no word is broken."""
+    if sys.stderr.isatty():
+        text = wrap_words(text, terminal_size(sys.stderr)[0])
     print(text, file=sys.stderr, flush=True)
 
 
@@ -57,7 +55,7 @@ async def run(settings: ClientSettings, prompt: str | None, line: StartLine) -> 
     except MoaError as error:
         line.clear()
         if settings.json_events:
-            write(error_line(error) + "\n")
+            write_output(error_line(error) + "\n")
         raise
 
 
@@ -68,6 +66,7 @@ async def _run(settings: ClientSettings, question: str | None, line: StartLine) 
         )
         chat = await _begin(settings, link, line, single=question is not None)
         stack.push_async_callback(chat.talk.close)
+        await stack.enter_async_context(leaving_on_signals(chat.talk.connection.leave))
         if settings.json_events:
             online = chat.talk.status.state is not LinkState.OFFLINE
             device = chat.device
@@ -78,7 +77,7 @@ async def _run(settings: ClientSettings, question: str | None, line: StartLine) 
                 execution=device.execution,
                 choice=device.choice,
             )
-            write(ready + "\n")
+            write_output(ready + "\n")
         if question is not None:
             chat.warn()
             with quiet_keys():
@@ -111,16 +110,6 @@ def _read_question(prompt: str | None) -> str | None:
     return question
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C ends the program at once: loading does not return to the event loop, which would see to it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, single: bool) -> Chat:
     """Describe, load and check."""
     progress = make_progress()
@@ -136,12 +125,12 @@ async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, singl
         except UnavailableError as error:
             absent = error
     line.clear()
-    if served is not None:
-        sources = await find_sources(settings, link, served, progress)
-    else:
-        sources = _find_alone(settings, absent)
-    line.show("Loading the drafter ...")
-    with _interruptible():
+    with interruptible_work():
+        if served is not None:
+            sources = await find_sources(settings, link, served, progress)
+        else:
+            sources = _find_alone(settings, absent)
+        line.show("Loading the drafter ...")
         device = load_device(settings, sources.served, progress, sources, rtt_ms)
     trim_heap()
     line.clear()
@@ -154,7 +143,16 @@ async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, singl
     if absent is not None:
         talk.go_online()
     settle_seconds = settings.settle_seconds if single and absent is None else 0.0
-    return Chat(settings, device, talk, write, remark, settle_seconds, sources.served.row_ms)
+    return Chat(
+        settings,
+        device,
+        talk,
+        write_output,
+        remark,
+        unverified=settings.offline or not single,
+        settle_seconds=settle_seconds,
+        row_ms=sources.served.row_ms,
+    )
 
 
 def _find_alone(settings: ClientSettings, absent: UnavailableError | None) -> Sources:

@@ -1,15 +1,17 @@
 """The end of an answer on a terminal: committed text, then what may yet be taken back, then the status line. Pure.
 
-State: in which column the committed text ends, and what stands behind it. Every method gives the characters to write
-(text and cursor movements). Invariant: as long as what stands behind the committed text is on the screen, it is
-redrawn in place; once it has scrolled out, it stays and a marked line says so.
+State: where the settled text ends, and what stands after it. Settled is the committed text up to its last word, which
+may still grow and go to the next line. Every method gives the characters to write (text and cursor movements).
+Invariant: as long as what stands after the settled text is on the screen, it is redrawn in place; once it has scrolled
+out, it stays and a marked line says so.
 """
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
+from moa_shared.plain_text import without_controls
 from prompt_toolkit.utils import get_cwidth
 
 CSI = "\x1b["
@@ -17,7 +19,28 @@ DIM, NORMAL = f"{CSI}2m", f"{CSI}0m"
 ERASE_BELOW = f"{CSI}J"
 PLAIN_MARK = "[unverified:] "  # before provisional text where there are no styles
 WITHDRAWN = "[the unverified text above is withdrawn; the answer goes on:]"
-TAB = "    "
+PART = " | "  # between the parts of a status line
+CUT = "…"
+
+
+@dataclass(slots=True)
+class Flow:
+    """Text laid out in lines of words.
+
+    Args:
+        widths: of the lines that end with a line break of ours, and of the last one; a word that is longer than the
+            terminal is wide goes over several rows of one such line.
+        last: the cell at the end, if one stands in the last line.
+        drawn: what to write for each cell.
+    """
+
+    widths: list[int]
+    last: str = ""
+    drawn: list[str] = field(default_factory=list)
+
+    def rows(self, columns: int) -> int:
+        """How far down the end is from the beginning of the first line."""
+        return len(self.widths) - 1 + sum(_rows(width, columns) for width in self.widths)
 
 
 class Screen:
@@ -26,140 +49,207 @@ class Screen:
     Args:
         columns, rows: of the terminal, at least 1.
         styled: provisional text is dim; without styles a mark stands before it.
+        reflows: the terminal lays its lines out again when its width changes, as nearly all do.
     """
 
-    def __init__(self, columns: int, rows: int, *, styled: bool) -> None:
+    def __init__(self, columns: int, rows: int, *, styled: bool, reflows: bool = True) -> None:
         self._columns, self._rows = columns, rows
-        self._styled = styled
-        self._column = 0  # where the committed text ends; `columns`: at the end of a full line, not yet in the next one
-        self._last_cell = ""  # of the committed text
-        self._loose = ""  # provisional text on the screen
+        self._styled, self._reflows = styled, reflows
+        self._settled = Flow([0])  # its last line
+        self._joined = False  # it ends within a word that is longer than a line
+        self._word = ""  # committed text after it, without a place to break
+        self._loose = ""  # provisional text
         self._status = ""
-        self._down = 0  # rows from the end of the committed text to the cursor
+        self._below = self._settled  # with what stands after it
+        self._out_of_reach = False
+        self._stale = False
 
     def resize(self, columns: int, rows: int) -> str:
-        """The terminal has another size: nothing is known of where things are, so that a new line begins."""
+        """The terminal has another size; the next update draws what may be taken back anew."""
         if (columns, rows) == (self._columns, self._rows):
             return ""
         self._columns, self._rows = columns, rows
-        drawn = f"\r{CSI}K" if self._status else "\r\n" if self._column or self._loose else ""
-        self._status, self._column, self._last_cell = "", 0, ""
-        self._down = self._rows if self._loose else 0  # out of reach
+        if self._reflows:
+            self._out_of_reach = self._out_of_reach or self._down >= rows
+            self._stale = bool(self._status)
+            return ""
+        drawn = f"\r{CSI}K" if self._status else "\r\n" if self._end else ""
+        self._status, self._word = "", ""
+        self._settle(Flow([0]))
+        self._out_of_reach = bool(self._loose)
         return drawn
 
     def update(self, piece: str, provisional: str, status: str) -> str:
-        """Shows `piece` behind the committed text, all of `provisional` behind it, and the status line.
+        """Shows `piece` after the committed text, all of `provisional` after it, and the status line.
 
         Args:
             piece: new committed text.
             provisional: in place of what was provisional before.
             status: one line; empty: none.
         """
-        piece, loose = clean(piece), clean(provisional)
+        piece, loose = without_controls(piece), without_controls(provisional)
         if loose and not self._styled:
             loose = PLAIN_MARK + loose
-        if not piece and loose == self._loose and status == self._status:
+        if not piece and not self._stale and loose == self._loose and status == self._status:
             return ""
-        if self._down >= self._rows:
+        if self._out_of_reach:
             return self._append(piece, loose, status)
-        drawn = self._go_back() if self._loose or self._status else ""
+        drawn = self._go_back()
         return drawn + self._write(piece) + self._draw(loose, status)
 
     def interject(self, text: str) -> str:
-        """Lines of their own behind the committed text; the next update draws what is provisional below them."""
-        drawn = self.update("", "", "") + ("\r\n" if self._column else "")
-        self._column, self._last_cell = 0, ""
-        return drawn + clean(text).replace("\n", "\r\n") + "\r\n"
+        """Lines of their own after the committed text; the next update draws what is provisional below them."""
+        drawn = self.update("", "", "") + ("\r\n" if self._end else "")
+        self._word = ""
+        self._settle(Flow([0]))
+        flow = self._flow(self._settled, without_controls(text))
+        return drawn + "".join(flow.drawn) + "\r\n"
 
     def finish(self) -> str:
         """The answer is over: the status line goes, and the cursor to a line of its own."""
         drawn = self.update("", self._loose if self._styled else self._loose.removeprefix(PLAIN_MARK), "")
-        _, column, _ = self._flow(self._column, self._loose)
-        self._column, self._loose, self._last_cell, self._down = 0, "", "", 0
-        return drawn + ("\r\n" if column else "")
+        drawn += "\r\n" if self._end else ""
+        self._word = self._loose = ""
+        self._settle(Flow([0]))
+        return drawn
 
     # ------------------------------------------------------------ inside
 
+    @property
+    def _end(self) -> int:
+        """Width of the line in which everything that is shown ends."""
+        return self._below.widths[-1]
+
+    @property
+    def _down(self) -> int:
+        """Rows from the end of the settled text to the cursor."""
+        return self._below.rows(self._columns) - self._settled.rows(self._columns)
+
+    def _settle(self, flow: Flow, *, joined: bool = False) -> None:
+        """The settled text ends where this one does, with nothing after it."""
+        self._settled = self._below = Flow(flow.widths[-1:], flow.last)
+        self._joined, self._out_of_reach = joined, False
+
     def _draw(self, loose: str, status: str) -> str:
-        """What stands behind the committed text, from its end on."""
-        self._loose = loose
-        self._down, _, flowed = self._flow(self._column, loose)
+        """What stands after the settled text, from its end on."""
+        self._loose, self._stale = loose, False
+        flow = self._below = self._flow(self._settled, self._word + loose, joined=self._joined)
+        firm = len(list(cells(self._word)))
+        drawn = "".join(flow.drawn[:firm]) + self._dim("".join(flow.drawn[firm:]))
         self._status = status if self._down + 1 < self._rows else ""  # else there is no room to come back from
-        drawn = self._dim(flowed)
         if self._status:
-            drawn += "\r\n" + self._dim(_fit(self._status, self._columns - 1))
-            self._down += 1
+            line = _fit(self._status, self._columns - 1)
+            drawn += "\r\n" + self._dim(line)
+            self._below = Flow([*flow.widths, get_cwidth(line)], line[-1:])
+        self._out_of_reach = self._down >= self._rows
         return drawn
 
     def _append(self, piece: str, loose: str, status: str) -> str:
-        """What stood there has scrolled out: goes on behind it if it was right, else begins anew."""
-        whole = piece + loose
-        if whole.startswith(self._loose):
-            _, column, _ = self._flow(self._column, self._loose)
-            settled = piece[len(self._loose) :]
-            _, column, drawn = self._flow(column, settled)
-            _, _, rest = self._flow(column, whole[len(self._loose) + len(settled) :])
-            self._write(piece)
-            self._loose, self._status = loose, ""
-            self._down, _, _ = self._flow(self._column, loose)
-            return drawn + self._dim(rest)
-        self._column, self._last_cell = 0, ""
-        return f"\r\n{WITHDRAWN}\r\n" + self._write(piece) + self._draw(loose, status)
+        """What stood there has scrolled out: goes on after it if it was right, else begins anew."""
+        shown, whole = self._word + self._loose, self._word + piece + loose
+        self._stale = False
+        if not whole.startswith(shown):
+            self._word = ""
+            self._settle(Flow([0]))
+            return f"\r\n{WITHDRAWN}\r\n" + self._write(piece) + self._draw(loose, status)
+        committed = self._word + piece
+        firm = self._flow(self._below, committed[len(shown) :])
+        rest = self._flow(firm, whole[max(len(shown), len(committed)) :])
+        self._below = Flow([*self._below.widths[:-1], *firm.widths[:-1], *rest.widths], rest.last)
+        self._word, self._loose, self._status = committed, loose, ""
+        if not loose:
+            self._word = ""
+            self._settle(rest, joined=_last_break(committed) < len(committed))
+        return "".join(firm.drawn) + self._dim("".join(rest.drawn))
 
     def _go_back(self) -> str:
-        """To the end of the committed text, with nothing behind it.
+        """To the end of the settled text, with nothing after it.
 
         Its last character is written again: a line that it fills is then full and no more, as before, and a mark of no
         width that had come to stand on it is gone.
         """
-        column = self._column - get_cwidth(self._last_cell) if self._column else 0
-        moves = (f"{CSI}{self._down}A" if self._down else "") + "\r" + (f"{CSI}{column}C" if column else "")
-        return moves + ERASE_BELOW + (self._last_cell if self._column else "")
+        if not self._word and not self._loose and not self._status:
+            return ""
+        width, last = self._settled.widths[-1], self._settled.last
+        column = _column(width, self._columns) - get_cwidth(last)
+        moves = (f"{CSI}{self._down}A" if self._down else "") + "\r" + (f"{CSI}{column}C" if column > 0 else "")
+        return moves + ERASE_BELOW + last
 
     def _write(self, piece: str) -> str:
-        """Committed text, from the end of what there is."""
-        before = self._last_cell if self._column else ""
-        _, self._column, flowed = self._flow(self._column, piece)
-        for cell in cells(before + piece[-64:]):
-            self._last_cell = cell
-        return flowed
+        """Committed text up to its last word, from the end of what is settled."""
+        text = self._word + piece
+        cut = _last_break(text)
+        is_long = get_cwidth(text[cut:]) >= self._columns
+        if is_long:
+            cut = len(text)
+        flow = self._flow(self._settled, text[:cut], joined=self._joined)
+        self._word = text[cut:]
+        self._settle(flow, joined=is_long or (self._joined and not cut))
+        return "".join(flow.drawn)
 
-    def _flow(self, column: int, text: str) -> tuple[int, int, str]:
-        """How far down and in which column `text` ends that begins in `column`, and what to write for it.
+    def _flow(self, before: Flow, text: str, *, joined: bool = False) -> Flow:
+        """Lays out text that begins where another one ends.
 
-        A wide character that does not fit into a line's last column is preceded by a space: terminals differ there.
+        A word that does not fit goes to the next line, the space before it stays; a word that is longer than a line is
+        broken by the terminal.
+
+        Args:
+            joined: the text goes on with a word that has its place already.
         """
-        rows = 0
-        flowed = []
-        for cell in cells(text):
-            if cell == "\n":
-                rows, column = rows + 1, 0
-                flowed.append("\r\n")
-                continue
-            width = get_cwidth(cell)
-            if column + width > self._columns:
-                if column < self._columns:
-                    flowed.append(" ")
-                rows, column = rows + 1, 0
-            column += width
-            flowed.append(cell)
-        return rows, column, "".join(flowed)
+        flow = Flow([before.widths[-1]], before.last)
+        for word in _words(text):
+            column = _column(flow.widths[-1], self._columns)
+            if word[0] == "\n":
+                flow.widths.append(0)
+                flow.drawn.append("\r\n")
+                flow.last = ""
+            elif word[0] == " " and column == self._columns:
+                flow.drawn.append("")
+            else:
+                breaks = not joined and column and column + sum(map(get_cwidth, word)) > self._columns
+                if breaks:
+                    flow.widths.append(0)
+                flow.widths[-1] += sum(map(get_cwidth, word))
+                flow.drawn += ["\r\n" + word[0] if breaks else word[0], *word[1:]]
+                flow.last = word[-1] if get_cwidth(word[-1]) else flow.last + word[-1]
+            joined = False
+        return flow
 
     def _dim(self, text: str) -> str:
         return f"{DIM}{text}{NORMAL}" if self._styled and text else text
 
 
-def clean(text: str) -> str:
-    """Text that moves no cursor and sets no colours, whatever a model writes."""
-    return text if text.isprintable() else "".join(map(_harmless, text))
+def _rows(width: int, columns: int) -> int:
+    """How many times a line of that width goes over the edge."""
+    return max(0, width - 1) // columns
 
 
-def _harmless(character: str) -> str:
-    if character == "\t":
-        return TAB
-    if character == "\r":
-        return ""
-    return "\N{REPLACEMENT CHARACTER}" if unicodedata.category(character) == "Cc" and character != "\n" else character
+def _column(width: int, columns: int) -> int:
+    """Where a line of that width ends; `columns`: at the end of a full row, not yet in the next one."""
+    return width - _rows(width, columns) * columns
+
+
+def _words(text: str) -> Iterator[list[str]]:
+    """Cells that belong on one line; line breaks, spaces and wide characters by themselves."""
+    word: list[str] = []
+    for cell in cells(text):
+        if cell in ("\n", " ") or get_cwidth(cell) > 1:
+            if word:
+                yield word
+            word = []
+            yield [cell]
+        else:
+            word.append(cell)
+    if word:
+        yield word
+
+
+def _last_break(text: str) -> int:
+    """Where the last word of a text begins; its end if it ends with a place to break."""
+    at = len(text)
+    while at and text[at - 1] not in " \n" and get_cwidth(text[at - 1]) <= 1:
+        at -= 1
+    return at
 
 
 def cells(text: str) -> Iterator[str]:
@@ -182,7 +272,13 @@ def cells(text: str) -> Iterator[str]:
 
 
 def _fit(line: str, columns: int) -> str:
-    """As much of a line as fits."""
-    while get_cwidth(line) > columns:
-        line = line[:-1]
-    return line
+    """As many parts of a status line as fit; of the first one as many words."""
+    parts = line.split(PART)
+    while len(parts) > 1 and get_cwidth(PART.join(parts)) > columns:
+        parts.pop()
+    if get_cwidth(shown := PART.join(parts)) <= columns:
+        return shown
+    words = shown.split(" ")
+    while words and get_cwidth(" ".join(words) + CUT) > columns:
+        words.pop()
+    return " ".join(words) + CUT if words else ""

@@ -84,7 +84,11 @@ async def find_sources(
     drafters = _shipped(settings, served)
     wanted = _wanted(settings, served, have_files=files is not None, have=drafters)
     if files is None or wanted.drafters:
-        parts = find_fetched(root, identity, wanted) or await fetch(link, root, wanted, progress)
+        digest = served.manifest_sha256
+        parts = find_fetched(root, digest, wanted) or await fetch(link, root, wanted, progress, digest)
+        if parts.manifest_sha256 != digest:  # the server had not said it yet
+            served.manifest_sha256 = parts.manifest_sha256
+            _remember(root, settings.server, served)
         files = files or parts.files
         drafters |= parts.drafters
     return Sources(served, files, drafters)
@@ -109,7 +113,7 @@ def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources 
     drafters = _shipped(settings, served)
     wanted = _wanted(settings, served, have_files=files is not None, have=drafters)
     if files is None or wanted.drafters:
-        parts = find_fetched(root, identity, wanted)
+        parts = find_fetched(root, served.manifest_sha256, wanted)
         if parts is None:
             return None
         files = files or parts.files

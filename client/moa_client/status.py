@@ -29,12 +29,13 @@ def drafter_words(choice: Choice | None) -> str:
     return f"drafter {choice.name}: {choice.reason}" if choice is not None else "no drafter that reads memory"
 
 
-def status_line(status: LinkStatus, unsettled: int = 0, reason: str = "") -> str:
+def status_line(status: LinkStatus, unsettled: int = 0, reason: str = "", typed_ahead: int = 0) -> str:
     """One line, without line breaks.
 
     Args:
         unsettled: answers that have ended without the server; it verifies them as soon as it is there.
         reason: why the link is as it is.
+        typed_ahead: characters that wait for the next prompt.
     """
     parts = [f"link {MARKS[status.state]}" + (f" ({reason})" if reason else "")]
     if status.rtt_ms is not None:
@@ -46,4 +47,6 @@ def status_line(status: LinkStatus, unsettled: int = 0, reason: str = "") -> str
         parts.append(f"{format_bytes(status.up_bytes)} up, {format_bytes(status.down_bytes)} down")
     if unsettled:
         parts.append(f"{unsettled} unverified" if status.state is LinkState.OFFLINE else f"verifying {unsettled}")
+    if typed_ahead:
+        parts.append(f"{typed_ahead} typed ahead")
     return " | ".join(parts)

@@ -131,7 +131,7 @@ class Talk:
         up, down = traffic.up_bytes, traffic.down_bytes
         began = time.monotonic()
         figures = self.figures = Figures()
-        self._stopping, self._failure, self._cannot_write = False, None, False
+        self._stopping, self._failure, self._last_error, self._cannot_write = False, None, None, False
         self._serial += 1
         if self._renewed:
             await self.connection.leave()
@@ -361,7 +361,11 @@ class Talk:
             self._lost_since = now
         seconds = self.connection.link.silence_seconds
         stuck = self.connection.is_up and self.monitor.is_stuck(now)
-        if self._forced_offline or stuck or now >= self._lost_since + 1e3 * seconds:
+        if self._forced_offline:
+            self._failure = self._last_error or UnavailableError(
+                "Without a server this device cannot answer.", hint="/online connects again."
+            )
+        elif stuck or now >= self._lost_since + 1e3 * seconds:
             self._failure = self._last_error or UnavailableError(
                 f"The server has sent nothing for {seconds:g} s.", hint="Ask again, or try another server."
             )
@@ -457,12 +461,26 @@ class Talk:
         self._last_error = down.error
         if isinstance(down.error, ProtocolError):
             self._distrust(down.error)
-        elif not down.retrying and self.answers.current is not None:
-            self._failure = down.error  # a refusal: the user must change something
+        elif not down.retrying and self.answers.front is not None:
+            self._on_refused(down.error)
         elif self.answers.front is None:
             self._change(LinkState.OFFLINE, down.error.message)  # the next question tries before it goes alone
         elif not down.broke:  # a stream that broke is opened again at once; the timer runs meanwhile
             self._go_alone(down.error.message)
+
+    def _on_refused(self, error: MoaError) -> None:
+        """A refusal is about the front answer: the user's, who must change something, or one that had ended alone."""
+        if self.answers.current_is_front:
+            self._failure = error
+            return
+        self._last_error = None
+        self._drafting.restart()
+        self._serial += 1
+        self._ask(self.answers.on_refused(error))
+        if self.answers.front is not None:
+            self.connection.start()
+        else:
+            self._change(LinkState.OFFLINE, error.message)
 
     def _distrust(self, error: ProtocolError) -> None:
         """The server says what it must not: goes on without it, or ends the answer where that cannot be."""

@@ -10,10 +10,13 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TextIO
 
-from moa_client.events import Event, LinkChanged, LinkState, Settled
+from moa_shared.plain_text import plain_line, without_controls
+
+from moa_client.events import Event, LinkChanged, LinkState, Refused, Settled
 from moa_client.json_events import event_line
+from moa_client.keys import typed_ahead
 from moa_client.status import status_line
 from moa_client.transcript import Transcript
 
@@ -35,8 +38,8 @@ class View(Protocol):
     def show(self, event: Event, piece: str, transcript: Transcript) -> None:
         """Something has happened; `piece` is what it adds to the committed text."""
 
-    def show_settled(self, event: Settled, earlier: Transcript) -> None:
-        """An earlier answer has been decided while this one is still to be."""
+    def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
+        """An earlier answer has been decided, or refused, while this one is still to be."""
 
     def end(self, piece: str, transcript: Transcript) -> None:
         """Nothing more comes; `piece` is what of a broken answer's committed text was not shown yet."""
@@ -71,7 +74,7 @@ class TerminalView:
         if drawn:
             self._write(drawn)
 
-    def show_settled(self, event: Settled, earlier: Transcript) -> None:
+    def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
         """Above this answer, of which nothing can be committed before; what is provisional is drawn again below."""
         drawn = self._screen.resize(*self._size())
         self._write(drawn + self._screen.interject(settled_words(event, earlier)))
@@ -81,15 +84,17 @@ class TerminalView:
 
 
 class PipeView:
-    """Committed text alone; what is unverified when nothing more comes is written last.
+    """Committed text alone; what is unverified when nothing more comes is written last, where that is wished.
 
     Args:
         remark: takes what is no part of the answer.
+        unverified: write what no server has verified.
     """
 
-    def __init__(self, write: Write, remark: Write) -> None:
+    def __init__(self, write: Write, remark: Write, *, unverified: bool) -> None:
         self._write = write
         self._remark = remark
+        self._unverified = unverified
 
     def begin(self) -> None:
         """Nothing to show yet."""
@@ -100,15 +105,24 @@ class PipeView:
         if isinstance(event, LinkChanged) and (words := link_words(event)):
             self._remark(words)
 
-    def show_settled(self, event: Settled, earlier: Transcript) -> None:
+    def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
         self._remark(settled_words(event, earlier))
 
     def end(self, piece: str, transcript: Transcript) -> None:
-        self._write(piece + transcript.provisional + "\n")
-        if transcript.waiting:
+        shown = transcript.committed + (transcript.provisional if self._unverified else "")
+        self._write((piece + transcript.provisional if self._unverified else piece) + ("\n" if shown else ""))
+        if not transcript.waiting:
+            return
+        count = len(transcript.waiting)
+        if self._unverified:
             self._remark(
-                f"(The last {len(transcript.waiting)} tokens were written by the drafter on this device alone; "
+                f"(The last {count} tokens were written by the drafter on this device alone; "
                 "no server has verified them.)"
+            )
+        else:
+            self._remark(
+                f"(The drafter on this device has written {count} more tokens, which no server has verified: they are "
+                "not given out. --offline gives out such text.)"
             )
 
 
@@ -126,7 +140,7 @@ class JsonView:
         text = transcript.committed if isinstance(event, Settled) else piece
         self._write(event_line(event, text, transcript.provisional, self._talk.figures) + "\n")
 
-    def show_settled(self, event: Settled, earlier: Transcript) -> None:
+    def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
         self._write(event_line(event, earlier.committed, "", self._talk.figures) + "\n")
 
     def end(self, piece: str, transcript: Transcript) -> None:
@@ -142,34 +156,47 @@ def link_words(event: LinkChanged) -> str:
     return ""
 
 
-def settled_words(event: Settled, earlier: Transcript) -> str:
-    """An answer that had ended without the server has been decided, in words."""
-    question = " ".join(earlier.question.split())
+def settled_words(event: Settled | Refused, earlier: Transcript) -> str:
+    """What has become of an answer that had ended without the server, in words."""
+    question = " ".join(plain_line(earlier.question).split())
     about = f'"{question}"' if len(question) <= SHOWN_CHARACTERS else f'"{question[: SHOWN_CHARACTERS - 3]}..."'
+    if isinstance(event, Refused):
+        return f"(The server does not verify the answer to {about}: {event.error} The conversation goes on without it.)"
     if not event.changed:
         return f"(The answer to {about} stands.)"
-    return f"(The server has corrected the answer to {about}. It reads:)\n{earlier.committed.strip()}"
+    return f"(The server has corrected the answer to {about}. It reads:)\n{without_controls(earlier.committed.strip())}"
 
 
-def make_view(talk: Talk, write: Write, remark: Write, *, json_events: bool) -> View:
-    """For standard output as it is: a terminal that can move its cursor, or anything else."""
+def make_view(talk: Talk, write: Write, remark: Write, *, json_events: bool, unverified: bool) -> View:
+    """For standard output as it is: a terminal that can move its cursor, or anything else.
+
+    Args:
+        unverified: where nothing can be taken back, write what no server has verified, when nothing more comes.
+    """
     if json_events:
         return JsonView(write, talk)
-    if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
-        return PipeView(write, remark)
+    if not sys.stdout.isatty():
+        return PipeView(write, remark, unverified=unverified)
+    if os.environ.get("TERM", "dumb") == "dumb":  # says what it is not; it may act on escape sequences all the same
+        return PipeView(lambda text: write(without_controls(text)), remark, unverified=unverified)
     from moa_client.screen import Screen
 
     def status(reason: str) -> str:
-        return status_line(talk.status, talk.unsettled, reason)
+        return status_line(talk.status, talk.unsettled, reason, typed_ahead())
 
     styled = not os.environ.get("NO_COLOR")
-    return TerminalView(Screen(*_size(), styled=styled), status, _size, write)
+
+    def size() -> tuple[int, int]:
+        return terminal_size(sys.stdout)
+
+    reflows = "XTERM_VERSION" not in os.environ  # xterm cuts lines off where others lay them out again
+    return TerminalView(Screen(*size(), styled=styled, reflows=reflows), status, size, write)
 
 
-def _size() -> tuple[int, int]:
+def terminal_size(stream: TextIO) -> tuple[int, int]:
     """Columns and rows: the terminal's own, not COLUMNS and LINES, which are often those of another one."""
     try:
-        size = os.get_terminal_size(sys.stdout.fileno())
+        size = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
         size = os.terminal_size((0, 0))
     if not size.columns or not size.lines:  # a terminal that does not know

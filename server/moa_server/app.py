@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -101,20 +102,47 @@ async def start(host: Host) -> RunningServer:
     server.add_generic_rpc_handlers((MoaService(host).handler(),))
     status = aio_health.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
-    address = host_port(settings.host, settings.port)
     try:
-        port = server.add_insecure_port(address)
+        port = server.add_insecure_port(host_port(settings.host, settings.port))
     except RuntimeError:
-        raise ConfigError(
-            f"Cannot listen on {address}: it is in use, or no address of this machine.",
-            hint="Choose another --host or --port (0: any free port).",
-        ) from None
+        raise cannot_listen(settings.host, settings.port) from None
     host.engine.start()
     await server.start()
     if host.drafter_files is not None:
         host.drafter_files.begin()
     await _tell_health(status, healthy=True)
     return RunningServer(host, server, status, port)
+
+
+def check_address(host: str, port: int) -> None:
+    """Whether the address can be listened on, seen before anything is loaded.
+
+    Raises:
+        ConfigError: it is in use, or none of this machine.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        raise cannot_listen(host, port) from None
+    for family, kind, protocol, _, where in found:
+        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(where)
+            return
+    raise cannot_listen(host, port)
+
+
+def cannot_listen(host: str, port: int) -> ConfigError:
+    return ConfigError(
+        f"Cannot listen on {host_port(host, port)}: it is in use, or no address of this machine.",
+        hint="Choose another --host or --port (0: any free port).",
+    )
+
+
+def connect_command(host: str, port: int) -> str:
+    """What a user types to talk to this server."""
+    any_address = host in ("0.0.0.0", "::", "")
+    return f"moa-client chat --server {host_port(socket.gethostname() if any_address else host, port)}"
 
 
 def host_port(host: str, port: int) -> str:
@@ -131,16 +159,24 @@ async def _tell_health(status: aio_health.HealthServicer, *, healthy: bool) -> N
 async def _sweep(host: Host, status: aio_health.HealthServicer) -> None:
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
-        if host.watch():
-            log.error("inference hangs") if host.hangs else log.warning("inference goes on")
-            await _tell_health(status, healthy=not host.hangs)
-        dropped = host.registry.expire()
+        try:
+            if host.watch():
+                log.error("inference hangs") if host.hangs else log.warning("inference goes on")
+                await _tell_health(status, healthy=not host.hangs)
+            dropped = host.registry.expire()
+        except Exception:
+            log.exception("sweeping failed; the next round tries again")
+            continue
         if dropped:
             log.info("detached sessions dropped", count=dropped)
 
 
-async def serve(host: Host, announce: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT; a second signal ends the grace, a third waits for nothing."""
+async def serve(host: Host, announce: Callable[[str, str], None]) -> None:
+    """Serves until SIGTERM or SIGINT; a second signal ends the grace, a third waits for nothing.
+
+    Args:
+        announce: told the address, and how to connect to it.
+    """
     sys.setswitchinterval(SWITCH_SECONDS)
     loop = asyncio.get_running_loop()
     signals: asyncio.Queue[str] = asyncio.Queue(maxsize=8)
@@ -148,8 +184,10 @@ async def serve(host: Host, announce: Callable[[str], None]) -> None:
         loop.add_signal_handler(number, _offer, signals, signal.Signals(number).name)
     running = await start(host)
     where = host_port(host.settings.host, running.port)
-    log.info("serving", target=host.served.identity.target_id, address=where, kv_bytes=host.pool.budget)
-    announce(where)
+    connect = connect_command(host.settings.host, running.port)
+    target = host.served.identity.target_id
+    log.info("serving", target=target, address=where, connect=connect, kv_bytes=host.pool.budget)
+    announce(where, connect)
     if host.settings.ready_file is not None:
         _write_ready(host.settings.ready_file, where)
     name = await signals.get()

@@ -5,6 +5,7 @@ Its options are the fields of `ServerSettings`, one each; the settings check the
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from moa_shared.config import load_settings
 from moa_shared.errors import MoaError
+from moa_shared.output import output_errors, tolerate_encoding, write_output
 
 from moa_server.settings import SECTION, ServerSettings
 
@@ -106,22 +108,39 @@ def run(settings: ServerSettings, load: LoadExecution | None = None) -> None:
     from moa_shared.cores import parse_cores, pin_to_cores
     from moa_shared.progress import make_progress
 
-    from moa_server.logs import configure_logs
+    from moa_server.logs import LogProgress, configure_logs, log_refusal
 
-    configure_logs(settings.log_format, settings.log_level)
+    is_json = configure_logs(settings.log_format, settings.log_level)
     pin_to_cores(parse_cores(settings.cores))
+    from moa_server.app import check_address
     from moa_server.app import serve as serve_host
     from moa_server.loading import load_host
 
-    host = load_host(settings, make_progress(), load)
-    target = host.served.identity.target_id
-    asyncio.run(serve_host(host, lambda where: print(f"serving {target} on {where}", flush=True)))
+    try:
+        check_address(settings.host, settings.port)
+        host = load_host(settings, LogProgress() if is_json else make_progress(), load)
+        target = host.served.identity.target_id
+
+        def announce(where: str, connect: str) -> None:
+            write_output(f"serving {target} on {where}\n")
+            if sys.stdout.isatty():
+                write_output(f"To talk to it: {connect}\n")
+
+        asyncio.run(serve_host(host, announce))
+    except MoaError as error:
+        if not is_json:
+            raise
+        log_refusal(error)
+        sys.exit(error.exit_code)
 
 
 def main() -> None:
     """Entry point: an error of the catalogue becomes one line on standard error and its exit code."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes raw lines of its own beside our sentences
+    tolerate_encoding()
     try:
-        cli()
+        with output_errors():
+            cli()
     except MoaError as error:
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -21,6 +21,7 @@ from moa_shared.models.digest import remembered_hash
 from moa_shared.models.manifest import FORMAT, MANIFEST, check_manifest, write_manifest
 from moa_shared.models.parts import TEXT_FILES, Precision, layer_names, write_part
 from moa_shared.models.weights import EMBEDDINGS, HEAD, WeightReader
+from moa_shared.wire import manifest_sha256
 
 log = structlog.get_logger()
 
@@ -74,6 +75,7 @@ class DrafterFiles:
         self._cache_dir = cache_dir
         self._chunk_bytes = min(chunk_bytes, CHUNK_BYTES)
         self._parts: dict[str, _Part] = {}
+        self._manifest = pb.PartManifest()
         self._lock = asyncio.Lock()
         self._calls = 0
         self._preparation: asyncio.Task[None] | None = None
@@ -94,6 +96,18 @@ class DrafterFiles:
         except MoaError as error:
             log.warning("parts for clients cannot be made yet", reason=error.message)
 
+    @property
+    def manifest_sha256(self) -> bytes:
+        """Of the manifest; empty as long as it is not made."""
+        return manifest_sha256(self._manifest) if self._parts else b""
+
+    def prepare(self) -> None:
+        """Makes and hashes the files now; where that fails it is tried again, and told, at the first request."""
+        try:
+            self._make_ready()
+        except MoaError as error:
+            log.warning("parts for clients are not ready", reason=error.message)
+
     async def answer(self, request: pb.FetchDrafterRequest, send: Send) -> None:
         """One call.
 
@@ -111,8 +125,7 @@ class DrafterFiles:
             if request.name:
                 await self._send_range(_find(parts, request), request.offset, send)
             else:
-                manifest = pb.PartManifest(identity=self._identity, files=[part.entry for part in parts.values()])
-                await send(pb.FetchDrafterResponse(manifest=manifest))
+                await send(pb.FetchDrafterResponse(manifest=self._manifest))
         finally:
             self._calls -= 1
 
@@ -132,10 +145,15 @@ class DrafterFiles:
     async def _ready(self) -> dict[str, _Part]:
         async with self._lock:
             if not self._parts:
-                self._parts = await asyncio.to_thread(self._prepare)
-                size = sum(part.entry.size for part in self._parts.values())
-                log.info("parts for clients are ready", files=len(self._parts), bytes=size)
+                await asyncio.to_thread(self._make_ready)
         return self._parts
+
+    def _make_ready(self) -> None:
+        parts = self._prepare()
+        self._manifest = pb.PartManifest(identity=self._identity, files=[part.entry for part in parts.values()])
+        self._parts = parts
+        size = sum(part.entry.size for part in parts.values())
+        log.info("parts for clients are ready", files=len(parts), bytes=size)
 
     def _prepare(self) -> dict[str, _Part]:
         """Makes what is not there yet, and hashes everything."""

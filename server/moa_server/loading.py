@@ -45,16 +45,13 @@ def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution 
         ConfigError: a context longer than the target's, or a level of execution that this machine does not have.
     """
     files = resolve(settings.model, settings.cache_dir, progress)
+    # What is cheap to check comes before the target, which takes many seconds.
+    _check_context_length(settings, files)
+    named = [(name, path, check_drafter(path, files)) for name, path in drafter_paths(settings.drafter, files)]
     execution = (load or load_execution)(files, settings, progress)
     target = execution.target
-    if settings.context_length > target.context_length:
-        raise ConfigError(
-            f"The context length is {settings.context_length}, {files.target_id} holds {target.context_length} tokens.",
-            hint="Lower --context-length, or leave it out.",
-        )
     tokenizer = load_tokenizer(files)
     ends = end_of_text(files, tokenizer.eos_token_id)
-    named = [(name, path, check_drafter(path, files, target)) for name, path in drafter_paths(settings.drafter, files)]
     sources = [source for _, _, drafter in named if (source := memory_source(drafter, target)) is not None]
     drafters = [
         pb.Drafter(
@@ -88,6 +85,7 @@ def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution 
     )
     offered = [DrafterFile(path, drafter.config.reused_layers) for _, path, drafter in named]
     parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, settings.frame_bytes)
+    parts.prepare()
     return Host(served, Stepper(target, sources), settings, drafter_files=parts, before=execution.before)
 
 
@@ -113,19 +111,31 @@ def drafter_paths(spec: str, files: ModelFiles) -> list[tuple[str, Path]]:
     return paths
 
 
-def check_drafter(path: Path, files: ModelFiles, target: Target) -> Checkpoint:
+def _check_context_length(settings: ServerSettings, files: ModelFiles) -> None:
+    trained = int(files.config["max_position_embeddings"])
+    if settings.context_length > trained:
+        raise ConfigError(
+            f"The context length is {settings.context_length}, {files.target_id} holds {trained} tokens.",
+            hint="Lower --context-length, or leave it out.",
+        )
+
+
+def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
     """A checkpoint, if it is one for this target.
 
     Raises:
         NotFoundError, CheckpointError: a path that is not there, or no drafter for this target.
     """
     checkpoint = load_checkpoint(path)
-    config = checkpoint.config
+    config, target = checkpoint.config, files.config
+    heads = int(target["num_attention_heads"])
+    kv_heads = int(target.get("num_key_value_heads") or heads)
+    head_dim = int(target.get("head_dim") or target["hidden_size"] // heads)
     shapes: dict[str, tuple[object, object]] = {
-        "vocabulary": (config.vocab_size, target.vocab_size),
-        "hidden size": (config.hidden_size, target.hidden_size),
-        "number of layers": (config.target_layers, target.layer_count),
-        "KV width": (config.kv_width, 2 * target.kv_heads * target.head_dim),
+        "vocabulary": (config.vocab_size, target["vocab_size"]),
+        "hidden size": (config.hidden_size, target["hidden_size"]),
+        "number of layers": (config.target_layers, target["num_hidden_layers"]),
+        "KV width": (config.kv_width, 2 * kv_heads * head_dim),
     }
     if config.target_fingerprint:  # the authors' checkpoints do not say whose they are: their shapes must fit
         shapes["fingerprint"] = (config.target_fingerprint, files.fingerprint)

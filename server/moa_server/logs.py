@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, TextIO
 
 import structlog
+from moa_shared.errors import MoaError
+from moa_shared.progress import SilentProgress, Task
 
 MOST_CHARACTERS = 300  # of one value: some of them were written by clients
 
 
 def configure_logs(
     log_format: Literal["auto", "json", "plain"] = "auto", level: str = "info", stream: TextIO | None = None
-) -> None:
-    """Sets up structlog for the process.
+) -> bool:
+    """Sets up structlog for the process; whether it writes JSON.
 
     Args:
         log_format: "auto" is plain on a terminal and JSON elsewhere.
@@ -47,6 +52,7 @@ def configure_logs(
         logger_factory=structlog.PrintLoggerFactory(stream),
         cache_logger_on_first_use=False,
     )
+    return not plain
 
 
 def _clip(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
@@ -57,3 +63,24 @@ def _clip(logger: object, method: str, event: structlog.typing.EventDict) -> str
 def _clean(text: str) -> str:
     shown = "".join(letter if letter.isprintable() else "?" for letter in text[:MOST_CHARACTERS])
     return shown if len(text) <= MOST_CHARACTERS else f"{shown}... ({len(text)} characters)"
+
+
+def log_refusal(error: MoaError) -> None:
+    """Why the server does not start, as an event."""
+    structlog.get_logger().error("not serving", code=error.code, reason=error.message, hint=error.hint)
+
+
+class LogProgress(SilentProgress):
+    """What takes long, as events: where standard error is JSON, nothing else belongs there."""
+
+    @contextmanager
+    def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
+        log = structlog.get_logger()
+        log.info("begun", task=title, **({"total": total} if total else {}))
+        began = time.monotonic()
+        with super().task(title, total, is_bytes=is_bytes) as task:
+            yield task
+        log.info("done", task=title, seconds=round(time.monotonic() - began, 1))
+
+    def note(self, line: str) -> None:
+        structlog.get_logger().info("note", text=line)

@@ -66,6 +66,7 @@ class MoaService:
             drafters=served.drafters,
             step_ms=served.step_ms,
             row_ms=served.row_ms,
+            manifest_sha256=host.drafter_files.manifest_sha256 if host.drafter_files is not None else b"",
         )
 
     async def generate(self, data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,12 +28,17 @@ class SettingsBase(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=False)
 
 
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def load_settings(
     cls: type[Settings],
     section: str,
     flags: Mapping[str, Any],
     config_file: Path | None = None,
     environment: Mapping[str, str] = os.environ,
+    shown: Callable[[str], str] = _flag,
 ) -> Settings:
     """Settings of one program.
 
@@ -42,6 +47,7 @@ def load_settings(
         section: table of the TOML file ("server"); the environment's names are MOA_<SECTION>_<FIELD>.
         flags: from the command line; None and empty tuples count as not given.
         config_file: TOML file; None takes the one that MOA_CONFIG names, if any.
+        shown: how messages name a setting that `flags` give.
 
     Raises:
         ConfigError: an unknown name or a value that is not allowed.
@@ -60,7 +66,7 @@ def load_settings(
             given[name], origin[name] = _from_text(cls, name, text), variable
     for name, value in flags.items():
         if value is not None and value != ():
-            given[name], origin[name] = value, f"--{name.replace('_', '-')}"
+            given[name], origin[name] = value, shown(name)
     try:
         return cls.model_validate(given)
     except ValidationError as error:

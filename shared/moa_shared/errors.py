@@ -2,12 +2,15 @@
 
 Each class fixes a stable code (sent on the wire), the gRPC status, the process's exit code and a default hint.
 The message says what happened (expected and got); the hint says what to do next. Both ends build the same class
-from a code, so that a refusal reads the same in the server's log and on the client's screen.
+from a code, so that a refusal reads the same in the server's log and on the client's screen. Words of peers and files
+come into messages: an error is always one line without control characters.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
+
+from moa_shared.plain_text import plain_line
 
 
 class MoaError(Exception):
@@ -24,9 +27,9 @@ class MoaError(Exception):
     default_hint: ClassVar[str] = "This is a defect of moa: please report it with the log."
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = self.default_hint if hint is None else hint
+        self.message = plain_line(message)
+        self.hint = self.default_hint if hint is None else plain_line(hint)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}".strip()
@@ -96,6 +99,14 @@ class DiskFullError(MoaError):
     grpc_status = "RESOURCE_EXHAUSTED"
     exit_code = 74  # EX_IOERR
     default_hint = "Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
+
+
+class OutputError(MoaError):
+    """What a program has to say cannot be written."""
+
+    code = "output"
+    exit_code = 74
+    default_hint = "Write to another place, or free some space there."
 
 
 class ProtocolError(MoaError):

@@ -5,9 +5,11 @@ Errors cross the wire as a gRPC status with two trailing metadata entries, the c
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import grpc
+from google.protobuf.message import Message
 from moa.v1 import moa_pb2 as pb
 
 from moa_shared.answer import AnswerSettings
@@ -21,12 +23,14 @@ from moa_shared.errors import (
     UnavailableError,
     error_from_code,
 )
+from moa_shared.plain_text import plain_line
 
 PROTOCOL_VERSION = 2
 CODE_KEY = "moa-error-code"
 HINT_KEY = "moa-error-hint-bin"  # binary: a hint may hold any text
 RETRY_AFTER_KEY = "moa-retry-after-ms"
 MOST_RETRY_AFTER_MS = 60_000
+MAX_TEXT_CHARACTERS = 300  # of a name or a reason that a peer gives: more is no line any more
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 64  # of at most four tokens each (the bytes of UTF-8), so that the finish rule's window holds it
 MOST_NAME_CHARACTERS = 80  # of a peer's words that are repeated to it; gRPC drops a status of more than 16 kB
@@ -103,6 +107,11 @@ def check_identity(server: pb.Identity, client: pb.Identity, drafters: Sequence[
         )
 
 
+def manifest_sha256(manifest: pb.PartManifest) -> bytes:
+    """By which both ends name what a client may fetch: names, sizes and hashes of all files, and whose they are."""
+    return hashlib.sha256(manifest.SerializeToString(deterministic=True)).digest()
+
+
 def _short(digest: bytes) -> str:
     return digest.hex()[:12] if digest else "none"
 
@@ -143,3 +152,16 @@ def error_from_rpc(error: grpc.RpcError) -> MoaError:
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return error_from_code("overloaded", message, "Send less at once, or raise the server's --frame-bytes.")
     return InternalError(f"The call failed with {status.name}: {message}")
+
+
+def clean_texts(message: Message) -> None:
+    """Makes each text in a peer's message one harmless line, in place."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            if field.is_repeated:
+                value[:] = [plain_line(each, MAX_TEXT_CHARACTERS) for each in value]
+            else:
+                setattr(message, field.name, plain_line(value, MAX_TEXT_CHARACTERS))
+        elif field.type == field.TYPE_MESSAGE:
+            for each in value if field.is_repeated else (value,):
+                clean_texts(each)

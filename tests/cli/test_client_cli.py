@@ -9,15 +9,21 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
+import click
+import filelock
 import pytest
 from click.testing import CliRunner
 from moa_client.cli import chat, cli
 from moa_client.settings import ClientSettings
 from moa_shared.drafter import fresh_tensors, save_checkpoint
 from moa_shared.models import load_tokenizer, resolve
+from moa_shared.models.digest import hash_file
+from moa_shared.models.gguf.entry import entry_of
 from moa_shared.template import ChatTemplate
 
 from tests.cli.client_program import (
@@ -34,6 +40,7 @@ from tests.cli.client_program import (
     options,
     words,
 )
+from tests.unit.moa_shared.models.conftest import GgufWriter
 
 pytestmark = pytest.mark.xdist_group("client command line")
 FIGURES = re.compile(r"\d+ tokens in [\d.]+ s, [\d.]+ tokens/s, first after \d+ ms, .* bytes up and \d+ down a token\n")
@@ -57,6 +64,15 @@ def test_help_names_every_setting() -> None:
     for parameter in chat.params:
         if parameter.name != "prompt":
             assert f"{parameter.opts[0]} " in text
+
+
+def test_help_shows_the_choices() -> None:
+    for parameter in chat.params:
+        field = ClientSettings.model_fields.get(parameter.name or "")
+        if field is not None and get_origin(field.annotation) is Literal:
+            assert isinstance(parameter, click.Option)
+            assert parameter.metavar is not None
+            assert set(parameter.metavar.split("|")) == set(get_args(field.annotation))
 
 
 def test_the_guide_names_every_option_and_its_default() -> None:
@@ -116,6 +132,20 @@ def test_a_reader_that_has_enough_is_no_error(served: Served, tmp_path: Path) ->
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(PATIENCE) == 0
+
+
+def test_an_answer_that_cannot_be_written_is_one_sentence(served: Served) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*CHAT, *options(served, max_tokens=20), "w10"],
+            env=ENVIRONMENT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE,
+        )
+    assert done.returncode == 74, done.stderr.decode()
+    assert done.stderr.startswith(b"Error: Standard output cannot be written: No space left on device.")
+    assert done.stderr.count(b"\n") == 1
 
 
 def test_flags_go_before_the_environment_and_that_before_the_file(
@@ -242,8 +272,12 @@ def test_a_chat(served: Served, terminal: Terminal) -> None:
     terminal.wait_for("6 tokens in")
     terminal.at_prompt("/\r")
     terminal.wait_for("There is no command /.")
+    terminal.at_prompt("/stat\r")
+    terminal.wait_for(r"There is no command /stat\. Did you mean /stats\?")
+    terminal.at_prompt("/?\r")
+    terminal.wait_for("makes a new line")
     terminal.at_prompt("/set max_tokens many\r")
-    terminal.wait_for("--max-tokens is 'many'")
+    assert "--" not in terminal.wait_for(r"max_tokens is 'many': [^>]* max_tokens is still\s6\.")
     terminal.at_prompt("/set max_tokens 4000\r")
     terminal.wait_for("max_tokens is 4000 now")
     terminal.at_prompt("/reset\r")
@@ -258,7 +292,7 @@ def test_a_chat(served: Served, terminal: Terminal) -> None:
     terminal.wait_for("A new conversation begins")
     terminal.at_prompt("w10\r")
     terminal.wait_for(words(answer))
-    terminal.at_prompt("/bye\r")
+    terminal.at_prompt("/quit\r")
     assert terminal.process.wait(PATIENCE) == 0
 
 
@@ -280,3 +314,43 @@ def test_ctrl_c_in_a_single_answer_ends_the_program(served: Served) -> None:
         _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err.decode()
     assert "Error: The answer was stopped." in err.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_the_terminal_as_it_was(terminal: Terminal, number: signal.Signals) -> None:
+    terminal.at_prompt("/set max_tokens 4000\r")
+    terminal.wait_for("max_tokens is 4000 now")
+    terminal.at_prompt("w10\r")
+    terminal.wait_for(r"w\d+ w\d+")
+    assert not termios.tcgetattr(terminal.master)[3] & termios.ECHO
+    terminal.process.send_signal(number)
+    assert terminal.process.wait(PATIENCE) == 128 + number
+    assert termios.tcgetattr(terminal.master)[3] & termios.ECHO
+    assert "Traceback" not in terminal.raw.decode()
+
+
+def test_a_signal_at_the_prompt_leaves_the_terminal_as_it_was(terminal: Terminal) -> None:
+    terminal.at_prompt("w1")
+    terminal.wait_for("w1")
+    assert not termios.tcgetattr(terminal.master)[3] & termios.ECHO
+    terminal.process.terminate()
+    assert terminal.process.wait(PATIENCE) == 143
+    assert termios.tcgetattr(terminal.master)[3] & termios.ECHO
+
+
+def test_who_waits_for_another_program_says_so_and_can_be_stopped(write_gguf: GgufWriter, tmp_path: Path) -> None:
+    path, cache = write_gguf(), tmp_path / "cache"
+    lock = entry_of(hash_file(path), cache)
+    lock.parent.mkdir(parents=True)
+    command = [*CHAT, "--offline", "--model", str(path), "w10"]
+    environment = ENVIRONMENT | {"MOA_CACHE_DIR": str(cache)}
+    with (
+        filelock.FileLock(f"{lock}.lock"),
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process,
+    ):
+        assert process.stderr is not None
+        line = process.stderr.readline().decode()
+        assert line.startswith(f"Waiting for another moa program, which is writing {lock}")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err.strip()) == (130, b"")

@@ -246,3 +246,9 @@ def test_validate_prints_and_writes_and_fails_on_a_planted_error(tmp_path: Path)
     result = netsim("validate", "--check", "loss-runs", "--plant")
     assert result.exit_code == 1
     assert "FAIL  loss-runs" in result.output
+
+
+def test_the_version_is_the_packages() -> None:
+    done = CliRunner().invoke(main, ["--version"])
+    assert done.exit_code == 0
+    assert done.output.startswith("netsim, version ")

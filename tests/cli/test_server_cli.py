@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import grpc
 import pytest
@@ -17,6 +20,7 @@ import torch
 from click.testing import CliRunner
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
+from moa_server.app import connect_command
 from moa_server.cli import OPTIONS, cli, main
 from moa_server.settings import ServerSettings
 from moa_shared.drafter import DrafterConfig, fresh_tensors, load_checkpoint, save_checkpoint
@@ -74,6 +78,8 @@ def drafter_config(**changes: object) -> DrafterConfig:
 
 def fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
     """Exit code and standard error of a command that must not serve."""
+    monkeypatch.setenv("MOA_SERVER_LOG_FORMAT", "plain")
+    monkeypatch.setenv("MOA_SERVER_PORT", "0")
     monkeypatch.setattr(sys, "argv", ["moa-server", *map(str, arguments)])
     with pytest.raises(SystemExit) as caught:
         main()
@@ -241,6 +247,58 @@ def test_kernels_that_this_machine_does_not_have(
         assert code == 2
         assert "MOA_KERNELS=sse2 names no kernels" in err
         assert "--execution float32 or bf16" in err
+
+
+def never(*_: object) -> NoReturn:
+    raise AssertionError("the target was loaded")
+
+
+def test_port_drafter_and_context_are_checked_before_the_target_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model_folder: Path, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with monkeypatch.context() as patch:
+            patch.setattr("moa_server.loading.resolve", never)
+            code, err = fails(patch, capsys, "serve", model_folder, "--port", port)
+    assert code == 2
+    assert err == (
+        f"Error: Cannot listen on 127.0.0.1:{port}: it is in use, or no address of this machine. "
+        "Choose another --host or --port (0: any free port).\n"
+    )
+    monkeypatch.setattr("moa_server.loading.load_execution", never)
+    code, err = fails(monkeypatch, capsys, "serve", model_folder, "--port", 0, "--host", "203.0.113.1")
+    assert "Cannot listen on 203.0.113.1:0" in err
+    code, err = fails(monkeypatch, capsys, "serve", model_folder, "--port", 0, "--drafter", tmp_path / "none")
+    assert (code, "There is no drafter checkpoint" in err) == (66, True)
+    path, config = tmp_path / "drafter.safetensors", drafter_config(target_layers=3)
+    save_checkpoint(path, config, fresh_tensors(config, seed=1))
+    code, err = fails(monkeypatch, capsys, "serve", model_folder, "--port", 0, "--drafter", path)
+    assert (code, "its number of layers is 3, tiny has 2" in err) == (65, True)
+    code, err = fails(monkeypatch, capsys, "serve", model_folder, "--port", 0, "--context-length", 65)
+    assert (code, "tiny holds 64 tokens" in err) == (2, True)
+
+
+def test_with_json_logs_standard_error_is_lines_of_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], write_gguf: GgufWriter
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["moa-server", "serve", str(write_gguf()), "--port", "0", "--log-format", "json"])
+    monkeypatch.setenv("MOA_KERNELS", "sse2")
+    with pytest.raises(SystemExit) as caught:
+        main()
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert caught.value.code == 2
+    assert lines[0]["event"] == "begun"
+    assert lines[0]["task"].startswith("Preparing tiny.gguf")
+    assert (lines[-1]["event"], lines[-1]["level"], lines[-1]["code"]) == ("not serving", "error", "config")
+    assert "MOA_KERNELS=sse2" in lines[-1]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"), [("127.0.0.1", "127.0.0.1:5"), ("::1", "[::1]:5"), ("0.0.0.0", f"{socket.gethostname()}:5")]
+)
+def test_it_says_how_to_connect(host: str, shown: str) -> None:
+    assert connect_command(host, 5) == f"moa-client chat --server {shown}"
 
 
 # ---------------------------------------------------------------- a server from start to end

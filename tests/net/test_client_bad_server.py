@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,15 +13,16 @@ import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation import Phase
-from moa_client.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional
+from moa_client.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional, Refused
 from moa_client.link import connect
+from moa_client.signals import leaving_on_signals
 from moa_client.talk import Talk
 from moa_server.target import Target
 from moa_shared.answer import AnswerSettings, Finish
 from moa_shared.codec import Codec, row_bytes
-from moa_shared.errors import MismatchError, MoaError, ProtocolError, UnavailableError
+from moa_shared.errors import ContextLengthError, MismatchError, MoaError, ProtocolError, UnavailableError
 from moa_shared.prefix_hash import PrefixHashes
-from moa_shared.wire import PROTOCOL_VERSION
+from moa_shared.wire import PROTOCOL_VERSION, error_status
 
 from tests.net.client_device import device
 from tests.net.server_peer import VOCAB
@@ -46,13 +50,18 @@ def memory(start: int = 0, count: int = 2, **fields: Any) -> pb.ServerFrame:
 
 @asynccontextmanager
 async def saying(
-    frames: Sequence[pb.ServerFrame], version: int = PROTOCOL_VERSION, *, beats: bool = False
+    frames: Sequence[pb.ServerFrame],
+    version: int = PROTOCOL_VERSION,
+    served: tuple[pb.Identity, list[pb.Drafter]] = (pb.Identity(), []),
+    *,
+    beats: bool = False,
 ) -> AsyncIterator[tuple[str, list[pb.ClientFrame]]]:
     """A server that opens every stream with the first frame and answers a question with the others."""
     heard: list[pb.ClientFrame] = []
 
     async def describe(request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:
-        return pb.DescribeResponse(protocol_version=version)
+        identity, drafters = served
+        return pb.DescribeResponse(protocol_version=version, identity=identity, drafters=drafters)
 
     async def converse(requests: AsyncIterator[pb.ClientFrame], context: Any) -> None:
         async for frame in requests:
@@ -221,3 +230,94 @@ async def test_another_first_frame_another_version_silence_and_a_server_that_lea
     async with saying([], version=99) as (address, _), connect(address, 5.0, 5.0) as link:
         with pytest.raises(MismatchError, match=f"the server has 99, the client has {PROTOCOL_VERSION}"):
             await link.describe()
+
+
+async def test_words_of_a_server_are_lines_on_which_no_terminal_acts(target: Target) -> None:
+    """An escape sequence can set the clipboard, or hide what was said before."""
+    evil = "\x1b]52;c;cm0gLXJmIH4=\x07\n\x9b2J"
+    away = pb.ServerFrame(go_away=pb.GoAway(reason=evil))
+    error, _ = await refusal(target, [OPENED_BARE, away], silence_seconds=0.2)
+    assert "The server is going away: " in str(error)
+    assert str(error).isprintable()
+    served = pb.Identity(target_id=evil), [pb.Drafter(name=evil)]
+    async with saying([], served=served) as (address, _), connect(address, 5.0, 5.0) as link:
+        described = await link.describe()
+        assert described.identity.target_id.isprintable()
+        assert described.drafters[0].name.isprintable()
+
+
+async def test_a_signal_in_an_answer_says_goodbye_first(target: Target) -> None:
+    async with saying([OPENED_BARE, verdict([7])]) as (address, heard), connect(address, 5.0, 20.0) as link:
+        talk = Talk(link, device(target, "none"), VOCAB, Codec.INT4)
+
+        async def converse() -> None:
+            async with leaving_on_signals(talk.connection.leave):
+                async for _event in talk.ask(PROMPT, AnswerSettings()):
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        with pytest.raises(SystemExit):
+            await converse()
+        await talk.close()
+    assert [frame.WhichOneof("frame") for frame in heard].count("bye") == 1
+
+
+SECOND = [9, 9]
+
+
+@asynccontextmanager
+async def refusing_the_first() -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """A server that is away at first, and then refuses any question but SECOND."""
+    is_there = asyncio.Event()
+
+    async def converse(requests: AsyncIterator[pb.ClientFrame], context: Any) -> None:
+        if not is_there.is_set():
+            await context.abort(*error_status(UnavailableError("Away.")))
+        async for frame in requests:
+            ask = frame.open.ask if frame.WhichOneof("frame") == "open" else frame.ask
+            if frame.WhichOneof("frame") == "open":
+                if frame.open.HasField("ask") and list(frame.open.tokens) != SECOND:
+                    await context.abort(*error_status(ContextLengthError("Too long.")))
+                await context.write(OPENED)
+            if ask.HasField("sampling"):
+                await context.write(verdict([7, 8], base=2, before=SECOND, finish=pb.FINISH_END_OF_TEXT))
+
+    handler = grpc.stream_stream_rpc_method_handler(
+        converse, pb.ClientFrame.FromString, pb.ServerFrame.SerializeToString
+    )
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("moa.v1.Moa", {"Converse": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}", is_there
+    finally:
+        await server.stop(0)
+
+
+async def test_a_refusal_between_questions_belongs_to_its_answer_is_told_and_is_over(target: Target) -> None:
+    async with refusing_the_first() as (address, is_there), connect(address, 5.0, 20.0) as link:
+        talk = Talk(link, device(target, "chain"), VOCAB, Codec.INT4)
+        first = [event async for event in talk.ask(PROMPT, AnswerSettings(max_tokens=4))]
+        assert isinstance(first[-1], Ended)
+        assert first[-1].provisional
+        is_there.set()
+        told = [event async for event in talk.settle()]
+        assert [event.error.code for event in told if isinstance(event, Refused)] == ["context_length"]
+        assert talk.unsettled == 0
+        second = [event async for event in talk.ask(SECOND, AnswerSettings(max_tokens=4))]
+        assert Ended(Finish.END_OF_TEXT) in second
+        assert talk.conversation.tokens == [*SECOND, 7, 8]
+        await talk.close()
+
+
+async def test_a_question_asked_meanwhile_is_answered_all_the_same(target: Target) -> None:
+    async with refusing_the_first() as (address, is_there), connect(address, 5.0, 20.0) as link:
+        talk = Talk(link, device(target, "chain"), VOCAB, Codec.INT4)
+        async for _ in talk.ask(PROMPT, AnswerSettings(max_tokens=4)):
+            pass
+        is_there.set()
+        events = [event async for event in talk.ask(SECOND, AnswerSettings(max_tokens=4))]
+        events += [event async for event in talk.settle()]
+        assert [event.error.code for event in events if isinstance(event, Refused)] == ["context_length"]
+        assert talk.conversation.tokens == [*SECOND, 7, 8]
+        await talk.close()

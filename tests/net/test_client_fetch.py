@@ -156,7 +156,7 @@ async def test_a_download_that_was_given_up_goes_on_at_the_next_start(
         await link.close()
         [partial] = here(tmp_path).glob("fetched/*/*.partial")
         assert partial.stat().st_size == 2000
-        assert find_fetched(here(tmp_path), pb.Identity(target_fingerprint=b"t" * 32), everything(source)) is None
+        assert find_fetched(here(tmp_path), b"t" * 32, everything(source)) is None
         async with connect(f"127.0.0.1:{running.port}", 5.0, 10.0) as whole:
             parts = await fetch(whole, here(tmp_path), everything(source), QUIET)
             sizes = sum(path.stat().st_size for path in parts.files.folder.iterdir())
@@ -227,7 +227,7 @@ def empty(message: pb.FetchDrafterResponse) -> None:
         (rename("/etc/passwd"), ProtocolError),
         (rename("weights.bin"), ProtocolError),
         (rename("model.py"), ProtocolError),
-        (rename("fetched.json"), ProtocolError),
+        (rename("manifest.pb"), ProtocolError),
         (rename("tokenizer.json"), ProtocolError),  # twice
         (flip, ChecksumError),
         (shift, ProtocolError),
@@ -250,11 +250,12 @@ async def test_what_a_server_must_not_send(
 
 async def test_a_damaged_file_is_fetched_again(source: Source, tmp_path: Path) -> None:
     async with served(source, tmp_path) as link:
-        identity = (await link.describe()).identity
+        described = await link.describe()
+        identity, digest = described.identity, described.manifest_sha256
         parts = await fetch(link, here(tmp_path), everything(source), QUIET)
-        assert find_fetched(here(tmp_path), identity, everything(source)) == parts
+        assert find_fetched(here(tmp_path), digest, everything(source)) == parts
         parts.drafters[identity.drafter_fingerprint].write_bytes(b"damaged")
-        assert find_fetched(here(tmp_path), identity, everything(source)) is None
+        assert find_fetched(here(tmp_path), digest, everything(source)) is None
         again = await fetch(link, here(tmp_path), everything(source), QUIET)
         digest = hashlib.sha256(again.drafters[identity.drafter_fingerprint].read_bytes()).digest()
         assert digest == identity.drafter_fingerprint
@@ -296,9 +297,10 @@ async def test_a_full_disk_is_seen_before_the_download(
 async def test_a_full_disk_of_the_server_is_told_as_its_own(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
     async with served(source, tmp_path) as link:
-        usage = shutil.disk_usage(tmp_path)
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+        assert not (await link.describe()).manifest_sha256
         with pytest.raises(DiskFullError, match="The server's disk has no room"):
             await fetch(link, here(tmp_path), everything(source), QUIET)
 
@@ -312,3 +314,91 @@ async def test_two_clients_at_once_fetch_whole_files(source: Source, tmp_path: P
     for parts in both:
         [drafter] = parts.drafters.values()
         assert drafter.read_bytes() == source.drafter.read_bytes()
+
+
+EVIL = "{% for m in messages %}w9 {{ m.content }} {% endfor %}"
+
+
+class Impostor(Link):
+    """A server that claims to be another one, and has a chat template of its own."""
+
+    async def describe(self) -> pb.DescribeResponse:
+        described = await super().describe()
+        described.identity.target_fingerprint = HONEST[0]
+        return described
+
+    async def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
+        async for message in super().fetch(request):
+            if message.HasField("manifest"):
+                message.manifest.identity.target_fingerprint = HONEST[0]
+            yield message
+
+
+HONEST: list[bytes] = []
+
+
+async def test_what_an_impostor_gave_is_never_used_with_the_honest_server(source: Source, tmp_path: Path) -> None:
+    """Its fingerprint may be claimed; template, decoder and embeddings of a server come from that server."""
+    evil = make_source(tmp_path / "evil", reused_layers=1)
+    (evil.model / "chat_template.jinja").write_text(EVIL)
+    async with served(source, tmp_path) as link:
+        HONEST[:] = [(await link.describe()).identity.target_fingerprint]
+        async with serving(host_of(evil, tmp_path / "evil server")) as running:
+            impostor = Impostor(f"127.0.0.1:{running.port}", 5.0, 10.0)
+            cheated = ClientSettings(server=impostor.address, cache_dir=here(tmp_path), drafter="lookup")
+            described = await impostor.describe()
+            described.manifest_sha256 = b""
+            got = await find_sources(cheated, impostor, described, QUIET)
+            assert load_tokenizer(got.files).chat_template == EVIL
+            await impostor.close()
+        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), drafter="lookup")
+        sources = await find_sources(settings, link, await link.describe(), QUIET)
+        assert load_tokenizer(sources.files).chat_template != EVIL
+        assert sources.files.folder != got.files.folder
+    alone = find_local_sources(settings, QUIET)
+    assert alone is not None
+    assert alone.files == sources.files
+
+
+async def test_template_and_decoder_that_were_changed_on_the_disk_are_fetched_again(
+    source: Source, tmp_path: Path
+) -> None:
+    async with served(source, tmp_path) as link:
+        digest = (await link.describe()).manifest_sha256
+        parts = await fetch(link, here(tmp_path), everything(source), QUIET)
+        assert parts.manifest_sha256 == digest
+        for name in ("chat_template.jinja", "tokenizer_config.json", "tokenizer.json"):
+            (parts.files.folder / name).write_text(EVIL)
+            assert find_fetched(here(tmp_path), digest, everything(source)) is None
+            again = await fetch(link, here(tmp_path), everything(source), QUIET, digest)
+            assert (again.files.folder / name).read_text() != EVIL
+
+
+async def test_a_list_that_is_not_the_described_one_is_refused(source: Source, tmp_path: Path) -> None:
+    async with served(source, tmp_path) as link:
+        with pytest.raises(ChecksumError, match="not the one that it has described"):
+            await fetch(link, here(tmp_path), everything(source), QUIET, b"x" * 32)
+    assert not list(here(tmp_path).glob("fetched/*/*"))
+
+
+async def test_files_that_came_from_another_server_are_not_fetched_twice(source: Source, tmp_path: Path) -> None:
+    async with served(source, tmp_path) as link:
+        first = await fetch(link, here(tmp_path), everything(source), QUIET)
+    (source.model / "chat_template.jinja").write_text(EVIL)
+    async with served(source, tmp_path) as link:
+        second = await fetch(link, here(tmp_path), everything(source), QUIET)
+        assert link.traffic.down_bytes < 5_000  # the list and the template
+    assert first.files.folder != second.files.folder
+    assert load_tokenizer(second.files).chat_template == EVIL
+    assert load_tokenizer(first.files).chat_template != EVIL
+
+
+async def test_a_server_whose_files_are_not_ready_is_asked_for_its_list(source: Source, tmp_path: Path) -> None:
+    async with served(source, tmp_path) as link:
+        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
+        described = await link.describe()
+        described.manifest_sha256 = b""
+        first = await find_sources(settings, link, described, QUIET)
+        assert described.manifest_sha256
+    alone = find_local_sources(settings, QUIET)
+    assert alone == first

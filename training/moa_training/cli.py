@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 from moa_shared.errors import ConfigError, MoaError
+from moa_shared.extras import missing_extra
 
 if TYPE_CHECKING:
     from moa_training.rewrite import RewriteOptions
@@ -248,6 +249,11 @@ def main() -> None:
     except MoaError as error:
         print(f"moa-train: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if (told := missing_extra(error)) is None:
+            raise
+        print(f"moa-train: {told}", file=sys.stderr)
+        sys.exit(told.exit_code)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from netsim.cli.options import PATH
+from netsim.cli.options import PATH, tell_remarks
 from netsim.errors import TraceError
 from netsim.trace.files import Format, format_trace, read_trace
 
@@ -40,6 +40,7 @@ def command(
     Mahimahi, Pensieve and netem-trace files hold one rate and nothing else; reading them fills down_mbps.
     """
     trace = read_trace(source, Format(source_form) if source_form else None, ignored)
+    tell_remarks(trace)
     text = format_trace(trace, Format(target_form), "up_mbps" if up else "down_mbps")
     try:
         target.write_text(text)

@@ -73,3 +73,9 @@ def make_scenario(
 def make_options(out: Path | None, control: Path | None, ready_file: Path | None, seconds: float | None) -> Options:
     """How the run is observed and steered."""
     return Options(out, control, ready_file, seconds)
+
+
+def tell_remarks(trace: Trace) -> None:
+    """Says on standard error what was mended while a trace was read."""
+    for remark in trace.remarks:
+        click.echo(f"netsim: {remark}", err=True)

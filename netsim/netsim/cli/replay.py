@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from netsim.cli.options import PATH, make_options, make_scenario, scenario_options, session_options
+from netsim.cli.options import PATH, make_options, make_scenario, scenario_options, session_options, tell_remarks
 from netsim.cli.play import backend_options, play
 from netsim.trace.files import Format, read_trace
 
@@ -38,5 +38,6 @@ def command(
     run`.
     """
     read = read_trace(trace, Format(form) if form else None, ignored)
+    tell_remarks(read)
     scenario = make_scenario(profile, seed, events, read, loop)
     play(scenario, backend, upstream, serve, port, make_options(out, control, ready_file, seconds), words)

@@ -14,6 +14,7 @@ from netsim.output.run_data import RunData
 
 COLOURS = {Direction.UP: "#b5651d", Direction.DOWN: "#1f5f99"}
 DROP_COLOURS = {"loss": "#c0392b", "queue": "#8e6c8a", "outage": "#888888"}
+LEAST_MS = 1.0  # of an axis: what is less is nothing to look at
 MAX_POINTS = 3000  # of a curve: more than a screen is wide
 MARKED = ("blackhole", "hold", "refuse", "reset", "fin", "change", "set", "heal", "upstream_refused")
 
@@ -23,16 +24,20 @@ def draw_delay(axes: Any, run: RunData) -> None:
     for direction, traffic in run.traffic.items():
         if not traffic.delay_ms:
             continue
+        median = float(np.median(traffic.delay_ms))
         values = np.sort(np.asarray(traffic.delay_ms))
         picked = _thin(len(values))
         axes.step(
-            values[picked], (picked + 1) / len(values), where="post", color=COLOURS[direction], label=f"{direction}"
-        )
+            values[picked], (picked + 1) / len(values), where="post", color=COLOURS[direction],
+            label=f"{direction}, median {median:.1f} ms",
+        )  # fmt: skip
         grid = np.linspace(0.0, max(float(values[-1]) * 1.05, 1.0), 300)
         wanted = _expected(run, direction, grid)
         axes.plot(grid, wanted, color=COLOURS[direction], linestyle=":", linewidth=2, label=f"{direction}, target")
     axes.set(xlabel="delay (ms), queueing not included", ylabel="share of packets", title="Delay against its target")
     axes.set_ylim(0.0, 1.0)
+    if not any(traffic.delay_ms for traffic in run.traffic.values()):
+        _say_empty(axes, "no packet passed")
     _legend(axes)
 
 
@@ -81,7 +86,10 @@ def draw_queue(axes: Any, run: RunData) -> None:
             x, y = np.asarray(traffic.entered_s)[picked], np.asarray(traffic.queue_ms)[picked]
             axes.plot(x, y, ".", markersize=2, color=COLOURS[direction], label=f"{direction}")
     axes.set(xlabel="time (s)", ylabel="ms", title="Delay in the queue")
-    axes.set_ylim(bottom=0.0)
+    longest = max((max(traffic.queue_ms, default=0.0) for traffic in run.traffic.values()), default=0.0)
+    axes.set_ylim(0.0, 1.05 * max(longest, LEAST_MS))
+    if not any(traffic.entered_s for traffic in run.traffic.values()):
+        _say_empty(axes, "no packet passed")
     _shade(axes, run)
     _legend(axes)
 
@@ -96,7 +104,13 @@ def draw_losses(axes: Any, run: RunData) -> None:
         heights = np.asarray([counted[second] for second in range(seconds)], dtype=float)
         axes.bar(np.arange(seconds) + 0.5, heights, bottom=below, color=colour, label=f"{reason} ({len(times)})")
         below += heights
-    axes.set(xlabel="time (s)", ylabel="packets a second", title="Packets dropped")
+    dropped = sum(len(times) for traffic in run.traffic.values() for times in traffic.drops_s.values())
+    offered = dropped + sum(len(traffic.entered_s) for traffic in run.traffic.values())
+    share = f" ({100 * dropped / offered:.2f} % of {offered:,})" if offered else ""
+    axes.set(xlabel="time (s)", ylabel="packets a second", title=f"Packets dropped{share}")
+    axes.set_ylim(0.0, max(1.0, 1.05 * float(below.max(initial=0.0))))
+    if not dropped:
+        _say_empty(axes, "no packet was dropped")
     _shade(axes, run)
     _legend(axes)
 
@@ -107,19 +121,27 @@ def draw_requests(axes: Any, run: RunData) -> None:
     if requests:
         x = [event["t_s"] for event in requests]
         y = [event["latency_ms"] for event in requests]
-        axes.plot(x, y, ".", markersize=3, color="#2c3e50", label=f"{len(requests)} requests")
+        label = f"{len(requests)} requests, median {np.median(y):.1f} ms"
+        axes.plot(x, y, ".", markersize=3, color="#2c3e50", label=label)
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("")
     else:
-        axes.text(0.5, 0.5, "no request was answered", ha="center", transform=axes.transAxes)
+        _say_empty(axes, "no requests (connections that talk both ways at once, such as gRPC's, have none)")
     _shade(axes, run)
     top = axes.get_ylim()[1]
     for event in run.of_kind(*MARKED):
         axes.axvline(event["t_s"], color="#c0392b", linewidth=0.8, alpha=0.6)
         axes.text(event["t_s"], top, f" {event['kind']}", rotation=90, va="top", fontsize=7, color="#c0392b")
     axes.set(xlabel="time (s)", ylabel="ms", title="Latency of requests")
+    _legend(axes)
+
+
+def _say_empty(axes: Any, text: str) -> None:
+    """What a plot without anything to draw says instead."""
+    axes.text(0.5, 0.5, text, ha="center", transform=axes.transAxes)
+    axes.set_yticks([])
 
 
 def _thin(count: int) -> Any:

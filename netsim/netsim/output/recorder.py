@@ -28,6 +28,10 @@ MAX_WAITING_ROWS = 300_000  # some 50 MB; beyond it rows are written even when p
 Row = tuple[float, Direction, int, Verdict]
 
 
+# How HTTP/2 begins, and gRPC with it: both sides talk at once, so that nothing is the answer to anything.
+BOTH_WAYS = b"PRI * HTTP/2"
+
+
 class Recorder:
     """Owns the run's files and counters."""
 

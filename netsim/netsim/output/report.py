@@ -121,11 +121,19 @@ def _event_row(event: dict[str, Any]) -> str:
     return f"<tr><td>{event['t_s']:.3f}</td><td>{html.escape(event['kind'])}</td><td>{html.escape(rest)}</td></tr>"
 
 
+def _heading(summary: dict[str, Any]) -> str:
+    """What a picture that is shown by itself must say of its run."""
+    trace = " from a trace" if summary["trace"] else ""
+    where = f"{summary['profile']['name']}{trace} over {summary['backend']}"
+    return f"{where}, seed {summary['seed']}, {summary['duration_s']:.1f} s"
+
+
 def _draw_png(run: RunData, pyplot: Any, path: Path) -> None:
     from netsim.output.plots import PLOTS
 
     figure, axes = pyplot.subplots(len(PLOTS), figsize=(8.0, 2.3 * len(PLOTS)), layout="constrained")
     for draw, each in zip(PLOTS, axes, strict=True):
         draw(each, run)
+    figure.suptitle(_heading(run.summary), fontsize=10)
     figure.savefig(path, dpi=80, metadata={"Software": None})
     pyplot.close(figure)

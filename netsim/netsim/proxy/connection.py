@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from netsim.core.link import Direction, Release
 from netsim.core.stream import StreamSender
 from netsim.loop import Timer
+from netsim.output.recorder import BOTH_WAYS
 from netsim.proxy.half import Half
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Connection:
         self._client = client
         self._server = socket.socket(backend.upstream_family, socket.SOCK_STREAM)
         self._asked_at: float | None = None
+        self._has_requests: bool | None = None  # its first bytes say
         self._timers: list[Timer] = []
         for sock in (client, self._server):
             sock.setblocking(False)
@@ -119,8 +121,10 @@ class Connection:
                 on_done=self._on_half_done,
             )
 
-    def _on_question(self) -> None:
-        if self._asked_at is None:
+    def _on_question(self, data: bytes) -> None:
+        if self._has_requests is None:
+            self._has_requests = not data.startswith(BOTH_WAYS)
+        if self._has_requests and self._asked_at is None:
             self._asked_at = self._loop.time()
 
     def _on_answer(self) -> None:
@@ -195,5 +199,5 @@ class Connection:
         self._backend.on_closed(self, why)
 
 
-def _nothing() -> None:
+def _nothing(data: bytes = b"") -> None:
     """Nothing to note."""

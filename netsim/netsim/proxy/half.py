@@ -29,7 +29,7 @@ class Half:
         sink: socket.socket,
         sender: StreamSender,
         lateness: LatenessHistogram,
-        on_read: Callable[[], None],
+        on_read: Callable[[bytes], None],
         on_written: Callable[[], None],
         on_error: Callable[[OSError], None],
         on_done: Callable[[], None],
@@ -74,7 +74,7 @@ class Half:
         t = self._loop.time()
         if data:
             self._buffer += data
-            self._on_read()
+            self._on_read(data)
             self.sender.offer(len(data), t)
         else:
             self._ended = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from itertools import pairwise
+from dataclasses import replace
 
 from netsim.core.timeline import parse_event
 from netsim.errors import EventError, TraceError
@@ -40,16 +40,33 @@ def parse_csv(text: str, source: str, ignored: tuple[str, ...] = ()) -> Trace:
 
 
 def build(rows: list[tuple[int, Row]], source: str) -> Trace:
-    """A trace of (line number, row); raises TraceError if it is empty or time goes back."""
+    """A trace of (line number, row). Of rows of one time the later one counts, as far as it says anything.
+
+    Raises:
+        TraceError: it is empty, time goes back, or two events have the same time.
+    """
     if not rows:
         raise TraceError(f"{source} has no rows.")
-    for (_, before), (line, row) in pairwise(rows):
-        if row.t_s <= before.t_s:
+    kept: list[Row] = []
+    remarks: list[str] = []
+    for line, row in rows:
+        if not kept or row.t_s > kept[-1].t_s:
+            kept.append(row)
+            continue
+        before = kept[-1]
+        if row.t_s < before.t_s or (row.event and before.event):
             raise TraceError(
                 f"{source}, line {line}, column 1: time {row.t_s:g} does not come after {before.t_s:g}.",
-                hint="Rows must be in order of time, no two alike.",
+                hint="Rows must be in order of time, and a time has one event at most.",
             )
-    return from_zero([row for _, row in rows])
+        kept[-1] = _merged(before, row)
+        remarks.append(f"{source}, line {line}: a second row for {row.t_s:g} s; its values replace those before.")
+    return from_zero(kept, remarks)
+
+
+def _merged(before: Row, row: Row) -> Row:
+    said = {name: value for name in COLUMNS[1:] if (value := getattr(row, name)) not in (None, "")}
+    return replace(before, **said)
 
 
 def number(text: str, source: str, line: int, column: int, high: float = math.inf, low: float = 0.0) -> float:

@@ -26,9 +26,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Rows in order of time, at least one; the first is at 0. The last row lasts as long as the one before it."""
+    """Rows in order of time, at least one; the first is at 0. The last row lasts as long as the one before it.
+
+    Args:
+        remarks: what was mended while it was read, for people.
+    """
 
     rows: tuple[Row, ...]
+    remarks: tuple[str, ...] = ()
 
     @property
     def duration_s(self) -> float:
@@ -58,7 +63,7 @@ def _conditions(row: Row, direction: Direction, base: Conditions) -> Conditions:
     return base
 
 
-def from_zero(rows: Sequence[Row]) -> Trace:
+def from_zero(rows: Sequence[Row], remarks: Sequence[str] = ()) -> Trace:
     """A trace whose first row is moved to time 0 (recordings begin at any time)."""
     start = rows[0].t_s
-    return Trace(tuple(replace(row, t_s=round(row.t_s - start, 6)) for row in rows))
+    return Trace(tuple(replace(row, t_s=round(row.t_s - start, 6)) for row in rows), tuple(remarks))

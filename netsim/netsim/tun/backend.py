@@ -18,7 +18,7 @@ from netsim.address import Address
 from netsim.core.link import Direction, LinkModel, Release
 from netsim.errors import AddressError
 from netsim.loop import Loop
-from netsim.output.recorder import Recorder
+from netsim.output.recorder import BOTH_WAYS, Recorder
 from netsim.process import environment
 from netsim.scenario import Scenario
 from netsim.tun.flows import FlowTable, Forged
@@ -53,6 +53,7 @@ class TunBackend:
         self._congestion = scenario.profile.congestion
         self._flows = FlowTable()
         self._asked: dict[FlowKey, float] = {}
+        self._both_ways: set[FlowKey] = set()  # flows without requests
         self._queues: dict[Direction, deque[tuple[float, bytes]]] = {direction: deque() for direction in Direction}
         self._armed = dict.fromkeys(Direction, False)  # whether a timer is set
         self._entries = {Direction.UP: self.namespaces.client_fd, Direction.DOWN: self.namespaces.server_fd}
@@ -108,8 +109,8 @@ class TunBackend:
                     if not enters:
                         continue
                 flows.note(direction, packet)
-                if records and direction is Direction.UP and payload_bytes(packet):
-                    self._asked.setdefault(packet[12:24], self.loop.time())
+                if records and direction is Direction.UP and (length := payload_bytes(packet)):
+                    self._on_question(packet[12:24], packet[-length:])
             verdict = link.admit(len(packet), self.loop.time())
             if isinstance(verdict, Release):
                 queue.append((verdict.t, packet))
@@ -139,6 +140,12 @@ class TunBackend:
             os.write(fd, packet)
             if asked and direction is Direction.DOWN and is_tcp(packet) and payload_bytes(packet):
                 self._on_answer(reverse(packet[12:24]))
+
+    def _on_question(self, key: FlowKey, payload: bytes) -> None:
+        if payload.startswith(BOTH_WAYS):
+            self._both_ways.add(key)
+        if key not in self._both_ways:
+            self._asked.setdefault(key, self.loop.time())
 
     def _on_answer(self, key: FlowKey) -> None:
         asked_at = self._asked.pop(key, None)

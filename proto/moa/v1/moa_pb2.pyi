@@ -68,7 +68,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("protocol_version", "server_version", "identity", "limits", "codecs", "execution", "drafters", "step_ms", "row_ms")
+    __slots__ = ("protocol_version", "server_version", "identity", "limits", "codecs", "execution", "drafters", "step_ms", "row_ms", "manifest_sha256")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,7 @@ class DescribeResponse(_message.Message):
     DRAFTERS_FIELD_NUMBER: _ClassVar[int]
     STEP_MS_FIELD_NUMBER: _ClassVar[int]
     ROW_MS_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_SHA256_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     server_version: str
     identity: Identity
@@ -87,7 +88,8 @@ class DescribeResponse(_message.Message):
     drafters: _containers.RepeatedCompositeFieldContainer[Drafter]
     step_ms: float
     row_ms: float
-    def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., drafters: _Optional[_Iterable[_Union[Drafter, _Mapping]]] = ..., step_ms: _Optional[float] = ..., row_ms: _Optional[float] = ...) -> None: ...
+    manifest_sha256: bytes
+    def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., drafters: _Optional[_Iterable[_Union[Drafter, _Mapping]]] = ..., step_ms: _Optional[float] = ..., row_ms: _Optional[float] = ..., manifest_sha256: _Optional[bytes] = ...) -> None: ...
 
 class Execution(_message.Message):
     __slots__ = ("level", "exact", "details")

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from moa_shared.errors import CheckpointError
+from moa_shared.json_text import parse_json
+from moa_shared.models.family import MOST_LAYERS
+from moa_shared.plain_text import plain_line
 
 MOA, EAGLE2, INDEPENDENT = "moa", "eagle2", "independent"
+MOST_SHOWN = 80  # characters of a wrong value in a message
+_MOST = 1 << 31  # of any number: a tensor of such a size is in no file
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +122,13 @@ class DrafterConfig:
     def from_json(cls, text: str) -> DrafterConfig:
         """Raises CheckpointError where `text` is not such a configuration."""
         try:
-            return cls(**json.loads(text))
+            return cls(**parse_json(text))
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"The checkpoint's drafter configuration cannot be read ({error}).") from None
 
 
 _MAY_BE_ZERO = ("reused_layers", "draft_vocab")
+_LAYERS = ("target_layers", "reused_layers", "own_layers")
 
 
 def _check_types(config: DrafterConfig) -> None:
@@ -130,19 +137,28 @@ def _check_types(config: DrafterConfig) -> None:
         value = getattr(config, entry.name)
         if entry.type == "int":
             least = 0 if entry.name in _MAY_BE_ZERO else 1
-            right = type(value) is int and value >= least
-            wanted = f"a whole number of at least {least}"
+            most = MOST_LAYERS if entry.name in _LAYERS else _MOST
+            right = type(value) is int and least <= value <= most
+            wanted = f"a whole number of at least {least}" + (f", at most {most}" if entry.name in _LAYERS else "")
         elif entry.type == "bool":
             right, wanted = isinstance(value, bool), "true or false"
         elif entry.type == "str":
             right, wanted = isinstance(value, str), "text"
         elif entry.type == "float":
-            right, wanted = isinstance(value, int | float) and value > 0, "a positive number"
+            right, wanted = isinstance(value, int | float) and 0 < value < math.inf, "a positive number"
         else:
             theta = value.get("rope_theta") if isinstance(value, dict) else None
-            right, wanted = isinstance(theta, int | float) and theta > 0, "an object with a positive rope_theta"
+            right, wanted = (
+                isinstance(theta, int | float) and 0 < theta < math.inf,
+                "an object with a positive rope_theta",
+            )
         if not right:
             raise CheckpointError(
-                f"The drafter's configuration is wrong: {entry.name} is {value!r}, expected {wanted}.",
+                f"The drafter's configuration is wrong: {entry.name} is {_shown(value)}, expected {wanted}.",
                 hint="Correct that value.",
             )
+
+
+def _shown(value: object) -> str:
+    """As much of a value as a sentence holds."""
+    return plain_line(repr(value), MOST_SHOWN)

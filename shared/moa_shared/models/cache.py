@@ -6,18 +6,24 @@ file, so that two processes do not build it twice and nobody ever reads half an 
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from moa_shared.errors import ConfigError, DiskFullError
-from moa_shared.progress import format_bytes
+from moa_shared.progress import Progress, SilentProgress, format_bytes
+
+if TYPE_CHECKING:
+    import filelock
 
 SPARE_BYTES = 50_000_000  # left free beside what we write: a disk filled to the brim stops everything else
+POLL_SECONDS = 0.1  # how often a lock is tried that another process holds
 
 
 def cache_root(cache_dir: Path | None = None) -> Path:
@@ -54,22 +60,75 @@ def require_space(folder: Path, needed: int, purpose: str) -> None:
 
 
 @contextmanager
-def locked(entry: Path) -> Iterator[None]:
-    """Hold the entry's lock file; another process that wants the same entry waits here."""
-    import filelock
+def locked(entry: Path, progress: Progress | None = None) -> Iterator[None]:
+    """Hold the entry's lock file; another process that wants the same entry waits here, and says so.
 
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(entry.with_name(entry.name + ".lock"))
-        lock.acquire()
-    except OSError as error:
-        if is_disk_full(error):
-            raise disk_full(entry.parent, None, "a lock file") from error
-        raise _unwritable(entry.parent, error) from error
+    Raises:
+        ConfigError, DiskFullError: there can be no lock file.
+    """
+    lock = _lock_file(entry)
+    if not _take(lock):
+        with (progress or SilentProgress()).task(_waiting_for(entry)):
+            lock.acquire(poll_interval=POLL_SECONDS)
     try:
         yield
     finally:
         lock.release()
+
+
+@asynccontextmanager
+async def locked_meanwhile(entry: Path, progress: Progress) -> AsyncIterator[None]:
+    """As `locked`, for an event loop that has other things to do while it waits."""
+    lock = _lock_file(entry)
+    if not _take(lock):
+        with progress.task(_waiting_for(entry)):
+            while not _take(lock):  # noqa: ASYNC110 (another process cannot set an event)
+                await asyncio.sleep(POLL_SECONDS)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _lock_file(entry: Path) -> filelock.BaseFileLock:
+    import filelock
+
+    with writing(entry.parent, "a lock file"):
+        entry.parent.mkdir(parents=True, exist_ok=True)
+    return filelock.FileLock(entry.with_name(entry.name + ".lock"))
+
+
+def _take(lock: filelock.BaseFileLock) -> bool:
+    import filelock
+
+    try:
+        with writing(Path(lock.lock_file).parent, "a lock file"):
+            lock.acquire(blocking=False)
+    except filelock.Timeout:
+        return False
+    return True
+
+
+def _waiting_for(entry: Path) -> str:
+    return f"Waiting for another moa program, which is writing {entry}"
+
+
+@contextmanager
+def writing(folder: Path, purpose: str) -> Iterator[None]:
+    """A block that writes into a cache folder.
+
+    Raises:
+        DiskFullError: no room.
+        ConfigError: the folder cannot be written.
+    """
+    try:
+        yield
+    except TimeoutError:  # an OSError too, but none of a disk
+        raise
+    except OSError as error:
+        if is_disk_full(error):
+            raise disk_full(folder, None, purpose) from error
+        raise _unwritable(folder, error) from error
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import NotFoundError
+from moa_shared.json_text import parse_json
 from moa_shared.progress import Progress, SilentProgress
 
 _BLOCK = 1 << 20
@@ -59,8 +60,15 @@ def remembered_hash(path: Path, root: Path, progress: Progress | None = None, *,
 
 
 def canonical_json(value: object) -> bytes:
-    """JSON with one spelling for one value, for hashing."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+    """JSON with one spelling for one value, for hashing.
+
+    Raises:
+        ValueError: a value that is nested too deeply.
+    """
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+    except RecursionError:
+        raise ValueError("the value is nested too deeply") from None
 
 
 def combine(parts: Iterable[str]) -> str:
@@ -71,7 +79,7 @@ def combine(parts: Iterable[str]) -> str:
 def recall(root: Path, key: str) -> dict[str, Any]:
     """The record of that name under `root`; empty where there is none, or a damaged one."""
     try:
-        known = json.loads((root / "hashes" / f"{key}.json").read_text("utf-8"))
+        known = parse_json((root / "hashes" / f"{key}.json").read_text("utf-8"))
     except (OSError, ValueError):  # then it is computed again
         return {}
     return known if isinstance(known, dict) else {}
@@ -81,10 +89,24 @@ def remember(root: Path, key: str, content: dict[str, Any]) -> None:
     """Write a record, whole or not at all."""
     record = root / "hashes" / f"{key}.json"
     try:
-        record.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=record.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(content, file)
-        os.replace(name, record)
+        write_whole(record, json.dumps(content).encode())
     except OSError:
         return  # a record only saves time: on a read-only or full disk the next start computes again
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a small file, whole or not at all, whoever writes it at the same time.
+
+    Raises:
+        OSError: it cannot be written; what was there stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".partial", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(name).chmod(0o644)  # mkstemp makes it private; a cache may be shared between users
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from moa_shared.errors import ModelSourceError
+from moa_shared.json_text import parse_json
 from moa_shared.models.files import ModelFiles
 
 
@@ -17,7 +16,7 @@ def end_of_text(files: ModelFiles, tokenizer_eos: int | None) -> frozenset[int]:
     found: set[int] = set()
     path = files.folder / "generation_config.json"
     try:
-        generation = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        generation = parse_json(path.read_text("utf-8")) if path.is_file() else {}
         for value in (files.config.get("eos_token_id"), generation.get("eos_token_id"), tokenizer_eos):
             found.update(value if isinstance(value, list) else [] if value is None else [value])
         return frozenset(int(token) for token in found)

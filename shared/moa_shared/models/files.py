@@ -7,13 +7,13 @@ Invariant: equal fingerprints mean equal targets.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ModelSourceError
+from moa_shared.json_text import parse_json
 from moa_shared.models.digest import canonical_json, combine, remembered_hash
 from moa_shared.models.family import check_family
 from moa_shared.models.tokenizer_hash import hash_tokenizer
@@ -102,7 +102,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             hint="Name a folder as written by save_pretrained: config.json, *.safetensors and tokenizer.json.",
         )
     try:
-        config = json.loads(path.read_text("utf-8"))
+        config = parse_json(path.read_text("utf-8"))
     except ValueError as error:
         raise ModelSourceError(f"{path} is not valid JSON: {error}.", hint="Fetch the model again.") from error
     if not isinstance(config, dict):
@@ -122,7 +122,7 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
             hint="Weights in other formats are not read: save the model with safe_serialization.",
         )
     try:
-        names = sorted({str(name) for name in json.loads(index.read_text("utf-8"))["weight_map"].values()})
+        names = sorted({str(name) for name in parse_json(index.read_text("utf-8"))["weight_map"].values()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelSourceError(f"{index} cannot be read: {error}.", hint="Fetch the model again.") from error
     for name in names:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from moa_shared.errors import ChecksumError
+from moa_shared.json_text import parse_json
 from moa_shared.models.digest import hash_file, remembered_hash
 from moa_shared.progress import Progress
 
@@ -45,7 +46,7 @@ def check_manifest(folder: Path, root: Path, progress: Progress | None = None, *
     """
     hint = f"Delete {folder}; it is built again at the next start."
     try:
-        content = json.loads((folder / MANIFEST).read_text("utf-8"))
+        content = parse_json((folder / MANIFEST).read_text("utf-8"))
         target_id, files = str(content["target_id"]), dict(content["files"])
         expected = {str(name): (int(record["size"]), str(record["sha256"])) for name, record in files.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:

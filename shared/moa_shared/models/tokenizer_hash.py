@@ -8,11 +8,11 @@ The chat template is left out; it is the client's own affair.
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ModelSourceError
+from moa_shared.json_text import parse_json
 from moa_shared.models.digest import canonical_json, recall, remember, remembered_hash
 
 _OTHER_FILES = ("tokenizer.model", "vocab.json", "merges.txt")
@@ -37,9 +37,9 @@ def hash_tokenizer(folder: Path, root: Path) -> str:
     if isinstance(known, str):
         return known
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = parse_json(path.read_text("utf-8"))
         digest = hashlib.sha256(canonical_json(_meaning(content))).hexdigest()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelSourceError(f"{path} cannot be read ({error}).", hint="Fetch the model again.") from error
     remember(root, key, {"meaning": digest})
     return digest

@@ -50,6 +50,15 @@ async def test_bytes_come_through_a_bad_link_whole(serve: Any, tmp_path: Path) -
     assert {"open", "close", "set", "request"} <= set(kinds)
 
 
+async def test_a_connection_that_talks_both_ways_has_no_requests(serve: Any, tmp_path: Path) -> None:
+    async with serve() as upstream, open_link("wired", upstream=upstream, out=tmp_path / "out") as link:
+        reader, writer = await asyncio.open_connection(*link.address)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        assert await reader.read(1)
+        writer.close()
+    assert "request" not in [event["kind"] for event in link.events()]
+
+
 async def test_a_cut_holds_everything_until_it_is_healed(serve: Any, ask: Any) -> None:
     async with serve() as upstream, open_link("wired", upstream=upstream) as link:
         reader, writer = await asyncio.open_connection(*link.address)

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 from moa_client.answering import Answering, interruptible
-from moa_client.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional, Settled
+from moa_client.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional, Refused, Settled
 from moa_client.jobs import Turn
 from moa_client.transcript import Transcript
 from moa_client.views import PipeView
 from moa_shared.answer import AnswerSettings, Finish
 from moa_shared.coupling import Sampling
-from moa_shared.errors import UnavailableError
+from moa_shared.errors import ContextLengthError, UnavailableError
 
 
 class Server:
@@ -133,7 +133,7 @@ class Asked:
         self.answering = Answering(cast("Any", talk), settle_seconds)
 
     async def answer(self, question: str = "") -> bool:
-        view = PipeView(self.out.append, self.remarks.append)
+        view = PipeView(self.out.append, self.remarks.append, unverified=True)
         return await self.answering.answer(lambda _: [7], SETTINGS, Transcript(decode, question=question), view)
 
     @property
@@ -210,3 +210,19 @@ async def test_an_earlier_answer_that_is_decided_while_another_is_written_is_tol
     assert await asked.answer("second")
     assert asked.text == "e\n"
     assert asked.remarks[-1] == '(The server has corrected the answer to "first". It reads:)\nabd'
+
+
+async def test_a_single_answer_that_the_server_will_not_verify_is_shown_and_is_an_error() -> None:
+    asked = Asked(Talk(Refused(ContextLengthError("Too long."))), 20.0)
+    with pytest.raises(ContextLengthError, match="Too long"):
+        await asked.answer()
+    assert asked.text == "abc\n"
+
+
+async def test_a_refused_answer_is_told_beside_the_next_one() -> None:
+    asked = Asked(Talk(), 0.0)
+    await asked.answer("first")
+    earlier = asked.answering.settle(Refused(ContextLengthError("Too long.")))
+    assert earlier is not None
+    assert earlier.question == "first"
+    assert asked.answering.settle(SETTLED) is None

@@ -26,3 +26,17 @@ def test_an_answer_written_alone_has_no_verifications() -> None:
     figures = Figures()
     figures.on_event(Provisional((1, 2, 3)), 1.5)
     assert (figures.tokens_per_second, figures.acceptance_length) == (2.0, 0.0)
+
+
+def test_figures_of_an_answer_without_a_server_say_nothing_of_one() -> None:
+    figures = Figures(up_bytes=1542)
+    figures.on_event(Provisional((1, 2, 3)), 1.5)
+    assert figures.line() == (
+        "3 tokens in 1.50 s, 2.0 tokens/s, first after 1500 ms, 3 written without the server, 3 of them unverified"
+    )
+    figures.verdicts = 1
+    figures.on_event(Committed((1, 2, 3), confirmed=3), 2.0)
+    assert figures.line() == (
+        "3 tokens in 2.00 s, 1.5 tokens/s, first after 1500 ms, 3.00 tokens a verification (1 steps), "
+        "514 bytes up and 0 down a token, 3 written without the server"
+    )

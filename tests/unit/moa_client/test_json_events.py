@@ -8,11 +8,11 @@ import re
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.drafter_choice import Choice
-from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, LinkState, Provisional, Settled
+from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, LinkState, Provisional, Refused, Settled
 from moa_client.figures import Figures
 from moa_client.json_events import drafter_line, error_line, event_line, ready_line
 from moa_shared.answer import Finish
-from moa_shared.errors import UnavailableError
+from moa_shared.errors import ContextLengthError, UnavailableError
 
 EVENTS: list[tuple[Event, dict[str, object]]] = [
     (
@@ -25,6 +25,10 @@ EVENTS: list[tuple[Event, dict[str, object]]] = [
     (
         Settled((5,), True, Finish.STOP),
         {"event": "settled", "text": "é\n", "tokens": [5], "changed": True, "finish": "stop"},
+    ),
+    (
+        Refused(ContextLengthError("Too long.", hint="Shorten it.")),
+        {"event": "refused", "code": "context_length", "message": "Too long.", "hint": "Shorten it."},
     ),
 ]
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pty
 import sys
 import termios
+import time
 from collections.abc import Iterator
 
 import pytest
-from moa_client.keys import quiet_keys
+from moa_client.keys import quiet_keys, typed_ahead
 
 
 @pytest.fixture
@@ -50,3 +52,26 @@ def test_what_is_no_terminal_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys, "stdin", io.StringIO("text"))
     with quiet_keys():
         assert sys.stdin.read() == "text"
+
+
+def test_a_terminal_that_is_gone_is_no_error(keyboard: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise termios.error(errno.EIO, "Input/output error")
+
+    with quiet_keys():
+        monkeypatch.setattr(termios, "tcsetattr", gone)
+
+
+def test_what_is_typed_ahead_is_counted_and_survives_an_interrupt(keyboard: int) -> None:
+    assert typed_ahead() == 0
+    with quiet_keys():
+        os.write(keyboard, b"next\x03more")  # this terminal controls no process: Ctrl-C could only flush what is typed
+        deadline = time.monotonic() + 10
+        while typed_ahead() < 8 and time.monotonic() < deadline:
+            time.sleep(0.001)  # the kernel takes keys in beside us
+        assert typed_ahead() == 8
+
+
+def test_without_a_keyboard_nothing_is_typed_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("x"))
+    assert typed_ahead() == 0

@@ -18,3 +18,8 @@ def test_answers_are_unverified_until_the_server_is_there_to_verify_them() -> No
     away, there = (LinkStatus(state, None, 0.0, 0.0, 0, 0) for state in (LinkState.OFFLINE, LinkState.GOOD))
     assert status_line(away, 2, "the server is silent") == "link OFFLINE (the server is silent) | 2 unverified"
     assert status_line(there, 2) == "link good | verifying 2"
+
+
+def test_what_waits_for_the_next_prompt_is_counted() -> None:
+    good = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0)
+    assert status_line(good, typed_ahead=7) == "link good | 7 typed ahead"

@@ -8,12 +8,13 @@ from typing import Any, cast
 
 import pyte
 import pytest
-from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, LinkState, Provisional, Settled
+from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, LinkState, Provisional, Refused, Settled
 from moa_client.figures import Figures
 from moa_client.screen import Screen
 from moa_client.transcript import Transcript
 from moa_client.views import JsonView, PipeView, TerminalView, View, make_view, settled_words
 from moa_shared.answer import Finish
+from moa_shared.errors import ContextLengthError
 
 SIZE = (60, 12)
 
@@ -34,10 +35,10 @@ def show(view: View, events: Sequence[Event], transcript: Transcript | None = No
     view.end(transcript.break_off(), transcript)
 
 
-def piped(*events: Event) -> tuple[str, list[str]]:
+def piped(*events: Event, unverified: bool = False) -> tuple[str, list[str]]:
     out: list[str] = []
     remarks: list[str] = []
-    show(PipeView(out.append, remarks.append), events)
+    show(PipeView(out.append, remarks.append, unverified=unverified), events)
     return "".join(out), remarks
 
 
@@ -68,8 +69,17 @@ def test_a_pipe_gets_committed_text_alone() -> None:
     assert remarks == ["(offline: the server is silent)", "(the server is back)"]
 
 
-def test_a_pipe_gets_unverified_text_last_and_is_told() -> None:
-    out, remarks = piped(Committed((0,)), Provisional((1, 2)), Ended(Finish.STOP, provisional=True))
+def test_a_pipe_gets_no_unverified_text() -> None:
+    alone = (Provisional((1, 2)), Ended(Finish.STOP, provisional=True))
+    out, remarks = piped(Committed((0,)), *alone)
+    assert out == "a\n"
+    [remark] = remarks
+    assert "2 more tokens, which no server has verified: they are not given out" in remark
+    assert piped(*alone)[0] == ""
+
+
+def test_where_it_is_wished_a_pipe_gets_it_last_and_is_told() -> None:
+    out, remarks = piped(Committed((0,)), Provisional((1, 2)), Ended(Finish.STOP, provisional=True), unverified=True)
     assert out == "abc\n"
     [remark] = remarks
     assert "last 2 tokens" in remark
@@ -91,7 +101,7 @@ def test_an_earlier_answer_is_told_beside_this_one() -> None:
     earlier.apply(SETTLED)
     out: list[str] = []
     remarks: list[str] = []
-    view = PipeView(out.append, remarks.append)
+    view = PipeView(out.append, remarks.append, unverified=False)
     view.show_settled(SETTLED, earlier)
     assert not out
     assert remarks == [settled_words(SETTLED, earlier)]
@@ -108,6 +118,11 @@ def test_a_settled_answer_is_named_by_its_question() -> None:
     assert settled_words(SETTLED, earlier).endswith('to "why is the sky blue?". It reads:)\nac')
     long = Transcript(decode, question="word " * 30)
     assert len(settled_words(unchanged, long)) < 80
+
+
+def test_a_refused_answer_is_named_by_its_question() -> None:
+    words = settled_words(Refused(ContextLengthError("Too long.", hint="Shorten it.")), settled_answer())
+    assert words.startswith('(The server does not verify the answer to "why is the sky blue?": Too long. Shorten it.')
 
 
 class Emulated:
@@ -146,15 +161,34 @@ def test_on_a_terminal_an_earlier_answer_stands_above_this_one() -> None:
     terminal.view.show_settled(SETTLED, earlier)
     event2 = Committed((4, 5), 1)
     terminal.view.show(event2, transcript.apply(event2), transcript)
-    assert terminal.lines[0].startswith('(The server has corrected the answer to "why is the sky blue')
+    assert " ".join(terminal.lines).startswith('(The server has corrected the answer to "why is the sky blue')
     assert terminal.lines[-3:] == ["ac", "ef", "status"]
     terminal.view.end("", transcript)
     assert terminal.lines[-2:] == ["ac", "ef"]
 
 
+def test_nothing_that_a_model_wrote_acts_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def escape(tokens: Sequence[int]) -> str:
+        return "\x1b]52;c;cm0=\x07" if tokens else ""
+
+    earlier = Transcript(escape, question="why\x1b[2J?")
+    earlier.apply(Ended(Finish.STOP, provisional=True))
+    earlier.apply(SETTLED)
+    assert "\x1b" in earlier.committed
+    assert "\x1b" not in settled_words(SETTLED, earlier)
+    assert "\x1b" not in settled_words(Settled((1,), False, Finish.STOP), earlier)
+    out: list[str] = []
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    view = make_view(cast("Any", Talk()), out.append, out.append, json_events=False, unverified=False)
+    show(view, [Committed((1,)), Ended(Finish.STOP)], Transcript(escape))
+    assert out
+    assert "\x1b" not in "".join(out)
+
+
 def test_programs_and_pipes_get_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     def view(*, json_events: bool) -> View:
-        return make_view(cast("Any", Talk()), lambda _: None, lambda _: None, json_events=json_events)
+        return make_view(cast("Any", Talk()), lambda _: None, lambda _: None, json_events=json_events, unverified=False)
 
     assert isinstance(view(json_events=True), JsonView)
     assert isinstance(view(json_events=False), PipeView)  # pytest captures standard output

@@ -55,7 +55,7 @@ def adopt_gguf(path: Path, root: Path, progress: Progress, *, target_id: str, sh
     entry = entry_of(sha256, root)
     if not is_ready(entry):
         header = read_header(path)
-        with locked(entry):
+        with locked(entry, progress):
             if not is_ready(entry):  # another process may have made it while we waited
                 _make(header, entry, target_id, sha256, progress)
     check_manifest(entry, root, progress)

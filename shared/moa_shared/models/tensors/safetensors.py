@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.errors import ModelSourceError
+from moa_shared.json_text import parse_json
 from moa_shared.models.tensors.formats import Bytes
 
 _METADATA = "__metadata__"
@@ -116,7 +117,7 @@ def _split(data: Bytes) -> tuple[dict[str, Any], Bytes]:
     length = int.from_bytes(data[:8].tobytes(), "little")
     if len(data) < 8 or length > min(len(data) - 8, _MOST_HEADER):
         raise ValueError(f"a header of {length} bytes in a file of {len(data)}")
-    header: dict[str, Any] = json.loads(data[8 : 8 + length].tobytes())
+    header: dict[str, Any] = parse_json(data[8 : 8 + length].tobytes())
     return header, data[8 + length :]
 
 

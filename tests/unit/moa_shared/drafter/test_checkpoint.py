@@ -137,12 +137,31 @@ def test_a_configuration_that_cannot_be_is_refused() -> None:
         ({"output_norm": 1}, "output_norm is 1, expected true or false"),
         ({"output_norm": True, "reused_layers": 2}, "output_norm stands before the head only"),
         ({"target_fingerprint": None}, "target_fingerprint is None, expected text"),
+        (
+            {"kind": "independent", "own_layers": 10**9},
+            "own_layers is 1000000000, expected a whole number of at least 1",
+        ),
+        ({"target_layers": 10**9}, "target_layers is 1000000000, expected a whole number"),
+        ({"sa_mlp": 10**400}, "sa_mlp is 1000"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps is inf, expected a positive number"),
+        ({"rope_parameters": {"rope_theta": float("inf")}}, "an object with a positive rope_theta"),
     ],
 )
 def test_values_of_a_configuration_from_a_file_are_checked(values: dict[str, object], message: str) -> None:
     text = json.dumps({**json.loads(CONFIG.to_json()), **values})
     with pytest.raises(CheckpointError, match=re.escape(message)):
         DrafterConfig.from_json(text)
+
+
+DEEP = "[" * 100_000
+
+
+def test_json_that_is_nested_too_deeply_is_refused(saved: Path) -> None:
+    with pytest.raises(CheckpointError, match="nested too deeply"):
+        DrafterConfig.from_json(DEEP)
+    saved.write_bytes(len(DEEP).to_bytes(8, "little") + DEEP.encode())
+    with pytest.raises(CheckpointError, match="nested too deeply"):
+        load_checkpoint(saved)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import asyncio
 import errno
+import io
 import shutil
+import threading
+import time
 from collections import namedtuple
 from pathlib import Path
 
 import filelock
 import pytest
 from moa_shared.errors import ConfigError, DiskFullError
-from moa_shared.models.cache import building, cache_root, locked, require_space
+from moa_shared.models.cache import building, cache_root, locked, locked_meanwhile, require_space, writing
+from moa_shared.progress import PlainProgress
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -117,3 +122,44 @@ def test_an_entry_is_built_by_one_at_a_time(tmp_path: Path) -> None:
         other.acquire(timeout=0)
     with other.acquire(timeout=0):
         pass
+
+
+def test_who_waits_for_a_lock_says_so(tmp_path: Path) -> None:
+    entry, said, held = tmp_path / "one", io.StringIO(), threading.Event()
+
+    def hold() -> None:
+        with filelock.FileLock(tmp_path / "one.lock"):
+            held.set()
+            while not said.getvalue():
+                time.sleep(0.001)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    with locked(entry, PlainProgress(said)):
+        assert said.getvalue().startswith(f"Waiting for another moa program, which is writing {entry} ...\n")
+    holder.join()
+    said.truncate(0)
+    with locked(entry, PlainProgress(said)):
+        assert not said.getvalue()
+
+
+async def test_a_loop_that_waits_for_a_lock_does_other_things(tmp_path: Path) -> None:
+    entry, said = tmp_path / "one", io.StringIO()
+    other = filelock.FileLock(tmp_path / "one.lock")
+    other.acquire()
+    asyncio.get_running_loop().call_later(0.01, other.release)
+    async with locked_meanwhile(entry, PlainProgress(said)):
+        assert "Waiting for another moa program" in said.getvalue()
+        with pytest.raises(filelock.Timeout):
+            other.acquire(timeout=0)
+    with other.acquire(timeout=0):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [(errno.ENOSPC, DiskFullError), (errno.EACCES, ConfigError), (errno.EROFS, ConfigError)]
+)
+def test_what_cannot_be_written_is_an_error_of_the_catalogue(tmp_path: Path, code: int, error: type[Exception]) -> None:
+    with pytest.raises(error, match=str(tmp_path)), writing(tmp_path, "a file"):
+        raise OSError(code, "no")

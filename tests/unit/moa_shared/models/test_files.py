@@ -73,7 +73,9 @@ def test_shards_are_found_by_the_index(model_folder: Path, cache: Path) -> None:
         describe(model_folder, cache)
 
 
-@pytest.mark.parametrize("index", ["{", "[]", '{"weight_map": 3}', '{"weight_map": {"a": "../../etc/passwd"}}'])
+@pytest.mark.parametrize(
+    "index", ["{", "[" * 100_000, "[]", '{"weight_map": 3}', '{"weight_map": {"a": "../../etc/passwd"}}']
+)
 def test_an_index_that_makes_no_sense(model_folder: Path, cache: Path, index: str) -> None:
     shard(model_folder)
     (model_folder / "model.safetensors.index.json").write_text(index)
@@ -95,7 +97,9 @@ def test_a_folder_without_one_of_its_files(model_folder: Path, cache: Path, miss
         describe(model_folder, cache)
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "not valid JSON"), ("[1]", "not a JSON object")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "not valid JSON"), ("[" * 100_000, "nested too deeply"), ("[1]", "not a JSON object")]
+)
 def test_a_broken_configuration(model_folder: Path, cache: Path, text: str, message: str) -> None:
     (model_folder / "config.json").write_text(text)
     with pytest.raises(ModelSourceError, match=message):

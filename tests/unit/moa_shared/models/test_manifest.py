@@ -57,7 +57,7 @@ def test_a_change_that_hides_from_the_clock_is_found_when_asked(entry: Path, cac
         check_manifest(entry, cache, verify=True)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"target_id": "a", "files": {"weights": 5}}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "[" * 100_000, '{"target_id": "a", "files": {"weights": 5}}'])
 def test_a_damaged_manifest(entry: Path, cache: Path, text: str) -> None:
     (entry / "manifest.json").write_text(text)
     with pytest.raises(ChecksumError, match=r"manifest of .* cannot be read"):

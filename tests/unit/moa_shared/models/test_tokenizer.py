@@ -176,6 +176,7 @@ def test_what_a_template_must_not_do(tokenizer: Tokenizer, template: str) -> Non
         ("tokenizer.json", '{"model": {"type": "BPE"}}'),
         ("tokenizer_config.json", "{"),
         ("tokenizer_config.json", "[]"),
+        ("tokenizer_config.json", "[" * 100_000),
         ("tokenizer_config.json", '{"eos_token": {}}'),
     ],
 )

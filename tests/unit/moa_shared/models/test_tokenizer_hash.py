@@ -69,7 +69,10 @@ def test_other_tokenizer_files_are_not_read(tmp_path: Path, cache: Path) -> None
         hash_tokenizer(tmp_path, cache)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"model": {}}', '{"model": 5}'])
+NESTED = '{"model": {"vocab": {}}, "normalizer": ' + 600 * "[" + 600 * "]" + "}"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"model": {}}', '{"model": 5}', "[" * 100_000, NESTED])
 def test_a_damaged_tokenizer(model_folder: Path, cache: Path, text: str) -> None:
     (model_folder / "tokenizer.json").write_text(text)
     with pytest.raises(ModelSourceError, match=r"tokenizer\.json cannot be read"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,8 @@ def test_blanks_inherit_and_columns_may_be_left_out() -> None:
         ("t_s,loss\n0,2\n", "line 2, column 2: 2 is not between 0 and 1"),
         ("t_s,down_mbps\n0,-1\n", "line 2, column 2: -1 is not of at least 0"),
         ("t_s,down_mbps\n0,nan\n", "line 2, column 2"),
-        ("t_s,down_mbps\n0,1\n0,1\n", "line 3, column 1: time 0 does not come after 0"),
+        ("t_s,down_mbps\n1,1\n0,1\n", "line 3, column 1: time 0 does not come after 1"),
+        ("t_s,event\n0,reset\n0,fin\n", "line 3, column 1: time 0 does not come after 0"),
         ("t_s,down_mbps\n,1\n", "line 2, column 1: t_s is blank"),
         ("t_s,down_mbps\n0\n", "line 2, column 2: 1 cells where the header has 2"),
         ("t_s,event\n0,quake\n", "line 2, column 2: 'quake' is no event"),
@@ -66,6 +68,20 @@ def test_malformed_csv_names_its_place(text: str, place: str) -> None:
         parse_csv(text, "my.csv")
     assert caught.value.message.startswith("my.csv")
     assert place in caught.value.message
+
+
+def test_rows_of_one_time_are_merged_with_a_remark() -> None:
+    trace = parse_csv("t_s,down_mbps,up_mbps,event\n0,1,5,reset\n0,2,,\n1,3,,\n", "t.csv")
+    assert trace.rows == (Row(0.0, 2.0, 5.0, event="reset"), Row(1.0, 3.0))
+    assert trace.remarks == ("t.csv, line 3: a second row for 0 s; its values replace those before.",)
+    assert parse_pensieve("0 1\n1 2\n1 4\n", "t").rows == (Row(0.0, 1.0), Row(1.0, 4.0))
+
+
+def test_a_recorded_walk_with_a_second_that_is_there_twice(shared_dir: Path) -> None:
+    trace = read_trace(shared_dir / "traces" / "4g-walking-50007.txt")
+    [remark] = trace.remarks
+    assert "a second row for" in remark
+    assert all(before.t_s < row.t_s for before, row in pairwise(trace.rows))
 
 
 def test_ignored_columns_are_passed_over() -> None:

@@ -1,0 +1,83 @@
+"""Signals that end the program: the server hears a goodbye, and the terminal is left as it was found.
+
+SIGTERM and SIGHUP raise SystemExit with the shell's status (128 + the signal) while the program loads; while a
+conversation runs they leave the server first. A signal that was ignored from the start (nohup) stays ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from types import FrameType
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def exiting_on_signals() -> Iterator[None]:
+    """In this block they unwind the program as an exit does, so that whatever must be put back is."""
+    before = {number: signal.signal(number, _exit) for number in _heeded()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def interruptible_work() -> Iterator[None]:
+    """Ctrl-C ends the program at once: work that does not return to the event loop would be told of it too late."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@asynccontextmanager
+async def leaving_on_signals(say_goodbye: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """A block that the first signal ends, once goodbye is said; a second one does not wait for that.
+
+    Raises:
+        SystemExit: a signal has come.
+    """
+    loop, program = asyncio.get_running_loop(), asyncio.current_task()
+    numbers: list[int] = []
+    leaving: list[asyncio.Task[None]] = []
+
+    async def leave() -> None:
+        try:
+            await say_goodbye()
+        finally:
+            if program is not None:
+                program.cancel()
+
+    def on_signal(number: int) -> None:
+        numbers.append(number)
+        if leaving:
+            leaving[0].cancel()
+        else:
+            leaving.append(loop.create_task(leave()))
+
+    before = {number: signal.getsignal(number) for number in _heeded()}
+    for number in before:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+        if numbers:
+            await asyncio.gather(*leaving, return_exceptions=True)
+            raise SystemExit(128 + numbers[0])  # whatever the block met: a terminal that is gone, for one
+
+
+def _heeded() -> list[signal.Signals]:
+    return [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

@@ -1,0 +1,33 @@
+"""Text of peers, files and models, made harmless for terminals and logs.
+
+Pure. Control characters (with which escape sequences begin) never pass; what is one line also loses the characters that
+change the direction of the text around them.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+TAB = "    "
+_TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def without_controls(text: str) -> str:
+    """Text of any number of lines that moves no cursor and sets no colours."""
+    return text if text.isprintable() else "".join(map(_harmless, text))
+
+
+def plain_line(text: str, most: int | None = None) -> str:
+    """One line of text, of at most `most` characters."""
+    if not text.isprintable():
+        text = "".join("\N{REPLACEMENT CHARACTER}" if each in _TURNING else _harmless(each) for each in text)
+        text = " ".join(text.splitlines())
+    return text if most is None or len(text) <= most else text[: most - 3] + "..."
+
+
+def _harmless(character: str) -> str:
+    if character == "\t":
+        return TAB
+    if character == "\r":
+        return ""
+    return "\N{REPLACEMENT CHARACTER}" if unicodedata.category(character) == "Cc" and character != "\n" else character
