@@ -417,7 +417,7 @@ class World:
     def device(self, *, drafts: bool) -> Device:
         """What the client holds."""
         drafter = ToyDrafter(self) if drafts else None
-        tokenizer = SimpleNamespace(decode=decode)
+        tokenizer = SimpleNamespace(shown=decode)
         return Device(cast(Any, None), cast(Any, tokenizer), IDENTITY, drafter, 0, 0, END_OF_TEXT, CONTEXT)
 
     # ------------------------------------------------------------ trouble

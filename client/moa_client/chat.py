@@ -106,7 +106,7 @@ class Chat:
         def turn(before: Sequence[int]) -> Sequence[int]:
             return template.next_turn(question, before) if before else template.first_turn(question)
 
-        transcript = Transcript(self._decode, self.settings.stop, question)
+        transcript = Transcript(self.device.decode, self.settings.stop, question)
         view = make_view(
             self.talk, self._out, self._err, json_events=self.settings.json_events, unverified=self._unverified
         )
@@ -172,9 +172,6 @@ class Chat:
         if self.settings.json_events:
             self._out(error_line(error) + "\n")
         self._err(f"Error: {error}")
-
-    def _decode(self, tokens: Sequence[int]) -> str:
-        return self.device.tokenizer.decode(tokens, skip_special_tokens=True)
 
     async def on_line(self, line: str) -> bool:
         """A line from the user: a question or a command; False to leave."""

@@ -54,8 +54,8 @@ class Device:
     step_ms: float = 0.0
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of some tokens, for stop strings."""
-        return self.tokenizer.decode(tokens)  # as the server reads it
+        """Text of some tokens, for the screen and for stop strings; as the server reads it."""
+        return self.tokenizer.shown(tokens)
 
 
 def load_device(

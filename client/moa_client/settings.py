@@ -8,7 +8,7 @@ from typing import Literal
 from moa_shared.answer import AnswerSettings
 from moa_shared.config import SettingsBase
 from moa_shared.cores import parse_cores
-from moa_shared.coupling import Sampling
+from moa_shared.coupling import LEAST_TEMPERATURE, Sampling
 from pydantic import Field, field_validator
 
 SECTION = "client"
@@ -68,6 +68,13 @@ class ClientSettings(SettingsBase):
     @classmethod
     def _is_a_list_of_cores(cls, value: str) -> str:
         parse_cores(value)
+        return value
+
+    @field_validator("temperature")
+    @classmethod
+    def _is_no_division_by_nearly_nothing(cls, value: float) -> float:
+        if 0 < value < LEAST_TEMPERATURE:
+            raise ValueError(f"expected 0 (greedy) or {LEAST_TEMPERATURE:g} to 100")
         return value
 
     @field_validator("stop")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 
 import structlog
 from moa.v1 import moa_pb2 as pb
@@ -60,8 +61,9 @@ class Execution:
 
     def fingerprint(self, end_of_text: frozenset[int]) -> bytes:
         """sha256 of everything beside model, prompt and settings that a text depends on."""
-        arithmetic = [self.level, ARITHMETIC if self.level == INT8 else 0, sorted(end_of_text)]
-        return hashlib.sha256(canonical_json([*arithmetic, self.target.context_length])).digest()
+        arithmetic = ARITHMETIC if self.level == INT8 else f"torch {version('torch')}"
+        parts = [self.level, arithmetic, sorted(end_of_text), self.target.context_length]
+        return hashlib.sha256(canonical_json(parts)).digest()
 
 
 def load_execution(files: ModelFiles, settings: ServerSettings, progress: Progress) -> Execution:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -63,9 +63,6 @@ def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution 
         for name, _, drafter in named
     ]
 
-    def decode(tokens: Sequence[int]) -> str:
-        return tokenizer.decode(list(tokens))
-
     served = Served(
         identity=pb.Identity(
             target_id=files.target_id,
@@ -78,7 +75,7 @@ def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution 
         vocab_size=target.vocab_size,
         context_tokens=target.context_length,
         end_of_text=ends,
-        decode=decode,
+        decode=tokenizer.shown,
         drafters=tuple(drafters),
         step_ms=execution.test.step_ms if execution.test else 0.0,
         row_ms=execution.test.row_ms if execution.test else 0.0,

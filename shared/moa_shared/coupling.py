@@ -15,11 +15,14 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.errors import ConfigError
+from moa_shared.errors import ConfigError, InternalError
 from moa_shared.gumbel_choice import choose
 from moa_shared.scores import Scores, largest, log_softmax
 
 SEED_LIMIT = 1 << 64
+# Logits of up to 10,000, divided by it, are still told apart by one in float32; divided by far less they are infinite,
+# and no rule is left by which to choose.
+LEAST_TEMPERATURE = 1e-3
 _LIKELIEST = 512  # tokens looked at for top-p before all are
 
 
@@ -28,7 +31,7 @@ class Sampling:
     """How a token is chosen from the target's distribution.
 
     Args:
-        temperature: divides the logits; 0 is greedy (no noise).
+        temperature: divides the logits, LEAST_TEMPERATURE to 100; 0 is greedy (no noise).
         top_k: keep only the k likeliest tokens (and those tied with the last of them); 0 keeps all.
         top_p: keep the smallest set of likeliest tokens whose probabilities reach this sum; 1 keeps all.
         seed: 0 to 2**64 - 1; keys the noise. The same seed gives the same text.
@@ -43,8 +46,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.temperature <= 100.0:  # NaN fails too
-            raise ConfigError(f"temperature is {self.temperature}, expected 0 (greedy) to 100.")
+        if not (self.temperature == 0.0 or LEAST_TEMPERATURE <= self.temperature <= 100.0):  # NaN fails too
+            raise ConfigError(
+                f"temperature is {self.temperature}, expected 0 (greedy) or {LEAST_TEMPERATURE:g} to 100."
+            )
         if not 0 <= self.top_k < 1 << 31:
             raise ConfigError(f"top_k is {self.top_k}, expected 0 (off) or more.")
         if not 0.0 < self.top_p <= 1.0:
@@ -105,15 +110,25 @@ def select(logits: Scores, positions: Sequence[int], sampling: Sampling) -> list
     Args:
         logits: [rows, vocab] float32, the target's.
         positions: position of the token that each row chooses.
+
+    Raises:
+        InternalError: logits that are not numbers, of which no token could be chosen rightly.
     """
     chosen: list[int] = []
     warm = np.empty(logits.shape[-1], dtype=np.float32)
     for row, position in zip(logits, positions, strict=True):  # a row stays in the processor's cache
+        scores = row if sampling.greedy else _warmed(row, sampling, warm)
+        best = int(scores.argmax())  # of a row that holds a NaN, that one
+        if not np.isfinite(scores[best]):
+            raise InternalError(
+                f"The target's logits at position {position} are not finite.",
+                hint="Its weights or its arithmetic are broken: choose another --execution or --model.",
+            )
         if sampling.greedy:
-            chosen.append(int(row.argmax()))
+            chosen.append(best)
             continue
         noise = gumbel_noise(sampling.seed, position, len(row))
-        token = choose(_warmed(row, sampling, warm), noise, sampling.top_k, sampling.top_p)
+        token = choose(scores, noise, sampling.top_k, sampling.top_p)
         chosen.append(_choose_plainly(row, noise, sampling) if token is None else token)
     return chosen
 
@@ -138,7 +153,12 @@ def draft_scores(
 
     Returns:
         Same shape as `logits`, float32.
+
+    Raises:
+        InternalError: logits that are not numbers.
     """
+    if not np.isfinite(logits.max(axis=-1)).all():  # NaN where a row holds one
+        raise InternalError("The drafter's logits are not finite.", hint="Choose another --drafter, or --drafter none.")
     if sampling.greedy:
         return log_softmax(logits)
     scores = _draft_support(_warmed(logits, sampling), sampling)

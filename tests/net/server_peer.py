@@ -81,8 +81,10 @@ def decode(tokens: Sequence[int]) -> str:
 def make_host(
     target: Target, *, stepper: Stepper | None = None, drafters: Sequence[pb.Drafter] = (DRAFTER,), **settings: Any
 ) -> Host:
+    identity = pb.Identity()
+    identity.CopyFrom(IDENTITY)
     served = Served(
-        identity=IDENTITY,
+        identity=identity,
         execution=pb.Execution(level="float32", details="torch"),
         vocab_size=VOCAB,
         context_tokens=CONTEXT,

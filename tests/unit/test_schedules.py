@@ -23,15 +23,17 @@ from moa_client.link import Link
 from moa_client.streamed_drafting import StreamedDrafting
 from moa_client.talk import Talk
 from moa_client.talk_settings import TalkSettings
+from moa_client.transcript import Transcript
 from moa_server.session import Judgement, Session, SessionLimits, Work
 from moa_shared.answer import AnswerSettings, Finish
 from moa_shared.codec import Codec
 from moa_shared.coupling import Sampling
 from moa_shared.errors import MoaError
+from moa_shared.text import TextStream
 from moa_shared.tree import DraftTree
 
 from tests import simulated_world
-from tests.simulated_world import SimulatedLink, World, plain_answer, simulate
+from tests.simulated_world import SimulatedLink, World, decode, plain_answer, simulate
 
 VOCAB = 7  # few tokens, so that wrong guesses are often right a moment later
 LIMITS = SessionLimits(400, VOCAB, draft_nodes=6, prefill_chunk=5, run_ahead_tokens=9)
@@ -299,8 +301,13 @@ class Asked:
     finish: Finish = Finish.UNFINISHED
     settled: bool = False
     shown_at_stop: int | None = None
+    given_up: bool = False  # its reader was gone before it ended
+
+    def __post_init__(self) -> None:
+        self.transcript = Transcript(decode, self.settings.stop)
 
     def take(self, event: Event) -> None:
+        self.transcript.apply(event)
         if isinstance(event, Committed):
             assert list(event.tokens[: event.confirmed]) == self.provisional[: event.confirmed]
             del self.provisional[: event.confirmed]
@@ -316,6 +323,7 @@ class Asked:
             assert event.provisional or not self.provisional
 
     def settle(self, event: Settled) -> None:
+        self.transcript.apply(event)
         self.shown += event.tokens
         self.provisional.clear()
         self.finish, self.settled = event.finish, True
@@ -324,6 +332,9 @@ class Asked:
         """The answer is the target's, as far as the user let it go."""
         expected = plain_answer([*before, *self.turn], self.settings)
         assert self.settled
+        text = TextStream(decode, self.settings.stop)
+        if not self.given_up:
+            assert self.transcript.committed == text.push(self.shown) + text.finish()
         if self.shown_at_stop is None and self.finish is not Finish.CANCELLED:
             assert self.shown == expected
         else:
@@ -437,12 +448,12 @@ class Chat:
         conversation = self.talk.conversation
         known = sum(len(each.turn) + len(each.shown) for each in self.asked if each is not asked)
         asked.shown = conversation.tokens[known + len(asked.turn) :] if not self.talk.unsettled else []
-        asked.finish, asked.settled = Finish.CANCELLED, True
+        asked.finish, asked.settled, asked.given_up = Finish.CANCELLED, True, True
 
     async def stop(self, asked: Asked, seconds: float) -> None:
         await asyncio.sleep(seconds)
         if self.chance.random() < 0.5:  # the user loses patience with a server that is silent
-            while self.talk.state is not LinkState.OFFLINE:  # noqa: ASYNC110 (its time is not the clock's)
+            while self.talk.state is not LinkState.OFFLINE:  # noqa: ASYNC110 (Talk tells its reader alone)
                 await asyncio.sleep(0.05)
         asked.shown_at_stop = len(asked.shown) + len(asked.provisional)
         await self.talk.stop()

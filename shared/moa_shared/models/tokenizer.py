@@ -61,6 +61,10 @@ class Tokenizer:
         """The text of some tokens, spaces as they are."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
+    def shown(self, ids: Sequence[int]) -> str:
+        """The text of an answer's tokens as a reader sees it, and as stop strings are looked for: no special tokens."""
+        return self.decode(ids, skip_special_tokens=True)
+
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = False) -> str:
         """The text of a conversation.
 

@@ -70,3 +70,41 @@ def test_settled_text_is_that_of_the_committed_tokens(first: list[int], alone: l
     transcript.apply(Ended(Finish.CANCELLED, provisional=True))
     transcript.apply(Settled(tuple(then), True, Finish.CANCELLED))
     assert transcript.committed == decode([*first, *then]).split("ab")[0]
+
+
+@given(st.text("añ€😀", max_size=12), st.data())
+def test_pieces_that_are_corrected_inside_a_character_join_to_the_whole_text(text: str, data: st.DataObject) -> None:
+    """Tokens are bytes here, so that every event may cut a character in pieces."""
+    whole = list(text.encode())
+    transcript = Transcript(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
+    pieces: list[str] = []
+    waiting = 0
+    end = data.draw(st.integers(0, len(whole)))  # where the link is lost for good
+    done = 0
+    while done < end:
+        kind = data.draw(st.sampled_from(["commit", "write", "correct"]))
+        if kind == "write":
+            guess = data.draw(st.lists(st.sampled_from(whole), min_size=1, max_size=5))
+            right = whole[done + waiting : done + waiting + 3] if data.draw(st.booleans()) else []
+            transcript.apply(Provisional((*right, *guess)))
+            waiting += len(right) + len(guess)
+        elif kind == "correct" and waiting:
+            transcript.apply(Corrected(waiting))
+            waiting = 0
+        else:
+            new = tuple(whole[done : done + data.draw(st.integers(1, 4))])
+            held = transcript.waiting[: len(new)]
+            confirmed = next((at for at, (a, b) in enumerate(zip(held, new, strict=False)) if a != b), len(held))
+            if confirmed:
+                pieces.append(transcript.apply(Committed(new[:confirmed], confirmed)))
+                waiting -= confirmed
+            if confirmed < len(new):
+                if waiting:
+                    transcript.apply(Corrected(waiting))
+                    waiting = 0
+                pieces.append(transcript.apply(Committed(new[confirmed:])))
+            done += len(new)
+        assert "\ufffd" not in transcript.committed
+    transcript.apply(Ended(Finish.MAX_TOKENS, provisional=True))
+    pieces.append(transcript.apply(Settled(tuple(whole[done:]), True, Finish.MAX_TOKENS)))
+    assert "".join(pieces) == transcript.committed == text

@@ -202,4 +202,6 @@ def test_the_fingerprint_is_of_all_that_decides_a_text(load: Load, monkeypatch: 
     ]
     monkeypatch.setattr(execution, "ARITHMETIC", 99)
     others.append(first.fingerprint(ends))
-    assert len({fingerprint, *others}) == 6
+    monkeypatch.setattr(execution, "version", lambda _: "0.1")
+    others.append(load("float32")[0].fingerprint(ends))
+    assert len({fingerprint, *others}) == 7

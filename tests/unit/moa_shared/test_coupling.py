@@ -9,8 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
-from moa_shared.coupling import Sampling, draft_candidates, draft_scores, gumbel_noise, process_logits, select
-from moa_shared.errors import ConfigError
+from moa_shared.coupling import (
+    LEAST_TEMPERATURE,
+    Sampling,
+    draft_candidates,
+    draft_scores,
+    gumbel_noise,
+    process_logits,
+    select,
+)
+from moa_shared.errors import ConfigError, InternalError
 from moa_shared.tree import DraftTree, longest_path
 from scipy import stats
 
@@ -128,7 +136,7 @@ def in_torch(logits: Rows, sampling: Sampling) -> Rows:
 @settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from([1, 2, 30, 500, 4000]),
-    st.sampled_from([0.0, 1e-6, 0.3, 0.8, 1.5, 90.0]),
+    st.sampled_from([0.0, LEAST_TEMPERATURE, 0.3, 0.8, 1.5, 90.0]),
     st.sampled_from([0, 1, 2, 20, 300, 1 << 20]),
     st.sampled_from([1.0, 0.999, 0.9, 0.5, 1e-6]),
     st.sampled_from([0.0, 0.5, 3.0, 20.0]),
@@ -171,11 +179,30 @@ def test_choices_are_those_of_torch(sampling: Sampling, coarse: bool) -> None:
     np.testing.assert_allclose(ours[same], theirs[same], rtol=1e-6, atol=2e-6)
 
 
-def test_rows_that_are_no_numbers_are_chosen_from_as_the_rule_does() -> None:
-    rows = np.stack([np.full(9, number, np.float32) for number in (np.nan, np.inf, -np.inf)])
-    rows[2, 3] = 0.0
-    for sampling in (Sampling(), Sampling(0.7), Sampling(0.7, top_k=3, top_p=0.5)):
-        assert select(rows, [1, 2, 3], sampling) == by_the_rule(rows, [1, 2, 3], sampling)
+HOWS = (Sampling(), Sampling(0.7), Sampling(0.7, top_k=3, top_p=0.5))
+
+
+@pytest.mark.parametrize("sampling", HOWS)
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("whole", [False, True])
+def test_rows_that_are_no_numbers_are_an_error(sampling: Sampling, number: float, whole: bool) -> None:
+    good = normal(9, seed=1)
+    bad = np.full(9, number, np.float32) if whole else np.where(np.arange(9) == 4, np.float32(number), good)
+    if whole or number != -np.inf:
+        with pytest.raises(InternalError, match="position 8"):
+            select(np.stack([good, bad]), [7, 8], sampling)
+        with pytest.raises(InternalError, match="drafter"):
+            draft_scores(np.stack([good, bad]), [7, 8], sampling)
+    else:  # one token that cannot be is no defect
+        assert select(bad[None], [8], sampling) == by_the_rule(bad[None], [8], sampling)
+
+
+def test_the_least_temperature_still_chooses_by_logits_and_noise() -> None:
+    sampling = Sampling(LEAST_TEMPERATURE, seed=3)
+    rows = np.float32(1e4) * normal(50, 400, seed=2)
+    assert select(rows, range(50), sampling) == rows.argmax(axis=-1).tolist()
+    close = np.zeros((50, 400), np.float32)
+    assert len(set(select(close, range(50), sampling))) > 30
 
 
 @given(st.sampled_from([0, 3, 40]), st.sampled_from([0.3, 0.9, 0.9999]), st.integers(0, 999), st.floats(0.5, 4.0))
@@ -236,6 +263,8 @@ def test_greedy_needs_no_noise() -> None:
     [
         {"temperature": -0.1},
         {"temperature": float("nan")},
+        {"temperature": 1e-40},
+        {"temperature": 0.9 * LEAST_TEMPERATURE},
         {"top_k": -1},
         {"top_p": 0.0},
         {"top_p": 1.1},

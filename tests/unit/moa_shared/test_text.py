@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from moa_shared.answer import AnswerSettings, Finish, FinishRule
 from moa_shared.models import ModelFiles, load_tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.text import TextStream
 
 
@@ -68,3 +70,18 @@ def test_with_the_real_tokenizer_pieces_make_the_decoded_text(default_tokenizer:
     stream = TextStream(decode_all)
     pieces = [stream.push([token]) for token in tokens]
     assert "".join(pieces) + stream.finish() == decode_all(tokens)
+
+
+def test_a_stop_string_is_looked_for_in_the_text_that_is_shown(default_tokenizer: Tokenizer) -> None:
+    """A special token between its halves is on nobody's screen, so the answer ends there."""
+    special = default_tokenizer.encode("<|im_start|>")
+    assert len(special) == 1
+    tokens = [*default_tokenizer.encode("one STO"), *special, *default_tokenizer.encode("P two")]
+    how = AnswerSettings(stop=("STOP",), ignore_end_of_text=True)
+    rule = FinishRule(how, 1, 1000, frozenset(special), default_tokenizer.shown)
+    taken, finish = rule.cut([], tokens)
+    stream = TextStream(default_tokenizer.shown, how.stop)
+    assert finish is Finish.STOP
+    assert stream.push(taken) + stream.finish() == "one "
+    spelled = AnswerSettings(stop=("<|im_start|>",), ignore_end_of_text=True)
+    assert FinishRule(spelled, 1, 1000, frozenset(), default_tokenizer.shown).cut([], tokens)[1] is Finish.UNFINISHED
