@@ -276,6 +276,8 @@ def test_a_chat(served: Served, terminal: Terminal) -> None:
     terminal.wait_for(r"There is no command /stat\. Did you mean /stats\?")
     terminal.at_prompt("/?\r")
     terminal.wait_for("makes a new line")
+    terminal.at_prompt("//w10\r")
+    terminal.wait_for("cut after 6 tokens")
     terminal.at_prompt("/set max_tokens many\r")
     assert "--" not in terminal.wait_for(r"max_tokens is 'many': [^>]* max_tokens is still\s6\.")
     terminal.at_prompt("/set max_tokens 4000\r")

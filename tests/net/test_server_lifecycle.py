@@ -420,3 +420,22 @@ async def test_a_port_in_use_is_refused_in_words(server: RunningServer, target: 
     host = make_host(target, port=server.port)
     with pytest.raises(ConfigError, match=rf"Cannot listen on 127\.0\.0\.1:{server.port}"):
         await start(host)
+
+
+async def test_a_sweep_that_fails_is_logged_and_tried_again(
+    target: Target, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[int] = []
+
+    def expire() -> int:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ValueError("a defect")
+        return 0
+
+    monkeypatch.setattr("moa_server.app.SWEEP_SECONDS", 0.0)
+    host = make_host(target)
+    monkeypatch.setattr(host.registry, "expire", expire)
+    async with serving(host):
+        await until(lambda: len(calls) > 1)
+    assert "sweeping failed" in capsys.readouterr().out

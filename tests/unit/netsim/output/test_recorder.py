@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from netsim.core.link import Direction, Drop, Reason, Release
 from netsim.errors import AddressError, ReportError
+from netsim.output.plots import draw_delay, draw_losses, draw_queue, draw_requests
 from netsim.output.recorder import Recorder
-from netsim.output.report import _heading, write_report
-from netsim.output.run_data import read_run
+from netsim.output.report import _heading, _matplotlib, write_report
+from netsim.output.run_data import Traffic, read_run
 from netsim.scenario import Scenario
 
 from netsim import catalogue
@@ -123,23 +124,26 @@ def test_a_picture_says_which_run_it_is(run_folder: Path, tmp_path: Path) -> Non
     write_report(run_folder, tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
     assert re.search(r"1 requests, median 50\.0 ms", page)
-    assert re.search(r"Packets dropped \([\d.]+ % of \d+\)", page)
+    assert re.search(r"Packets dropped \([\d.]+ % of [\d,]+\)", page)
     assert "down, median" in page or "up, median" in page
 
 
-def test_axes_of_what_did_not_happen_are_no_axes(run_folder: Path, tmp_path: Path) -> None:
-    packets = run_folder / "packets.csv.gz"
-    with gzip.open(packets, "rt") as stream:
-        header = stream.readline()
-    with gzip.open(packets, "wt") as stream:
-        stream.write(header)
-    events = [line for line in (run_folder / "events.jsonl").read_text().splitlines() if "request" not in line]
-    (run_folder / "events.jsonl").write_text("\n".join(events) + "\n")
-    write_report(run_folder, tmp_path / "r.html")
-    page = (tmp_path / "r.html").read_text()
-    for said in ("no packet passed", "no packet was dropped", "no requests (connections that talk both ways at once"):
-        assert said in page
-    assert "0.04" not in re.sub(r"<path[^>]*>|<use[^>]*>|<g[^>]*>|<pre>.*</pre>", "", page, flags=re.DOTALL)
+def test_axes_of_what_did_not_happen_are_no_axes(run_folder: Path) -> None:
+    run = read_run(run_folder)
+    run.events = [event for event in run.events if event["kind"] != "request"]
+    run.traffic = {direction: Traffic() for direction in Direction}
+    pyplot = _matplotlib()
+    for draw, said in (
+        (draw_delay, "no packet passed"),
+        (draw_queue, "no packet passed"),
+        (draw_losses, "no packet was dropped"),
+        (draw_requests, "no requests (connections that talk both ways at once"),
+    ):
+        figure, axes = pyplot.subplots()
+        draw(axes, run)
+        assert any(text.get_text().startswith(said) for text in axes.texts)
+        assert len(axes.get_yticks()) == 0
+        pyplot.close(figure)
 
 
 def test_the_same_run_gives_the_same_report(run_folder: Path, tmp_path: Path) -> None:
