@@ -32,10 +32,10 @@ SESSIONS, BATCH = 500, 50
 AT_ONCE = 10  # sessions that are open together
 MOST_GROWTH = 0.02
 ANSWER_TOKENS = 12
-KV_BYTES = 32 << 20  # half of what the sessions that are open together ask for
+KV_BYTES = 48 << 20  # what the sessions that are open together ask for: idle ones lose theirs
 DETACHED_S = 1.0
 SETTLED_S = 4.0  # after which detached sessions are gone; the server looks every second
-RETRY_S = 0.3
+RETRY_S = 1.0
 PATIENCE_S = 60.0
 REFUSALS = 200  # how often a refused session tries again: there is no queue, so one may be unlucky for long
 
