@@ -36,7 +36,7 @@ VOCAB = 11
 END_OF_TEXT = frozenset({VOCAB - 1})
 CONTEXT = 400
 IDENTITY = pb.Identity(target_id="toy", target_fingerprint=b"t", tokenizer_hash=b"k", execution=b"e")
-SETTINGS = ServerSettings(port=0, drafter="none", draft_nodes=6, prefill_chunk=5, run_ahead_tokens=20)
+SETTINGS = ServerSettings(port=0, drafter="none", draft_nodes=6, prefill_chunk=5, run_ahead_tokens=20, kv_bytes=1 << 30)
 FEW_MS = 1e-3
 LEAST_SECONDS = 1e-6  # a turn of the loop takes so long, so that who spins until a moment meets it
 
@@ -187,6 +187,13 @@ class ToyDrafter:
         return chance.randrange(VOCAB)
 
 
+class ToyCache(list[int]):
+    """Tokens in place of keys and values."""
+
+    def most_nbytes(self, rows: int) -> int:
+        return rows
+
+
 class ToyStepper:
     """The target, with a cache of tokens in place of keys and values."""
 
@@ -199,11 +206,11 @@ class ToyStepper:
         return None
 
     def new_holdings(self) -> Any:
-        return SimpleNamespace(cache=[], planes={}, source=None)
+        return SimpleNamespace(cache=ToyCache(), planes={}, source=None, nbytes=0)
 
     def choose(self, holdings: Any, work: Work) -> Judgement | None:
         self._world.worked += self._world.chance.uniform(5, 20) * FEW_MS
-        cache: list[int] = holdings.cache
+        cache: ToyCache = holdings.cache
         assert len(cache) >= work.cached, "the cache lacks tokens that the session believes in"
         del cache[work.cached :]
         cache += work.feed

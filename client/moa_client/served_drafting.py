@@ -57,8 +57,9 @@ class ServedDrafting:
         self._told = 0  # committed tokens that the server knows we have
 
     def restart(self) -> None:
-        """The draft in flight is gone."""
+        """The draft in flight is gone, and so is a round under way."""
         self.streamed.restart()
+        self._round_due = True
 
     def on_asked(self) -> None:
         """A new answer begins."""

@@ -79,7 +79,8 @@ def merge_verdicts(earlier: pb.ServerFrame, later: pb.ServerFrame) -> bool:
     """
     one, other = earlier.verdict, later.verdict
     both_verdicts = earlier.WhichOneof("frame") == later.WhichOneof("frame") == "verdict"
-    if not both_verdicts or one.finish or other.base != one.base + len(one.tokens):
+    continues = one.ask == other.ask and other.base == one.base + len(one.tokens)
+    if not both_verdicts or one.finish or not continues:
         return False
     one.epoch, one.finish, one.step_ms = other.epoch, other.finish, other.step_ms
     one.tokens.extend(other.tokens)

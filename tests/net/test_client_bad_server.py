@@ -279,7 +279,7 @@ async def refusing_the_first() -> AsyncIterator[tuple[str, asyncio.Event]]:
                     await context.abort(*error_status(ContextLengthError("Too long.")))
                 await context.write(OPENED)
             if ask.HasField("sampling"):
-                await context.write(verdict([7, 8], base=2, before=SECOND, finish=pb.FINISH_END_OF_TEXT))
+                await context.write(verdict([7, 8], base=2, before=SECOND, ask=ask.id, finish=pb.FINISH_END_OF_TEXT))
 
     handler = grpc.stream_stream_rpc_method_handler(
         converse, pb.ClientFrame.FromString, pb.ServerFrame.SerializeToString

@@ -45,6 +45,7 @@ class FuzzedServer:
     def __init__(self, plan: Sequence[Recipe], rng: random.Random) -> None:
         self._plan = list(plan)
         self.tokens: list[int] = []
+        self.ask_id = 1
         self.sent = 0
         self.rng = rng
 
@@ -59,6 +60,7 @@ class FuzzedServer:
             self.tokens = list(frame.open.tokens)
         ask = frame.open.ask if frame.HasField("open") else frame.ask
         self.tokens[ask.base or len(self.tokens) :] = ask.tokens
+        self.ask_id = ask.id or self.ask_id
 
     def next_frame(self) -> bytes | None:
         """None: the stream ends."""
@@ -86,6 +88,7 @@ class FuzzedServer:
         new = [rng.randrange(VOCAB - 1) for _ in range(min(left, rng.choice([1, 2, 3])))]
         self.tokens += new
         return pb.Verdict(
+            ask=self.ask_id,
             base=base,
             prefix_hash=hashed,
             tokens=new,

@@ -97,6 +97,7 @@ class FuzzedStream:
         base = rng.choice([held, held, 0, rng.randrange(held + 1)])
         turn = [rng.randrange(VOCAB) for _ in range(rng.choice([1, 3, 40]))]
         message = pb.Ask(
+            id=rng.choice([1, 2, 3]),
             base=base,
             prefix_hash=self.hashes.at(base),
             tokens=turn,
@@ -174,7 +175,7 @@ def test_no_frame_breaks_the_server(target: Target) -> None:
             answer: list[int] = []
 
             async def frames() -> AsyncIterator[bytes]:
-                ask = pb.Ask(tokens=PROMPT, sampling=settings_to_proto(GREEDY))
+                ask = pb.Ask(id=1, tokens=PROMPT, sampling=settings_to_proto(GREEDY))
                 open_ = pb.Open(protocol_version=PROTOCOL_VERSION, identity=IDENTITY, run_ahead=True, ask=ask)
                 yield pb.ClientFrame(open=open_).SerializeToString()
                 while len(answer) < GREEDY.max_tokens:  # noqa: ASYNC110 (the stream ends when the answer is there)
@@ -201,4 +202,4 @@ def test_no_frame_breaks_the_server(target: Target) -> None:
         runner.run(host.engine.stop())
     print(f"{sent} frames: {dict(ends.most_common())}")
     assert sent >= FRAMES
-    assert len(ends) >= 6  # the frames get far enough to be refused in many ways
+    assert len(ends) >= 5  # the frames get far enough to be refused in many ways

@@ -162,16 +162,21 @@ async def test_detached_sessions_are_dropped_after_their_time(target: Target) ->
 
 async def test_streams_without_an_open_make_room_for_new_ones(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_module, "MOST_UNOPENED", 3)
-    async with serving(make_host(target)) as running, channel_to(running) as channel:
+    async with serving(make_host(target, open_seconds=100.0)) as running, channel_to(running) as channel:
         silent = [Peer(channel) for _ in range(10)]
         for peer in silent:
             await peer.call.wait_for_connection()
-        for peer in silent[:7]:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await peer.done()
-            assert isinstance(error_from_rpc(caught.value), OverloadedError)
+        waiting = {asyncio.create_task(peer.done()): peer for peer in silent}  # they come in any order
+        while len(waiting) > 3:
+            refused, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in refused:
+                assert isinstance(error_from_rpc(task.exception()), OverloadedError)
+                del waiting[task]
         await Peer(channel).open()  # takes the place of one more
-        await silent[9].open()
+        refused, kept = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert (len(refused), len(kept)) == (1, 2)
+        for task in kept:
+            task.cancel()
 
 
 async def test_connections_beyond_the_limit_are_not_taken_in(target: Target) -> None:

@@ -112,3 +112,9 @@ def test_other_frames_stay_apart(earlier: pb.ServerFrame, later: pb.ServerFrame)
     before = pb.ServerFrame.FromString(earlier.SerializeToString())
     assert not merge_verdicts(earlier, later)
     assert earlier == before
+
+
+def test_verdicts_of_two_questions_are_not_merged() -> None:
+    earlier = pb.ServerFrame(verdict=pb.Verdict(ask=1, base=3, tokens=[7]))
+    assert not merge_verdicts(earlier, pb.ServerFrame(verdict=pb.Verdict(ask=2, base=4, tokens=[8])))
+    assert merge_verdicts(earlier, pb.ServerFrame(verdict=pb.Verdict(ask=1, base=4, tokens=[8])))

@@ -17,9 +17,9 @@ def trees(draw: st.DrawFn) -> DraftTree:
 @given(trees(), st.data())
 def test_what_is_forgotten_changes_nothing_below_the_reached_node(tree: DraftTree, data: st.DataObject) -> None:
     node = data.draw(st.integers(ROOT, len(tree) - 1))
-    held = data.draw(st.integers(max(0, node), len(tree)))
+    held = data.draw(st.integers(node + 1, len(tree)))  # the node that was reached has come
     streamed = StreamedTree(tree.tokens[:held], tree.parents[:held])
-    streamed.forget(max(0, min(node, held)))
+    streamed.forget(node)
     for token, parent in zip(tree.tokens[held:], tree.parents[held:], strict=True):
         streamed.append(token, parent)
     below, numbers = streamed.below(node)

