@@ -36,7 +36,15 @@ VOCAB = 11
 END_OF_TEXT = frozenset({VOCAB - 1})
 CONTEXT = 400
 IDENTITY = pb.Identity(target_id="toy", target_fingerprint=b"t", tokenizer_hash=b"k", execution=b"e")
-SETTINGS = ServerSettings(port=0, drafter="none", draft_nodes=6, prefill_chunk=5, run_ahead_tokens=20, kv_bytes=1 << 30)
+SETTINGS = ServerSettings(
+    port=0,
+    drafter="none",
+    draft_nodes=6,
+    prefill_chunk=5,
+    run_ahead_tokens=20,
+    kv_bytes=1 << 30,
+    allow_ignore_end_of_text=True,
+)
 FEW_MS = 1e-3
 LEAST_SECONDS = 1e-6  # a turn of the loop takes so long, so that who spins until a moment meets it
 

@@ -202,4 +202,4 @@ def test_no_frame_breaks_the_server(target: Target) -> None:
         runner.run(host.engine.stop())
     print(f"{sent} frames: {dict(ends.most_common())}")
     assert sent >= FRAMES
-    assert len(ends) >= 5  # the frames get far enough to be refused in many ways
+    assert len(ends) >= 4  # the frames get far enough to be refused in many ways
