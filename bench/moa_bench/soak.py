@@ -176,7 +176,7 @@ class User:
 
         tokens = [self._chance.randrange(3, 1000) for _ in range(self._chance.randrange(8, 200))]
         sampling = pb.Sampling(max_tokens=ANSWER_TOKENS, ignore_end_of_text=True)
-        await self._send(ask=pb.Ask(base=0, tokens=tokens, sampling=sampling, answer_start=len(tokens)))
+        await self._send(ask=pb.Ask(id=1, base=0, tokens=tokens, sampling=sampling, answer_start=len(tokens)))
         await self._verdict()
 
     async def finish(self) -> None:

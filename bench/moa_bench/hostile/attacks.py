@@ -55,7 +55,7 @@ def _draft(nodes: int, base: int = 1 << 30) -> dict[str, pb.Draft]:
 
 
 def _ask(seed: int = 0) -> pb.Ask:
-    return pb.Ask(tokens=[1] * PROMPT_TOKENS, sampling=pb.Sampling(temperature=1.0, seed=seed))
+    return pb.Ask(id=seed + 1, tokens=[1] * PROMPT_TOKENS, sampling=pb.Sampling(temperature=1.0, seed=seed))
 
 
 async def neighbour(victim: Victim) -> None:
