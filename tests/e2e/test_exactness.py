@@ -152,7 +152,7 @@ async def test_text_is_what_the_same_server_writes_alone(
             assert await answer(talk, tokens, settings) == ALONE[prompt, settings], (prompt, seed)
             accepted += talk.figures.accepted
     if name.startswith("shipped"):
-        assert accepted  # the drafter was at work; how much depends on what else the machine does
+        assert accepted > len(prompts)  # the drafter was at work
 
 
 async def test_another_seed_is_another_text(exact_server: str, tokenizer: Tokenizer) -> None:
