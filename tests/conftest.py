@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from moa_shared.models import ModelFiles
+
+settings.register_profile("moa", deadline=None)  # a busy machine is not a defect
+settings.load_profile("moa")
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 

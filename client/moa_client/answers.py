@@ -15,7 +15,17 @@ from moa_shared.errors import MoaError
 from moa_shared.tree import ROOT, DraftTree
 
 from moa_client.conversation import AskMessage, Conversation, Phase
-from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, Provisional, Refused, Settled
+from moa_client.events import (
+    Committed,
+    Corrected,
+    Ended,
+    Event,
+    ExecutionChanged,
+    LinkChanged,
+    Provisional,
+    Refused,
+    Settled,
+)
 from moa_client.jobs import Job, Jobs, Turn
 
 
@@ -47,7 +57,7 @@ class Answers:
         self.current: Job | None = None
         self.events: deque[Event] = deque()
         self._jobs = Jobs()
-        self._end_rule = end_rule
+        self.end_rule = end_rule
 
     @property
     def front(self) -> Job | None:
@@ -84,7 +94,9 @@ class Answers:
     def forget_current(self) -> None:
         """The current answer goes no further, and its reader is gone; a question that got nothing is taken back."""
         self._take_back()
-        self.events = deque(event for event in self.events if isinstance(event, LinkChanged | Settled))
+        self.events = deque(
+            event for event in self.events if isinstance(event, LinkChanged | ExecutionChanged | Settled)
+        )
 
     def reset(self) -> None:
         """A new conversation."""
@@ -165,7 +177,7 @@ class Answers:
 
     def write(self, job: Job, tokens: Sequence[int]) -> None:
         """Adds to what was written alone, as far as the answer goes."""
-        rule, conversation = self._end_rule, self.conversation
+        rule, conversation = self.end_rule, self.conversation
         start = self._start_of(job)
         decided = conversation.answer_length if job is self.front else 0
         recent = conversation.tokens[-STOP_WINDOW_TOKENS:][-decided:] if decided else []

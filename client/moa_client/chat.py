@@ -19,14 +19,14 @@ from moa_shared.template import ChatTemplate
 
 from moa_client.answering import Answering
 from moa_client.drafter_choice import ServerPace
-from moa_client.events import Event, LinkChanged, LinkState, Refused, Settled
+from moa_client.events import Event, ExecutionChanged, LinkChanged, LinkState, Refused, Settled
 from moa_client.json_events import drafter_line, error_line, event_line
 from moa_client.loading import Device, change_drafter
 from moa_client.settings import SECTION, ClientSettings
 from moa_client.status import drafter_words, execution_words, status_line
 from moa_client.talk import Talk
 from moa_client.transcript import Transcript
-from moa_client.views import BACK_WORDS, link_words, make_view, settled_words
+from moa_client.views import BACK_WORDS, link_words, make_view, new_execution_words, settled_words
 
 HELP = """\
 /help               this list
@@ -52,7 +52,6 @@ class Chat:
 
     Args:
         settings: as started; /set changes a copy.
-        device: what this client holds.
         talk: to the server.
         out, err: where text and remarks go.
         unverified: where nothing can be taken back, give out what no server has verified.
@@ -63,7 +62,6 @@ class Chat:
     def __init__(
         self,
         settings: ClientSettings,
-        device: Device,
         talk: Talk,
         out: Callable[[str], None],
         err: Callable[[str], None],
@@ -73,16 +71,20 @@ class Chat:
         row_ms: float = 0.0,
     ) -> None:
         self.settings = settings
-        self.device = device
         self.talk = talk
         self._out = out
         self._err = err
         self._unverified = unverified
-        self._template = ChatTemplate(device.tokenizer, settings.system)
+        self._template = ChatTemplate(talk.device.tokenizer, settings.system)
         self._answering = Answering(talk, settle_seconds)
         self._row_ms = row_ms
         self._wished_offline = False
         self._told_offline = False
+
+    @property
+    def device(self) -> Device:
+        """What this client holds."""
+        return self.talk.device
 
     def greet(self) -> None:
         """Says who is here."""
@@ -127,8 +129,7 @@ class Chat:
         choice = shelf.choose(ServerPace(step_ms, self._row_ms, talk.monitor.rtt_ms or 0.0), device.choice.name)
         if choice.name == device.choice.name:
             return
-        self.device = await asyncio.to_thread(change_drafter, device, choice, self.settings)
-        talk.change_device(self.device)
+        talk.change_device(await asyncio.to_thread(change_drafter, device, choice, self.settings))
         if self.settings.json_events:
             self._out(drafter_line(choice) + "\n")
         else:
@@ -161,6 +162,8 @@ class Chat:
             self._out(event_line(event, earlier.committed if earlier else "", "", self.talk.figures) + "\n")
         elif isinstance(event, Settled | Refused) and earlier is not None:
             self._err(settled_words(event, earlier))
+        elif isinstance(event, ExecutionChanged):
+            self._err(new_execution_words(event))
         elif isinstance(event, LinkChanged):
             back = event.state is not LinkState.OFFLINE and self._told_offline
             words = BACK_WORDS if back else link_words(event)

@@ -23,6 +23,7 @@ READ_AHEAD = 256  # frames not yet handled; a prompt of 8,000 tokens comes in ab
 WRITE_AHEAD = 1024  # frames not yet taken by gRPC: a transport that takes so few is dead
 GOODBYE_SECONDS = 1.0  # for the server to take a Bye in; a silent one is left
 RETRY_SECONDS = 1.5  # of one attempt after a loss: a lost SYN is sent again after 1 s
+USEFUL_SECONDS = 2.0  # a stream that ends earlier, without a frame after Opened, was an attempt that failed
 RETRY_ROUND_TRIPS = 6  # an attempt takes two, and more where one packet is lost
 PASSING = (UnavailableError, OverloadedError, InternalError)  # what another attempt may mend
 
@@ -51,7 +52,7 @@ class Down:
     Args:
         stream: the number of the stream, or of the attempt to open it.
         retrying: whether the connection tries again by itself.
-        broke: a stream that was open has ended; the first attempt to open another one is still to come.
+        broke: a stream that was of use has ended; the first attempt to open another one is still to come.
     """
 
     stream: int
@@ -83,7 +84,7 @@ class Connection:
         self._stream: Stream | None = None
         self._outgoing: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WRITE_AHEAD)
         self._room = asyncio.Semaphore(READ_AHEAD)
-        self._was_open = False  # in this attempt
+        self._was_useful = False  # the stream of this attempt
         self._lost_before = False  # then the next attempt makes a new connection
         self._leaving = False
         self.stream_number = 0  # of the newest attempt to open a stream, or of the moment when the last one was left
@@ -156,14 +157,14 @@ class Connection:
     async def _keep(self) -> None:
         self._leaving = False
         while True:
-            self._was_open = False
+            self._was_useful = False
             try:
                 await self._run_stream()
             except MoaError as error:
                 if self._leaving:
                     return
                 retrying = isinstance(error, PASSING)
-                self._post(Down(self.stream_number, error, retrying, broke=self._was_open))
+                self._post(Down(self.stream_number, error, retrying, broke=self._was_useful))
                 if not retrying:
                     return
                 if isinstance(error, OverloadedError):
@@ -185,20 +186,23 @@ class Connection:
         self.stream_number += 1
         number = self.stream_number
         stream, opened = await self.link.open(self._make_open(), seconds)
-        self._backoff.reset()
-        self._was_open = True
+        opened_at = time.monotonic()
         self._stream = stream
         self._outgoing = asyncio.Queue(WRITE_AHEAD)
         self._room = asyncio.Semaphore(READ_AHEAD)
-        self._post(Up(number, opened, 1e3 * (time.monotonic() - began)))
+        self._post(Up(number, opened, 1e3 * (opened_at - began)))
         writer = asyncio.create_task(self._write(stream, self._outgoing))
         try:
             while True:
                 frame = await stream.receive()
+                self._was_useful = True
                 if not self._leaving:
                     await self._room.acquire()
                     self._post(Came(number, frame))
         finally:
+            self._was_useful |= time.monotonic() - opened_at > USEFUL_SECONDS
+            if self._was_useful:
+                self._backoff.reset()
             self._stream = None
             writer.cancel()
             stream.cancel()

@@ -101,4 +101,19 @@ class Refused:
     error: MoaError
 
 
-Event = Committed | Provisional | Corrected | LinkChanged | Ended | Settled | Refused
+@dataclass(frozen=True, slots=True)
+class ExecutionChanged:
+    """The server that continues the conversation computes otherwise than the one on which it began.
+
+    What is committed stays; what follows may read otherwise than it would have read there.
+
+    Args:
+        level: of execution, such as int8.
+        exact: whether the text does not depend on what is verified together.
+    """
+
+    level: str
+    exact: bool
+
+
+Event = Committed | Provisional | Corrected | LinkChanged | ExecutionChanged | Ended | Settled | Refused

@@ -9,7 +9,16 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError
 
 from moa_client.drafter_choice import Choice
-from moa_client.events import Committed, Corrected, Event, LinkChanged, Provisional, Refused, Settled
+from moa_client.events import (
+    Committed,
+    Corrected,
+    Event,
+    ExecutionChanged,
+    LinkChanged,
+    Provisional,
+    Refused,
+    Settled,
+)
 from moa_client.figures import Figures
 
 
@@ -29,6 +38,8 @@ def event_line(event: Event, piece: str, provisional: str, figures: Figures) -> 
         return _line("corrected", provisional=provisional, dropped=event.dropped)
     if isinstance(event, LinkChanged):
         return _line("link", state=event.state.value, reason=event.reason)
+    if isinstance(event, ExecutionChanged):
+        return _line("execution", level=event.level, exact=event.exact)
     if isinstance(event, Settled):
         finish = event.finish.name.lower()
         return _line("settled", text=piece, tokens=event.tokens, changed=event.changed, finish=finish)

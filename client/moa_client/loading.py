@@ -19,6 +19,7 @@ from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.progress import Progress
 from moa_shared.wire import check_identity
 
+from moa_client.answers import EndRule
 from moa_client.drafter_choice import Choice, ServerPace
 from moa_client.drafter_shelf import DrafterShelf
 from moa_client.drafters import ClientDrafter, LookupDrafter, MoaDrafter, Recipe
@@ -52,6 +53,25 @@ class Device:
     shelf: DrafterShelf | None = None
     execution: pb.Execution | None = None
     step_ms: float = 0.0
+
+    @property
+    def end_rule(self) -> EndRule:
+        """What ends an answer that is written alone."""
+        return EndRule(self.end_of_text, self.context_tokens, self.decode)
+
+    def on_execution(self, opened: pb.Opened) -> Device:
+        """The same at a server that computes otherwise than the one before."""
+        new = opened.new_execution
+        identity = pb.Identity()
+        identity.CopyFrom(self.identity)
+        identity.execution = new.fingerprint
+        return replace(
+            self,
+            identity=identity,
+            execution=new.execution,
+            end_of_text=frozenset(new.end_of_text),
+            context_tokens=opened.limits.context_tokens or self.context_tokens,
+        )
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of some tokens, for the screen and for stop strings; as the server reads it."""

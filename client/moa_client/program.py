@@ -145,7 +145,6 @@ async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, singl
     settle_seconds = settings.settle_seconds if single and absent is None else 0.0
     return Chat(
         settings,
-        device,
         talk,
         write_output,
         remark,

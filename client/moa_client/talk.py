@@ -19,12 +19,12 @@ from moa_shared.errors import InternalError, MoaError, ProtocolError, Unavailabl
 from moa_shared.prefix_hash import PrefixHashes
 from moa_shared.wire import PROTOCOL_VERSION
 
-from moa_client.answers import Answers, EndRule
+from moa_client.answers import Answers
 from moa_client.connection import Came, Connection, Down, Up
 from moa_client.conversation import AskMessage, Conversation, Phase
 from moa_client.device_memory import DeviceMemory
 from moa_client.drafter_desk import Drafted, DrafterDesk, Fault, Grown, Wrote
-from moa_client.events import Event, LinkChanged, LinkState
+from moa_client.events import Event, ExecutionChanged, LinkChanged, LinkState
 from moa_client.figures import Figures
 from moa_client.frames import ask_frame
 from moa_client.jobs import Job, Turn
@@ -84,7 +84,7 @@ class Talk:
         self.connection = Connection(link, self._make_open, self._inbox.put_nowait)
         self._fit(device)
         self._next_device: Device | None = None
-        self.answers = Answers(self.conversation, EndRule(device.end_of_text, device.context_tokens, device.decode))
+        self.answers = Answers(self.conversation, device.end_rule)
         self._forced_offline = offline
         self._alone = offline
         self._cannot_write = False  # the drafter has nothing to say by itself
@@ -111,6 +111,11 @@ class Talk:
         return LinkStatus(
             self.state, self.monitor.rtt_ms, figures.tokens_per_second, acceptance, figures.up_bytes, figures.down_bytes
         )
+
+    @property
+    def device(self) -> Device:
+        """What the next question is drafted with."""
+        return self._next_device or self._device
 
     @property
     def unsettled(self) -> int:
@@ -316,7 +321,8 @@ class Talk:
             times.append(monitor + (SILENT_STREAM_MS if self._alone else 0.0))
         if self._memory.hold_until_ms > _now_ms():
             times.append(self._memory.hold_until_ms)
-        if self._lost_since is not None and self.answers.current is not None and not self._writes_alone:
+        waits = self._alone and self.answers.current is not None and not self._writes_alone
+        if self._lost_since is not None and waits:
             times.append(self._lost_since + 1e3 * self.connection.link.silence_seconds)
         return min(times, default=None)
 
@@ -354,9 +360,11 @@ class Talk:
 
     def _check_patience(self, now: float) -> None:
         """A device that cannot go on by itself waits for the server for so long and no longer."""
-        if not self._alone or self._writes_alone or self.answers.current is None:
+        if self._writes_alone or self.answers.current is None:
             self._lost_since = None
             return
+        if not self._alone:
+            return  # a stream that was opened, and has brought nothing yet, is no reason for hope
         if self._lost_since is None:
             self._lost_since = now
         seconds = self.connection.link.silence_seconds
@@ -426,6 +434,8 @@ class Talk:
         except ProtocolError as error:
             self._distrust(error)
             return
+        if opened.HasField("new_execution"):
+            self._change_execution(opened)
         self._resume_token = opened.resume_token
         self._drafting.on_told()
         self.monitor.on_opened(now, up.took_ms)
@@ -434,6 +444,17 @@ class Talk:
         if self._desk is not None and self.conversation.tokens:
             self._tell_drafter(self._desk, self.conversation.tokens, self.conversation.hashes)
         self._return()
+
+    def _change_execution(self, opened: pb.Opened) -> None:
+        """The server computes otherwise than the one on which the conversation began."""
+        is_news = bool(self._device.identity.execution)  # where no server was ever met, there is nothing to compare
+        self._device = self._device.on_execution(opened)
+        if self._next_device is not None:
+            self._next_device = self._next_device.on_execution(opened)
+        self.answers.end_rule = self._device.end_rule
+        if is_news:
+            execution = opened.new_execution.execution
+            self.answers.events.append(ExecutionChanged(execution.level, execution.exact))
 
     def _return(self) -> None:
         """The server is there (again)."""
@@ -496,6 +517,7 @@ class Talk:
             return
         if kind != "beat":
             self.monitor.on_progress(now)
+            self._lost_since = None
         if self._alone and not self.monitor.is_stuck(now):
             if self.settings.reconcile == "keep" and self._has_provisional:
                 self._must_reopen = True  # the server has gone on otherwise in this stream

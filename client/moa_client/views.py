@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from moa_shared.plain_text import plain_line, without_controls
 
-from moa_client.events import Event, LinkChanged, LinkState, Refused, Settled
+from moa_client.events import Event, ExecutionChanged, LinkChanged, LinkState, Refused, Settled
 from moa_client.json_events import event_line
 from moa_client.keys import typed_ahead
 from moa_client.status import status_line
@@ -62,6 +62,7 @@ class TerminalView:
         self._size = size
         self._write = write
         self._reason = ""
+        self._remark = ""  # below the answer
 
     def begin(self) -> None:
         self._write(self._screen.update("", "", self._status("")))
@@ -69,6 +70,8 @@ class TerminalView:
     def show(self, event: Event, piece: str, transcript: Transcript) -> None:
         if isinstance(event, LinkChanged):
             self._reason = event.reason if event.state is LinkState.OFFLINE else ""
+        elif isinstance(event, ExecutionChanged):
+            self._remark = new_execution_words(event) + "\n"
         drawn = self._screen.resize(*self._size())
         drawn += self._screen.update(piece, transcript.provisional, self._status(self._reason))
         if drawn:
@@ -80,7 +83,7 @@ class TerminalView:
         self._write(drawn + self._screen.interject(settled_words(event, earlier)))
 
     def end(self, piece: str, transcript: Transcript) -> None:
-        self._write(self._screen.update(piece, transcript.provisional, "") + self._screen.finish())
+        self._write(self._screen.update(piece, transcript.provisional, "") + self._screen.finish() + self._remark)
 
 
 class PipeView:
@@ -104,6 +107,8 @@ class PipeView:
             self._write(piece)
         if isinstance(event, LinkChanged) and (words := link_words(event)):
             self._remark(words)
+        elif isinstance(event, ExecutionChanged):
+            self._remark(new_execution_words(event))
 
     def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
         self._remark(settled_words(event, earlier))
@@ -154,6 +159,11 @@ def link_words(event: LinkChanged) -> str:
     if event.state is LinkState.BACK:
         return BACK_WORDS
     return ""
+
+
+def new_execution_words(event: ExecutionChanged) -> str:
+    """That another arithmetic decides the text from here on."""
+    return f"(the server computes in {plain_line(event.level)} now: the text may continue otherwise than it began)"
 
 
 def settled_words(event: Settled | Refused, earlier: Transcript) -> str:

@@ -164,6 +164,15 @@ class Host:
             )
         return settings_from_proto(message)
 
+    def new_execution(self, before: bytes) -> pb.NewExecution | None:
+        """What a client is told whose conversation began on another execution than this server's."""
+        served = self.served
+        if before == served.identity.execution:
+            return None
+        return pb.NewExecution(
+            fingerprint=served.identity.execution, execution=served.execution, end_of_text=sorted(served.end_of_text)
+        )
+
     def check_open(self) -> None:
         """Raises UnavailableError where the server is going away, or does not compute."""
         if self.hangs:

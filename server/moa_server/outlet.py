@@ -78,8 +78,8 @@ class Outlet:
         self._beat = pb.ServerFrame(beat=pb.Beat(stamp=stamp, reply=True))
         self._poke.set()
 
-    def follow(self, feed: MemoryFeed) -> None:
-        """Writes the memory that `feed` gives from now on."""
+    def follow(self, feed: MemoryFeed | None) -> None:
+        """Writes the memory that `feed` gives from now on; None: no more memory."""
         self._feed = feed
         self._poke.set()
 

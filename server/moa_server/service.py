@@ -5,15 +5,16 @@ Requests of all but Describe arrive as bytes and are parsed by us, so that what 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import grpc
 import structlog
+from google.protobuf.message import Message
 from moa.v1 import moa_pb2 as pb
 from moa_shared.codec import Codec
-from moa_shared.errors import InternalError, MoaError, NotFoundError
+from moa_shared.errors import InternalError, MoaError, NotFoundError, UnavailableError
 from moa_shared.wire import PROTOCOL_VERSION, error_status
 
 from moa_server.frames import parse
@@ -72,7 +73,7 @@ class MoaService:
     async def generate(self, data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         async def run() -> None:
             request = parse(pb.GenerateRequest, data, self._host.settings.frame_bytes)
-            await Generation(self._host, context.write, client_of(context.peer())).run(request)
+            await Generation(self._host, _writing(context), client_of(context.peer())).run(request)
 
         await _answer("Generate", run(), context)
 
@@ -81,20 +82,31 @@ class MoaService:
             request = parse(pb.FetchDrafterRequest, data, self._host.settings.frame_bytes)
             if self._host.drafter_files is None:
                 raise NotFoundError("This server has no files for clients.", hint="Give --model and --drafter.")
-            writer = PatientWriter(context.write, self._host.settings.write_seconds)
+            writer = PatientWriter(_writing(context), self._host.settings.write_seconds)
             await self._host.drafter_files.answer(request, writer.write)
 
         await _answer("FetchDrafter", run(), context)
 
     async def converse(self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        await _answer(
-            "Converse", ConverseStream(self._host, context.write, client_of(context.peer())).run(frames), context
-        )
+        stream = ConverseStream(self._host, _writing(context), client_of(context.peer()))
+        await _answer("Converse", stream.run(frames), context)
 
 
 def client_of(peer: str) -> str:
     """Whose a call is, as far as its address says: gRPC's name of the peer without the port."""
     return peer.rpartition(":")[0]
+
+
+def _writing(context: grpc.aio.ServicerContext[Any, Any]) -> Callable[[Message], Awaitable[None]]:
+    """Hands messages to gRPC; UnavailableError where the connection breaks meanwhile."""
+
+    async def write(message: Message) -> None:
+        try:
+            await context.write(message)
+        except grpc.aio.BaseError:
+            raise UnavailableError("The connection to the client broke.") from None
+
+    return write
 
 
 async def _answer(call: str, work: Awaitable[None], context: grpc.aio.ServicerContext[Any, Any]) -> None:

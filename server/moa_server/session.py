@@ -230,6 +230,36 @@ class Session:
             ProtocolError: the Ask does not continue the conversation.
             ContextLengthError, TokenRangeError: tokens that cannot be held.
         """
+        self.check_ask(base, prefix_hash, tokens, answer_start)
+        end = base + len(tokens)
+        start = answer_start or end
+        same = start == self.answer_start and settings == self._settings and self.tokens[base:end] == list(tokens)
+        if same and self.phase is Phase.ANSWERING and ask_id == self.ask_id:
+            return Backlog(end, repeats=True)
+        if same and self._resumable:
+            self.ask_id = ask_id
+            return self._resume(end)
+        self.ask_id = ask_id
+        self._replace(base, tokens)
+        self._crop(end)
+        self.cached = min(self.cached, end - 1)
+        self.answer_start = start
+        self._settings = settings
+        self._finish = self._rule(settings, start).finish_of(self.tokens[start:])
+        self._resumable = False
+        if self._finish is Finish.UNFINISHED:
+            self._begin(end)
+        else:
+            self._end(self._finish)
+        return Backlog(end, (), self._finish)
+
+    def check_ask(self, base: int, prefix_hash: int, tokens: Sequence[int], answer_start: int) -> None:
+        """Whether `on_ask` would take this in.
+
+        Raises:
+            ProtocolError: the Ask does not continue the conversation.
+            ContextLengthError, TokenRangeError: tokens that cannot be held.
+        """
         if not 0 <= base <= len(self.tokens):
             raise ProtocolError(f"an Ask with base 0 to {len(self.tokens)}", f"base {base}")
         if self.hashes.at(base) != prefix_hash:
@@ -244,26 +274,7 @@ class Session:
         start = answer_start or end
         if not 1 <= start <= end:
             raise ProtocolError(f"an Ask with answer_start 1 to {end}", f"{start}")
-        same = start == self.answer_start and settings == self._settings and self.tokens[base:end] == list(tokens)
-        if same and self.phase is Phase.ANSWERING and ask_id == self.ask_id:
-            return Backlog(end, repeats=True)
-        if same and self._resumable:
-            self.ask_id = ask_id
-            return self._resume(end)
         self._check_new(tokens, held=base, spare=1 if start == end else 0)  # a full context ends what has begun
-        self.ask_id = ask_id
-        self._replace(base, tokens)
-        self._crop(end)
-        self.cached = min(self.cached, end - 1)
-        self.answer_start = start
-        self._settings = settings
-        self._finish = self._rule(settings, start).finish_of(self.tokens[start:])
-        self._resumable = False
-        if self._finish is Finish.UNFINISHED:
-            self._begin(end)
-        else:
-            self._end(self._finish)
-        return Backlog(end, (), self._finish)
 
     def _resume(self, end: int) -> Backlog:
         backlog = Backlog(end, tuple(self.tokens[end:]), self._finish)

@@ -34,7 +34,7 @@ class ServerSettings(SettingsBase):
     draft_nodes: int = Field(64, ge=1, le=4096)  # holds the paper's tree of 62
     choose_nodes: bool = True  # verify those draft nodes that are worth their time; off: all that have arrived
     prefill_chunk: int = Field(256, ge=1, le=65536)  # keeps other sessions' wait near 0.3 s on one core
-    run_ahead_tokens: int = Field(64, ge=1)  # unacknowledged tokens; see ARCHITECTURE.md
+    run_ahead_tokens: int = Field(64, ge=16)  # beyond what the client has acknowledged, which it does every 16
     credit_bytes: int = Field(256 * 1024, ge=4096)  # of memory in flight: 0.1 s of a 20 Mbit/s link
     drafter: str = "default"
     memory_share: float = Field(SHARE, ge=0, le=1)  # 1 where devices are often alone: they then hold every row

@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 import structlog
 from moa.v1 import moa_pb2 as pb
-from moa_shared.answer import Finish
+from moa_shared.answer import AnswerSettings, Finish
 from moa_shared.codec import Codec
 from moa_shared.errors import MismatchError, MoaError, OverloadedError, ProtocolError, UnavailableError
 from moa_shared.wire import PROTOCOL_VERSION, check_identity, check_protocol
@@ -141,6 +141,10 @@ class ConverseStream:
         slot = found or host.registry.new()
         session = slot.session
         cached = session.on_open(message.tokens, asks=message.HasField("ask"))
+        if message.HasField("ask"):  # judged before it takes anybody's place
+            ask = message.ask
+            self._settings_of(ask)
+            session.check_ask(ask.base, ask.prefix_hash, ask.tokens, ask.answer_start)
         host.registry.attach(slot, self._client)
         if slot.listener is not None:
             slot.listener.on_taken_over()
@@ -166,6 +170,7 @@ class ConverseStream:
                     codec=pb.Codec.Name(codec or 0),
                     limits=host.limits,
                     drafter_fingerprint=source.fingerprint if source is not None else b"",
+                    new_execution=self._host.new_execution(message.identity.execution),
                 )
             )
         )
@@ -190,20 +195,19 @@ class ConverseStream:
             return None
         return self._codecs[0]
 
-    def _on_ask(self, slot: Slot, message: pb.Ask) -> None:
+    def _settings_of(self, message: pb.Ask) -> AnswerSettings:
         if not message.id:
             raise ProtocolError("an Ask with an id of 1 or more", "none")
+        return self._host.answer_settings(message.sampling)
+
+    def _on_ask(self, slot: Slot, message: pb.Ask) -> None:
+        settings = self._settings_of(message)
         if self._host.draining:
             self._send_away(slot)
             return
         session = slot.session
         backlog = session.on_ask(
-            message.base,
-            message.prefix_hash,
-            message.tokens,
-            self._host.answer_settings(message.sampling),
-            message.answer_start,
-            message.id,
+            message.base, message.prefix_hash, message.tokens, settings, message.answer_start, message.id
         )
         if backlog.repeats:
             return
@@ -283,18 +287,18 @@ class ConverseStream:
         self._outlet.poke()
 
     def on_failure(self, error: MoaError) -> None:
-        self._slot = None
+        self._lose_slot()
         self.state = StreamState.ENDED
         self._outlet.fail(error)
 
     def on_taken_over(self) -> None:
         """The client has come back on another stream."""
-        self._slot = None
+        self._lose_slot()
         self._go_away(b"", "the session goes on in another stream")
 
     def on_displaced(self) -> None:
         """Another stream needs the place."""
-        self._slot = None
+        self._lose_slot()
         self.state = StreamState.ENDED
         self._outlet.fail(OverloadedError("The server needed the place of a stream on which nothing was asked."))
 
@@ -316,6 +320,11 @@ class ConverseStream:
             self._end_answer(self._slot, Finish.DRAINING)
 
     # ------------------------------------------------------------ inside
+
+    def _lose_slot(self) -> None:
+        """The session goes on without this stream, and what is still to be written here has no memory with it."""
+        self._slot = None
+        self._outlet.follow(None)
 
     def _attached(self) -> Slot:
         if self._slot is None:

@@ -80,7 +80,7 @@ def check_identity(server: pb.Identity, client: pb.Identity, drafters: Sequence[
         drafters: those whose memory the server gives.
 
     Raises:
-        MismatchError: which of target, tokenizer, execution, drafter differs, expected and got.
+        MismatchError: which of target, tokenizer, drafter differs, expected and got.
     """
     if client.target_fingerprint and client.target_fingerprint != server.target_fingerprint:
         raise MismatchError(
@@ -90,13 +90,6 @@ def check_identity(server: pb.Identity, client: pb.Identity, drafters: Sequence[
         )
     if client.tokenizer_hash != server.tokenizer_hash:
         raise MismatchError("tokenizer", _short(server.tokenizer_hash), _short(client.tokenizer_hash))
-    if client.execution and client.execution != server.execution:
-        raise MismatchError(
-            "execution (the arithmetic that decides the text)",
-            _short(server.execution),
-            _short(client.execution),
-            hint="Start the client again to continue with this server's arithmetic, or use a server with the former.",
-        )
     fingerprints = [drafter.fingerprint for drafter in drafters]
     if client.drafter_fingerprint and client.drafter_fingerprint not in fingerprints:
         raise MismatchError(

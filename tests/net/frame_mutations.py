@@ -24,7 +24,6 @@ FRAMES = int(os.environ.get("MOA_FUZZ_FRAMES", SHORT))
 FRAMES_A_STREAM = 20
 FUZZ = settings(
     max_examples=max(1, FRAMES // 3),  # of streams: most end with the first frame that is refused
-    deadline=None,
     database=None,
     derandomize=FRAMES == SHORT,  # the suite's run is the same each time, a longer one goes where none has been
     suppress_health_check=list(HealthCheck),

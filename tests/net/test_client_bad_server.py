@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -55,8 +56,14 @@ async def saying(
     served: tuple[pb.Identity, list[pb.Drafter]] = (pb.Identity(), []),
     *,
     beats: bool = False,
+    closes: bool = False,
 ) -> AsyncIterator[tuple[str, list[pb.ClientFrame]]]:
-    """A server that opens every stream with the first frame and answers a question with the others."""
+    """A server that opens every stream with the first frame and answers a question with the others.
+
+    Args:
+        beats: answer beats.
+        closes: end every stream after its first frame.
+    """
     heard: list[pb.ClientFrame] = []
 
     async def describe(request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:
@@ -72,6 +79,8 @@ async def saying(
                 await context.write(pb.ServerFrame(beat=pb.Beat(stamp=frame.beat.stamp, reply=True)))
             for reply in [*frames[: kind == "open"], *(frames[1:] if asks else ())]:
                 await context.write(reply)
+            if closes:
+                return
 
     handlers = {
         "Describe": grpc.unary_unary_rpc_method_handler(
@@ -321,3 +330,27 @@ async def test_a_question_asked_meanwhile_is_answered_all_the_same(target: Targe
         assert [event.error.code for event in events if isinstance(event, Refused)] == ["context_length"]
         assert talk.conversation.tokens == [*SECOND, 7, 8]
         await talk.close()
+
+
+async def test_a_server_that_opens_every_stream_and_ends_it_is_given_up_by_a_device_that_cannot_write(
+    target: Target,
+) -> None:
+    began = time.monotonic()
+    async with saying([OPENED_BARE], closes=True) as (address, heard), connect(address, 5.0, 1.0) as link:
+        talk = Talk(link, device(target, "none"), VOCAB, Codec.INT4)
+        with pytest.raises(UnavailableError, match="ended the conversation"):
+            async for _ in talk.ask(PROMPT, AnswerSettings(max_tokens=4)):
+                pass
+        await talk.close()
+    assert time.monotonic() - began < 20.0
+    assert 2 <= len(heard) < 10  # each attempt waits longer than the one before
+
+
+async def test_a_server_that_opens_every_stream_and_ends_it_has_the_device_write_alone(target: Target) -> None:
+    async with saying([OPENED_BARE], closes=True) as (address, heard), connect(address, 5.0, 20.0) as link:
+        talk = Talk(link, device(target, "chain"), VOCAB, Codec.INT4)
+        events = [event async for event in talk.ask(PROMPT, AnswerSettings(max_tokens=4))]
+        await talk.close()
+    assert isinstance(events[-1], Ended)
+    assert events[-1].provisional
+    assert len(heard) < 10

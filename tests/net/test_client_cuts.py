@@ -10,7 +10,17 @@ from contextlib import asynccontextmanager
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.drafters import MoaDrafter
-from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, LinkState, Provisional, Settled
+from moa_client.events import (
+    Committed,
+    Corrected,
+    Ended,
+    Event,
+    ExecutionChanged,
+    LinkChanged,
+    LinkState,
+    Provisional,
+    Settled,
+)
 from moa_client.link import connect
 from moa_client.loading import Device
 from moa_client.talk import Talk
@@ -20,12 +30,11 @@ from moa_server.target import Target
 from moa_shared.answer import AnswerSettings, Finish
 from moa_shared.codec import Codec
 from moa_shared.coupling import Sampling
-from moa_shared.errors import MismatchError
 from moa_shared.tree import DraftTree
 
 from netsim import LinkHandle, open_link
 from tests.net.client_device import device, stepper
-from tests.net.server_peer import IDENTITY, VOCAB, make_host, plain_text, serving
+from tests.net.server_peer import END_OF_TEXT, IDENTITY, VOCAB, make_host, plain_text, serving
 
 PROMPT = [5, 17, 42, 8, 17, 42]
 SETTINGS = AnswerSettings(Sampling(0.7, seed=4), max_tokens=80, ignore_end_of_text=True)
@@ -42,6 +51,7 @@ class Screen:
         self.most_provisional = 0
         self.end: Ended | None = None
         self.settled: list[Settled] = []
+        self.executions: list[ExecutionChanged] = []
 
     def take(self, event: Event) -> None:
         assert self.end is None or isinstance(event, LinkChanged | Settled), "the answer was over"
@@ -60,6 +70,8 @@ class Screen:
             self.states.append(event.state)
         elif isinstance(event, Settled):
             self.settled.append(event)
+        elif isinstance(event, ExecutionChanged):
+            self.executions.append(event)
         else:
             self.end = event
 
@@ -195,8 +207,8 @@ async def test_stopping_an_answer_alone(target: Target) -> None:
         assert list(settled[0].tokens) == plain_text(target, PROMPT, SETTINGS)[0][:shown]
 
 
-async def test_an_answer_is_not_resumed_in_another_arithmetic(target: Target) -> None:
-    """A replica with the same model and another context, end-of-text set or kernels: the user is told, not the text."""
+async def test_an_answer_that_goes_on_in_another_arithmetic_says_so(target: Target) -> None:
+    """A replica with the same model and another context, end-of-text set or kernels."""
     expected, _ = plain_text(target, PROMPT, SETTINGS)
     screen = Screen()
     running = await start(make_host(target, stepper=stepper(target, 0)))
@@ -212,10 +224,14 @@ async def test_an_answer_is_not_resumed_in_another_arithmetic(target: Target) ->
                     host.served.identity.MergeFrom(other)
                     running = await start(host)
 
-            with pytest.raises(MismatchError, match=r"The execution \(.*\) does not match"):
-                await watch(talk, screen, on_event=replace_server)
-            assert list(talk.conversation.answer) == expected[: len(talk.conversation.answer)]
-            assert len(screen.committed) > 5
+            await watch(talk, screen, on_event=replace_server)
+            assert screen.committed == expected
+            assert screen.executions == [ExecutionChanged("float32", exact=False)]
+            assert talk.device.identity.execution == b"x" * 32
+            assert talk.device.end_of_text == {END_OF_TEXT}
+            after = Screen()
+            await watch(talk, after)  # the next answer begins on it
+            assert not after.executions
     finally:
         await running.stop(0.0)
 

@@ -80,7 +80,6 @@ async def test_before_open(bystander: Peer, channel: grpc.aio.Channel, name: str
 BAD_OPENS: dict[str, tuple[dict[str, Any], type[MoaError], str]] = {
     "another protocol": ({"protocol_version": 99}, MismatchError, "protocol version does not match"),
     "an older protocol": ({"protocol_version": 1}, MismatchError, "the server has 2, the client has 1"),
-    "another execution": ({"identity": pb.Identity(execution=b"x" * 32)}, MismatchError, "the server has 656565656565"),
     "another target": ({"identity": pb.Identity(target_fingerprint=b"x" * 32)}, MismatchError, "target model"),
     "another target of a very long name": (
         {"identity": pb.Identity(target_id="n" * 900_000, target_fingerprint=b"x" * 32)},

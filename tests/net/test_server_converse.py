@@ -20,6 +20,7 @@ from moa_shared.prefix_hash import PrefixHashes
 
 from tests.net.server_peer import (
     CONTEXT,
+    END_OF_TEXT,
     IDENTITY,
     ROW_WIDTH,
     STATE_LAYER,
@@ -90,13 +91,13 @@ async def test_without_drafts_a_synchronous_server_waits(channel: grpc.aio.Chann
 async def test_a_server_that_runs_ahead_stops_at_its_bound(target: Target) -> None:
     settings = AnswerSettings(max_tokens=40, ignore_end_of_text=True)
     async with (
-        serving(make_host(target, run_ahead_tokens=8)) as running,
+        serving(make_host(target, run_ahead_tokens=16)) as running,
         grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
     ):
         peer = Peer(channel)
         await peer.open(run_ahead=True)
         await peer.ask(PROMPT, settings)
-        for _ in range(8):
+        for _ in range(16):
             await peer.verdict()
         (slot,) = running.host.registry.slots
         assert slot.session.next_work() is None
@@ -104,6 +105,35 @@ async def test_a_server_that_runs_ahead_stops_at_its_bound(target: Target) -> No
             await peer.send(ack=pb.Ack(committed=len(peer.tokens)))
             await peer.verdict()
         assert peer.tokens[len(PROMPT) :] == plain_text(target, PROMPT, settings)[0]
+
+
+async def test_a_client_that_began_on_another_execution_is_told_of_this_one(channel: grpc.aio.Channel) -> None:
+    same = await Peer(channel).open()
+    assert not same.HasField("new_execution")
+    other = await Peer(channel).open(identity=pb.Identity(execution=b"x" * 32))
+    assert other.new_execution == pb.NewExecution(
+        fingerprint=IDENTITY.execution,
+        execution=pb.Execution(level="float32", details="torch"),
+        end_of_text=[END_OF_TEXT],
+    )
+
+
+async def test_a_question_that_cannot_be_answered_takes_nobodys_place(target: Target) -> None:
+    async with (
+        serving(make_host(target, max_sessions=2)) as running,
+        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
+    ):
+        waiting = Peer(channel)
+        await waiting.open(tokens=PROMPT)
+        waiting.call.cancel()
+        await Peer(channel).open()
+        registry = running.host.registry
+        await until(lambda: registry.detached > 0)
+        bad = [pb.Ask(tokens=[1]), pb.Ask(id=1), pb.Ask(id=1, tokens=[VOCAB]), pb.Ask(id=1, tokens=[1] * CONTEXT)]
+        for ask in [*bad, pb.Ask(id=1, tokens=[1], sampling=pb.Sampling(temperature=-1))]:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await Peer(channel).open(ask=ask)
+        assert (registry.attached, registry.detached) == (1, 1)
 
 
 async def test_memory_has_the_share_that_the_operator_gives_it(target: Target) -> None:

@@ -86,6 +86,15 @@ FRAMES: dict[str, Message] = {
             prefix_hash=0x01020304,
         )
     ),
+    "opened_elsewhere": pb.ServerFrame(
+        opened=pb.Opened(
+            new_execution=pb.NewExecution(
+                fingerprint=b"\x05",
+                execution=pb.Execution(level="int8", exact=True, details="avx2"),
+                end_of_text=[2, 300],
+            )
+        )
+    ),
     "go_away": pb.ServerFrame(go_away=pb.GoAway(resume_token=b"r", reason="drain")),
     "describe": pb.DescribeResponse(
         protocol_version=2,
@@ -120,6 +129,7 @@ GOLDEN = {
     "opened": "0a150a01721002180122090880101040180120082a0104",
     "verdict": "1221080110ad021903000000000000002202070828013003380540024d0000c03f5803",
     "memory": "1a110801100218032202000128013504030201",
+    "opened_elsewhere": "0a1a32180a0105120e0a04696e743810011a04617678321a0302ac02",
     "go_away": "220a0a01721205647261696e",
     "describe": "08021a100a0174120201021a01032201042a0105320103420e0a04696e743810011a04617678324a100a0464656570120104180c250000204055000028415d0000803e",
     "generate": "0a0101122409000000000000e03f102819000000000000d03f210700000000000000280932010a3801",

@@ -282,18 +282,30 @@ class Open(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., resume_token: _Optional[bytes] = ..., tokens: _Optional[_Iterable[int]] = ..., reused_state: _Optional[bool] = ..., run_ahead: _Optional[bool] = ..., memory_from: _Optional[int] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., client_version: _Optional[str] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("resume_token", "cached_tokens", "codec", "limits", "drafter_fingerprint")
+    __slots__ = ("resume_token", "cached_tokens", "codec", "limits", "drafter_fingerprint", "new_execution")
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    NEW_EXECUTION_FIELD_NUMBER: _ClassVar[int]
     resume_token: bytes
     cached_tokens: int
     codec: Codec
     limits: Limits
     drafter_fingerprint: bytes
-    def __init__(self, resume_token: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ..., codec: _Optional[_Union[Codec, str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., drafter_fingerprint: _Optional[bytes] = ...) -> None: ...
+    new_execution: NewExecution
+    def __init__(self, resume_token: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ..., codec: _Optional[_Union[Codec, str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., drafter_fingerprint: _Optional[bytes] = ..., new_execution: _Optional[_Union[NewExecution, _Mapping]] = ...) -> None: ...
+
+class NewExecution(_message.Message):
+    __slots__ = ("fingerprint", "execution", "end_of_text")
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    EXECUTION_FIELD_NUMBER: _ClassVar[int]
+    END_OF_TEXT_FIELD_NUMBER: _ClassVar[int]
+    fingerprint: bytes
+    execution: Execution
+    end_of_text: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, fingerprint: _Optional[bytes] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., end_of_text: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Ask(_message.Message):
     __slots__ = ("base", "prefix_hash", "tokens", "sampling", "answer_start", "provisional", "id")

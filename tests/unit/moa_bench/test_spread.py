@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from moa_bench.spread import Spread, paired_ratio
 from moa_shared.errors import InternalError
@@ -14,7 +14,6 @@ def test_median_and_quartiles() -> None:
     assert Spread.of([2.0]).text() == "2.0 (2.0 to 2.0)"
 
 
-@settings(deadline=None)  # a busy machine is not a defect
 @given(st.lists(st.floats(0.1, 1e6), min_size=1))
 def test_the_median_lies_between_the_quartiles(values: list[float]) -> None:
     spread = Spread.of(values)

@@ -162,7 +162,7 @@ def test_marks_of_no_width_stay_with_their_character() -> None:
     st.lists(st.tuples(TEXT, TEXT, st.sampled_from(["", "good", "OFFLINE"])), max_size=12),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_whatever_happened_the_screen_shows_the_text(steps: list[tuple[str, str, str]], styled: bool) -> None:
     """As long as nothing provisional has scrolled out, which 14 characters cannot."""
     terminal = Terminal(rows=40, styled=styled)

@@ -83,7 +83,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCacheMachine = CacheMachine.TestCase
-TestCacheMachine.settings = settings(max_examples=40, stateful_step_count=12, deadline=None)
+TestCacheMachine.settings = settings(max_examples=40, stateful_step_count=12)
 
 
 @pytest.mark.parametrize("half", [True, False])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from moa_server.node_choice import NodeChoice
 from moa_shared.tree import ROOT, DraftTree
@@ -36,7 +36,6 @@ def parents(size: int) -> st.SearchStrategy[tuple[int, ...]]:
     st.floats(0.0, 30.0),
     st.lists(st.booleans(), min_size=1, max_size=30),
 )
-@settings(deadline=None)
 def test_no_other_nodes_are_worth_more(
     shape: tuple[int, ...], plain_ms: float, node_ms: float, right: list[bool]
 ) -> None:

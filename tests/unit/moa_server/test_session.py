@@ -437,7 +437,7 @@ def send_verdict(harness: Harness, link: Link, verdict: SentVerdict | None) -> N
         [PLAIN, AnswerSettings(stop=("abc", "dd")), AnswerSettings(max_tokens=30, ignore_end_of_text=True)]
     ),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_the_text_depends_on_no_schedule(seed: int, run_ahead: bool, right: float, how: AnswerSettings) -> None:
     conversation = run_schedule(random.Random(seed), how, run_ahead=run_ahead, right=right)
     prompt = conversation.tokens[: conversation.answer_start]

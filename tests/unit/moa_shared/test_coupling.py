@@ -133,7 +133,7 @@ def in_torch(logits: Rows, sampling: Sampling) -> Rows:
     return scores.log_softmax(-1).numpy()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.sampled_from([1, 2, 30, 500, 4000]),
     st.sampled_from([0.0, LEAST_TEMPERATURE, 0.3, 0.8, 1.5, 90.0]),

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from moa_bench.link.incidents import (
     EARLIEST_S,
@@ -22,7 +22,6 @@ from moa_bench.link.incidents import (
 from moa_bench.shown_text import Moment
 
 
-@settings(deadline=None)  # a busy machine is not a defect
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 20), st.integers())
 def test_a_plan_holds_what_was_asked_for(cuts: int, resets: int, kills: int, seed: int) -> None:
     plan = plan_incidents(cuts, resets, kills, seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from moa_bench.link.oracle import OracleDrafter, Script
 from moa_shared.coupling import Sampling
@@ -39,7 +39,6 @@ def test_it_knows_everything_or_nothing() -> None:
         assert [accepted(drafter, 5) for _ in range(20)] == [expected] * 20
 
 
-@settings(deadline=None)  # a busy machine is not a defect
 @given(st.floats(0.2, 0.9), st.integers(0, 1 << 32))
 def test_its_errors_come_at_the_rate_asked_for(acceptance: float, seed: int) -> None:
     script = Script(TEXT, acceptance, seed, VOCAB)
@@ -47,7 +46,6 @@ def test_its_errors_come_at_the_rate_asked_for(acceptance: float, seed: int) -> 
     assert abs(share - acceptance) < 0.06  # five deviations of 2000 draws
 
 
-@settings(deadline=None)  # a busy machine is not a defect
 @given(st.integers(1, 6), st.integers(1, 6))
 def test_what_it_proposes_depends_on_the_position_alone(first: int, second: int) -> None:
     positions: dict[int, set[bool]] = {}
@@ -112,7 +110,6 @@ def test_an_impossible_rate_is_refused(acceptance: float) -> None:
         Script(TEXT, acceptance, 0, VOCAB)
 
 
-@settings(deadline=None)  # a busy machine is not a defect
 @given(st.floats(0.3, 1.0), st.integers(0, 1 << 32), st.lists(st.integers(1, 6), min_size=1, max_size=8))
 def test_a_draft_that_grows_is_the_same_and_costs_a_step_a_node(
     acceptance: float, seed: int, lengths: list[int]

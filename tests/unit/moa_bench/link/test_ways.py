@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from moa_bench.link.step_cost import TORCH_COST, StepCost
 from moa_bench.link.ways import LONGEST_CHAIN, best_length
@@ -19,7 +19,6 @@ def test_better_drafters_and_longer_links_want_longer_chains() -> None:
     assert by_rtt[-1] > by_rtt[0]
 
 
-@settings(deadline=None)  # a busy machine is not a defect
 @given(st.floats(0.0, 1.0), st.floats(0.0, 1000.0), st.floats(0.0, 50.0))
 def test_it_is_always_a_length(acceptance: float, rtt_ms: float, draft_ms: float) -> None:
     assert 1 <= best_length(acceptance, rtt_ms, draft_ms, TORCH_COST) <= LONGEST_CHAIN

@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from moa_bench.micro.verification import TREE_DEPTH, draft_parents, measure_verification
 from moa_server.target.kernel_target import KernelTarget
 from moa_shared.tree import DraftTree
 
 
-@settings(deadline=None)  # a busy machine is not a defect
 @given(st.integers(1, 100), st.integers(1, 10))
 def test_trees_are_valid_and_as_deep_as_asked(nodes: int, depth: int) -> None:
     parents = draft_parents(nodes, depth)

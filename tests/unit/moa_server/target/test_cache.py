@@ -114,7 +114,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCacheMachine = CacheMachine.TestCase
-TestCacheMachine.settings = settings(max_examples=60, stateful_step_count=15, deadline=None)
+TestCacheMachine.settings = settings(max_examples=60, stateful_step_count=15)
 
 
 @given(st.sampled_from(BACKENDS), st.integers(0, 9), st.integers(0, 9))

@@ -30,7 +30,7 @@ TOKENS = st.integers(0, SIZES["vocab_size"] - 1)
 LAYER = 2  # whose state is compared
 
 pytestmark = pytest.mark.skipif(not VARIANTS, reason="there are no kernels for this CPU")
-drawn = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+drawn = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)

@@ -64,7 +64,7 @@ def test_a_tree_equals_each_of_its_paths_alone(make_target, family: str, prefix:
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_tree_then_any_path_then_more_text(make_target, data: st.DataObject) -> None:
     model, target = tiny_model(), make_target()
     text = data.draw(st.lists(st.integers(0, 96), min_size=1, max_size=8))

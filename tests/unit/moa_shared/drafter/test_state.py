@@ -41,7 +41,7 @@ def filled(decoder: DraftDecoder) -> DraftState:
 
 @pytest.mark.parametrize("kind", WIDE)
 @pytest.mark.parametrize("reused_layers", [0, 2])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_memory_may_come_in_any_order_and_twice(reused_layers: int, kind: str, data: st.DataObject) -> None:
     decoder = make_decoder(reused_layers, kind)
@@ -174,7 +174,7 @@ class Model:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("reused_layers", [0, 2])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_draft_pruned_and_gone_on_with_is_as_a_new_one(reused_layers: int, kind: str, data: st.DataObject) -> None:
     """Commits along the draft, off it and back, in any order, change nothing of what the draft says."""

@@ -11,7 +11,7 @@ from moa_training.objective.blocks import block_starts, build_blocks, staircase_
 LENGTH = 24
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(st.booleans(), min_size=LENGTH, max_size=LENGTH), min_size=1, max_size=3),
     st.lists(st.integers(2, 15), min_size=3, max_size=3),

@@ -100,7 +100,7 @@ def draft_at(tokens: list[int], start: int, reused_layers: int, target: Activati
 
 
 @pytest.mark.parametrize("reused_layers", [0, 1, 3])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(2, 9), st.integers(1, 6), st.integers(0, 99))
 def test_every_position_is_what_drafting_gives(reused_layers: int, every: int, prompt: int, seed: int) -> None:
     tokens = torch.randint(VOCAB, (1, LENGTH), generator=torch.Generator().manual_seed(seed))

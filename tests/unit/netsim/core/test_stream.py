@@ -161,7 +161,7 @@ def test_nothing_is_sent_before_the_handshake() -> None:
     assert arrivals(sender, {1.0: 10}) == [(about(5.0 + ONE_WAY_S), 10)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     offers=st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(1, 40_000)), min_size=1, max_size=15),
     loss=st.sampled_from([Bernoulli(0.0), Bernoulli(0.2), GilbertElliott(0.1, 0.3)]),

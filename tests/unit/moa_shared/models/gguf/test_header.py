@@ -65,7 +65,7 @@ def test_a_corrupt_header(write_gguf, offset: int) -> None:
         read_header(path)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(4, 8000), value=st.binary(min_size=1, max_size=12), arrays=st.booleans())
 def test_any_damage_is_an_error_or_harmless(write_gguf, tmp_path: Path, place: int, value: bytes, arrays: bool) -> None:
     good = tmp_path / "tiny.gguf"
