@@ -17,20 +17,23 @@ from typing import Any, cast
 
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client import connection, drafter_desk, talk
-from moa_client.drafters import Growth
-from moa_client.link import Traffic
-from moa_client.loading import Device
-from moa_server import engine, stream
-from moa_server.host import Host, Served
-from moa_server.session import Judgement, Work
+from moa_client import engine as talk
+from moa_client.device.loading import Device
+from moa_client.drafting import drafter_thread as drafter_desk
+from moa_client.drafting.drafters import Growth
+from moa_client.link import connection
+from moa_client.link.channel import Traffic
+from moa_server.engine import engine
+from moa_server.engine.stepper import Stepper
+from moa_server.service import converse as stream
+from moa_server.service.converse import ConverseStream
+from moa_server.service.host import Host, Served
+from moa_server.session.session import Judgement, Work
 from moa_server.settings import ServerSettings
-from moa_server.stepper import Stepper
-from moa_server.stream import ConverseStream
-from moa_shared.answer import AnswerSettings, Finish, FinishRule
-from moa_shared.coupling import Sampling
 from moa_shared.errors import MoaError, UnavailableError
-from moa_shared.tree import ROOT, DraftTree
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.tree.draft_tree import ROOT, DraftTree
 
 VOCAB = 11
 END_OF_TEXT = frozenset({VOCAB - 1})

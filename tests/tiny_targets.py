@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from moa_kernels import Q4_1, QuantisedMatrix
 from moa_server.target.kernel_target import KernelTarget
-from moa_shared.models.network import Network
+from moa_shared.models.network.network import Network
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import (

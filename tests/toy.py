@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from moa_client.conversation import AskMessage, Conversation, DraftMessage, Progress
-from moa_server.session import Session, SessionLimits, Work
-from moa_shared.answer import AnswerSettings, Finish
-from moa_shared.coupling import Sampling, draft_candidates, select
-from moa_shared.tree import ROOT, DraftTree
+from moa_client.conversation.conversation import AskMessage, Conversation, DraftMessage, Progress
+from moa_server.session.session import Session, SessionLimits, Work
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.sampling.coupling import Sampling, draft_candidates, select
+from moa_shared.tree.draft_tree import ROOT, DraftTree
 
 VOCAB = 6
 PROMPT = [0, 3, 1]

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import click
 from moa_shared.errors import MoaError
-from moa_shared.extras import missing_extra
-from moa_shared.levels import LEVELS
+from moa_shared.programs.extras import missing_extra
+from moa_shared.protocol.levels import LEVELS
 
-from moa_bench.padding import Padding
+from moa_bench.harness.padding import Padding
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -96,7 +96,7 @@ def network(
     target_row_ms: float | None,
 ) -> None:
     """Answers over emulated links, against plain streaming over the same link."""
-    from moa_bench.link.suite import run_network
+    from moa_bench.network.suite import run_network
 
     if target_row_ms is not None and target_ms is None:
         raise click.UsageError("--target-row-ms needs --target-ms.")
@@ -129,7 +129,7 @@ def cut(
     kills: int | None,
 ) -> None:
     """Answers whose link is cut or reset or whose server is killed: is their text whole, how long do they stall?"""
-    from moa_bench.link.cut import run_cut
+    from moa_bench.cut.cut import run_cut
 
     run_cut(model=model, quick=quick, json_file=json_file, pin=pin, level=level, link=link, cuts=cuts, kills=kills)
 
@@ -189,7 +189,7 @@ def texts(
     questions: Path | None,
 ) -> None:
     """Whole answers over a link that is cut, against the server's own, token by token."""
-    from moa_bench.link.texts import run_texts
+    from moa_bench.cut.texts import run_texts
 
     run_texts(
         model=model,
@@ -247,7 +247,7 @@ def invariance(
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Draw there instead.")
 def timeline(model: str, pin: bool, rtt_ms: float, acceptance: float, tokens: int, out: Path | None) -> None:
     """A picture of one answer: draft steps, forwards, and every frame between client and server."""
-    from moa_bench.link.timeline import run_timeline
+    from moa_bench.timeline.timeline import run_timeline
 
     run_timeline(model=model, pin=pin, rtt_ms=rtt_ms, acceptance=acceptance, tokens=tokens, out=out)
 
@@ -261,7 +261,7 @@ def timeline(model: str, pin: bool, rtt_ms: float, acceptance: float, tokens: in
 )
 def record(model: str, pin: bool, link: str, out: Path | None) -> None:
     """Record the chat program through a cut of its link, as an asciinema cast."""
-    from moa_bench.link.recording import run_recording
+    from moa_bench.cut.recording import run_recording
 
     run_recording(model=model, pin=pin, link=link, out=out)
 
@@ -272,7 +272,7 @@ def record(model: str, pin: bool, link: str, out: Path | None) -> None:
 @model_option
 def codecs(quick: bool, json_file: Path | None, model: str) -> None:
     """What each memory codec costs on the wire and in acceptance."""
-    from moa_bench.link.codecs import run_codecs
+    from moa_bench.cut.codecs import run_codecs
 
     run_codecs(model=model, quick=quick, json_file=json_file)
 
@@ -303,7 +303,7 @@ def simulate(quick: bool, json_file: Path | None) -> None:
 @model_option
 def soak(quick: bool, json_file: Path | None, model: str) -> None:
     """500 sessions opened, used and left in every way: does the server's memory stay what it was after 50?"""
-    from moa_bench.soak import run_soak
+    from moa_bench.hostile.soak import run_soak
 
     run_soak(model=model, quick=quick, json_file=json_file)
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-from moa_shared.config import load_settings
-from moa_shared.cores import parse_cores, pin_to_cores
 from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
-from moa_shared.output import close_output, output_errors, tolerate_encoding
+from moa_shared.programs.config import load_settings
+from moa_shared.programs.cores import parse_cores, pin_to_cores
+from moa_shared.programs.output import close_output, output_errors, tolerate_encoding
 
+from moa_client.chat.signals import exiting_on_signals
+from moa_client.chat.start_line import StartLine
 from moa_client.settings import SECTION, ClientSettings
-from moa_client.signals import exiting_on_signals
-from moa_client.start_line import StartLine
 
 MANY_CORES = 4  # of which a drafter may take two
 
@@ -85,7 +85,7 @@ def chat(prompt: str | None, config: Path | None, **flags: Any) -> None:
     from moa_kernels import set_threads
     from moa_kernels.threads import available
 
-    from moa_client.program import run
+    from moa_client.app import run
 
     set_threads(settings.threads or (2 if available() >= MANY_CORES else 1))
     try:

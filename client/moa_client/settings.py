@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from moa_shared.answer import AnswerSettings
-from moa_shared.config import SettingsBase
-from moa_shared.cores import parse_cores
-from moa_shared.coupling import LEAST_TEMPERATURE, Sampling
+from moa_shared.programs.config import SettingsBase
+from moa_shared.programs.cores import parse_cores
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.coupling import LEAST_TEMPERATURE, Sampling
 from pydantic import Field, field_validator
 
 SECTION = "client"

@@ -10,19 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from netsim.catalogue import load as load_profile
     from netsim.core.link import Direction, Drop, LinkModel, Reason, Release
-    from netsim.handle import LinkHandle, open_link
+    from netsim.profile.catalogue import load as load_profile
+    from netsim.run.handle import LinkHandle, open_link
 
 _HOMES = {
     "Direction": "netsim.core.link",
     "Drop": "netsim.core.link",
-    "LinkHandle": "netsim.handle",
+    "LinkHandle": "netsim.run.handle",
     "LinkModel": "netsim.core.link",
     "Reason": "netsim.core.link",
     "Release": "netsim.core.link",
-    "load_profile": "netsim.catalogue",
-    "open_link": "netsim.handle",
+    "load_profile": "netsim.profile.catalogue",
+    "open_link": "netsim.run.handle",
 }
 
 __all__ = ["Direction", "Drop", "LinkHandle", "LinkModel", "Reason", "Release", "load_profile", "open_link"]

@@ -19,8 +19,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as aio_health  # type: ignore[attr-defined]  # the stubs do not know it
 from moa_shared.errors import ConfigError
 
-from moa_server.host import Host
-from moa_server.service import SERVICE, MoaService
+from moa_server.service.host import Host
+from moa_server.service.service import SERVICE, MoaService
 
 log = structlog.get_logger()
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from moa_shared.config import load_settings
 from moa_shared.errors import MoaError
-from moa_shared.output import output_errors, tolerate_encoding, write_output
+from moa_shared.programs.config import load_settings
+from moa_shared.programs.output import output_errors, tolerate_encoding, write_output
 
 from moa_server.settings import SECTION, ServerSettings
 
@@ -78,7 +78,7 @@ def cli() -> None:
 def fetch(model: str, cache_dir: Path | None) -> None:
     """Fetch and convert MODEL now, so that serving it starts from the cache. Prints the folder."""
     from moa_shared.models import resolve
-    from moa_shared.progress import make_progress
+    from moa_shared.programs.progress import make_progress
 
     click.echo(resolve(model, cache_dir, make_progress()).folder)
 
@@ -105,8 +105,8 @@ def run(settings: ServerSettings, load: LoadExecution | None = None) -> None:
     """
     import asyncio
 
-    from moa_shared.cores import parse_cores, pin_to_cores
-    from moa_shared.progress import make_progress
+    from moa_shared.programs.cores import parse_cores, pin_to_cores
+    from moa_shared.programs.progress import make_progress
 
     from moa_server.logs import LogProgress, configure_logs, log_refusal
 

@@ -8,25 +8,25 @@ from pathlib import Path
 import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint, load_checkpoint
-from moa_shared.drafter.config import EAGLE2
-from moa_shared.errors import CheckpointError, ConfigError
-from moa_shared.models import ModelFiles, load_tokenizer, resolve
-from moa_shared.models.end_of_text import end_of_text
-from moa_shared.progress import Progress
-from moa_shared.shipped import (
+from moa_shared.drafter.checkpoint.config import EAGLE2
+from moa_shared.drafter.checkpoint.shipped import (
     DEFAULT_DRAFTER,
     SHIPPED_DRAFTERS,
     TOKENS_A_FORWARD,
     require_shipped_drafter,
     shipped_drafter,
 )
+from moa_shared.errors import CheckpointError, ConfigError
+from moa_shared.models import ModelFiles, load_tokenizer, resolve
+from moa_shared.models.tokenizer.end_of_text import end_of_text
+from moa_shared.programs.progress import Progress
 
-from moa_server.drafter_files import DrafterFile, DrafterFiles
-from moa_server.execution import Execution, load_execution
-from moa_server.host import Host, Served
+from moa_server.engine.stepper import MemorySource, Rows, Stepper
+from moa_server.service.fetch import DrafterFile, DrafterFiles
+from moa_server.service.host import Host, Served
 from moa_server.settings import ServerSettings
-from moa_server.stepper import MemorySource, Rows, Stepper
 from moa_server.target import Target
+from moa_server.target.execution import Execution, load_execution
 
 log = structlog.get_logger()
 

@@ -14,7 +14,7 @@ from typing import Literal, TextIO
 
 import structlog
 from moa_shared.errors import MoaError
-from moa_shared.progress import SilentProgress, Task
+from moa_shared.programs.progress import SilentProgress, Task
 
 MOST_CHARACTERS = 300  # of one value: some of them were written by clients
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from moa_shared.config import SettingsBase
-from moa_shared.cores import parse_cores
+from moa_shared.programs.config import SettingsBase
+from moa_shared.programs.cores import parse_cores
 from pydantic import Field, field_validator
 
-from moa_server.memory_budget import SHARE
+from moa_server.memory.budget import SHARE
 
 SECTION = "server"
 

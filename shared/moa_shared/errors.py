@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from moa_shared.plain_text import plain_line
+from moa_shared.text.plain_text import plain_line
 
 
 class MoaError(Exception):

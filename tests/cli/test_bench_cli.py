@@ -164,7 +164,7 @@ def test_a_measurement_that_is_ended_leaves_no_server_behind(tmp_path: Path) -> 
     script = (
         "import os, signal, sys\n"
         "from moa_bench import cli\n"
-        "from moa_bench.child import running\n"
+        "from moa_bench.harness.child import running\n"
         "@cli.cli.command()\n"
         "def wait():\n"
         "    with running('a_child_of_the_test', []) as child:\n"

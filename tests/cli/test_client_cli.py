@@ -22,9 +22,9 @@ from moa_client.cli import chat, cli
 from moa_client.settings import ClientSettings
 from moa_shared.drafter import fresh_tensors, save_checkpoint
 from moa_shared.models import load_tokenizer, resolve
-from moa_shared.models.digest import hash_file
 from moa_shared.models.gguf.entry import entry_of
-from moa_shared.template import ChatTemplate
+from moa_shared.models.sources.digest import hash_file
+from moa_shared.text.template import ChatTemplate
 
 from tests.cli.client_program import (
     CHAT,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from moa_shared.models import load_tokenizer, resolve
-from moa_shared.template import ChatTemplate
+from moa_shared.text.template import ChatTemplate
 
 from tests.cli.client_program import (
     CHAT,

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from netsim.cli import COMMANDS, main
+from netsim.profile import catalogue
 from netsim.tun import namespaces
-
-from netsim import catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "netsim")}

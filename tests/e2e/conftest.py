@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from moa_kernels import variant_name
-from moa_server.execution import NUMPY
+from moa_server.target.execution import NUMPY
 from moa_shared.models import ModelFiles
 
 START_SECONDS = 120.0

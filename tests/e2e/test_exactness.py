@@ -15,18 +15,18 @@ import pytest
 import torch
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_client.link import connect
-from moa_client.loading import Device, load_device
+from moa_client.device.loading import Device, load_device
+from moa_client.drafting.settings import TalkSettings
+from moa_client.engine import Talk
+from moa_client.link.channel import connect
 from moa_client.settings import ClientSettings
-from moa_client.talk import Talk
-from moa_client.talk_settings import TalkSettings
-from moa_shared.answer import AnswerSettings
-from moa_shared.codec import Codec
-from moa_shared.coupling import Sampling
 from moa_shared.models import ModelFiles, load_target_model, load_tokenizer
-from moa_shared.models.tokenizer import Tokenizer
-from moa_shared.progress import SilentProgress
-from moa_shared.wire import settings_to_proto
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.programs.progress import SilentProgress
+from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.wire import settings_to_proto
+from moa_shared.sampling.coupling import Sampling
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("real target")]
 

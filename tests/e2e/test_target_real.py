@@ -7,7 +7,7 @@ import torch
 from moa_server.target import Target
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.models import ModelFiles, load_target_model, load_tokenizer
-from moa_shared.models.tokenizer import Tokenizer
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from transformers import PreTrainedModel
 
 PROMPTS = ["What is the capital of France?", "Write a haiku about the sea.", "List three uses of a brick:\n\n1. "]

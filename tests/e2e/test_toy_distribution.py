@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from moa_server.session import Work
-from moa_shared.answer import AnswerSettings
-from moa_shared.coupling import Sampling, process_logits
+from moa_server.session.session import Work
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.coupling import Sampling, process_logits
 from scipy import stats
 
 from tests.toy import PROMPT, MarkovModel, ToyServer, converse_in_rounds, transition_counts

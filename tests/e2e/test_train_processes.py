@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from moa_shared.drafter import load_checkpoint
-from moa_shared.progress import SilentProgress
-from moa_training.prepare import prepare
+from moa_shared.programs.progress import SilentProgress
+from moa_training.data.prepare import prepare
 
 from tests.unit.moa_training.tiny import tiny_files, write_conversations, write_fit_config
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from moa_shared.drafter.checkpoint.shipped import DEEP_DRAFTER, SHIPPED_DRAFTERS, shipped_drafter
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.models import ModelFiles
-from moa_shared.progress import SilentProgress
-from moa_shared.shipped import DEEP_DRAFTER, SHIPPED_DRAFTERS, shipped_drafter
-from moa_training.evaluation import EvaluationOptions, evaluate, load_fitting_checkpoint
+from moa_shared.programs.progress import SilentProgress
+from moa_training.evaluation.evaluation import EvaluationOptions, evaluate, load_fitting_checkpoint
 
 
 @pytest.mark.parametrize("name", SHIPPED_DRAFTERS)

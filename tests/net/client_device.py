@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any, cast
 
 from moa.v1 import moa_pb2 as pb
-from moa_client.drafters import ClientDrafter, LookupDrafter, MoaDrafter
-from moa_client.loading import Device
-from moa_server.stepper import MemorySource, Stepper
+from moa_client.device.loading import Device
+from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter
+from moa_server.engine.stepper import MemorySource, Stepper
 from moa_server.target import Target
 from moa_shared.drafter import ArrayWeights, DrafterConfig, DraftState, fresh_tensors
-from moa_shared.drafter.checkpoint import Checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafting import CHAIN, GrowthShape, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 

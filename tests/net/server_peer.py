@@ -14,15 +14,15 @@ import torch
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.app import RunningServer, start
-from moa_server.host import Host, Served
+from moa_server.engine.stepper import MemorySource, Stepper
+from moa_server.service.host import Host, Served
 from moa_server.settings import ServerSettings
-from moa_server.stepper import MemorySource, Stepper
 from moa_server.target import Target
 from moa_server.target.torch_target import TorchTarget
-from moa_shared.answer import AnswerSettings, Finish, FinishRule
-from moa_shared.coupling import select
-from moa_shared.prefix_hash import PrefixHashes
-from moa_shared.wire import PROTOCOL_VERSION, settings_to_proto
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
+from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.protocol.wire import PROTOCOL_VERSION, settings_to_proto
+from moa_shared.sampling.coupling import select
 from transformers import LlamaConfig, LlamaForCausalLM
 
 VOCAB = 97

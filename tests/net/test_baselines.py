@@ -9,20 +9,20 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client.drafters import MoaDrafter
-from moa_client.link import connect
-from moa_client.loading import Device
-from moa_client.talk import Talk
-from moa_client.talk_settings import TalkSettings
+from moa_client.device.loading import Device
+from moa_client.drafting.drafters import MoaDrafter
+from moa_client.drafting.settings import TalkSettings
+from moa_client.engine import Talk
+from moa_client.link.channel import connect
+from moa_server.engine.stepper import Stepper
 from moa_server.loading import memory_source
-from moa_server.stepper import Stepper
 from moa_server.target import Target
-from moa_shared.answer import AnswerSettings
-from moa_shared.codec import Codec
-from moa_shared.coupling import Sampling
 from moa_shared.drafter import fresh_tensors
-from moa_shared.drafter.checkpoint import Checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafting import GrowthShape, draft_chain
+from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.coupling import Sampling
 
 from tests.net.client_device import arrays_of, checkpoint
 from tests.net.server_peer import IDENTITY, VOCAB, make_host, plain_text, serving

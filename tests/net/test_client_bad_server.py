@@ -13,17 +13,17 @@ from typing import Any
 import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client.conversation import Phase
-from moa_client.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional, Refused
-from moa_client.link import connect
-from moa_client.signals import leaving_on_signals
-from moa_client.talk import Talk
+from moa_client.chat.signals import leaving_on_signals
+from moa_client.conversation.conversation import Phase
+from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional, Refused
+from moa_client.engine import Talk
+from moa_client.link.channel import connect
 from moa_server.target import Target
-from moa_shared.answer import AnswerSettings, Finish
-from moa_shared.codec import Codec, row_bytes
 from moa_shared.errors import ContextLengthError, MismatchError, MoaError, ProtocolError, UnavailableError
-from moa_shared.prefix_hash import PrefixHashes
-from moa_shared.wire import PROTOCOL_VERSION, error_status
+from moa_shared.protocol.codec import Codec, row_bytes
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.protocol.wire import PROTOCOL_VERSION, error_status
 
 from tests.net.client_device import device
 from tests.net.server_peer import VOCAB

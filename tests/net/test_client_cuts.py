@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client.drafters import MoaDrafter
-from moa_client.events import (
+from moa_client.conversation.events import (
     Committed,
     Corrected,
     Ended,
@@ -21,16 +20,17 @@ from moa_client.events import (
     Provisional,
     Settled,
 )
-from moa_client.link import connect
-from moa_client.loading import Device
-from moa_client.talk import Talk
-from moa_client.talk_settings import TalkSettings
+from moa_client.device.loading import Device
+from moa_client.drafting.drafters import MoaDrafter
+from moa_client.drafting.settings import TalkSettings
+from moa_client.engine import Talk
+from moa_client.link.channel import connect
 from moa_server.app import RunningServer, start
 from moa_server.target import Target
-from moa_shared.answer import AnswerSettings, Finish
-from moa_shared.codec import Codec
-from moa_shared.coupling import Sampling
-from moa_shared.tree import DraftTree
+from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.tree.draft_tree import DraftTree
 
 from netsim import LinkHandle, open_link
 from tests.net.client_device import device, stepper

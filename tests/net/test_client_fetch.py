@@ -13,19 +13,19 @@ from typing import Any
 import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client import fetching
-from moa_client.fetching import Wanted, fetch, find_fetched
-from moa_client.link import Link, connect
-from moa_client.loading import load_device
+from moa_client.device import fetching
+from moa_client.device.fetching import Wanted, fetch, find_fetched
+from moa_client.device.loading import load_device
+from moa_client.device.sources import find_local_sources, find_sources
+from moa_client.link.channel import Link, connect
 from moa_client.settings import ClientSettings
-from moa_client.sources import find_local_sources, find_sources
-from moa_server import drafter_files
-from moa_server.host import Host
 from moa_server.loading import load_host
+from moa_server.service import fetch as drafter_files
+from moa_server.service.host import Host
 from moa_server.settings import ServerSettings
 from moa_shared.errors import ChecksumError, DiskFullError, MoaError, NotFoundError, ProtocolError, UnavailableError
 from moa_shared.models import load_part, load_tokenizer, resolve
-from moa_shared.progress import SilentProgress
+from moa_shared.programs.progress import SilentProgress
 
 from tests.net.fetch_source import Source, make_source
 from tests.net.server_peer import serving

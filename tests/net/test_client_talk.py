@@ -8,17 +8,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from moa_client.conversation import Phase
-from moa_client.events import Committed, Ended
-from moa_client.link import Link, connect
-from moa_client.talk import Talk
-from moa_client.talk_settings import TalkSettings
+from moa_client.conversation.conversation import Phase
+from moa_client.conversation.events import Committed, Ended
+from moa_client.drafting.settings import TalkSettings
+from moa_client.engine import Talk
+from moa_client.link.channel import Link, connect
 from moa_server.app import start
 from moa_server.target import Target
-from moa_shared.answer import AnswerSettings
-from moa_shared.codec import Codec
-from moa_shared.coupling import Sampling
 from moa_shared.errors import ContextLengthError, MismatchError, UnavailableError
+from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.coupling import Sampling
 
 from tests.net.client_device import DRAFTERS, DRAFTERS_OF_BOTH, device, device_of_both, stepper, stepper_of_both
 from tests.net.server_peer import CONTEXT, VOCAB, make_host, plain_text, serving

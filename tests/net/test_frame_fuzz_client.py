@@ -17,15 +17,15 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from moa.v1 import moa_pb2 as pb
-from moa_client.conversation import Phase
-from moa_client.events import Ended
-from moa_client.link import EOF, Link
-from moa_client.talk import Talk
+from moa_client.conversation.conversation import Phase
+from moa_client.conversation.events import Ended
+from moa_client.engine import Talk
+from moa_client.link.channel import EOF, Link
 from moa_server.target import Target
-from moa_shared.answer import AnswerSettings
-from moa_shared.codec import Codec, row_bytes
 from moa_shared.errors import InternalError, MoaError
-from moa_shared.prefix_hash import PrefixHashes
+from moa_shared.protocol.codec import Codec, row_bytes
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from tests.net.client_device import device
 from tests.net.frame_mutations import FRAMES, FUZZ, FUZZ_SECONDS, Recipe, recipes, serialised

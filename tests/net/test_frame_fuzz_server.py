@@ -14,14 +14,14 @@ import pytest
 import structlog
 from hypothesis import given
 from moa.v1 import moa_pb2 as pb
-from moa_server.host import Host
-from moa_server.stream import ConverseStream
+from moa_server.service.converse import ConverseStream
+from moa_server.service.host import Host
 from moa_server.target import Target
-from moa_shared.answer import AnswerSettings
-from moa_shared.coupling import Sampling
 from moa_shared.errors import InternalError, MoaError
-from moa_shared.prefix_hash import PrefixHashes
-from moa_shared.wire import PROTOCOL_VERSION, settings_to_proto
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.protocol.wire import PROTOCOL_VERSION, settings_to_proto
+from moa_shared.sampling.coupling import Sampling
 
 from tests.net.frame_mutations import FRAMES, FUZZ, FUZZ_SECONDS, Recipe, recipes, serialised
 from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, make_host, plain_text

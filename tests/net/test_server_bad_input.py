@@ -9,11 +9,10 @@ from typing import Any
 import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_server.allowance import BURST_US, FRAME_US
 from moa_server.app import RunningServer
-from moa_server.stream import ConverseStream
+from moa_server.service.allowance import BURST_US, FRAME_US
+from moa_server.service.converse import ConverseStream
 from moa_server.target import Target
-from moa_shared.answer import AnswerSettings
 from moa_shared.errors import (
     ConfigError,
     ContextLengthError,
@@ -23,7 +22,8 @@ from moa_shared.errors import (
     TokenRangeError,
     TreeError,
 )
-from moa_shared.wire import PROTOCOL_VERSION, error_from_rpc
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.wire import PROTOCOL_VERSION, error_from_rpc
 
 from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, Peer, generate, make_host, plain_text, serving
 

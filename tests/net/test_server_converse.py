@@ -13,10 +13,10 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_server.app import RunningServer
 from moa_server.target import Target
-from moa_shared.answer import AnswerSettings, Finish
-from moa_shared.codec import Codec, decode
-from moa_shared.coupling import Sampling
-from moa_shared.prefix_hash import PrefixHashes
+from moa_shared.protocol.codec import Codec, decode
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.sampling.coupling import Sampling
 
 from tests.net.server_peer import (
     CONTEXT,

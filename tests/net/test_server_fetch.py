@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_server import drafter_files
-from moa_server.drafter_files import DrafterFile, DrafterFiles
 from moa_server.loading import load_host
-from moa_server.service import MoaService
+from moa_server.service import fetch as drafter_files
+from moa_server.service.fetch import DrafterFile, DrafterFiles
+from moa_server.service.service import MoaService
 from moa_server.settings import ServerSettings
 from moa_shared.models import resolve
 from moa_shared.models.tensors.formats import quantise_q8_0
-from moa_shared.models.weights import EMBEDDINGS
-from moa_shared.progress import SilentProgress
-from moa_shared.wire import CODE_KEY
+from moa_shared.models.weights.weights import EMBEDDINGS
+from moa_shared.programs.progress import SilentProgress
+from moa_shared.protocol.wire import CODE_KEY
 from safetensors.torch import load_file
 
 from tests.net.fetch_source import Source, make_source

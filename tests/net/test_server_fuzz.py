@@ -13,8 +13,8 @@ import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_server.app import RunningServer
 from moa_server.target import Target
-from moa_shared.answer import AnswerSettings
-from moa_shared.wire import CODE_KEY
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.wire import CODE_KEY
 
 from tests.net.server_peer import VOCAB, Peer, generate, plain_text, until
 

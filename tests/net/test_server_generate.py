@@ -12,10 +12,10 @@ from moa.v1 import moa_pb2_grpc
 from moa_server.app import RunningServer
 from moa_server.target import Target
 from moa_server.target.torch_target import TorchTarget
-from moa_shared.answer import AnswerSettings, Finish
-from moa_shared.coupling import Sampling
 from moa_shared.errors import ContextLengthError, TokenRangeError
-from moa_shared.wire import PROTOCOL_VERSION, error_from_rpc
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.wire import PROTOCOL_VERSION, error_from_rpc
+from moa_shared.sampling.coupling import Sampling
 
 from tests.net.server_peer import (
     CONTEXT,

@@ -11,16 +11,16 @@ import pytest
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from moa.v1 import moa_pb2 as pb
-from moa_server import host as host_module
 from moa_server.app import RunningServer, start
-from moa_server.feed import Chunk
-from moa_server.rows import most_nbytes
-from moa_server.session import Judgement, Work
-from moa_server.stepper import CodedRows, Holdings, Stepper
+from moa_server.engine.stepper import CodedRows, Holdings, Stepper
+from moa_server.memory.feed import Chunk
+from moa_server.memory.row_store import most_nbytes
+from moa_server.service import host as host_module
+from moa_server.session.session import Judgement, Work
 from moa_server.target import Target
-from moa_shared.answer import AnswerSettings
 from moa_shared.errors import ConfigError, ContextLengthError, InternalError, OverloadedError, UnavailableError
-from moa_shared.wire import error_from_rpc
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.wire import error_from_rpc
 
 from tests.net.server_peer import (
     CONTEXT,

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from moa_shared.coupling import Sampling
 from moa_shared.drafter import DraftState
 from moa_shared.drafting import draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.tree import DraftTree, longest_path
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.tree.draft_tree import DraftTree, longest_path
 
 from tests.parity.conftest import Reference
 
@@ -170,8 +170,8 @@ def test_chains_with_reused_layers(reference: Reference, reused_layers: int) -> 
 
 def test_an_answer_ends_within_an_accepted_run(reference: Reference) -> None:
     """The authors' end-of-text case, through the server's own rule for where an answer ends."""
-    from moa_server.session import Session, SessionLimits
-    from moa_shared.answer import AnswerSettings, Finish
+    from moa_server.session.session import Session, SessionLimits
+    from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 
     end = reference.manifest["inference"]["eos_case"]["eos_token_id"]
     prompt = reference.infer["prompt_ids"].tolist()

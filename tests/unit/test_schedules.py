@@ -16,21 +16,30 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
-from moa_client.backoff import Backoff
-from moa_client.conversation import AskMessage, Conversation, DraftMessage, Phase, Progress
-from moa_client.events import Committed, Corrected, Ended, Event, LinkChanged, LinkState, Provisional, Settled
-from moa_client.link import Link
-from moa_client.streamed_drafting import StreamedDrafting
-from moa_client.talk import Talk
-from moa_client.talk_settings import TalkSettings
-from moa_client.transcript import Transcript
-from moa_server.session import Judgement, Session, SessionLimits, Work
-from moa_shared.answer import AnswerSettings, Finish
-from moa_shared.codec import Codec
-from moa_shared.coupling import Sampling
+from moa_client.conversation.conversation import AskMessage, Conversation, DraftMessage, Phase, Progress
+from moa_client.conversation.events import (
+    Committed,
+    Corrected,
+    Ended,
+    Event,
+    LinkChanged,
+    LinkState,
+    Provisional,
+    Settled,
+)
+from moa_client.conversation.transcript import Transcript
+from moa_client.drafting.settings import TalkSettings
+from moa_client.drafting.streamed import StreamedDrafting
+from moa_client.engine import Talk
+from moa_client.link.backoff import Backoff
+from moa_client.link.channel import Link
+from moa_server.session.session import Judgement, Session, SessionLimits, Work
 from moa_shared.errors import MoaError
-from moa_shared.text import TextStream
-from moa_shared.tree import DraftTree
+from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.text.text_stream import TextStream
+from moa_shared.tree.draft_tree import DraftTree
 
 from tests import simulated_world
 from tests.simulated_world import SimulatedLink, World, decode, plain_answer, simulate

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 from moa_shared.errors import ConfigError, MoaError
-from moa_shared.extras import missing_extra
+from moa_shared.programs.extras import missing_extra
 
 if TYPE_CHECKING:
-    from moa_training.rewrite import RewriteOptions
+    from moa_training.data.rewrite import RewriteOptions
 
 _TARGET = click.option("--target", default="default", show_default=True, help="default, hub id, folder or .gguf.")
 _THREADS = click.option("--threads", type=click.IntRange(0), default=1, show_default=True, help="Of torch; 0: its own.")
@@ -64,9 +64,9 @@ def prepare(
     if not output.name.endswith(".jsonl.zst"):
         raise ConfigError(f"--output is {output.name!r}: a shard's name ends in .jsonl.zst.")
     from moa_shared.models import resolve
-    from moa_shared.progress import make_progress
+    from moa_shared.programs.progress import make_progress
 
-    from moa_training.sources import find_sources
+    from moa_training.data.sources import find_sources
 
     progress = make_progress()
     files = resolve(target, progress=progress)
@@ -74,8 +74,8 @@ def prepare(
     if rewrite:
         import torch
 
-        from moa_training.rewrite import RewriteOptions
-        from moa_training.rewrite import rewrite as write_answers
+        from moa_training.data.rewrite import RewriteOptions
+        from moa_training.data.rewrite import rewrite as write_answers
 
         if threads:
             torch.set_num_threads(threads)
@@ -85,7 +85,7 @@ def prepare(
         )
         counts = write_answers(files, paths, output, options, progress)
     else:
-        from moa_training.prepare import prepare as write_shard
+        from moa_training.data.prepare import prepare as write_shard
 
         counts = write_shard(files, paths, output, max_tokens, progress)
     click.echo(f"{output}: {counts}")
@@ -102,9 +102,9 @@ def fit(config: Path) -> None:
     from moa_training.settings import load_fit_settings
 
     settings = load_fit_settings(config)
-    from moa_shared.progress import make_progress
+    from moa_shared.programs.progress import make_progress
 
-    from moa_training.fit import Run
+    from moa_training.fit.fit import Run
 
     run = Run(settings, make_progress())
     path = run.train()
@@ -170,10 +170,10 @@ def evaluate(
     QUESTIONS is a file of JSON lines ({"category", "turns": [text]}), or a folder of such.
     """
     from moa_shared.drafting.dynamic_tree import TreeShape
-    from moa_shared.progress import make_progress
+    from moa_shared.programs.progress import make_progress
 
-    from moa_training.evaluation import EvaluationOptions, format_table
-    from moa_training.evaluation import evaluate as measure
+    from moa_training.evaluation.evaluation import EvaluationOptions, format_table
+    from moa_training.evaluation.evaluation import evaluate as measure
 
     options = EvaluationOptions(
         target=target,
@@ -194,7 +194,7 @@ def evaluate(
     result = measure(checkpoint, questions, options, make_progress())
     text = json.dumps(result.to_json(), indent=1)
     if card is not None:
-        from moa_training.card import add_acceptance
+        from moa_training.fit.card import add_acceptance
 
         shape = f"--chain {chain} --nodes {nodes} --depth {depth} --breadth {breadth}{' --copies' if copies else ''}"
         limits = (
@@ -221,7 +221,7 @@ def evaluate(
 @click.option("--node-ms", type=click.FloatRange(0), default=0.85, show_default=True, help="Of each draft node in it.")
 def compare(results: tuple[str, ...], picture: Path | None, forward_ms: float, node_ms: float) -> None:
     """Put evaluations (evaluate --json) side by side, as tables and as a picture."""
-    from moa_training.comparison import acceptance_table, draw_standalone, read_evaluation, standalone_table
+    from moa_training.evaluation.comparison import acceptance_table, draw_standalone, read_evaluation, standalone_table
 
     evaluations = {}
     for result in results:

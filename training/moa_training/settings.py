@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from moa_shared.config import SettingsBase
 from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.programs.config import SettingsBase
 from pydantic import Field, ValidationError, model_validator
 
 

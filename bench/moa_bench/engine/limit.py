@@ -34,8 +34,8 @@ class StepBytes:
 
 def step_bytes(files: ModelFiles) -> StepBytes:
     """Of a target."""
-    from moa_shared.models.layers import stack_shape
-    from moa_shared.models.weights import EMBEDDINGS, HEAD, WeightReader
+    from moa_shared.models.network.layers import stack_shape
+    from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
 
     reader = WeightReader(files)
     read = [name for name in reader.names() if name not in (EMBEDDINGS, HEAD)]

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from moa_shared.progress import make_progress
+from moa_shared.programs.progress import make_progress
 
 from moa_bench.engine.tables import render_quality
-from moa_bench.facts import gather_facts
-from moa_bench.prompts import QUESTIONS, chat_tokens, read_questions
-from moa_bench.report import checkout_root, publish
-from moa_bench.targets import load_level
+from moa_bench.harness.prompts import QUESTIONS, chat_tokens, read_questions
+from moa_bench.harness.targets import load_level
+from moa_bench.report.facts import gather_facts
+from moa_bench.report.report import checkout_root, publish
 
 if TYPE_CHECKING:
     from moa_server.target import Target
     from moa_shared.models import ModelFiles
-    from moa_shared.models.tokenizer import Tokenizer
+    from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 POSITIONS, QUICK_POSITIONS = 2000, 40
 ANSWER_TOKENS = 128  # at most, of each answer
@@ -159,7 +159,7 @@ def _answer(
     target: Target, files: ModelFiles, tokenizer: Tokenizer, questions: Sequence[str], positions: int
 ) -> Iterator[Answered]:
     """Answers until there are so many tokens; end of text is the last token of an answer that has one."""
-    from moa_shared.models.end_of_text import end_of_text
+    from moa_shared.models.tokenizer.end_of_text import end_of_text
 
     ends = end_of_text(files, tokenizer.eos_token_id)
     left = positions

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from moa_shared.errors import UnavailableError
 
-from moa_bench.child import child_environment
-from moa_bench.cores import on_cores
-from moa_bench.servers import running_server
-from moa_bench.spread import Spread
+from moa_bench.harness.child import child_environment
+from moa_bench.harness.cores import on_cores
+from moa_bench.harness.servers import running_server
+from moa_bench.report.spread import Spread
 
 RUN_TIMEOUT_S = 120.0  # far above any of these programs, also on a machine under load
 POLL_S = 0.01  # between looks at a program's memory

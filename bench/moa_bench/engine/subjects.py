@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moa_shared.errors import ConfigError, UnavailableError
-from moa_shared.levels import INT8
+from moa_shared.protocol.levels import INT8
 
-from moa_bench.child import child_environment
-from moa_bench.cores import on_cores
-from moa_bench.targets import variants_here
+from moa_bench.harness.child import child_environment
+from moa_bench.harness.cores import on_cores
+from moa_bench.harness.targets import variants_here
 
 if TYPE_CHECKING:
     from moa_shared.models import ModelFiles
-    from moa_shared.progress import Progress
+    from moa_shared.programs.progress import Progress
 
 LLAMA_CPP = "llama.cpp"
 # As a machine that has AVX512-VNNI and neither AMX nor bf16 instructions: torch's matrix products obey it.

@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from moa_shared.levels import INT8
-from moa_shared.progress import Progress, make_progress
+from moa_shared.programs.progress import Progress, make_progress
+from moa_shared.protocol.levels import INT8
 
-from moa_bench.cores import on_cores, split_cores
-from moa_bench.drafters import drafter_file, find_drafter
 from moa_bench.engine import tables
 from moa_bench.engine.limit import READ_BYTES, make_array, step_bytes, time_reading
 from moa_bench.engine.starting import measure_starts
 from moa_bench.engine.subjects import Worker, llama_subject, our_subjects, running_workers
-from moa_bench.facts import cpu_flags, gather_facts
-from moa_bench.interleave import collect_interleaved
-from moa_bench.report import checkout_root, publish
-from moa_bench.spread import Spread, paired_ratio
+from moa_bench.harness.cores import on_cores, split_cores
+from moa_bench.harness.drafters import drafter_file, find_drafter
+from moa_bench.report.facts import cpu_flags, gather_facts
+from moa_bench.report.interleave import collect_interleaved
+from moa_bench.report.report import checkout_root, publish
+from moa_bench.report.spread import Spread, paired_ratio
 
 if TYPE_CHECKING:
     from moa_shared.models import ModelFiles

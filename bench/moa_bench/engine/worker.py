@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from moa_shared.levels import LEVELS
+from moa_shared.protocol.levels import LEVELS
 
-from moa_bench.targets import load_level
+from moa_bench.harness.targets import load_level
 
 if TYPE_CHECKING:
     from moa_server.target import Target
@@ -64,7 +64,7 @@ class Worker:
 def main(model: str, level: str) -> None:
     """A subject of `moa-bench engine`, not for use."""
     from moa_shared.models import resolve
-    from moa_shared.progress import SilentProgress
+    from moa_shared.programs.progress import SilentProgress
 
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # logs and whatever else is printed go to standard error

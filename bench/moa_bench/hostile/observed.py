@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from moa_bench.answers import TimedAnswer
+from moa_bench.report.answers import TimedAnswer
 
 MEGABYTE = 1 << 20
 SAMPLE_SECONDS = 0.1

@@ -11,19 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from moa_shared.answer import AnswerSettings
 from moa_shared.errors import ConfigError, MoaError
-from moa_shared.levels import INT8
-from moa_shared.progress import make_progress
+from moa_shared.programs.progress import make_progress
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.levels import INT8
 
-from moa_bench.child import Child, running
-from moa_bench.cores import on_cores, split_cores
-from moa_bench.facts import gather_facts
+from moa_bench.harness.child import Child, running
+from moa_bench.harness.cores import on_cores, split_cores
+from moa_bench.harness.servers import running_server
 from moa_bench.hostile import tables
 from moa_bench.hostile.attacks import ATTACKS, NEIGHBOUR, Attack
 from moa_bench.hostile.observed import Gaps, gaps_of, resident_mb, settle, watching_memory
-from moa_bench.report import checkout_root, publish
-from moa_bench.servers import running_server
+from moa_bench.report.facts import gather_facts
+from moa_bench.report.report import checkout_root, publish
 
 MOST_GROWTH = 0.2  # of the p95 gap
 MOST_MEMORY_MB = 32.0
@@ -131,8 +131,8 @@ def _measure(
 ) -> dict[str, Any]:
     from moa_shared.models import load_tokenizer, resolve
 
-    from moa_bench.prompts import QUESTIONS, chat_tokens
-    from moa_bench.split_client import SplitClient, client_settings, load_split_device
+    from moa_bench.harness.prompts import QUESTIONS, chat_tokens
+    from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 
     progress = make_progress()
     files = resolve(model, progress=progress)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from moa_bench.hostile.observed import Gaps
-from moa_bench.report import facts_line, table
+from moa_bench.report.report import facts_line, table
 
 
 def render(result: Mapping[str, Any]) -> str:

@@ -11,8 +11,8 @@ from hashlib import blake2b
 from random import Random
 from typing import TYPE_CHECKING
 
-from moa_shared.coupling import Sampling, select
 from moa_shared.errors import InternalError
+from moa_shared.sampling.coupling import Sampling, select
 
 from moa_bench.invariance.feeds import Feed
 from moa_bench.invariance.texts import PlannedText

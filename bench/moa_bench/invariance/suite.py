@@ -12,10 +12,11 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from moa_shared.errors import InternalError
-from moa_shared.levels import INT8
-from moa_shared.progress import Progress, make_progress
+from moa_shared.programs.progress import Progress, make_progress
+from moa_shared.protocol.levels import INT8
 
-from moa_bench.facts import gather_facts
+from moa_bench.harness.prompts import PASSAGE, QUESTIONS, read_questions
+from moa_bench.harness.targets import load_level, on_variant, use_threads, variants_here
 from moa_bench.invariance.readings import (
     ResumeTallies,
     Tally,
@@ -29,9 +30,8 @@ from moa_bench.invariance.readings import (
 )
 from moa_bench.invariance.reference import read_alone
 from moa_bench.invariance.texts import PlannedText, plan_texts
-from moa_bench.prompts import PASSAGE, QUESTIONS, read_questions
-from moa_bench.report import checkout_root, machine_line, publish, table, to_json, write_text
-from moa_bench.targets import load_level, on_variant, use_threads, variants_here
+from moa_bench.report.facts import gather_facts
+from moa_bench.report.report import checkout_root, machine_line, publish, table, to_json, write_text
 
 if TYPE_CHECKING:
     from moa_server.target import Target

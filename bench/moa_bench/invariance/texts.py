@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moa_bench.prompts import chat_tokens
+from moa_bench.harness.prompts import chat_tokens
 
 if TYPE_CHECKING:
-    from moa_shared.models.tokenizer import Tokenizer
+    from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 ANSWER_TOKENS = 128
 LONG_EVERY = 4  # each fourth text is long: positions up to 1,200 are compared

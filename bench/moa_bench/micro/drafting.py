@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moa_bench.interleave import time_interleaved
-from moa_bench.spread import Spread, paired_ratio
+from moa_bench.report.interleave import time_interleaved
+from moa_bench.report.spread import Spread, paired_ratio
 
 if TYPE_CHECKING:
     from moa_server.target import Target
@@ -36,9 +36,9 @@ def measure_drafting(target: Target, decoder: DraftDecoder, prefix: int, repeats
 
     The first step of a draft also reads the tokens committed since the last one; it is timed for two of them.
     """
-    from moa_shared.coupling import Sampling
     from moa_shared.drafting import draft_chain, draft_tree
     from moa_shared.drafting.dynamic_tree import TreeShape
+    from moa_shared.sampling.coupling import Sampling
 
     state = _filled_state(decoder, prefix)
     greedy = Sampling()

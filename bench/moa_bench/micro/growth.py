@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from moa_bench.spread import Spread
+from moa_bench.report.spread import Spread
 
 if TYPE_CHECKING:
-    from moa_client.drafter_desk import DrafterDesk
-    from moa_server.session import Session
+    from moa_client.drafting.drafter_thread import DrafterDesk
+    from moa_server.session.session import Session
     from moa_shared.drafter import DraftDecoder
 
 LENGTHS = (1_000, 8_000, 64_000)  # tokens
@@ -58,8 +58,8 @@ def _time(work: Callable[[], object], repeats: int) -> list[float]:
 
 
 def _session(prompt: int) -> Session:
-    from moa_server.session import Session, SessionLimits
-    from moa_shared.answer import AnswerSettings
+    from moa_server.session.session import Session, SessionLimits
+    from moa_shared.protocol.finish_rule import AnswerSettings
 
     limits = SessionLimits(1 << 30, 1000, prefill_chunk=SLICE, run_ahead_tokens=1 << 30)
     session = Session(limits, end_of_text=frozenset(), decode=str, run_ahead=True)
@@ -94,9 +94,9 @@ def _prompt_slice(length: int) -> Callable[[], object]:
 
 
 def _server_memory(length: int) -> Callable[[], object]:
-    from moa_server.feed import MemoryFeed, Plane
-    from moa_server.rows import RowStore
-    from moa_shared.codec import Codec, encode
+    from moa_server.memory.feed import MemoryFeed, Plane
+    from moa_server.memory.row_store import RowStore
+    from moa_shared.protocol.codec import Codec, encode
 
     width = 256
     store, feed = RowStore(width), MemoryFeed({Plane.MEMORY: width}, Codec.INT4, 1 << 40, encoded=())
@@ -136,7 +136,7 @@ def _client_memory(decoder: DraftDecoder, length: int) -> Callable[[], object]:
 
 
 def _verdict_told(length: int) -> Callable[[], object]:
-    from moa_shared.prefix_hash import PrefixHashes
+    from moa_shared.protocol.prefix_hash import PrefixHashes
 
     tokens = [1] * length
     hashes = PrefixHashes(tokens)
@@ -153,8 +153,8 @@ def _verdict_told(length: int) -> Callable[[], object]:
 
 def _desk() -> DrafterDesk:
     """Over a drafter whose thread is left out: what is measured happens on the event loop."""
-    from moa_client.drafter_desk import DrafterDesk
-    from moa_client.drafters import LookupDrafter
+    from moa_client.drafting.drafter_thread import DrafterDesk
+    from moa_client.drafting.drafters import LookupDrafter
 
     class LoopHalf(DrafterDesk):
         def _call(self, call: Callable[[], None]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from moa_shared.answer import AnswerSettings
+from moa_shared.protocol.finish_rule import AnswerSettings
 
-from moa_bench.answers import AnswerClient
-from moa_bench.byte_counter import ByteCounter, Bytes
-from moa_bench.spread import Spread, paired_ratio
+from moa_bench.harness.byte_counter import ByteCounter, Bytes
+from moa_bench.report.answers import AnswerClient
+from moa_bench.report.spread import Spread, paired_ratio
 
 STEADY_AFTER_TOKENS = 16  # the prompt's memory rows have been sent by then
 

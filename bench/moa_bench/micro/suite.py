@@ -13,27 +13,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moa_client.talk_settings import TalkSettings
-from moa_shared.progress import Progress, make_progress
+from moa_client.drafting.settings import TalkSettings
+from moa_shared.programs.progress import Progress, make_progress
 
-from moa_bench.answers import AnswerClient, PlainClient, closing_all
-from moa_bench.byte_counter import counting
-from moa_bench.cores import on_cores, split_cores
-from moa_bench.drafters import MeasuredDrafter, drafter_file, find_drafter, load_decoder
-from moa_bench.facts import gather_facts
+from moa_bench.harness.byte_counter import counting
+from moa_bench.harness.cores import on_cores, split_cores
+from moa_bench.harness.drafters import MeasuredDrafter, drafter_file, find_drafter, load_decoder
+from moa_bench.harness.prompts import chat_tokens, question_of
+from moa_bench.harness.servers import running_server
+from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
+from moa_bench.harness.targets import load_level
 from moa_bench.micro import tables
 from moa_bench.micro.serving import Traffic, measure_first_tokens, measure_traffic
-from moa_bench.prompts import chat_tokens, question_of
-from moa_bench.report import checkout_root, publish
-from moa_bench.servers import running_server
-from moa_bench.split_client import SplitClient, client_settings, load_split_device
-from moa_bench.targets import load_level
+from moa_bench.report.answers import AnswerClient, PlainClient, closing_all
+from moa_bench.report.facts import gather_facts
+from moa_bench.report.report import checkout_root, publish
 
 if TYPE_CHECKING:
-    from moa_client.loading import Device
+    from moa_client.device.loading import Device
     from moa_server.target import Target
     from moa_shared.models import ModelFiles
-    from moa_shared.models.tokenizer import Tokenizer
+    from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

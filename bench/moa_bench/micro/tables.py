@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from moa_bench.report import facts_line, table
+from moa_bench.report.report import facts_line, table
 
 MS = "ms: median (quartiles)"
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moa_bench.interleave import time_interleaved
-from moa_bench.spread import Spread, paired_ratio
+from moa_bench.report.interleave import time_interleaved
+from moa_bench.report.spread import Spread, paired_ratio
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,7 +76,7 @@ def _measure(
     shape: str,
     parents: Sequence[int] | None,
 ) -> VerificationCost:
-    from moa_shared.coupling import Sampling, select
+    from moa_shared.sampling.coupling import Sampling, select
 
     tokens = [(7 * place + 11) % target.vocab_size for place in range(count)]
     in_feed = None if parents is None else [-1, *(parent + 1 for parent in parents)]

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from moa.v1 import moa_pb2 as pb
-from moa_client.conversation import DraftMessage, Phase
-from moa_client.streamed_drafting import DraftRule
-from moa_shared.answer import AnswerSettings
+from moa_client.conversation.conversation import DraftMessage, Phase
+from moa_client.drafting.streamed import DraftRule
 from moa_shared.errors import InternalError
+from moa_shared.protocol.finish_rule import AnswerSettings
 from netsim.core.conditions import Conditions
 from netsim.core.delay import DelaySpec
 from netsim.core.link import Direction

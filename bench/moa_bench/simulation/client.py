@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 
 from moa.v1 import moa_pb2 as pb
-from moa_client.conversation import Conversation, DraftMessage, Phase, Progress
-from moa_client.draft_window import DraftWindow
-from moa_client.streamed_drafting import DraftRule, DraftStep, StreamedDrafting
-from moa_shared.tree import DraftTree
+from moa_client.conversation.conversation import Conversation, DraftMessage, Phase, Progress
+from moa_client.drafting.pacing import DraftWindow
+from moa_client.drafting.streamed import DraftRule, DraftStep, StreamedDrafting
+from moa_shared.tree.draft_tree import DraftTree
 
 from moa_bench.simulation.events import EventLoop
 from moa_bench.simulation.server import Costs, SentVerdict

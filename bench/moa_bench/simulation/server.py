@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from moa_client.conversation import DraftMessage
-from moa_server.node_choice import NodeChoice
-from moa_server.session import Judgement, Session, SessionLimits, Work
-from moa_shared.answer import Finish
+from moa_client.conversation.conversation import DraftMessage
+from moa_server.engine.node_choice import NodeChoice
+from moa_server.session.session import Judgement, Session, SessionLimits, Work
+from moa_shared.protocol.finish_rule import Finish
 
 from moa_bench.simulation.events import EventLoop
 from moa_bench.simulation.text import VOCAB_SIZE, ScriptedText

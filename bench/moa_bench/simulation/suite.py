@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from statistics import mean
 
-from moa_client.draft_window import DraftWindow
+from moa_client.drafting.pacing import DraftWindow
 
-from moa_bench.link.emulated import LINKS
-from moa_bench.report import publish, table
+from moa_bench.network.emulated import LINKS
+from moa_bench.report.report import publish, table
 from moa_bench.simulation.answer import Outcome, SimulatedLink, simulate
 from moa_bench.simulation.server import Costs
 

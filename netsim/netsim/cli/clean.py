@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from netsim import control
+from netsim.run import control
 from netsim.tun.namespaces import clean_leftovers, require_root
 
 

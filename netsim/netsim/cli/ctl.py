@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from netsim import control
-from netsim.changes import parse_settings
 from netsim.errors import ControlError
+from netsim.profile.changes import parse_settings
+from netsim.run import control
 
 DIRECTION = click.option("--direction", type=click.Choice(["up", "down", "both"]), default="both", show_default=True)
 SECONDS = click.option("--for", "seconds", type=click.FloatRange(min=0), help="End by itself after so many seconds.")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from netsim import catalogue, netem
 from netsim.core.link import Direction
+from netsim.profile import catalogue, netem
 
 
 @click.command("netem")

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from netsim import catalogue
 from netsim.core.timeline import EventKind, parse_timed_event
-from netsim.scenario import Scenario
-from netsim.session import Options
+from netsim.profile import catalogue
+from netsim.profile.scenario import Scenario
+from netsim.run.session import Options
 from netsim.trace.trace import Trace
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
-from netsim.address import Address, parse_address
 from netsim.cli.closing import print_closing
 from netsim.errors import AddressError, CommandError
+from netsim.profile.scenario import Scenario
 from netsim.proxy.server import ProxyBackend
-from netsim.scenario import Scenario
-from netsim.session import Options, Session, say, start_command
+from netsim.run.address import Address, parse_address
+from netsim.run.session import Options, Session, say, start_command
 from netsim.tun.backend import TunBackend
 
 SERVER_DEADLINE_S = 120.0  # a server may have a model to load

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from netsim import catalogue
+from netsim.profile import catalogue
 
 
 @click.command("profiles")

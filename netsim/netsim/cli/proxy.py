@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from netsim.address import parse_address
 from netsim.cli.closing import print_closing
 from netsim.cli.options import make_options, make_scenario, scenario_options, session_options
+from netsim.profile.scenario import Scenario
 from netsim.proxy.server import ProxyBackend
-from netsim.scenario import Scenario
-from netsim.session import Options, Session, say
+from netsim.run.address import parse_address
+from netsim.run.session import Options, Session, say
 
 
 @click.command("proxy")

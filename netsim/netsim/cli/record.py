@@ -8,12 +8,12 @@ from statistics import fmean
 import click
 import yaml
 
-from netsim import catalogue
-from netsim.address import parse_address
 from netsim.cli.options import PATH
 from netsim.errors import MeasurementError
 from netsim.measure.near_end import measure
 from netsim.measure.outcome import to_profile, to_trace
+from netsim.profile import catalogue
+from netsim.run.address import parse_address
 from netsim.trace.csv_format import format_csv
 
 

@@ -8,9 +8,9 @@ from types import FrameType
 
 import click
 
-from netsim.address import Address, listen, parse_address
 from netsim.measure.far_end import serve
-from netsim.session import say
+from netsim.run.address import Address, listen, parse_address
+from netsim.run.session import say
 
 
 @click.command("serve")

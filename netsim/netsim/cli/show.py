@@ -7,10 +7,10 @@ import json
 import click
 import yaml
 
-from netsim import catalogue
 from netsim.core.link import Direction
 from netsim.errors import ProfileError
-from netsim.reference import fields_markdown
+from netsim.profile import catalogue
+from netsim.profile.reference import fields_markdown
 
 
 @click.command("show")

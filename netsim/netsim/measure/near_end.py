@@ -13,9 +13,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from netsim.address import Address, resolve
 from netsim.errors import MeasurementError
 from netsim.measure.far_end import CHUNK, GREETING
+from netsim.run.address import Address, resolve
 
 CONNECT_TIMEOUT_S = 10.0
 ECHO_BYTES = 32

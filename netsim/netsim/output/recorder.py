@@ -18,7 +18,7 @@ from typing import IO, Any
 from netsim.core.link import Direction, Reason, Release, Verdict
 from netsim.errors import AddressError
 from netsim.output.lateness import LatenessHistogram
-from netsim.scenario import Scenario
+from netsim.profile.scenario import Scenario
 
 EVENTS, PACKETS, SUMMARY = "events.jsonl", "packets.csv.gz", "summary.json"
 PACKET_COLUMNS = ("t_s", "direction", "bytes", "verdict", "release_s", "queue_ms", "delay_ms")

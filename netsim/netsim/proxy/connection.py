@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from netsim.core.link import Direction, Release
 from netsim.core.stream import StreamSender
-from netsim.loop import Timer
 from netsim.output.recorder import BOTH_WAYS
 from netsim.proxy.half import Half
+from netsim.run.loop import Timer
 
 if TYPE_CHECKING:
     from netsim.proxy.server import ProxyBackend

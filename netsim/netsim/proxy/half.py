@@ -10,8 +10,8 @@ import socket
 from collections.abc import Callable
 
 from netsim.core.stream import StreamSender
-from netsim.loop import Loop, Timer
 from netsim.output.lateness import LatenessHistogram
+from netsim.run.loop import Loop, Timer
 
 READ_BYTES = 256 * 1024
 # Linux lets a connection buffer some multiples of its window before a writer blocks; at least this much.

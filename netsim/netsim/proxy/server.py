@@ -11,12 +11,12 @@ import errno
 import socket
 from typing import Any
 
-from netsim.address import Address, listen, resolve
 from netsim.core.link import Direction, LinkModel
-from netsim.loop import Loop
 from netsim.output.recorder import Recorder
+from netsim.profile.scenario import Scenario
 from netsim.proxy.connection import Connection
-from netsim.scenario import Scenario
+from netsim.run.address import Address, listen, resolve
+from netsim.run.loop import Loop
 
 MAX_CONNECTIONS = 480  # two sockets each, and select(2) knows no more than 1,024
 RETRY_S = 0.05  # how soon a server that has come up is noticed

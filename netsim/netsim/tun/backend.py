@@ -14,13 +14,13 @@ import sys
 from collections import deque
 from typing import Any
 
-from netsim.address import Address
 from netsim.core.link import Direction, LinkModel, Release
 from netsim.errors import AddressError
-from netsim.loop import Loop
 from netsim.output.recorder import BOTH_WAYS, Recorder
-from netsim.process import environment
-from netsim.scenario import Scenario
+from netsim.profile.scenario import Scenario
+from netsim.run.address import Address
+from netsim.run.loop import Loop
+from netsim.run.process import environment
 from netsim.tun.flows import FlowTable, Forged
 from netsim.tun.namespaces import (
     CLIENT_ADDRESS,

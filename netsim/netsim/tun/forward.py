@@ -11,12 +11,12 @@ import signal
 import socket
 import sys
 
-from netsim import catalogue
-from netsim.address import parse_address
-from netsim.loop import Loop
 from netsim.output.recorder import Recorder
+from netsim.profile import catalogue
+from netsim.profile.scenario import Scenario
 from netsim.proxy.server import ProxyBackend
-from netsim.scenario import Scenario
+from netsim.run.address import parse_address
+from netsim.run.loop import Loop
 
 
 def main(fd: int, upstream: str) -> None:

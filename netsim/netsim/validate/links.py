@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from netsim.address import Address
-from netsim.process import LinkProcess
+from netsim.run.address import Address
+from netsim.run.process import LinkProcess
 from netsim.tun.namespaces import SERVER_ADDRESS, socket_inside
 
 PORT = 7000

@@ -9,7 +9,7 @@ import time
 from types import FrameType, TracebackType
 
 from netsim.output.lateness import LatenessHistogram
-from netsim.process import environment
+from netsim.run.process import environment
 
 SLEEP_S = 0.002
 # Two cores at a load of 3 showed 0.09 ms in the median and 2.3 ms at 99 %; with two busy loops more, 0.08 and 8.9 ms.

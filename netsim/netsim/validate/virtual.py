@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
-from netsim import catalogue
 from netsim.core.conditions import Conditions
 from netsim.core.delay import DelaySpec, Truncation
 from netsim.core.link import Direction, Drop, LinkModel, Release, Verdict
 from netsim.core.loss import Bernoulli, GilbertElliott, LossSpec
 from netsim.core.schedule import Schedule
 from netsim.core.stream import StreamSender
-from netsim.scenario import Scenario
+from netsim.profile import catalogue
+from netsim.profile.scenario import Scenario
 from netsim.validate.check import Check, Measured, Plan
 from netsim.validate.statistics import KS_D_300, RUNS_LIMIT, binomial_interval, ks_distance, ks_p_value, runs_z
 

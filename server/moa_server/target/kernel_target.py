@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from moa_kernels import Cache, Segment
 from moa_shared.errors import InternalError
-from moa_shared.models.network import Network
+from moa_shared.models.network.network import Network
 
 from moa_server.target.cache import KVCache
 from moa_server.target.target import Request, Rows, Target, TargetOutput, TargetShape, is_chain

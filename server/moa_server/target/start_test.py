@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from moa_kernels import Linear, Segment, Stack
 from moa_shared.errors import ConfigError
-from moa_shared.models.layers import Weights, read_layer, rotary_of, stack_shape
-from moa_shared.models.network import Network
-from moa_shared.models.weights import HEAD
+from moa_shared.models.network.layers import Weights, read_layer, rotary_of, stack_shape
+from moa_shared.models.network.network import Network
+from moa_shared.models.weights.weights import HEAD
 
 from moa_server.target.target import Rows, Target, TargetOutput
 

@@ -13,8 +13,8 @@ from typing import Any, cast
 import torch
 from moa_shared.drafter import Checkpoint
 from moa_shared.errors import InternalError
-from moa_shared.models.family import check_family
-from moa_shared.models.packed_linear import pack_linears
+from moa_shared.models.network.family import check_family
+from moa_shared.models.weights.packed_linear import pack_linears
 from torch import nn
 from transformers import PreTrainedModel
 

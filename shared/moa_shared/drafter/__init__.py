@@ -1,13 +1,13 @@
 """The drafter network in two halves: the memory encoder (server) and the draft decoder (client)."""
 
 from moa_shared.drafter.baseline_state import BaselineState
-from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from moa_shared.drafter.config import DrafterConfig
+from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from moa_shared.drafter.checkpoint.config import DrafterConfig
+from moa_shared.drafter.checkpoint.initialise import fresh_tensors
+from moa_shared.drafter.checkpoint.weights import ArrayWeights
 from moa_shared.drafter.decoder import DraftDecoder
-from moa_shared.drafter.initialise import fresh_tensors
 from moa_shared.drafter.state import DraftState
-from moa_shared.drafter.weights import ArrayWeights
-from moa_shared.models.layers import Weights
+from moa_shared.models.network.layers import Weights
 
 __all__ = [
     "ArrayWeights",

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 from moa_kernels import Cache, Rotary, StackShape
 
-from moa_shared.drafter.arithmetic import Arithmetic, Rows
-from moa_shared.drafter.config import DrafterConfig
-from moa_shared.drafter.shapes import FC, layer_names
-from moa_shared.drafter.weights import check_tables, draft_ids, read_head
-from moa_shared.models.layers import Weights, read_layer
-from moa_shared.models.weights import EMBEDDINGS
+from moa_shared.drafter.checkpoint.config import DrafterConfig
+from moa_shared.drafter.checkpoint.shapes import FC, layer_names
+from moa_shared.drafter.checkpoint.weights import check_tables, draft_ids, read_head
+from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
+from moa_shared.models.network.layers import Weights, read_layer
+from moa_shared.models.weights.weights import EMBEDDINGS
 
 
 class BaselineDecoder:

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.drafter.arithmetic import Rows
 from moa_shared.drafter.baseline import BaselineDecoder
 from moa_shared.drafter.draft_nodes import DraftNodes
-from moa_shared.drafter.placement import Placement, batches, draft_rows, run_of_text
+from moa_shared.drafter.layers.arithmetic import Rows
+from moa_shared.drafter.layers.placement import Placement, batches, draft_rows, run_of_text
 from moa_shared.errors import InternalError, ProtocolError
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.tree import ROOT
+from moa_shared.tree.draft_tree import ROOT
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from moa_shared.drafter.config import DrafterConfig
-from moa_shared.drafter.layers import DecoderLayer, RMSNorm, Rotary, attend, rotate
-from moa_shared.models.packed_linear import pack_linears
+from moa_shared.drafter.checkpoint.config import DrafterConfig
+from moa_shared.drafter.layers.layers import DecoderLayer, RMSNorm, Rotary, attend, rotate
+from moa_shared.models.weights.packed_linear import pack_linears
 
 
 class MemoryEncoder(nn.Module):

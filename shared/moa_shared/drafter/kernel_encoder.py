@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from moa_kernels import Cache, Rotary, Segment, Stack, StackShape
 
-from moa_shared.drafter.arithmetic import Arithmetic, Rows
-from moa_shared.drafter.config import DrafterConfig
+from moa_shared.drafter.checkpoint.config import DrafterConfig
+from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
 from moa_shared.errors import InternalError
-from moa_shared.models.layers import Weights, read_layer
+from moa_shared.models.network.layers import Weights, read_layer
 
 _BATCH = 16  # tokens a pass: 480 rows of a target with 30 layers
 

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from moa_kernels import Segment
 
-from moa_shared.drafter.arithmetic import Rows
 from moa_shared.drafter.decoder import DraftDecoder
 from moa_shared.drafter.draft_nodes import DraftNodes
-from moa_shared.drafter.placement import Placement, batches, draft_rows, run_of_text
-from moa_shared.drafter.reused import ReusedLayers
+from moa_shared.drafter.layers.arithmetic import Rows
+from moa_shared.drafter.layers.placement import Placement, batches, draft_rows, run_of_text
+from moa_shared.drafter.layers.reused import ReusedLayers
 from moa_shared.errors import InternalError, ProtocolError
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from moa_shared.coupling import Sampling, draft_scores
 from moa_shared.drafting.base import Drafter
 from moa_shared.drafting.copying import CopyGuesser
-from moa_shared.tree import DraftTree
+from moa_shared.sampling.coupling import Sampling, draft_scores
+from moa_shared.tree.draft_tree import DraftTree
 
 
 def draft_chain(drafter: Drafter, length: int, sampling: Sampling, copies: CopyGuesser | None = None) -> DraftTree:

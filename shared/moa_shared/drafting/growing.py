@@ -16,10 +16,10 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.coupling import Sampling, draft_candidates
 from moa_shared.drafting.base import GrowingDrafter
 from moa_shared.drafting.copying import COPY_FLOOR, LEAST_SURVIVAL, CopyGuesser
-from moa_shared.tree import ROOT, DraftTree
+from moa_shared.sampling.coupling import Sampling, draft_candidates
+from moa_shared.tree.draft_tree import ROOT, DraftTree
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from moa_shared.drafting.copying import CopyGuesser
-from moa_shared.tree import ROOT, DraftTree
+from moa_shared.tree.draft_tree import ROOT, DraftTree
 
 
 @dataclass(slots=True)

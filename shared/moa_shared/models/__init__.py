@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from moa_shared.models.files import ModelFiles
-from moa_shared.models.parts import part_names
-from moa_shared.models.source import DEFAULT, resolve
-from moa_shared.models.weights import WeightReader
+from moa_shared.models.sources.files import ModelFiles
+from moa_shared.models.sources.source import DEFAULT, resolve
+from moa_shared.models.weights.parts import part_names
+from moa_shared.models.weights.weights import WeightReader
 
 if TYPE_CHECKING:
-    from moa_shared.models.loading import load_config, load_part, load_target_model
-    from moa_shared.models.tokenizer import load_tokenizer
+    from moa_shared.models.tokenizer.tokenizer import load_tokenizer
+    from moa_shared.models.weights.loading import load_config, load_part, load_target_model
 
 __all__ = [
     "DEFAULT",
@@ -33,11 +33,11 @@ _TORCH = frozenset({"load_config", "load_part", "load_target_model"})
 
 def __getattr__(name: str) -> Any:
     if name in _TORCH:
-        from moa_shared.models import loading
+        from moa_shared.models.weights import loading
 
         return getattr(loading, name)
     if name == "load_tokenizer":
-        from moa_shared.models.tokenizer import load_tokenizer
+        from moa_shared.models.tokenizer.tokenizer import load_tokenizer
 
         return load_tokenizer
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from netsim.address import Address
 from netsim.errors import MeasurementError
 from netsim.measure.far_end import serve
 from netsim.measure.near_end import measure
+from netsim.run.address import Address
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from netsim.profile import catalogue
 from netsim.trace.files import read_trace
-
-from netsim import catalogue
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("netsim-real-time")]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from moa_server.target.kernel_target import KernelTarget
 from moa_shared.drafter import ArrayWeights
-from moa_shared.models.network import Network
+from moa_shared.models.network.network import Network
 
 VOCAB, HIDDEN, INNER, LAYERS, HEAD_DIM = 97, 64, 96, 2, 32
 CONFIG = {

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 from moa_client.settings import SECTION, ClientSettings
-from moa_shared.answer import AnswerSettings
-from moa_shared.config import load_settings
-from moa_shared.coupling import Sampling
 from moa_shared.errors import ConfigError
+from moa_shared.programs.config import load_settings
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.coupling import Sampling
 
 
 def load(**flags: object) -> ClientSettings:

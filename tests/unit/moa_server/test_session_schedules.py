@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moa_server.session import Judgement, Session, SessionLimits, Work
-from moa_shared.answer import AnswerSettings, Finish
+from moa_server.session.session import Judgement, Session, SessionLimits, Work
 from moa_shared.errors import ProtocolError
-from moa_shared.prefix_hash import PrefixHashes
-from moa_shared.tree import DraftTree
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.tree.draft_tree import DraftTree
 
 VOCAB = 4
 LENGTH = 24  # of the answer

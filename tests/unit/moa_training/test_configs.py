@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from moa_shared.models import ModelFiles
+from moa_training.data.shards import find_shards, read_shard
 from moa_training.settings import load_fit_settings
-from moa_training.shards import find_shards, read_shard
 
 TRAINING = Path(__file__).resolve().parents[3] / "training"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from netsim.cli import COMMANDS
 from netsim.cli.validate import CHECKS
 from netsim.core.timeline import EventKind
-from netsim.reference import fields_markdown
+from netsim.profile.reference import fields_markdown
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "netsim.md").read_text()

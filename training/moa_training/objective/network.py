@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from moa_shared.drafter import DrafterConfig
-from moa_shared.drafter.layers import DecoderLayer, RMSNorm, Rotary, attend, rotate
+from moa_shared.drafter.layers.layers import DecoderLayer, RMSNorm, Rotary, attend, rotate
 from moa_shared.errors import InternalError
 from torch import nn
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.family import FAMILIES, check_family
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
 from moa_shared.models.gguf.names import hugging_face_name, required_shapes
+from moa_shared.models.network.family import FAMILIES, check_family
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _ROPE_THETA = 10000.0  # llama.cpp's, where a file names none

@@ -12,15 +12,15 @@ import shutil
 from pathlib import Path
 
 from moa_shared.errors import ModelSourceError, NotFoundError
-from moa_shared.models.cache import building, is_disk_full, locked
-from moa_shared.models.digest import remembered_hash
-from moa_shared.models.files import GGUF_WEIGHTS, ModelFiles
 from moa_shared.models.gguf.configuration import make_config
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader, read_header
 from moa_shared.models.gguf.vocabulary import write_tokenizer
-from moa_shared.models.manifest import FORMAT, MANIFEST, check_manifest, write_manifest
-from moa_shared.models.weights import WeightReader
-from moa_shared.progress import Progress
+from moa_shared.models.sources.cache import building, is_disk_full, locked
+from moa_shared.models.sources.digest import remembered_hash
+from moa_shared.models.sources.files import GGUF_WEIGHTS, ModelFiles
+from moa_shared.models.sources.manifest import FORMAT, MANIFEST, check_manifest, write_manifest
+from moa_shared.models.weights.weights import WeightReader
+from moa_shared.programs.progress import Progress
 
 TOKENIZER_BYTES = 30_000_000  # tokenizer.json of the largest vocabularies served (Qwen: 11 MB), with room
 

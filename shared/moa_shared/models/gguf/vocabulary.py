@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
-from moa_shared.progress import Progress
+from moa_shared.programs.progress import Progress
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -142,7 +142,7 @@ def _spell(token: str) -> str:
 
 def _write_sentencepiece(header: GgufHeader, folder: Path) -> None:
     try:
-        from moa_shared.models.loading import save_gguf_tokenizer
+        from moa_shared.models.weights.loading import save_gguf_tokenizer
     except ImportError as error:
         raise ModelSourceError(
             f"The GGUF file {header.path} has a SentencePiece vocabulary, which is read by transformers ({error}).",

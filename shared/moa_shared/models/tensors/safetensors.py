@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.errors import ModelSourceError
-from moa_shared.json_text import parse_json
 from moa_shared.models.tensors.formats import Bytes
+from moa_shared.text.json_text import parse_json
 
 _METADATA = "__metadata__"
 _MOST_HEADER = 100_000_000  # bytes; the format's own bound

@@ -11,7 +11,7 @@ from moa_bench.engine.quality import LevelQuality
 from moa_bench.engine.starting import StartCost
 from moa_bench.engine.suite import ForwardCost, MemoryLimit, PromptCost
 from moa_bench.engine.tables import render, render_quality
-from moa_bench.spread import Spread
+from moa_bench.report.spread import Spread
 
 
 def just(value: float) -> Spread:

@@ -12,7 +12,7 @@ from moa_bench.engine.subjects import Subject, llama_subject, our_subjects, runn
 from moa_bench.engine.worker import Worker, binary_tree
 from moa_server.target.kernel_target import KernelTarget
 from moa_shared.errors import ConfigError, UnavailableError
-from moa_shared.progress import SilentProgress
+from moa_shared.programs.progress import SilentProgress
 
 ECHO = """
 import json, sys

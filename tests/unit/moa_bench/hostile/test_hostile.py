@@ -3,11 +3,11 @@ from __future__ import annotations
 import os
 
 import pytest
-from moa_bench.answers import TimedAnswer
 from moa_bench.hostile import tables
 from moa_bench.hostile.attacks import ATTACKS
 from moa_bench.hostile.observed import Gaps, gaps_of, resident_mb, watching_memory
 from moa_bench.hostile.suite import Endured, HostileEffort, run_hostile
+from moa_bench.report.answers import TimedAnswer
 from moa_shared.errors import ConfigError
 
 STEADY = Gaps(50.0, 60.0, 4, exact=True)

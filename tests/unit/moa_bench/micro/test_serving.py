@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from moa_bench.answers import TimedAnswer
-from moa_bench.byte_counter import Bytes
+from moa_bench.harness.byte_counter import Bytes
 from moa_bench.micro.serving import STEADY_AFTER_TOKENS, measure_first_tokens, measure_traffic
-from moa_shared.answer import AnswerSettings
+from moa_bench.report.answers import TimedAnswer
+from moa_shared.protocol.finish_rule import AnswerSettings
 
 
 class Counter:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from moa_bench.byte_counter import Bytes
+from moa_bench.harness.byte_counter import Bytes
 from moa_bench.micro.growth import Growth
 from moa_bench.micro.serving import Traffic
 from moa_bench.micro.tables import render
 from moa_bench.micro.verification import VerificationCost
-from moa_bench.spread import Spread
+from moa_bench.report.spread import Spread
 
 BASE: dict[str, Any] = {
     "machine": {

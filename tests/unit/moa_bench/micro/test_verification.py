@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_bench.micro.verification import TREE_DEPTH, draft_parents, measure_verification
 from moa_server.target.kernel_target import KernelTarget
-from moa_shared.tree import DraftTree
+from moa_shared.tree.draft_tree import DraftTree
 
 
 @given(st.integers(1, 100), st.integers(1, 10))

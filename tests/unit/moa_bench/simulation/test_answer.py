@@ -7,8 +7,8 @@ from statistics import mean
 import pytest
 from moa_bench.simulation.answer import SimulatedLink, simulate
 from moa_bench.simulation.server import Costs
-from moa_client.draft_window import CHAIN_BYTES, DraftWindow
-from moa_shared.tree import DraftTree
+from moa_client.drafting.pacing import CHAIN_BYTES, DraftWindow
+from moa_shared.tree.draft_tree import DraftTree
 
 LINKS = {
     "rtt 0": SimulatedLink(),

@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.coupling import Sampling
 from moa_shared.drafting import CandidatePool, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.scores import log_softmax
-from moa_shared.tree import ROOT
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.scores import log_softmax
+from moa_shared.tree.draft_tree import ROOT
 
 VOCAB = 7
 Rows = npt.NDArray[np.float32]

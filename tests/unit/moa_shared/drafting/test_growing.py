@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.coupling import Sampling
 from moa_shared.drafter.draft_nodes import DraftNodes
 from moa_shared.drafting import CHAIN, CopyGuesser, GrowingDraft, Growth, GrowthShape, draft_chain
-from moa_shared.scores import largest, log_softmax
-from moa_shared.tree import DraftTree
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.scores import largest, log_softmax
+from moa_shared.tree.draft_tree import DraftTree
 
 VOCAB = 7
 Rows = npt.NDArray[np.float32]

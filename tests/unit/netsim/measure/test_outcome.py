@@ -7,9 +7,8 @@ import yaml
 from netsim.core.link import Direction
 from netsim.measure.near_end import Measurement
 from netsim.measure.outcome import WIRE_SHARE, to_profile, to_trace
+from netsim.profile import catalogue
 from netsim.trace.trace import Row
-
-from netsim import catalogue
 
 SEEN = Measurement(
     round_trips_ms=[(0.1, 40.0), (0.6, 60.0), (1.2, 50.0)],

@@ -16,9 +16,8 @@ from netsim.output.plots import draw_delay, draw_losses, draw_queue, draw_reques
 from netsim.output.recorder import Recorder
 from netsim.output.report import _heading, _matplotlib, write_report
 from netsim.output.run_data import Traffic, read_run
-from netsim.scenario import Scenario
-
-from netsim import catalogue
+from netsim.profile import catalogue
+from netsim.profile.scenario import Scenario
 
 
 @pytest.fixture

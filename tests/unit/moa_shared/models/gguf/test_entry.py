@@ -11,8 +11,8 @@ from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError, No
 from moa_shared.models import ModelFiles, WeightReader, load_target_model, resolve
 from moa_shared.models.gguf import entry
 from moa_shared.models.gguf.entry import adopt_gguf
-from moa_shared.models.manifest import FORMAT
-from moa_shared.progress import PlainProgress, SilentProgress
+from moa_shared.models.sources.manifest import FORMAT
+from moa_shared.programs.progress import PlainProgress, SilentProgress
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 

@@ -7,8 +7,8 @@ import pytest
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.models.gguf.vocabulary import _SPLITS
-from moa_shared.models.tokenizer import Tokenizer
-from moa_shared.progress import SilentProgress
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.programs.progress import SilentProgress
 from transformers import AutoTokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
@@ -102,7 +102,7 @@ def test_sentencepiece_without_transformers(write_gguf, cache: Path, monkeypatch
     real = builtins.__import__
 
     def without_torch(name: str, *args: object, **kwargs: object) -> object:
-        if name == "moa_shared.models.loading":
+        if name == "moa_shared.models.weights.loading":
             raise ImportError("No module named 'torch'")
         return real(name, *args, **kwargs)
 

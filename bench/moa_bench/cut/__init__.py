@@ -1,0 +1,1 @@
+"""Answers whose link is cut: `moa-bench cut`, `texts`, `codecs`, `record`."""

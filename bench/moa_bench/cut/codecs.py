@@ -1,0 +1,113 @@
+"""`moa-bench codecs`: what each memory codec costs on the wire, and what it costs the drafter.
+
+In synchronous rounds, so that what is drafted does not depend on how fast anything was: then the tokens a verification
+brings are a property of the drafter and its memory alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from moa_shared.programs.progress import make_progress
+from moa_shared.protocol.codec import Codec, row_bytes
+from moa_shared.protocol.finish_rule import AnswerSettings
+
+from moa_bench.report.facts import gather_facts
+from moa_bench.report.report import checkout_root, facts_line, publish, table
+
+
+@dataclass(frozen=True, slots=True)
+class CodecCost:
+    """One codec.
+
+    Args:
+        row_bytes: of a memory row.
+        down_a_token: at the socket, over all answers, their prompts' memory included.
+        tokens_a_verification: mean over all answers.
+        tokens: of all answers.
+    """
+
+    codec: str
+    row_bytes: int
+    down_a_token: float
+    tokens_a_verification: float
+    tokens: int
+
+
+def run_codecs(*, model: str, quick: bool, json_file: Path | None) -> None:
+    """Measure and report.
+
+    Raises:
+        MoaError: a server or client that fails.
+    """
+    facts = gather_facts(checkout_root())
+    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
+    result: dict[str, Any] = {"suite": "codecs", "quick": quick, "pinned": False, "machine": facts}
+    result |= _measure(model, prompts=1 if quick else 12, tokens=16 if quick else 96)
+    publish("codecs", result, _render(result), quick=quick, json_file=json_file, page="link.md")
+
+
+def _measure(model: str, *, prompts: int, tokens: int) -> dict[str, Any]:
+    from moa_shared.models import load_tokenizer, resolve
+
+    from moa_bench.harness.byte_counter import counting
+    from moa_bench.harness.drafters import drafter_file, find_drafter
+    from moa_bench.harness.prompts import QUESTIONS, chat_tokens
+    from moa_bench.harness.servers import running_server
+    from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
+    from moa_bench.network.ways import MODES
+
+    progress = make_progress()
+    files = resolve(model, progress=progress)
+    tokenizer = load_tokenizer(files)
+    measured = find_drafter(files)
+    questions = [chat_tokens(tokenizer, question) for question in QUESTIONS[:prompts]]
+    settings = AnswerSettings(max_tokens=tokens, ignore_end_of_text=True)
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, asyncio.Runner() as runner:
+        drafter = str(drafter_file(measured, Path(folder)))
+        with running_server(model, drafter=drafter) as server, counting(server.address) as counter:
+            device = load_split_device(runner, client_settings(server=server.address, drafter=drafter))
+            with progress.task("Answers", len(Codec) * len(questions)) as task:
+                for codec in Codec:
+                    before, verdicts, got = counter.read(), 0, 0
+                    for question in questions:
+                        client = SplitClient(runner, counter.address, device, codec, mode=MODES["rounds"])
+                        try:
+                            client.ask(question, settings)
+                        finally:
+                            client.close()
+                        verdicts += client.figures.verdicts - 1  # the first one has no draft
+                        got += client.figures.tokens - 1
+                        task.advance(1)
+                    down = (counter.read() - before).down
+                    width = device.memory_width
+                    rows.append(
+                        CodecCost(
+                            codec.name.lower(),
+                            row_bytes(codec, width),
+                            round(down / got, 1),
+                            round(got / verdicts, 3),
+                            got,
+                        )
+                    )
+    return {"target": files.target_id, "drafter": measured.description, "codecs": rows}
+
+
+def _render(result: Mapping[str, Any]) -> str:
+    head = ["codec", "bytes a memory row", "down a token, prompt included", "tokens a verification"]
+    rows = [
+        [row.codec, row.row_bytes, f"{row.down_a_token:.0f}", f"{row.tokens_a_verification:.3f}"]
+        for row in result["codecs"]
+    ]
+    note = (
+        f"Trees of the drafter ({result['drafter']}) in synchronous rounds, "
+        f"{result['codecs'][0].tokens} tokens of {result['target']} with each codec.\n"
+    )
+    return "\n".join([facts_line(result), note, table(head, rows)])

@@ -1,0 +1,282 @@
+"""`moa-bench cut`: answers whose link is cut or reset, or whose server is killed, at random times.
+
+State: one server that can be killed and replaced, one emulated link, one client. An answer meets as many incidents as
+its time allows; its text is held against that of an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moa_shared.programs.progress import make_progress
+from moa_shared.protocol.finish_rule import AnswerSettings
+
+from moa_bench.cut.incidents import Incident, Kind, Planned, Struck, judge_incident, plan_incidents
+from moa_bench.harness.child import Child
+from moa_bench.harness.cores import on_cores, split_cores
+from moa_bench.network import tables
+from moa_bench.network.emulated import RunningLink, find_links, linked
+from moa_bench.network.oracle import Script
+from moa_bench.report.answers import PlainClient
+from moa_bench.report.facts import gather_facts
+from moa_bench.report.report import checkout_root, publish
+
+if TYPE_CHECKING:
+    from moa_bench.harness.split_client import SplitClient
+
+SILENCE_S = 60.0  # that a client which cannot write alone waits for a server: above a restart
+ORACLE_ACCEPTANCE = 0.65
+ORACLE_DRAFT_MS = 25.0  # a slow device: writing alone, it is not done before a cut is over
+
+
+@dataclass(frozen=True, slots=True)
+class CutEffort:
+    """How many of each kind, and how long the answers are."""
+
+    cuts: int = 200
+    resets: int = 20
+    kills: int = 50
+    prompts: int = 3
+    answer_tokens: int = 96
+    seed: int = 0
+
+
+QUICK = CutEffort(2, 1, 1, 1, 32)
+
+
+class MortalServer:
+    """A server behind one address that can die and be replaced by another one, which knows nothing of its sessions.
+
+    The replacement is started beforehand, so that the time without a server is the bench's to choose.
+
+    Args:
+        start: starts a server.
+        address: where clients find it, a relay's.
+        redirect: tells the relay where the server is.
+    """
+
+    def __init__(
+        self, start: Callable[[], AbstractContextManager[Child]], address: str, redirect: Callable[[str], object]
+    ) -> None:
+        self.address = address
+        self._start = start
+        self._redirect = redirect
+        self._pool = ThreadPoolExecutor(1)
+        self._child, self._stack = self._launch()
+        redirect(self._child.address)
+        self._next = self._pool.submit(self._launch)
+
+    def _launch(self) -> tuple[Child, ExitStack]:
+        stack = ExitStack()
+        return stack.enter_context(self._start()), stack
+
+    def kill_and_replace(self, seconds: float) -> None:
+        """Returns when the other one is in its place, after `seconds` or when it can be called."""
+        self._child.kill()
+        self._stack.close()
+        time.sleep(seconds)
+        self._child, self._stack = self._next.result()
+        self._redirect(self._child.address)
+        self._next = self._pool.submit(self._launch)
+
+    def close(self) -> None:
+        self._stack.close()
+        self._next.result()[1].close()
+        self._pool.shutdown()
+
+
+def run_cut(
+    *,
+    model: str,
+    quick: bool,
+    json_file: Path | None,
+    pin: bool,
+    level: str,
+    link: str,
+    cuts: int | None,
+    kills: int | None,
+) -> None:
+    """Measure and report.
+
+    Args:
+        link: name of an emulated link.
+        cuts, kills: how many; None: as `CutEffort` says.
+
+    Raises:
+        MoaError: an unknown link, or a server, link or client that fails for good.
+    """
+    effort = _effort(quick, cuts, kills)
+    chosen = find_links((link,))[0]
+    facts = gather_facts(checkout_root())
+    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
+    server_cores, own_cores = split_cores(pin)
+    from moa_shared.models import load_tokenizer, resolve
+
+    from moa_bench.harness.byte_counter import counting
+    from moa_bench.harness.drafters import drafter_file, find_drafter
+    from moa_bench.harness.prompts import chat_tokens
+    from moa_bench.harness.servers import running_server
+    from moa_bench.network.network import SURE_QUESTIONS
+
+    progress = make_progress()
+    files = resolve(model, progress=progress)
+    tokenizer = load_tokenizer(files)
+    prompts = [chat_tokens(tokenizer, question) for question in SURE_QUESTIONS[: effort.prompts]]
+    with on_cores(own_cores), asyncio.Runner() as runner, ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
+        drafter = str(drafter_file(find_drafter(files), folder))
+        relay = stack.enter_context(counting("127.0.0.1:1"))  # until there is a server: a port where nothing listens
+        server = MortalServer(
+            lambda: running_server(model, level=level, drafter=drafter, cores=server_cores),
+            relay.address,
+            relay.redirect,
+        )
+        stack.callback(server.close)
+        running = stack.enter_context(linked(chosen, server.address, seed=effort.seed, cores=own_cores))
+        connect = _connector(runner, server.address, running.address, drafter)
+        plan = deque(plan_incidents(effort.cuts, effort.resets, effort.kills, effort.seed))
+        stage = _Stage(running, server, connect, prompts, effort.answer_tokens, int(files.config["vocab_size"]))
+        incidents: list[Incident] = []
+        answers = 0
+        with progress.task("Incidents", len(plan)) as task:
+            whole = [stage.undisturbed(number) for number in range(len(prompts))]
+            while plan:
+                left = len(plan)
+                number = answers % len(prompts)
+                incidents += stage.disturbed(plan, number, whole[number])
+                answers += 1
+                task.advance(left - len(plan))
+    result = {
+        "suite": "cut",
+        "quick": quick,
+        "pinned": pin,
+        "machine": facts,
+        "target": files.target_id,
+        "level": level,
+        "link": chosen.name,
+        "effort": effort,
+        "incidents": incidents,
+        "answers": answers,
+    }
+    publish("cut", result, tables.render_cut(result), quick=quick, json_file=json_file)
+
+
+def _effort(quick: bool, cuts: int | None, kills: int | None) -> CutEffort:
+    base = QUICK if quick else CutEffort()
+    return CutEffort(
+        base.cuts if cuts is None else cuts,
+        base.resets,
+        base.kills if kills is None else kills,
+        base.prompts,
+        base.answer_tokens,
+        base.seed,
+    )
+
+
+def _connector(runner: asyncio.Runner, server: str, through: str, drafter: str) -> Callable[[Script], SplitClient]:
+    """Makes clients whose oracle plays a script; the device is loaded once. Memory comes as for the drafter."""
+    from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
+    from moa_bench.network.ways import with_oracle
+
+    device = load_split_device(runner, client_settings(server=server, drafter=drafter))
+
+    def connect(script: Script) -> SplitClient:
+        playing = with_oracle(device, script, ORACLE_DRAFT_MS, 1)
+        return SplitClient(runner, through, playing, silence_s=SILENCE_S)
+
+    return connect
+
+
+class _Stage:
+    """Where answers meet incidents."""
+
+    def __init__(
+        self,
+        link: RunningLink,
+        server: MortalServer,
+        connect: Callable[[Script], SplitClient],
+        prompts: Sequence[Sequence[int]],
+        answer_tokens: int,
+        vocab_size: int,
+    ) -> None:
+        self._link = link
+        self._server = server
+        self._connect = connect
+        self._prompts = prompts
+        self._settings = AnswerSettings(max_tokens=answer_tokens, ignore_end_of_text=True)
+        self._vocab_size = vocab_size
+
+    def undisturbed(self, prompt: int) -> Sequence[int]:
+        """The whole text, by plain streaming."""
+        client = PlainClient(self._link.address)
+        try:
+            return client.ask(self._prompts[prompt], self._settings).tokens
+        finally:
+            client.close()
+
+    def disturbed(self, plan: deque[Planned], prompt: int, text: Sequence[int]) -> list[Incident]:
+        """One answer, and what it met of the plan, which loses what was struck."""
+        tokens = self._prompts[prompt]
+        client = self._connect(Script((*tokens, *text), ORACLE_ACCEPTANCE, prompt + len(plan), self._vocab_size))
+        over = threading.Event()
+        struck: list[Struck] = []
+        striking = threading.Thread(target=self._strike_on, args=(plan, over, struck))
+        striking.start()
+        try:
+            answer = client.ask(tokens, self._settings)
+        finally:
+            over.set()
+            striking.join()
+            client.close()
+        whole = answer.tokens == tuple(text) and client.screen.fits(answer.tokens)
+        verdicts_s = [note.at_s - client.began_s for note in client.notes if note.kind == "verdict" and note.tokens]
+        met = [
+            judge_incident(one, client.screen.moments, verdicts_s, answer_tokens=len(answer.tokens), whole=whole)
+            for one in _since(client.began_s, struck)
+        ]
+        missed = [one for one, incident in zip(struck, met, strict=True) if incident is None]
+        plan.extend(Planned(one.kind, 0.0, one.healed_s - one.at_s) for one in missed)  # they count with another answer
+        return [incident for incident in met if incident is not None]
+
+    def _strike_on(self, plan: deque[Planned], over: threading.Event, struck: list[Struck]) -> None:
+        """Strikes until the answer is over or the plan is done; a wait that outlasts an answer goes on in the next."""
+        while plan:
+            planned, began_s = plan.popleft(), time.perf_counter()
+            if over.wait(planned.after_s):
+                waited_s = time.perf_counter() - began_s
+                plan.appendleft(replace(planned, after_s=max(0.0, planned.after_s - waited_s)))
+                return
+            at_s = time.perf_counter()
+            self._strike(planned)
+            struck.append(Struck(planned.kind, at_s, time.perf_counter()))
+
+    def _strike(self, planned: Planned) -> None:
+        """Returns when link and server are there again."""
+        if planned.kind is Kind.CUT:
+            self._link.cut(planned.seconds)
+            time.sleep(planned.seconds)
+        elif planned.kind is Kind.RESET:
+            self._link.reset()
+        else:
+            self._server.kill_and_replace(planned.seconds)
+
+
+def _since(began_s: float, struck: Sequence[Struck]) -> list[Struck]:
+    """The same incidents on an answer's clock, each with the begin of the next one."""
+    nexts = [*(one.at_s for one in struck[1:]), math.inf][: len(struck)]
+    return [
+        Struck(one.kind, one.at_s - began_s, one.healed_s - began_s, next_s - began_s)
+        for one, next_s in zip(struck, nexts, strict=True)
+    ]

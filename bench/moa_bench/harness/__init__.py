@@ -1,0 +1,1 @@
+"""What measurements run on: programs, pinned cores, links, prompts."""

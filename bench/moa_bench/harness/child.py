@@ -1,0 +1,106 @@
+"""Programs of ours as child processes: started, waited for until they can be called, ended when the block ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from moa_shared.errors import UnavailableError
+
+from moa_bench.harness.cores import on_cores
+
+START_TIMEOUT_S = 300.0  # a first run converts the default model, which takes tens of seconds on a slow core
+STOP_TIMEOUT_S = 20.0
+_POLL_S = 0.005
+_LOG_TAIL_BYTES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A running program.
+
+    Args:
+        address: "host:port" where it can be called.
+        start_ms: from the start of the process until it could be called.
+    """
+
+    address: str
+    start_ms: float
+    process: subprocess.Popen[bytes]
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def running(
+    module: str,
+    arguments: Sequence[str],
+    *,
+    cores: set[int] | None = None,
+    ready_flag: str = "--ready-file",
+) -> Iterator[Child]:
+    """Start `python -m module arguments` and wait until it has written its address into its ready file.
+
+    Args:
+        cores: the ones that it may use; None: any.
+        ready_flag: the option that names the ready file.
+
+    Raises:
+        UnavailableError: it ended or did not get ready; the end of its log is in the message.
+    """
+    with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, (Path(folder) / "log").open("w+b") as log:
+        ready = Path(folder) / "ready"
+        began = time.perf_counter()
+        with on_cores(cores):
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, *arguments, ready_flag, str(ready)],
+                stdout=log,
+                stderr=log,
+                env=child_environment(),
+            )
+        try:
+            address = _await_ready(module, process, ready, began, Path(log.name))
+            yield Child(address, (time.perf_counter() - began) * 1e3, process)
+        finally:
+            _end(process)
+
+
+def child_environment() -> dict[str, str]:
+    """Ours, with one thread and with the packages that this process sees, installed or not."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+
+
+def _await_ready(module: str, process: subprocess.Popen[bytes], ready: Path, began: float, log: Path) -> str:
+    while time.perf_counter() - began < START_TIMEOUT_S:
+        if ready.is_file() and (address := ready.read_text("utf-8").strip()):
+            return address
+        if process.poll() is not None:
+            raise UnavailableError(
+                f"{module} ended with status {process.returncode}: {_tail(log)}", hint="Start it by hand to see why."
+            )
+        time.sleep(_POLL_S)
+    raise UnavailableError(f"{module} was not ready after {START_TIMEOUT_S:.0f} s: {_tail(log)}")
+
+
+def _tail(log: Path) -> str:
+    return log.read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

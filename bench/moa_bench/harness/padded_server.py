@@ -1,0 +1,89 @@
+"""`python -m moa_bench.harness.padded_server --target-ms T serve ...`: a server with the cost of a larger target.
+
+Texts, drafts, protocol and scheduling are the real ones; each forward sleeps until its stated cost has
+passed. A forward that takes longer than that by itself is not padded, so T must be well above the target's own step.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+from moa_server.cli import run, settings_options
+from moa_server.settings import SECTION, ServerSettings
+from moa_server.target import Request, Target, TargetOutput
+from moa_server.target.execution import Execution, load_execution
+from moa_server.target.start_test import StartTest
+from moa_shared.errors import MoaError
+from moa_shared.programs.config import load_settings
+
+from moa_bench.harness.padding import Padding
+
+if TYPE_CHECKING:
+    from moa_server.target.cache import KVCache
+    from moa_server.target.target import Rows
+    from moa_shared.drafter import Checkpoint
+    from moa_shared.models import ModelFiles
+    from moa_shared.programs.progress import Progress
+
+
+class PaddedTarget(Target):
+    """A target that takes its time."""
+
+    def __init__(self, inner: Target, padding: Padding, sleep: Callable[[float], None] = time.sleep) -> None:
+        super().__init__(inner.shape)
+        self._inner = inner
+        self._padding = padding
+        self._sleep = sleep
+
+    def new_cache(self) -> KVCache:
+        return self._inner.new_cache()
+
+    def normed(self, state: Rows) -> Rows:
+        return self._inner.normed(state)
+
+    def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
+        return self._inner.memory_rows(drafter)
+
+    def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
+        began = time.perf_counter()
+        outputs = self._inner._run(requests, depths)
+        seconds = self._padding.seconds(sum(len(request.tokens) for request in requests))
+        self._sleep(max(0.0, began + seconds - time.perf_counter()))
+        return outputs
+
+
+@click.group()
+@click.option("--target-ms", type=float, required=True)
+@click.option("--target-row-ms", type=float, required=True)
+@click.pass_context
+def cli(context: click.Context, target_ms: float, target_row_ms: float) -> None:
+    """A server for `moa-bench`, not for use."""
+    context.obj = Padding(target_ms, target_row_ms)
+
+
+@cli.command()
+@click.argument("model", required=False)
+@settings_options
+@click.pass_obj
+def serve(padding: Padding, /, **flags: Any) -> None:
+    """As `moa-server serve`."""
+
+    def load(files: ModelFiles, settings: ServerSettings, progress: Progress) -> Execution:
+        execution = load_execution(files, settings, progress)
+        told = StartTest(padding.step_ms, padding.row_ms)
+        return replace(execution, target=PaddedTarget(execution.target, padding), test=told)
+
+    run(load_settings(ServerSettings, SECTION, flags), load)
+
+
+if __name__ == "__main__":
+    try:
+        cli()
+    except MoaError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

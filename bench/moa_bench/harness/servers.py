@@ -1,0 +1,44 @@
+"""A moa-server of the bench's own: one thread, on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from moa_shared.protocol.levels import INT8
+
+from moa_bench.harness.child import Child, running
+from moa_bench.harness.padding import Padding
+
+
+@contextmanager
+def running_server(
+    model: str = "default",
+    *,
+    level: str = INT8,
+    drafter: str = "default",
+    padding: Padding | None = None,
+    flags: Sequence[str] = (),
+    cores: set[int] | None = None,
+    port: int = 0,
+) -> Iterator[Child]:
+    """Start a server and wait until it can be called.
+
+    Args:
+        drafter: whose memory rows it serves: "default", "deep", "none" or a checkpoint's path.
+        padding: what each forward is to cost, as a larger target's would; None: what it costs.
+        flags: more of `moa-server serve`.
+        cores: the ones that it may use; None: any.
+
+    Raises:
+        UnavailableError: it ended or did not get ready.
+    """
+    arguments = [
+        "serve", model, "--port", str(port), "--threads", "1", "--execution", level, "--drafter", drafter,
+        "--log-level", "warning", "--grace-seconds", "1", "--allow-ignore-end-of-text", "true", *flags,
+    ]  # fmt: skip
+    module = "moa_server.cli"
+    if padding is not None:
+        module, arguments = "moa_bench.harness.padded_server", [*padding.flags, *arguments]
+    with running(module, arguments, cores=cores) as server:
+        yield server

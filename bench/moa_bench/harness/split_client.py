@@ -1,0 +1,144 @@
+"""The client program's own conversation as a measurement uses it: one question, one answer, each in a new conversation.
+
+State: an event loop shared by all clients of a run (gRPC's asyncio side wants one a process), a link, and what the
+device holds. The drafter runs on the client's inference thread, as in the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from moa_client.conversation.events import Committed
+from moa_client.conversation.figures import Figures
+from moa_client.device.loading import Device, load_device
+from moa_client.drafting.settings import TalkSettings
+from moa_client.engine import Talk
+from moa_client.link.channel import Link
+from moa_client.settings import SECTION, ClientSettings
+from moa_shared.errors import DataError
+from moa_shared.programs.config import load_settings
+from moa_shared.programs.progress import SilentProgress
+from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.finish_rule import AnswerSettings
+
+from moa_bench.cut.shown_text import Moment, ShownText
+from moa_bench.report.answers import TimedAnswer
+from moa_bench.timeline.traced_link import Note, TracedLink
+
+if TYPE_CHECKING:
+    from moa.v1 import moa_pb2 as pb
+
+SETTLE_EVERY_S = 0.05  # between looks at whether the server is there again
+
+
+class SplitClient:
+    """Asks through split inference.
+
+    Args:
+        runner: whose event loop is used.
+        address: "host:port".
+        device: what this end holds; its drafter is used by one client at a time.
+        codec: of the memory.
+        mode: how to draft, and what becomes of text that was written alone.
+        silence_s: how long the client waits for a server that it cannot do without; None: as the program does.
+    """
+
+    def __init__(
+        self,
+        runner: asyncio.Runner,
+        address: str,
+        device: Device,
+        codec: Codec = Codec.INT4,
+        *,
+        mode: TalkSettings | None = None,
+        silence_s: float | None = None,
+    ) -> None:
+        self._runner = runner
+        self._device = device
+        self._codec = codec
+        self._mode = mode or TalkSettings()
+        self.figures = Figures()
+        self.screen = ShownText()  # of the newest answer
+        self.began_s = 0.0  # when its question was asked
+        self._link, described = runner.run(_connect(address, silence_s))
+        self._vocab_size = int(device.files.config["vocab_size"])
+        self._context = described.limits.context_tokens
+
+    @property
+    def notes(self) -> list[Note]:
+        """Frames of all answers so far."""
+        return self._link.notes
+
+    def close(self) -> None:
+        self._runner.run(self._link.close())
+
+    def ask(
+        self, prompt: Sequence[int], settings: AnswerSettings, watch: Callable[[int], object] = lambda count: None
+    ) -> TimedAnswer:
+        return self._runner.run(self._ask(prompt, settings, watch))
+
+    async def _ask(
+        self, prompt: Sequence[int], settings: AnswerSettings, watch: Callable[[int], object]
+    ) -> TimedAnswer:
+        talk = Talk(self._link, self._device, self._vocab_size, self._codec, self._mode)
+        screen = self.screen = ShownText()
+        arrivals: list[float] = []
+        began = self.began_s = time.perf_counter()
+        try:
+            async for event in talk.ask(prompt, settings):
+                now = time.perf_counter() - began
+                screen.on_event(event, now)
+                if isinstance(event, Committed):
+                    arrivals += [now] * len(event.tokens)
+                    watch(len(arrivals))
+            while talk.unsettled:  # it ended without the server
+                async for _ in talk.settle():
+                    pass
+                await asyncio.sleep(SETTLE_EVERY_S)
+            tokens = tuple(talk.conversation.answer)
+        finally:
+            await talk.close()
+        self.figures = talk.figures
+        if not tokens:
+            raise DataError("The server gave an empty answer.", hint="Ask another question.")
+        settled = time.perf_counter() - began
+        if len(tokens) > len(arrivals):
+            arrivals += [settled] * (len(tokens) - len(arrivals))
+            screen.moments.append(Moment(settled, len(tokens), len(tokens), is_new=True))
+        return TimedAnswer(tokens, tuple(arrivals))
+
+
+def client_settings(**fields: Any) -> ClientSettings:
+    """The client program's settings with these fields, whatever this machine's environment says."""
+    return load_settings(ClientSettings, SECTION, fields, environment={})
+
+
+async def _connect(address: str, silence_s: float | None = None) -> tuple[TracedLink, pb.DescribeResponse]:
+    settings = client_settings()
+    link = TracedLink(address, settings.connect_seconds, silence_s or settings.silence_seconds)
+    return link, await link.describe()
+
+
+def load_split_device(runner: asyncio.Runner, settings: ClientSettings) -> Device:
+    """What the client program would load with these settings; its server is asked what it serves.
+
+    Raises:
+        MoaError: as the program would report it.
+    """
+
+    return load_device(settings, runner.run(describe(settings.server)), SilentProgress())
+
+
+async def describe(address: str) -> pb.DescribeResponse:
+    """What the server at this "host:port" says of itself.
+
+    Raises:
+        MoaError: it cannot be reached.
+    """
+    link: Link
+    link, described = await _connect(address)
+    await link.close()
+    return described

@@ -1,0 +1,301 @@
+"""Does a server keep anything of sessions that are over? Many are opened, used and left in every way.
+
+The server is a process of its own, with room for the keys and values of a few conversations only, so that sessions lose
+theirs all the time. Its memory is read when nobody is connected and detached sessions have expired: after the first
+batch, when every buffer has been used once, and after the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moa_shared.errors import DataError
+from moa_shared.programs.progress import make_progress
+
+from moa_bench.engine.worker import resident_mb
+from moa_bench.harness.byte_counter import counting
+from moa_bench.harness.servers import running_server
+from moa_bench.report.facts import gather_facts
+from moa_bench.report.report import checkout_root, publish, table
+
+if TYPE_CHECKING:
+    from moa.v1 import moa_pb2 as pb
+
+SESSIONS, BATCH = 500, 50
+AT_ONCE = 10  # sessions that are open together
+MOST_GROWTH = 0.02
+ANSWER_TOKENS = 12
+KV_BYTES = 48 << 20  # what the sessions that are open together ask for: idle ones lose theirs
+DETACHED_S = 1.0
+SETTLED_S = 4.0  # after which detached sessions are gone; the server looks every second
+RETRY_S = 1.0
+PATIENCE_S = 60.0
+REFUSALS = 200  # how often a refused session tries again: there is no queue, so one may be unlucky for long
+
+
+@dataclass(frozen=True, slots=True)
+class Soak:
+    """What a run found.
+
+    Args:
+        memory: resident MB, without files, by how many sessions there had been; 0 where the system does not say.
+        left: sessions by how they were left.
+        refused: how often the server had no room at first.
+    """
+
+    memory: dict[int, float]
+    left: dict[str, int]
+    refused: int
+
+    @property
+    def growth(self) -> float:
+        """From the first reading to the last, as a share."""
+        readings = list(self.memory.values())
+        return readings[-1] / readings[0] - 1.0 if readings[0] else 0.0
+
+
+class Refused(Exception):
+    """The server has no room now."""
+
+
+def run_soak(*, model: str, quick: bool, json_file: Path | None) -> None:
+    """Soak a server and report.
+
+    Raises:
+        DataError: its memory has grown by more than it may.
+    """
+    sessions, batch = (20, 10) if quick else (SESSIONS, BATCH)
+    facts, progress = gather_facts(checkout_root()), make_progress()
+    flags = ["--kv-bytes", str(KV_BYTES), "--detached-seconds", f"{DETACHED_S:g}", "--log-level", "error"]
+    try:
+        with running_server(model, flags=flags) as server, progress.task(f"{sessions} sessions"):
+            soak = asyncio.run(soak_server(server.address, server.process.pid, sessions, batch))
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    result: dict[str, Any] = {"suite": "soak", "quick": quick, "machine": facts, "soak": soak, "growth": soak.growth}
+    publish("soak", result, render(soak), quick=quick, json_file=json_file)
+    if not quick and soak.growth > MOST_GROWTH:
+        raise DataError(f"The server's memory has grown by {soak.growth:.1%}.", hint="Something of a session is kept.")
+
+
+def render(soak: Soak) -> str:
+    """The readings as a table, and the verdict as a sentence."""
+    ways = ", ".join(f"{count} by {way}" for way, count in soak.left.items())
+    rows = [[count, f"{megabytes:.1f}"] for count, megabytes in soak.memory.items()]
+    return f"Left: {ways}; {soak.refused} times there was no room at first. Growth: {soak.growth:+.2%}.\n\n" + table(
+        ["sessions so far", "resident without files, MB"], rows
+    )
+
+
+async def soak_server(address: str, process: int, sessions: int, batch: int) -> Soak:
+    """Opens and leaves sessions in batches; reads the process's memory after each."""
+    memory: dict[int, float] = {}
+    left: dict[str, int] = {}
+    refused = 0
+    ways = itertools.cycle(WAYS.items())
+    for start in range(0, sessions, batch):
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def use(number: int, way: Callable[[User], Awaitable[None]], gate: asyncio.Semaphore = gate) -> int:
+            async with gate:
+                return await _until_admitted(address, number, way)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = []
+            for number in range(start, min(start + batch, sessions)):
+                name, way = next(ways)
+                left[name] = left.get(name, 0) + 1
+                tasks.append(group.create_task(use(number, way)))
+        refused += sum(task.result() for task in tasks)
+        await asyncio.sleep(SETTLED_S)
+        memory[start + len(tasks)] = resident_mb(process, "RssAnon") or 0.0
+    return Soak(memory, left, refused)
+
+
+async def _until_admitted(address: str, number: int, way: Callable[[User], Awaitable[None]]) -> int:
+    """One session; how often it was refused before."""
+    for attempt in range(REFUSALS):
+        user = User(address, random.Random(number))
+        try:
+            await way(user)
+        except Refused:
+            await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
+        else:
+            return attempt
+        finally:
+            await user.close()
+    raise DataError(f"The server had no room for a session {REFUSALS} times.")
+
+
+class User:
+    """A client that says what a way of leaving wants it to say."""
+
+    def __init__(self, address: str, chance: random.Random) -> None:
+        import grpc.aio
+
+        self._stack = contextlib.ExitStack()
+        self._chance = chance
+        self._behind = self._stack.enter_context(counting(address))  # what can be cut
+        # channels of one address would share one connection
+        self._channel = grpc.aio.insecure_channel(self._behind.address, [("grpc.use_local_subchannel_pool", 1)])
+        self._call: Any = None
+        self.token = b""
+
+    async def open(self, token: bytes = b"") -> None:
+        from moa.v1 import moa_pb2 as pb
+        from moa.v1 import moa_pb2_grpc
+        from moa_shared.protocol.wire import PROTOCOL_VERSION
+
+        stub: Any = moa_pb2_grpc.MoaStub(self._channel)  # type: ignore[no-untyped-call]
+        described = await stub.Describe(pb.DescribeRequest())
+        self._call = stub.Converse()
+        codecs = [pb.CODEC_INT4] if described.drafters else []
+        await self._send(
+            open=pb.Open(
+                protocol_version=PROTOCOL_VERSION,
+                identity=described.identity,
+                codecs=codecs,
+                run_ahead=True,
+                reused_state=True,
+                resume_token=token,
+            )
+        )
+        frame = await self._next()
+        self.token = frame.opened.resume_token
+
+    async def ask(self) -> None:
+        """A prompt of some length, and the first token of the answer."""
+        from moa.v1 import moa_pb2 as pb
+
+        tokens = [self._chance.randrange(3, 1000) for _ in range(self._chance.randrange(8, 200))]
+        sampling = pb.Sampling(max_tokens=ANSWER_TOKENS, ignore_end_of_text=True)
+        await self._send(ask=pb.Ask(id=1, base=0, tokens=tokens, sampling=sampling, answer_start=len(tokens)))
+        await self._verdict()
+
+    async def finish(self) -> None:
+        """The rest of the answer."""
+        while not (await self._verdict()).finish:
+            pass
+
+    async def _verdict(self) -> pb.Verdict:
+        while True:
+            frame = await self._next()
+            if frame.WhichOneof("frame") == "verdict":
+                return frame.verdict
+
+    async def _next(self) -> pb.ServerFrame:
+        import grpc.aio
+
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                frame: Any = await self._call.read()
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise Refused from None
+            raise
+        if frame is grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
+            if await self._call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise Refused
+            raise DataError("The server ended a session that was in use.")
+        found: pb.ServerFrame = frame
+        return found
+
+    async def _send(self, **frame: Any) -> None:
+        from moa.v1 import moa_pb2 as pb
+
+        await self._call.write(pb.ClientFrame(**frame))
+
+    async def bye(self) -> None:
+        import grpc.aio
+        from moa.v1 import moa_pb2 as pb
+
+        await self._send(bye=pb.Bye())
+        await self._call.done_writing()
+        async with asyncio.timeout(PATIENCE_S):
+            while await self._call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
+                pass  # memory that was under way
+
+    async def stop(self) -> None:
+        from moa.v1 import moa_pb2 as pb
+
+        await self._send(stop=pb.Stop())
+        await self.finish()
+
+    def cancel(self) -> None:
+        """Ends the stream without a Bye; the connection stays."""
+        self._call.cancel()
+
+    def vanish(self) -> None:
+        """Ends the connection in the middle of it, as a killed client does."""
+        self._stack.close()
+
+    async def close(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+        await self._channel.close(None)
+        self._stack.close()
+
+
+async def _bye(user: User) -> None:
+    await user.open()
+    await user.ask()
+    await user.finish()
+    await user.bye()
+
+
+async def _stopped(user: User) -> None:
+    await user.open()
+    await user.ask()
+    await user.stop()
+    await user.bye()
+
+
+async def _cut(user: User) -> None:
+    await user.open()
+    await user.ask()
+    user.cancel()
+
+
+async def _kill(user: User) -> None:
+    await user.open()
+    await user.ask()
+    user.vanish()
+
+
+async def _idle(user: User) -> None:
+    await user.open()
+    await user.ask()
+    await user.finish()
+    await asyncio.sleep(2 * DETACHED_S)
+
+
+async def _unused(user: User) -> None:
+    await user.open()
+
+
+async def _resumed(user: User) -> None:
+    await user.open()
+    await user.ask()
+    user.cancel()
+    await user.open(user.token)
+    await user.ask()
+    await user.finish()
+    await user.bye()
+
+
+WAYS: dict[str, Callable[[User], Awaitable[None]]] = {
+    "Bye": _bye,
+    "a stop and Bye": _stopped,
+    "a cut stream": _cut,
+    "a lost connection": _kill,
+    "long idleness": _idle,
+    "never asking": _unused,
+    "a resume and Bye": _resumed,
+}

@@ -1,0 +1,1 @@
+"""`moa-bench network`: ways to answer, over emulated links."""

@@ -1,0 +1,115 @@
+"""One answer as a measurement sees it: its tokens and when each was there. Plain streaming gives the base line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+from moa.v1 import moa_pb2 as pb
+from moa.v1 import moa_pb2_grpc
+from moa_shared.errors import DataError, MoaError
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.wire import error_from_rpc, settings_to_proto
+
+ANSWER_TIMEOUT_S = 300.0  # of a whole answer: the longest measured ones take half a minute
+
+
+@dataclass(frozen=True, slots=True)
+class TimedAnswer:
+    """An answer.
+
+    Args:
+        tokens: of the answer.
+        arrivals_s: of each token, seconds from the question; tokens of one verdict arrive together.
+    """
+
+    tokens: tuple[int, ...]
+    arrivals_s: tuple[float, ...]
+
+    @property
+    def first_ms(self) -> float:
+        """From the question to the first token."""
+        return self.arrivals_s[0] * 1e3
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Over the whole answer, the wait for the first token included."""
+        return len(self.tokens) / self.arrivals_s[-1]
+
+    @property
+    def steady_tokens_per_s(self) -> float:
+        """After the first token.
+
+        Raises:
+            DataError: there is no second one.
+        """
+        if len(self.tokens) < 2:
+            raise DataError("An answer of one token has no steady state.", hint="Ask for more tokens.")
+        return (len(self.tokens) - 1) / (self.arrivals_s[-1] - self.arrivals_s[0])
+
+
+class AnswerClient(Protocol):
+    """A way to get an answer, as a user would."""
+
+    def ask(self, prompt: Sequence[int], settings: AnswerSettings, watch: Callable[[int], object] = ...) -> TimedAnswer:
+        """The whole answer to a new conversation's first turn.
+
+        Args:
+            watch: told after each arrival how many tokens there are.
+
+        Raises:
+            MoaError: as server and link bring it.
+        """
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class PlainClient:
+    """Calls `Generate`: what a user without any drafter would see.
+
+    Args:
+        address: "host:port".
+    """
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.insecure_channel(address)
+        self._stub = moa_pb2_grpc.MoaStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def ask(
+        self, prompt: Sequence[int], settings: AnswerSettings, watch: Callable[[int], object] = lambda count: None
+    ) -> TimedAnswer:
+        request = pb.GenerateRequest(tokens=prompt, sampling=settings_to_proto(settings))
+        tokens: list[int] = []
+        arrivals: list[float] = []
+        began = time.perf_counter()
+        try:
+            for response in self._stub.Generate(request, timeout=ANSWER_TIMEOUT_S):
+                now = time.perf_counter() - began
+                tokens.extend(response.tokens)
+                arrivals.extend([now] * len(response.tokens))
+                watch(len(tokens))
+        except grpc.RpcError as error:
+            refusal: MoaError = error_from_rpc(error)
+            raise refusal from error
+        if not tokens:
+            raise DataError("The server gave an empty answer.", hint="Ask another question.")
+        return TimedAnswer(tuple(tokens), tuple(arrivals))
+
+
+@contextmanager
+def closing_all(makers: Mapping[str, Callable[[], AnswerClient]]) -> Iterator[dict[str, AnswerClient]]:
+    """All of these clients, connected; closed when the block ends."""
+    with ExitStack() as stack:
+        clients = {}
+        for way, make in makers.items():
+            clients[way] = make()
+            stack.callback(clients[way].close)
+        yield clients

@@ -1,0 +1,114 @@
+"""Results as JSON for programs and as Markdown tables for people, the latter between markers of a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from moa_shared.errors import ConfigError, DataError, NotFoundError
+
+
+def checkout_root() -> Path | None:
+    """The checkout that this package was installed from (editable), where results and docs live; None elsewhere."""
+    root = Path(__file__).resolve().parents[3]
+    return root if (root / "pyproject.toml").is_file() and (root / "docs").is_dir() else None
+
+
+def to_json(result: object) -> str:
+    """`result` (dataclasses, mappings, lists) as indented JSON with a final newline."""
+    return json.dumps(result, indent=1, default=_plain) + "\n"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a result, making its folder.
+
+    Raises:
+        ConfigError: it cannot be written there.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}.", hint="Name another file with --json."
+        ) from error
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table; the first column to the left, the others to the right."""
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines) + "\n"
+
+
+def replace_section(page: Path, name: str, text: str) -> None:
+    """Put `text` between the lines `<!-- name -->` and `<!-- /name -->` of a page.
+
+    Raises:
+        NotFoundError: no such page.
+        DataError: the page lacks the two markers, in this order.
+    """
+    try:
+        old = page.read_text("utf-8")
+    except FileNotFoundError:
+        raise NotFoundError(f"The page {page} does not exist.") from None
+    opening, closing = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    before, found_opening, rest = old.partition(opening)
+    _, found_closing, after = rest.partition(closing)
+    if not found_opening or not found_closing:
+        raise DataError(f"{page} lacks the lines {opening.strip()} and {closing}.", hint="Put both back.")
+    write_text(page, before + opening + text.rstrip("\n") + "\n" + closing + after)
+
+
+def facts_line(result: Mapping[str, Any]) -> str:
+    """One paragraph that says what the figures of a server and a client depend on."""
+    pinned = "server and client pinned to a core each" if result["pinned"] else "not pinned"
+    return machine_line(result, f", one thread each, {pinned}")
+
+
+def machine_line(result: Mapping[str, Any], how: str = "") -> str:
+    """One paragraph that says on what, with what and how the figures were measured."""
+    machine = result["machine"]
+    packages = ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
+    return (
+        f"Measured {machine['time'][:10]} on {machine['cpu']} ({machine['cores']} cores){how}; "
+        f"{result['target']}; {packages}; commit {machine['commit'] or 'unknown'}.\n"
+    )
+
+
+def publish(
+    suite: str, result: object, tables: str, *, quick: bool, json_file: Path | None, page: str = "bench.md"
+) -> None:
+    """Put results where they belong: `json_file` if given ("-": standard output), else the checkout, unless quick.
+
+    Args:
+        suite: names the file of results and the section of the page.
+        page: of docs/, that has the section.
+
+    Raises:
+        MoaError: a file cannot be written.
+    """
+    if json_file is not None:
+        if str(json_file) == "-":
+            click.echo(to_json(result), nl=False)
+        else:
+            write_text(json_file, to_json(result))
+            click.echo(tables)
+        return
+    click.echo(tables)
+    root = checkout_root()
+    if quick or root is None:
+        return
+    write_text(root / "bench" / "results" / f"{suite}.json", to_json(result))
+    replace_section(root / "docs" / page, suite, tables)
+
+
+def _plain(value: object) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")

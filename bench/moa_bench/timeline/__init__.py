@@ -1,0 +1,1 @@
+"""`moa-bench timeline`: one answer, every frame."""

@@ -1,0 +1,1 @@
+"""What a user sees: the chat, the terminal, lines of JSON."""

@@ -1,0 +1,267 @@
+"""The chat: questions in, answers out, on a terminal or a pipe.
+
+State: the talk and what the user has set. On a pipe the answer alone goes to standard output; figures and remarks go
+to standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from difflib import get_close_matches
+
+from moa_shared.errors import ConfigError, MoaError
+from moa_shared.programs.config import load_settings
+from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.levels import BF16
+from moa_shared.text.template import ChatTemplate
+
+from moa_client.chat.ask import Answering
+from moa_client.chat.json_events import drafter_line, error_line, event_line
+from moa_client.chat.status import drafter_words, execution_words, status_line
+from moa_client.chat.views import BACK_WORDS, link_words, make_view, new_execution_words, settled_words
+from moa_client.conversation.events import Event, ExecutionChanged, LinkChanged, LinkState, Refused, Settled
+from moa_client.conversation.transcript import Transcript
+from moa_client.device.drafter_choice import ServerPace
+from moa_client.device.loading import Device, change_drafter
+from moa_client.engine import Talk
+from moa_client.settings import SECTION, ClientSettings
+
+HELP = """\
+/help               this list
+/reset              start a new conversation
+/set                show what can be set
+/set NAME VALUE     set it for the next answers (temperature, top_k, top_p, seed, max_tokens, stop, system);
+                    VALUE may be: default
+/status             how the link is
+/offline, /online   go on without the server, and with it again
+/stats              figures of the last answer
+/bye                leave (also /quit, /exit, Ctrl-D)
+//QUESTION          a question that begins with one /
+Dim text was written on this device alone; the server verifies it, and corrects it, as soon as it is there.
+Ctrl-C stops an answer; a second one does not wait for the server. A line that ends with \\ goes on in the next one;
+three double quotes begin and end a block; Alt-Enter makes a new line."""
+COMMANDS = ("help", "reset", "set", "status", "offline", "online", "stats", "bye")
+ALIASES = {"quit": "bye", "exit": "bye", "q": "bye", "?": "help", "h": "help"}
+SETTABLE = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop", "system")
+
+
+class Chat:
+    """A conversation with a person.
+
+    Args:
+        settings: as started; /set changes a copy.
+        talk: to the server.
+        out, err: where text and remarks go.
+        unverified: where nothing can be taken back, give out what no server has verified.
+        settle_seconds: how long an answer that has ended without the server waits for it; 0: it is decided later.
+        row_ms: what each row of a verification takes the server, as it has said.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        talk: Talk,
+        out: Callable[[str], None],
+        err: Callable[[str], None],
+        *,
+        unverified: bool = True,
+        settle_seconds: float = 0.0,
+        row_ms: float = 0.0,
+    ) -> None:
+        self.settings = settings
+        self.talk = talk
+        self._out = out
+        self._err = err
+        self._unverified = unverified
+        self._template = ChatTemplate(talk.device.tokenizer, settings.system)
+        self._answering = Answering(talk, settle_seconds)
+        self._row_ms = row_ms
+        self._wished_offline = False
+        self._told_offline = False
+
+    @property
+    def device(self) -> Device:
+        """What this client holds."""
+        return self.talk.device
+
+    def greet(self) -> None:
+        """Says who is here."""
+        self._err(f"Talking to {self.device.files.target_id} at {self.settings.server}. /help lists commands.")
+        self.warn()
+
+    def warn(self) -> None:
+        """Says where the text may depend on more than prompt, settings and seed."""
+        execution = self.device.execution
+        if execution is not None and execution.level == BF16:
+            self._err("(this server computes in bf16: the text may depend on what is verified together)")
+
+    async def ask(self, question: str) -> bool:
+        """One question; False if its answer was stopped.
+
+        Raises:
+            MoaError: why there is no (more) answer.
+        """
+        template = self._template
+
+        def turn(before: Sequence[int]) -> Sequence[int]:
+            return template.next_turn(question, before) if before else template.first_turn(question)
+
+        transcript = Transcript(self.device.decode, self.settings.stop, question)
+        view = make_view(
+            self.talk, self._out, self._err, json_events=self.settings.json_events, unverified=self._unverified
+        )
+        finished = await self._answering.answer(turn, self.settings.answer, transcript, view)
+        finish = transcript.finish
+        if finish is Finish.MAX_TOKENS:
+            self._err(f"(cut after {self.settings.max_tokens} tokens: max_tokens)")
+        elif finish is Finish.CONTEXT:
+            self._err("(the context is full: /reset starts a new conversation)")
+        return finished
+
+    async def reconsider(self) -> None:
+        """Takes another drafter where server or link have become so much faster or slower that it would be faster."""
+        device, talk = self.device, self.talk
+        shelf, step_ms = device.shelf, talk.plain_step_ms
+        if shelf is None or device.choice is None or step_ms is None:
+            return
+        choice = shelf.choose(ServerPace(step_ms, self._row_ms, talk.monitor.rtt_ms or 0.0), device.choice.name)
+        if choice.name == device.choice.name:
+            return
+        talk.change_device(await asyncio.to_thread(change_drafter, device, choice, self.settings))
+        if self.settings.json_events:
+            self._out(drafter_line(choice) + "\n")
+        else:
+            self._err(f"({choice.name} drafts from now on)")
+
+    async def attend(self) -> AsyncGenerator[None, None]:
+        """Looks after the link between questions and tells what happens; yields whenever something has."""
+        try:
+            async with aclosing(self.talk.attend()) as events:
+                async for event in events:
+                    self._tell(event)
+                    yield
+        except MoaError as error:
+            self._fail(error)
+            yield
+
+    @property
+    def status(self) -> str:
+        """The status line."""
+        return status_line(self.talk.status, self.talk.unsettled)
+
+    @property
+    def _execution(self) -> list[str]:
+        return [execution_words(self.device.execution)] if self.device.execution is not None else []
+
+    def _tell(self, event: Event) -> None:
+        """What happens between questions."""
+        earlier = self._answering.settle(event) if isinstance(event, Settled | Refused) else None
+        if self.settings.json_events:
+            self._out(event_line(event, earlier.committed if earlier else "", "", self.talk.figures) + "\n")
+        elif isinstance(event, Settled | Refused) and earlier is not None:
+            self._err(settled_words(event, earlier))
+        elif isinstance(event, ExecutionChanged):
+            self._err(new_execution_words(event))
+        elif isinstance(event, LinkChanged):
+            back = event.state is not LinkState.OFFLINE and self._told_offline
+            words = BACK_WORDS if back else link_words(event)
+            self._told_offline = event.state is LinkState.OFFLINE
+            if words and not (self._told_offline and self._wished_offline):
+                self._err(words)
+
+    def _fail(self, error: MoaError) -> None:
+        if self.settings.json_events:
+            self._out(error_line(error) + "\n")
+        self._err(f"Error: {error}")
+
+    async def on_line(self, line: str) -> bool:
+        """A line from the user: a question or a command; False to leave."""
+        if not line.strip():
+            return True
+        if not line.startswith("/") or line.startswith("//"):
+            try:
+                if not await self.ask(line.removeprefix("/")):
+                    self._err("(stopped)")
+                await self.reconsider()
+            except MoaError as error:
+                self._fail(error)
+            return True
+        typed, *values = line[1:].split(maxsplit=2) or [""]
+        name = ALIASES.get(typed, typed)
+        if name == "bye":
+            return False
+        if name == "help":
+            self._err(HELP)
+        elif name == "reset":
+            self._reset()
+            self._err("A new conversation begins.")
+        elif name == "status":
+            self._err("\n".join([self.status, drafter_words(self.device.choice), *self._execution]))
+        elif name == "offline":
+            self._wished_offline = True
+            self.talk.go_offline()
+            self._err("Going on without the server: what comes now is the small drafter's. /online connects again.")
+        elif name == "online":
+            self._wished_offline = False
+            self.talk.go_online()
+            self._err("Connecting; what was written without the server will be verified.")
+        elif name == "stats":
+            self._err(self.talk.figures.line())
+        elif name == "set":
+            self._set(values)
+        else:
+            self._err(_no_command(name))
+        return True
+
+    def _reset(self) -> None:
+        self.talk.reset()
+        self._answering.reset()
+
+    def _set(self, values: list[str]) -> None:
+        if not values:
+            self._err("\n".join(f"{name} {self._shown(name)}" for name in SETTABLE))
+            return
+        name, *rest = values
+        if name not in SETTABLE:
+            self._err(f"{name} cannot be set here.{_nearest(name, SETTABLE)} What can: {', '.join(SETTABLE)}.")
+            return
+        if not rest:
+            self._err(f"{name} is {self._shown(name)}.")
+            return
+        changed = self.settings.model_dump()
+        if rest[0] == "default":
+            del changed[name]
+        else:
+            changed[name] = (rest[0],) if name == "stop" else rest[0]
+        try:
+            self.settings = load_settings(ClientSettings, SECTION, changed, environment={}, shown=str)
+        except ConfigError as error:
+            self._err(f"Error: {error.message} {name} is still {self._shown(name)}.")
+            return
+        if name == "system":
+            self._template = ChatTemplate(self.device.tokenizer, self.settings.system)
+            self._reset()
+            self._err("A new conversation begins, with this system prompt.")
+        else:
+            self._err(f"{name} is {self._shown(name)} now.")
+
+    def _shown(self, name: str) -> str:
+        value = getattr(self.settings, name)
+        if isinstance(value, tuple):
+            return " ".join(map(repr, value)) or "not set"
+        return "the model's own" if value is None else str(value)
+
+
+def _no_command(name: str) -> str:
+    return (
+        f"There is no command /{name}.{_nearest(name, (*COMMANDS, *ALIASES), '/')} /help lists them; a question that "
+        "begins with / is asked with two: //"
+    )
+
+
+def _nearest(name: str, known: Sequence[str], mark: str = "") -> str:
+    """What may have been meant, as a sentence; empty if nothing is near."""
+    near = get_close_matches(name, known, 1, cutoff=0.7)
+    return f" Did you mean {mark}{near[0]}?" if near else ""

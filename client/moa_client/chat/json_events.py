@@ -1,0 +1,94 @@
+"""What happens, as lines of JSON for programs. Pure. docs/client.md describes the lines."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import MoaError
+
+from moa_client.conversation.events import (
+    Committed,
+    Corrected,
+    Event,
+    ExecutionChanged,
+    LinkChanged,
+    Provisional,
+    Refused,
+    Settled,
+)
+from moa_client.conversation.figures import Figures
+from moa_client.device.drafter_choice import Choice
+
+
+def event_line(event: Event, piece: str, provisional: str, figures: Figures) -> str:
+    """One event.
+
+    Args:
+        piece: what it adds to the committed text (`Settled`: the whole text of the answer that it decides).
+        provisional: all text that is provisional after it, in place of what was.
+        figures: of the answer so far.
+    """
+    if isinstance(event, Committed):
+        return _line("committed", text=piece, provisional=provisional, tokens=event.tokens, confirmed=event.confirmed)
+    if isinstance(event, Provisional):
+        return _line("provisional", provisional=provisional, tokens=event.tokens)
+    if isinstance(event, Corrected):
+        return _line("corrected", provisional=provisional, dropped=event.dropped)
+    if isinstance(event, LinkChanged):
+        return _line("link", state=event.state.value, reason=event.reason)
+    if isinstance(event, ExecutionChanged):
+        return _line("execution", level=event.level, exact=event.exact)
+    if isinstance(event, Settled):
+        finish = event.finish.name.lower()
+        return _line("settled", text=piece, tokens=event.tokens, changed=event.changed, finish=finish)
+    if isinstance(event, Refused):
+        return _line("refused", code=event.error.code, message=event.error.message, hint=event.error.hint)
+    return _line(
+        "ended",
+        text=piece,
+        provisional=provisional,
+        finish=event.finish.name.lower(),
+        verified=not event.provisional,
+        figures=_figures(figures),
+    )
+
+
+def error_line(error: MoaError) -> str:
+    """Why there is no (more) answer."""
+    return _line("error", code=error.code, message=error.message, hint=error.hint)
+
+
+def ready_line(target: str, server: str, *, online: bool, execution: pb.Execution | None, choice: Choice | None) -> str:
+    """The program is ready for questions."""
+    level = {"level": execution.level, "exact": execution.exact} if execution is not None else None
+    drafter = _drafter(choice) if choice is not None else None
+    return _line("ready", target=target, server=server, online=online, execution=level, drafter=drafter)
+
+
+def drafter_line(choice: Choice) -> str:
+    """Another drafter drafts from the next question on."""
+    return _line("drafter", **_drafter(choice))
+
+
+def _drafter(choice: Choice) -> dict[str, Any]:
+    return {"name": choice.name, "reason": choice.reason}
+
+
+def _figures(figures: Figures) -> dict[str, Any]:
+    return {
+        "tokens": figures.tokens,
+        "written_alone": figures.provisional,
+        "seconds": round(figures.seconds, 4),
+        "first_token_seconds": round(figures.first_token_seconds, 4),
+        "steps": figures.verdicts,
+        "drafted": figures.drafted,
+        "accepted": figures.accepted,
+        "up_bytes": figures.up_bytes,
+        "down_bytes": figures.down_bytes,
+    }
+
+
+def _line(event: str, **fields: Any) -> str:
+    return json.dumps({"event": event, **fields})  # in ASCII: any output holds it, and no terminal acts on it

@@ -1,0 +1,214 @@
+"""How an answer is shown: on a terminal, on a pipe, or as lines of JSON.
+
+A view is told of each event after the transcript has taken it in. Views write; what they write is decided by the pure
+`Screen` and `json_events`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from moa_shared.text.plain_text import plain_line, without_controls
+
+from moa_client.chat.json_events import event_line
+from moa_client.chat.keys import typed_ahead
+from moa_client.chat.status import status_line
+from moa_client.conversation.events import Event, ExecutionChanged, LinkChanged, LinkState, Refused, Settled
+from moa_client.conversation.transcript import Transcript
+
+if TYPE_CHECKING:
+    from moa_client.chat.screen import Screen
+    from moa_client.engine import Talk
+
+Write = Callable[[str], None]
+BACK_WORDS = "(the server is back)"
+SHOWN_CHARACTERS = 48  # of a question, to be known again by
+
+
+class View(Protocol):
+    """Of one answer."""
+
+    def begin(self) -> None:
+        """The question has been asked."""
+
+    def show(self, event: Event, piece: str, transcript: Transcript) -> None:
+        """Something has happened; `piece` is what it adds to the committed text."""
+
+    def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
+        """An earlier answer has been decided, or refused, while this one is still to be."""
+
+    def end(self, piece: str, transcript: Transcript) -> None:
+        """Nothing more comes; `piece` is what of a broken answer's committed text was not shown yet."""
+
+
+class TerminalView:
+    """Provisional text dim and taken back in place, a status line below.
+
+    Args:
+        screen: for the terminal as it is now.
+        status: the newest status line.
+        size: the terminal's columns and rows.
+    """
+
+    def __init__(
+        self, screen: Screen, status: Callable[[str], str], size: Callable[[], tuple[int, int]], write: Write
+    ) -> None:
+        self._screen = screen
+        self._status = status
+        self._size = size
+        self._write = write
+        self._reason = ""
+        self._remark = ""  # below the answer
+
+    def begin(self) -> None:
+        self._write(self._screen.update("", "", self._status("")))
+
+    def show(self, event: Event, piece: str, transcript: Transcript) -> None:
+        if isinstance(event, LinkChanged):
+            self._reason = event.reason if event.state is LinkState.OFFLINE else ""
+        elif isinstance(event, ExecutionChanged):
+            self._remark = new_execution_words(event) + "\n"
+        drawn = self._screen.resize(*self._size())
+        drawn += self._screen.update(piece, transcript.provisional, self._status(self._reason))
+        if drawn:
+            self._write(drawn)
+
+    def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
+        """Above this answer, of which nothing can be committed before; what is provisional is drawn again below."""
+        drawn = self._screen.resize(*self._size())
+        self._write(drawn + self._screen.interject(settled_words(event, earlier)))
+
+    def end(self, piece: str, transcript: Transcript) -> None:
+        self._write(self._screen.update(piece, transcript.provisional, "") + self._screen.finish() + self._remark)
+
+
+class PipeView:
+    """Committed text alone; what is unverified when nothing more comes is written last, where that is wished.
+
+    Args:
+        remark: takes what is no part of the answer.
+        unverified: write what no server has verified.
+    """
+
+    def __init__(self, write: Write, remark: Write, *, unverified: bool) -> None:
+        self._write = write
+        self._remark = remark
+        self._unverified = unverified
+
+    def begin(self) -> None:
+        """Nothing to show yet."""
+
+    def show(self, event: Event, piece: str, transcript: Transcript) -> None:
+        if piece:
+            self._write(piece)
+        if isinstance(event, LinkChanged) and (words := link_words(event)):
+            self._remark(words)
+        elif isinstance(event, ExecutionChanged):
+            self._remark(new_execution_words(event))
+
+    def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
+        self._remark(settled_words(event, earlier))
+
+    def end(self, piece: str, transcript: Transcript) -> None:
+        shown = transcript.committed + (transcript.provisional if self._unverified else "")
+        self._write((piece + transcript.provisional if self._unverified else piece) + ("\n" if shown else ""))
+        if not transcript.waiting:
+            return
+        count = len(transcript.waiting)
+        if self._unverified:
+            self._remark(
+                f"(The last {count} tokens were written by the drafter on this device alone; "
+                "no server has verified them.)"
+            )
+        else:
+            self._remark(
+                f"(The drafter on this device has written {count} more tokens, which no server has verified: they are "
+                "not given out. --offline gives out such text.)"
+            )
+
+
+class JsonView:
+    """A line an event."""
+
+    def __init__(self, write: Write, talk: Talk) -> None:
+        self._write = write
+        self._talk = talk
+
+    def begin(self) -> None:
+        """The first event says more."""
+
+    def show(self, event: Event, piece: str, transcript: Transcript) -> None:
+        text = transcript.committed if isinstance(event, Settled) else piece
+        self._write(event_line(event, text, transcript.provisional, self._talk.figures) + "\n")
+
+    def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
+        self._write(event_line(event, earlier.committed, "", self._talk.figures) + "\n")
+
+    def end(self, piece: str, transcript: Transcript) -> None:
+        """`Ended`, or the error, was the last line."""
+
+
+def link_words(event: LinkChanged) -> str:
+    """A change of the link in words; empty where it need not be said."""
+    if event.state is LinkState.OFFLINE:
+        return f"(offline: {event.reason.rstrip('.') or 'the server is not there'})"
+    if event.state is LinkState.BACK:
+        return BACK_WORDS
+    return ""
+
+
+def new_execution_words(event: ExecutionChanged) -> str:
+    """That another arithmetic decides the text from here on."""
+    return f"(the server computes in {plain_line(event.level)} now: the text may continue otherwise than it began)"
+
+
+def settled_words(event: Settled | Refused, earlier: Transcript) -> str:
+    """What has become of an answer that had ended without the server, in words."""
+    question = " ".join(plain_line(earlier.question).split())
+    about = f'"{question}"' if len(question) <= SHOWN_CHARACTERS else f'"{question[: SHOWN_CHARACTERS - 3]}..."'
+    if isinstance(event, Refused):
+        return f"(The server does not verify the answer to {about}: {event.error} The conversation goes on without it.)"
+    if not event.changed:
+        return f"(The answer to {about} stands.)"
+    return f"(The server has corrected the answer to {about}. It reads:)\n{without_controls(earlier.committed.strip())}"
+
+
+def make_view(talk: Talk, write: Write, remark: Write, *, json_events: bool, unverified: bool) -> View:
+    """For standard output as it is: a terminal that can move its cursor, or anything else.
+
+    Args:
+        unverified: where nothing can be taken back, write what no server has verified, when nothing more comes.
+    """
+    if json_events:
+        return JsonView(write, talk)
+    if not sys.stdout.isatty():
+        return PipeView(write, remark, unverified=unverified)
+    if os.environ.get("TERM", "dumb") == "dumb":  # says what it is not; it may act on escape sequences all the same
+        return PipeView(lambda text: write(without_controls(text)), remark, unverified=unverified)
+    from moa_client.chat.screen import Screen
+
+    def status(reason: str) -> str:
+        return status_line(talk.status, talk.unsettled, reason, typed_ahead())
+
+    styled = not os.environ.get("NO_COLOR")
+
+    def size() -> tuple[int, int]:
+        return terminal_size(sys.stdout)
+
+    reflows = "XTERM_VERSION" not in os.environ  # xterm cuts lines off where others lay them out again
+    return TerminalView(Screen(*size(), styled=styled, reflows=reflows), status, size, write)
+
+
+def terminal_size(stream: TextIO) -> tuple[int, int]:
+    """Columns and rows: the terminal's own, not COLUMNS and LINES, which are often those of another one."""
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        size = os.terminal_size((0, 0))
+    if not size.columns or not size.lines:  # a terminal that does not know
+        size = shutil.get_terminal_size()
+    return max(2, size.columns), max(2, size.lines)

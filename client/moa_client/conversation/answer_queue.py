@@ -1,0 +1,259 @@
+"""The answers of one conversation, and what their reader is told: committed, provisional, corrected, ended.
+
+Pure. State: the conversation, the jobs, the one that the user waits for, and events not yet fetched. Invariant: what
+the events say adds up to what the conversation and the front job's `written` hold.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from moa_shared.errors import MoaError
+from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS, AnswerSettings, Finish, FinishRule
+from moa_shared.tree.draft_tree import ROOT, DraftTree
+
+from moa_client.conversation.conversation import AskMessage, Conversation, Phase
+from moa_client.conversation.events import (
+    Committed,
+    Corrected,
+    Ended,
+    Event,
+    ExecutionChanged,
+    LinkChanged,
+    Provisional,
+    Refused,
+    Settled,
+)
+from moa_client.conversation.jobs import Job, Jobs, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class EndRule:
+    """What ends an answer that is written without the server, beside the settings.
+
+    Args:
+        end_of_text: token ids that end one.
+        context_tokens: the most tokens of a conversation.
+        decode: text of some tokens, for stop strings.
+    """
+
+    end_of_text: frozenset[int]
+    context_tokens: int
+    decode: Callable[[Sequence[int]], str]
+
+
+class Answers:
+    """Of one conversation.
+
+    Args:
+        conversation: what is committed.
+        end_rule: of answers that are written alone.
+    """
+
+    def __init__(self, conversation: Conversation, end_rule: EndRule) -> None:
+        self.conversation = conversation
+        self.current: Job | None = None
+        self.events: deque[Event] = deque()
+        self._jobs = Jobs()
+        self.end_rule = end_rule
+
+    @property
+    def front(self) -> Job | None:
+        """The answer that the conversation is about."""
+        return self._jobs.front
+
+    @property
+    def unsettled(self) -> int:
+        """Answers that have ended without the server and are not verified yet."""
+        return len(self._jobs) - (self.current is not None)
+
+    @property
+    def current_is_front(self) -> bool:
+        return self.current is not None and self.current is self.front
+
+    # ------------------------------------------------------------ questions
+
+    def begin(self, turn: Turn, settings: AnswerSettings) -> AskMessage | None:
+        """A new question; what to ask a server, if nothing before it is unsettled."""
+        job = self.current = Job(turn, settings)
+        self._jobs.append(job)
+        if self.front is job:
+            return self.ask_front()
+        job.asked = list(turn(self._jobs.text_before(job, self.conversation.tokens)))
+        return None
+
+    def ask_front(self) -> AskMessage | None:
+        """The front job's question becomes the conversation's; what to ask a server."""
+        job = self.front
+        if job is None:
+            return None
+        return self.conversation.ask(list(job.turn(self.conversation.tokens)), job.settings)
+
+    def forget_current(self) -> None:
+        """The current answer goes no further, and its reader is gone; a question that got nothing is taken back."""
+        self._take_back()
+        self.events = deque(
+            event for event in self.events if isinstance(event, LinkChanged | ExecutionChanged | Settled)
+        )
+
+    def reset(self) -> None:
+        """A new conversation."""
+        self._jobs.clear()
+        self.current = None
+        self.conversation.reset()
+
+    # ------------------------------------------------------------ what the server decides
+
+    def on_committed(self, tokens: Sequence[int]) -> None:
+        """A verdict has brought tokens of the front job's answer."""
+        job = self.front
+        if job is None:
+            return
+        confirmed = 0
+        for mine, theirs in zip(job.written, tokens, strict=False):
+            if mine != theirs:
+                break
+            confirmed += 1
+        del job.written[:confirmed]
+        if job is not self.current:
+            job.verified += tokens
+        if confirmed:
+            self._tell(job, Committed(tuple(tokens[:confirmed]), confirmed))
+        if confirmed < len(tokens):
+            self._correct(job)
+            self._tell(job, Committed(tuple(tokens[confirmed:])))
+
+    def on_finished(self, finish: Finish) -> AskMessage | None:
+        """The front job's answer is decided to its end; the next question to ask, if there is one."""
+        job = self.front
+        if job is None:
+            return None
+        self._correct(job)
+        self._jobs.pop_front()
+        if job is self.current:
+            self.current = None
+            self.events.append(Ended(finish))
+        else:
+            self.events.append(Settled(tuple(job.verified), job.corrected, finish))
+        return self.ask_front()
+
+    def on_refused(self, error: MoaError) -> AskMessage | None:
+        """The server refuses the front job's answer, which has ended; the next question to ask, if there is one."""
+        self.conversation.give_up()
+        self._jobs.pop_front()
+        self.events.append(Refused(error))
+        return self.ask_front()
+
+    def keep(self) -> None:
+        """What was written alone is committed as it is."""
+        while (job := self.front) is not None:
+            written, job.written = tuple(job.written), []
+            self.conversation.keep(written, job.finish)
+            if written:
+                self._tell(job, Committed(written, len(written)))
+            if not job.has_ended:
+                return
+            if job is not self.current:
+                job.verified += written
+            self.on_finished(job.finish)
+
+    # ------------------------------------------------------------ without the server
+
+    def go_alone(self) -> None:
+        """The draft in flight becomes the beginning of what is written alone: it was guessed already."""
+        job, conversation = self.front, self.conversation
+        if job is None or conversation.phase is not Phase.ANSWERING:
+            return
+        ahead = _first_path(conversation.draft)
+        conversation.drop_draft()
+        if ahead[: len(job.written)] == job.written:
+            self.write(job, ahead[len(job.written) :])
+
+    def text_before(self, job: Job) -> list[int]:
+        """What a job's provisional text goes on with."""
+        return self._jobs.text_before(job, self.conversation.tokens)
+
+    def write(self, job: Job, tokens: Sequence[int]) -> None:
+        """Adds to what was written alone, as far as the answer goes."""
+        rule, conversation = self.end_rule, self.conversation
+        start = self._start_of(job)
+        decided = conversation.answer_length if job is self.front else 0
+        recent = conversation.tokens[-STOP_WINDOW_TOKENS:][-decided:] if decided else []
+        recent += job.written[-STOP_WINDOW_TOKENS:]
+        finishes = FinishRule(job.settings, start, rule.context_tokens, rule.end_of_text, rule.decode)
+        taken, finish = finishes.cut(recent, tokens, decided + len(job.written) - len(recent))
+        job.written += taken
+        if taken:
+            self._tell(job, Provisional(tuple(taken)))
+        if finish is not Finish.UNFINISHED:
+            job.finish = finish
+
+    def end_alone(self) -> None:
+        """There is no server to wait for: the current answer, if it has ended, stays provisional."""
+        job = self.current
+        if job is not None and job.has_ended:
+            self.current = None
+            self.events.append(Ended(job.finish, provisional=True))
+
+    def stop(self) -> None:
+        """The user ends the current answer where it is, without the server.
+
+        What was written without the server waits to be verified. Without such text the answer is over.
+        """
+        job = self.current
+        if job is None:
+            return
+        if not job.written:
+            self._take_back()
+            self.events.append(Ended(Finish.CANCELLED))
+            return
+        length = len(job.written) + (self.conversation.answer_length if self.current_is_front else 0)
+        job.settings = replace(job.settings, max_tokens=length)  # where the server's answer will end
+        if self.current_is_front:
+            self.conversation.settings = job.settings
+        job.finish = Finish.CANCELLED
+        self.end_alone()
+
+    # ------------------------------------------------------------ inside
+
+    def _take_back(self) -> None:
+        """The current answer is over with what is committed of it; a question that got nothing was not asked."""
+        job, self.current = self.current, None
+        if job is None:
+            return
+        if self.front is job:
+            self.conversation.give_up()
+        self._jobs.remove(job)
+
+    def _start_of(self, job: Job) -> int:
+        """Where a job's answer begins."""
+        if job is self.front:
+            return self.conversation.answer_start
+        return self._jobs.length_before(job, len(self.conversation.tokens))
+
+    def _correct(self, job: Job) -> None:
+        """What is still provisional of an answer does not hold."""
+        if job.written:
+            dropped = len(job.written)
+            job.written.clear()
+            if job is self.current:
+                job.finish = Finish.UNFINISHED  # what ended it alone is gone
+            else:
+                job.corrected = True
+            self._tell(job, Corrected(dropped))
+
+    def _tell(self, job: Job, event: Event) -> None:
+        if job is self.current:
+            self.events.append(event)
+
+
+def _first_path(tree: DraftTree) -> list[int]:
+    """The first child of the first child, and so on: what the drafter thought likeliest."""
+    path: list[int] = []
+    node = ROOT
+    while children := tree.children.get(node):
+        node = children[0]
+        path.append(tree.tokens[node])
+    return path

@@ -1,0 +1,341 @@
+"""The conversation, which the client owns, as a pure state machine.
+
+State: every committed token with its provenance, the running answer, and the draft in flight: a tree below a
+committed prefix, of which the committed tokens have reached a node. Invariants: committed tokens never change while an
+answer runs; `epoch` grows whenever draft nodes are thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from moa_shared.errors import ProtocolError
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.tree.draft_tree import ROOT, DraftTree
+from moa_shared.tree.streamed_tree import StreamedTree
+
+NO_DRAFT = DraftTree((), ())
+
+
+class Phase(Enum):
+    IDLE = auto()
+    ANSWERING = auto()
+
+
+class Provenance(Enum):
+    """Where a committed token came from."""
+
+    PROMPT = auto()  # the user's turn and the template around it
+    DRAFT = auto()  # drafted here, confirmed by the target
+    TARGET = auto()  # chosen by the target beyond the draft
+    ALONE = auto()  # written here without the target, and kept unverified by the user's wish
+
+
+@dataclass(frozen=True, slots=True)
+class AskMessage:
+    """What an Ask frame says."""
+
+    id: int
+    base: int
+    prefix_hash: int
+    tokens: tuple[int, ...]
+    settings: AnswerSettings
+    answer_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftMessage:
+    """What a Draft frame says."""
+
+    epoch: int
+    base: int
+    prefix_hash: int
+    first_node: int
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a verdict changed.
+
+    Args:
+        tokens: newly committed tokens (empty for a repeated verdict).
+        accepted: how many of them the draft in flight had proposed.
+        kept_draft: whether the draft in flight still hangs below the newest committed token.
+        finish: whether and why the answer ended.
+    """
+
+    tokens: tuple[int, ...]
+    accepted: int
+    kept_draft: bool
+    finish: Finish
+
+
+class Conversation:
+    """Tokens of one conversation, and the answer under way.
+
+    Args:
+        vocab_size: of the target; verdicts with other tokens are refused.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self.phase = Phase.IDLE
+        self.tokens: list[int] = []
+        self.provenance: list[Provenance] = []
+        self.hashes = PrefixHashes()
+        self.epoch = 0
+        self.ask_id = 0  # of the newest question; a verdict names it
+        self.answer_start = 0
+        self.settings = AnswerSettings()
+        self._turn_start = 0
+        self._base = 0
+        self._tree = StreamedTree()
+        self._node: int | None = None
+        self._below: tuple[DraftTree, tuple[int, ...]] | None = None  # the newest token, where it is known
+
+    # ------------------------------------------------------------ the user
+
+    def ask(self, tokens: Sequence[int], settings: AnswerSettings) -> AskMessage:
+        """Appends a turn and begins an answer.
+
+        Raises:
+            ProtocolError: an answer is already under way, or the conversation would be empty.
+        """
+        if self.phase is not Phase.IDLE:
+            raise ProtocolError("the answer under way to end first", "another question")
+        base = self._turn_start = len(self.tokens)
+        if base + len(tokens) == 0:
+            raise ProtocolError("a prompt of at least one token", "none")
+        self._append(tokens, Provenance.PROMPT)
+        self.answer_start = len(self.tokens)
+        self.settings = settings
+        self.phase = Phase.ANSWERING
+        self.ask_id += 1
+        self.drop_draft()
+        return AskMessage(self.ask_id, base, self.hashes.at(base), tuple(tokens), settings, self.answer_start)
+
+    def resume(self) -> AskMessage:
+        """The Ask that goes on with the answer under way, on a server that was opened with all committed tokens.
+
+        Raises:
+            ProtocolError: no answer is under way.
+        """
+        if self.phase is not Phase.ANSWERING:
+            raise ProtocolError("an answer to resume", "none under way")
+        self.drop_draft()
+        base = len(self.tokens)
+        return AskMessage(self.ask_id, base, self.hashes.at(base), (), self.settings, self.answer_start)
+
+    def repeat(self) -> AskMessage:
+        """The Ask of the answer under way as it was first said, with all that is committed of it.
+
+        Raises:
+            ProtocolError: no answer is under way.
+        """
+        if self.phase is not Phase.ANSWERING:
+            raise ProtocolError("an answer under way", "none")
+        base = self._turn_start
+        return AskMessage(
+            self.ask_id, base, self.hashes.at(base), tuple(self.tokens[base:]), self.settings, self.answer_start
+        )
+
+    def keep(self, tokens: Sequence[int], finish: Finish) -> None:
+        """Commits what was written without the target, unverified.
+
+        Args:
+            finish: whether and why the answer has ended with them.
+
+        Raises:
+            ProtocolError: no answer is under way.
+        """
+        if self.phase is not Phase.ANSWERING:
+            raise ProtocolError("an answer to add to", "none under way")
+        self.drop_draft()
+        self._append(tokens, Provenance.ALONE)
+        if finish is not Finish.UNFINISHED:
+            self.end()
+
+    def reset(self) -> None:
+        """Forgets everything but the epoch and how many questions were asked."""
+        self.end()
+        self._crop(0)
+        self.answer_start = self._turn_start = 0
+
+    def end(self) -> None:
+        """The answer ends here, whatever the server thinks (it is gone, or the user stopped it)."""
+        self.drop_draft()
+        self.phase = Phase.IDLE
+
+    def give_up(self) -> None:
+        """No (more) answer comes. A question that got none is taken back, so that another one can be asked."""
+        if self.phase is Phase.ANSWERING and not self.answer:
+            self._crop(self._turn_start)
+            self.answer_start = self._turn_start
+        self.end()
+
+    @property
+    def answer(self) -> Sequence[int]:
+        """Committed tokens of the newest answer."""
+        return self.tokens[self.answer_start :]
+
+    @property
+    def answer_length(self) -> int:
+        """How many they are."""
+        return max(0, len(self.tokens) - self.answer_start)
+
+    # ------------------------------------------------------------ the draft in flight
+
+    @property
+    def draft_base(self) -> int:
+        """Position of the draft tree's first level."""
+        return self._base
+
+    @property
+    def draft_nodes(self) -> int:
+        """Nodes of the whole tree in flight, those that are committed or contradicted meanwhile included."""
+        return self._tree.end
+
+    @property
+    def draft_numbers(self) -> tuple[int, ...]:
+        """Number in the whole tree of each node of `draft`, after that of the newest committed token (-1: the root)."""
+        return (ROOT,) if self._node is None else (self._node, *self._subtree(self._node)[1])
+
+    @property
+    def draft(self) -> DraftTree:
+        """The draft nodes that hang below the newest committed token."""
+        return NO_DRAFT if self._node is None else self._subtree(self._node)[0]
+
+    def forget_nodes(self, sent: int) -> None:
+        """Forgets the nodes of the draft in flight that led to the newest committed token.
+
+        Args:
+            sent: nodes that the server was told; others stay, because a frame must name them.
+        """
+        if self._node is not None:
+            self._tree.forget(min(self._node, sent))
+
+    def propose(self, tree: DraftTree) -> DraftMessage:
+        """Replaces the draft in flight by `tree`, below the newest committed token; what to send.
+
+        An empty tree is a proposal too: it says that the client has nothing to guess.
+        """
+        if self.draft:
+            self.epoch += 1  # nodes that the server may hold are thrown away
+        self._base = len(self.tokens)
+        self._tree, self._node, self._below = StreamedTree(tree.tokens, tree.parents), ROOT, None
+        return self.draft_message(0)
+
+    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> DraftMessage:
+        """Appends nodes to the draft in flight (starts one below the newest token if there is none); what to send.
+
+        Args:
+            parents: node numbers in the whole tree; None: a chain that goes on from the newest node.
+        """
+        if self._node is None:
+            self._base = len(self.tokens)
+            self._tree, self._node = StreamedTree(), ROOT
+        first = self._tree.end
+        added = range(first - 1, first - 1 + len(tokens)) if parents is None else parents
+        for token, parent in zip(tokens, added, strict=True):
+            self._tree.append(token, parent)
+        self._below = None
+        return self.draft_message(first)
+
+    def draft_message(self, first: int) -> DraftMessage:
+        """The frame that says nodes `first` and following of the tree in flight; that of node 0 names the prefix."""
+        tokens, parents = self._tree.since(first)
+        chain = all(parent == first + index - 1 for index, parent in enumerate(parents))
+        return DraftMessage(
+            self.epoch,
+            self._base,
+            0 if first else self.hashes.at(self._base),
+            first,
+            tokens,
+            () if chain else parents,
+            len(self.tokens),
+        )
+
+    # ------------------------------------------------------------ the server
+
+    def on_verdict(self, ask: int, base: int, prefix_hash: int, tokens: Sequence[int], finish: Finish) -> Progress:
+        """Takes in a verdict; a repeated one changes nothing, and neither does one of an answer that is over here.
+
+        Args:
+            ask: id of the question that it answers.
+
+        Raises:
+            ProtocolError: a verdict that leaves a gap or contradicts what is committed.
+        """
+        if ask != self.ask_id or self.phase is not Phase.ANSWERING:
+            return Progress((), 0, self._node is not None, Finish.UNFINISHED)
+        held = len(self.tokens)
+        if base > held:
+            raise ProtocolError(f"a verdict from position {held} or before", f"one from {base}")
+        if self.hashes.at(base) != prefix_hash:
+            raise ProtocolError(
+                f"a verdict after tokens that hash to {self.hashes.at(base):016x}", f"{prefix_hash:016x}"
+            )
+        known = min(held - base, len(tokens))
+        if list(tokens[:known]) != self.tokens[base : base + known]:
+            raise ProtocolError("a verdict that repeats committed tokens unchanged", "other tokens")
+        new = tokens[known:]
+        for token in new:
+            if not 0 <= token < self.vocab_size:
+                raise ProtocolError(f"tokens 0 to {self.vocab_size - 1}", f"{token}")
+        if base + len(tokens) < held:
+            finish = Finish.UNFINISHED  # a replay of something older; what it ended, has ended
+        limit = self.settings.max_tokens
+        room = limit - self.answer_length
+        if limit and len(new) >= room:  # the user may have stopped it sooner than the server knows of
+            finish = finish if finish is not Finish.UNFINISHED and len(new) == room else Finish.MAX_TOKENS
+            new = new[: max(0, room)]
+        accepted = self._follow(new)
+        self._append(new[:accepted], Provenance.DRAFT)
+        self._append(new[accepted:], Provenance.TARGET)
+        kept = self._node is not None
+        if finish is not Finish.UNFINISHED:
+            self.end()
+        elif not kept:
+            self.drop_draft()
+        return Progress(tuple(new), accepted, kept, finish)
+
+    # ------------------------------------------------------------ inside
+
+    def _follow(self, new: Sequence[int]) -> int:
+        """Walks the draft along newly committed tokens; how many of them it held."""
+        for index, token in enumerate(new):
+            child = self._tree.child_with(self._node, token) if self._node is not None else None
+            if child is None:
+                if self._node is not None and self.draft:
+                    self.epoch += 1
+                self._node = self._below = None
+                return index
+            self._node, self._below = child, None
+        return len(new)
+
+    def drop_draft(self) -> None:
+        """Throws the draft in flight away."""
+        if self._node is not None and self.draft:
+            self.epoch += 1
+        self._tree, self._node, self._below = StreamedTree(), None, None
+
+    def _subtree(self, node: int) -> tuple[DraftTree, tuple[int, ...]]:
+        if self._below is None:
+            self._below = self._tree.below(node)
+        return self._below
+
+    def _crop(self, length: int) -> None:
+        del self.tokens[length:]
+        del self.provenance[length:]
+        self.hashes.crop(length)
+
+    def _append(self, tokens: Sequence[int], provenance: Provenance) -> None:
+        self.tokens.extend(tokens)
+        self.provenance.extend([provenance] * len(tokens))
+        self.hashes.extend(tokens)

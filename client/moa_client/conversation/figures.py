@@ -1,0 +1,92 @@
+"""What an answer cost: counted while it comes, shown as one line. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.protocol.finish_rule import Finish
+
+from moa_client.conversation.conversation import Progress
+from moa_client.conversation.events import Committed, Corrected, Ended, Event, Provisional
+
+
+@dataclass(slots=True)
+class Figures:
+    """Counts of one answer.
+
+    Args:
+        tokens: committed.
+        verdicts: frames that brought them: one a forward of the target that chose tokens.
+        accepted: of the tokens, those that the drafter had guessed.
+        drafted: nodes that the target verified.
+        stale: nodes that came too late.
+        seconds, first_token_seconds: since the question was sent.
+        step_ms: of each forward, at the server.
+        provisional: tokens that the device wrote without the server; `undecided`: those of them that still stand.
+        finish: why the answer ended.
+    """
+
+    tokens: int = 0
+    verdicts: int = 0
+    accepted: int = 0
+    drafted: int = 0
+    stale: int = 0
+    provisional: int = 0
+    undecided: int = 0
+    seconds: float = 0.0
+    first_token_seconds: float = 0.0
+    up_bytes: int = 0
+    down_bytes: int = 0
+    step_ms: list[float] = field(default_factory=list)
+    finish: Finish = Finish.UNFINISHED
+
+    @property
+    def acceptance_length(self) -> float:
+        """Mean tokens a forward, after the first one, which never has a draft."""
+        return (self.tokens - 1) / (self.verdicts - 1) if self.verdicts > 1 else float(self.tokens)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of what is shown."""
+        return (self.tokens + self.undecided) / self.seconds if self.seconds else 0.0
+
+    def on_event(self, event: Event, seconds: float) -> None:
+        """Something has happened, `seconds` after the question."""
+        if isinstance(event, Committed):
+            self.tokens += len(event.tokens)
+            self.undecided -= event.confirmed
+        elif isinstance(event, Provisional):
+            self.provisional += len(event.tokens)
+            self.undecided += len(event.tokens)
+        elif isinstance(event, Corrected):
+            self.undecided -= event.dropped
+        elif isinstance(event, Ended):
+            self.finish = event.finish
+        if isinstance(event, Committed | Provisional):
+            self.seconds = seconds
+            self.first_token_seconds = self.first_token_seconds or seconds
+
+    def on_verdict(self, progress: Progress, verdict: pb.Verdict) -> None:
+        """The server has committed tokens."""
+        self.verdicts += 1
+        self.accepted += progress.accepted
+        self.drafted += verdict.drafted
+        self.stale += verdict.stale_nodes
+        self.step_ms.append(verdict.step_ms)
+
+    def line(self) -> str:
+        """All of it for a person."""
+        parts = [
+            f"{self.tokens + self.undecided} tokens in {self.seconds:.2f} s",
+            f"{self.tokens_per_second:.1f} tokens/s",
+            f"first after {self.first_token_seconds * 1000:.0f} ms",
+        ]
+        if self.verdicts:
+            each = max(1, self.tokens)
+            parts.append(f"{self.acceptance_length:.2f} tokens a verification ({self.verdicts} steps)")
+            parts.append(f"{self.up_bytes / each:.0f} bytes up and {self.down_bytes / each:.0f} down a token")
+        if self.provisional:
+            alone = f"{self.provisional} written without the server"
+            parts.append(alone + (f", {self.undecided} of them unverified" if self.undecided else ""))
+        return ", ".join(parts)

@@ -1,0 +1,99 @@
+"""Answers that are wanted: the one that the user waits for, and those before it that ended without the server.
+
+Pure. The front job is what the `Conversation` is about; jobs behind it stand on provisional text and wait until the
+front is verified. Invariant: `written` is what a reader sees as provisional.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+
+Turn = Callable[[Sequence[int]], Sequence[int]]  # the tokens to append to a conversation so that an answer begins
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One answer.
+
+    Args:
+        turn: the question.
+        settings: of the answer.
+        written: provisional tokens, behind what is committed of this answer.
+        finish: why the answer has ended without the server; UNFINISHED: it has not.
+        asked: the question's tokens as they were when the answer was begun on provisional text.
+        verified: tokens that the server has decided since the user was told that the answer has ended.
+    """
+
+    turn: Turn
+    settings: AnswerSettings
+    written: list[int] = field(default_factory=list)
+    finish: Finish = Finish.UNFINISHED
+    asked: list[int] = field(default_factory=list)
+    verified: list[int] = field(default_factory=list)
+    corrected: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended without the server."""
+        return self.finish is not Finish.UNFINISHED
+
+
+class Jobs:
+    """In order; the last one may be the user's current one."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[Job] = deque()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __contains__(self, job: Job) -> bool:
+        return job in self._jobs
+
+    @property
+    def front(self) -> Job | None:
+        """What the conversation is about."""
+        return self._jobs[0] if self._jobs else None
+
+    @property
+    def back(self) -> Job | None:
+        """The newest one."""
+        return self._jobs[-1] if self._jobs else None
+
+    def append(self, job: Job) -> None:
+        self._jobs.append(job)
+
+    def pop_front(self) -> None:
+        self._jobs.popleft()
+
+    def remove(self, job: Job) -> None:
+        self._jobs.remove(job)
+
+    def clear(self) -> None:
+        self._jobs.clear()
+
+    def text_before(self, job: Job, committed: Sequence[int]) -> list[int]:
+        """What `job` goes on with: what is committed, and what the jobs before it have written."""
+        text = list(committed)
+        for earlier in self._jobs:
+            if earlier is not self._jobs[0]:
+                text += earlier.asked
+            if earlier is job:
+                break
+            text += earlier.written
+        return text
+
+    def length_before(self, job: Job, committed: int) -> int:
+        """How long that is, with so many tokens committed."""
+        length = committed
+        for earlier in self._jobs:
+            if earlier is not self._jobs[0]:
+                length += len(earlier.asked)
+            if earlier is job:
+                break
+            length += len(earlier.written)
+        return length

@@ -1,0 +1,83 @@
+"""The text of an answer as its events come: what is committed, and behind it what is provisional. Pure.
+
+Invariants: committed text only grows; whatever was provisional in between, the text at the end is that of the committed
+tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from moa_shared.protocol.finish_rule import Finish
+from moa_shared.text.text_stream import TextStream
+
+from moa_client.conversation.events import Committed, Corrected, Ended, Event, Provisional, Settled
+
+
+class Transcript:
+    """Of one answer.
+
+    Args:
+        decode: text of some tokens.
+        stop: strings before which the text ends.
+        question: what is answered, for remarks about it.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = (), question: str = "") -> None:
+        self.question = question
+        self.finish = Finish.UNFINISHED
+        self.committed = ""
+        self.provisional = ""
+        self.waiting: list[int] = []  # provisional tokens
+        self._stream = TextStream(decode, stop)
+        self._ahead = self._stream  # with the provisional tokens, if there are any
+
+    def apply(self, event: Event) -> str:
+        """What the event adds to the committed text; `Settled` must be that of this answer."""
+        piece = ""
+        if isinstance(event, Ended | Settled):
+            self.finish = event.finish
+        if isinstance(event, Committed):
+            piece = self._stream.push(event.tokens)
+            del self.waiting[: event.confirmed]
+            self._look_ahead()
+        elif isinstance(event, Provisional):
+            if not self.waiting:
+                self._ahead = self._stream.fork()
+            self.waiting += event.tokens
+            self.provisional += self._ahead.push(event.tokens)
+        elif isinstance(event, Corrected):
+            self.waiting.clear()
+            self._look_ahead()
+        elif isinstance(event, Ended):
+            piece = self._end(event)
+        elif isinstance(event, Settled):
+            self.waiting.clear()
+            self.provisional = ""
+            piece = self._stream.push(event.tokens) + self._stream.finish()
+        self.committed += piece
+        return piece
+
+    def break_off(self) -> str:
+        """The answer goes no further; the rest of the committed text, where nothing provisional stands behind it."""
+        if self.waiting:
+            return ""
+        piece = self._stream.finish()
+        self.committed += piece
+        return piece
+
+    def _end(self, event: Ended) -> str:
+        if event.provisional:
+            if not self.waiting:
+                self._ahead = self._stream.fork()
+            self.provisional += self._ahead.finish()
+            return ""
+        self.provisional = ""
+        return self._stream.finish()
+
+    def _look_ahead(self) -> None:
+        """What the tokens that are still provisional read like behind what is committed."""
+        self.provisional = ""
+        if self.waiting:
+            self._ahead = self._stream.fork()
+            self.provisional = self._ahead.push(self.waiting)

@@ -1,0 +1,1 @@
+"""What this device holds for a server's target: found, fetched, loaded."""

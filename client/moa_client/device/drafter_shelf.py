@@ -1,0 +1,80 @@
+"""The drafters that this device may choose from: their checkpoints, what a level of each takes, how to load one.
+
+State: the candidates, measured once; no drafter is kept. With one drafter there is nothing to choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, load_checkpoint
+from moa_shared.models.sources.cache import cache_root
+from moa_shared.models.weights.weights import WeightReader
+
+from moa_client.device.drafter_choice import Candidate, Choice, ServerPace, choose, choose_alone
+from moa_client.device.level_time import level_ms
+from moa_client.device.sources import AUTO, Sources, meant_drafters
+from moa_client.settings import ClientSettings
+
+
+class DrafterShelf:
+    """Of one server's drafters.
+
+    Args:
+        load: reads a checkpoint.
+
+    Raises:
+        MoaError: a checkpoint that cannot be used.
+    """
+
+    def __init__(
+        self, settings: ClientSettings, sources: Sources, load: Callable[[Path], Checkpoint] = load_checkpoint
+    ) -> None:
+        self._settings = settings
+        self._sources = sources
+        self._load = load
+        self._named = {
+            each.name: each for each in meant_drafters(settings, sources.served) if each.fingerprint in sources.drafters
+        }
+        self._candidates = tuple(map(self._measured, self._named.values())) if len(self._named) > 1 else ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no drafter at all."""
+        return not self._named
+
+    def choose(self, server: ServerPace | None, current: str | None = None) -> Choice:
+        """The drafter to use.
+
+        Args:
+            server: None: it is not there.
+            current: the one in use.
+        """
+        if not self._candidates:
+            only = next(iter(self._named))
+            wished = self._settings.drafter != AUTO
+            return Choice(only, "as wished" if wished else "the only one that the server gives memory for")
+        if server is None:
+            return choose_alone(self._candidates)
+        if server.step_ms <= 0:
+            first = current or self._candidates[0].name
+            return Choice(first, "the server has not said yet how fast it is: its first one")
+        return choose(self._candidates, server, current)
+
+    def checkpoint(self, name: str) -> Checkpoint:
+        """The checkpoint of a drafter."""
+        return self._load(self._sources.drafters[self._named[name].fingerprint])
+
+    def _measured(self, drafter: pb.Drafter) -> Candidate:
+        settings, files = self._settings, self._sources.files
+
+        def load() -> tuple[DrafterConfig, DraftState | None]:
+            checkpoint = self.checkpoint(drafter.name)
+            state = checkpoint.states(WeightReader(files), settings.dtype)()
+            return checkpoint.config, state if isinstance(state, DraftState) else None
+
+        breadth = 1 if settings.mode == "chain" else settings.breadth
+        took = level_ms(cache_root(settings.cache_dir), drafter.fingerprint.hex(), breadth, load)
+        return Candidate(drafter.name, took, drafter.tokens_a_forward)

@@ -1,0 +1,306 @@
+"""Fetches from a server what drafting for its target needs, into the cache folder.
+
+State: a folder `fetched/<sha256 of the manifest>` of whole, checked files, and `.partial` files beside them, from which
+a broken download goes on. The name is no claim of a server's: two servers share a folder only if every file in it, the
+chat template too, is the same. Invariant: a file has its final name only once its sha256 is what the manifest said.
+Nothing that is fetched is ever executed or unpickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import ChecksumError, MoaError, NotFoundError, OverloadedError, ProtocolError, UnavailableError
+from moa_shared.models import ModelFiles
+from moa_shared.models.network.family import check_family
+from moa_shared.models.sources.cache import locked_meanwhile, require_space, writing
+from moa_shared.models.sources.digest import hash_file, remembered_hash, write_whole
+from moa_shared.models.sources.files import read_config
+from moa_shared.models.tokenizer.tokenizer_hash import hash_tokenizer
+from moa_shared.models.weights.parts import Precision
+from moa_shared.programs.progress import Progress, Task
+from moa_shared.protocol.wire import clean_texts, manifest_sha256
+
+from moa_client.link.backoff import Backoff
+from moa_client.link.channel import Link
+
+FETCHED = "fetched"
+RECORD = "manifest.pb"
+PURPOSE = "what is fetched from the server"
+MOST_FILES = 64  # a manifest names about fifteen
+FRUITLESS_ATTEMPTS = 6  # in a row, about ten seconds: then the user should hear of it
+WINDOW_BYTES = 4 << 20  # the 64 KiB of a conversation would bound a download at 600 ms to half of what TCP carries
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(json|txt|model|jinja|safetensors)")
+TENSORS: dict[Precision, tuple[pb.PartKind, ...]] = {
+    "bf16": (pb.PART_EMBEDDINGS_BF16, pb.PART_HEAD_BF16, pb.PART_LAYERS_BF16),
+    "packed": (pb.PART_EMBEDDINGS_PACKED, pb.PART_HEAD_PACKED, pb.PART_LAYERS_PACKED),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What of a server's files a client needs, beyond configuration and tokenizer.
+
+    Args:
+        target: embeddings, head and reused layers: those of the deepest drafter, which hold all others'.
+        drafters: fingerprints of the checkpoints.
+        precision: of the target's matrices.
+    """
+
+    target: bool
+    drafters: frozenset[bytes]
+    precision: Precision
+
+    @property
+    def kinds(self) -> Collection[int]:
+        return {
+            int(pb.PART_TEXT),
+            *(TENSORS[self.precision] if self.target else ()),
+            *((pb.PART_DRAFTER,) if self.drafters else ()),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Parts on this disk; `drafters` are checkpoints by fingerprint."""
+
+    files: ModelFiles
+    drafters: dict[bytes, Path]
+    manifest_sha256: bytes
+
+
+def find_fetched(root: Path, digest: bytes, wanted: Wanted) -> Fetched | None:
+    """What was fetched before, if it is all there.
+
+    Args:
+        digest: sha256 of the manifest, as the server describes it; empty: it is not known.
+    """
+    folder = _folder(root, digest)
+    try:
+        manifest = pb.PartManifest.FromString((folder / RECORD).read_bytes())
+        _check_manifest(manifest)
+    except (OSError, DecodeError, ProtocolError):
+        return None
+    if manifest_sha256(manifest) != digest:
+        return None
+    clean_texts(manifest)
+    chosen = _choose(manifest, wanted)
+    if _lacking(chosen, wanted) or any(not _is_whole(folder / entry.name, entry, root) for entry in chosen):
+        return None
+    try:
+        return _describe(folder, root, manifest, chosen, digest)
+    except MoaError:
+        return None  # then it is fetched anew
+
+
+async def fetch(link: Link, root: Path, wanted: Wanted, progress: Progress, described: bytes = b"") -> Fetched:
+    """Fetches what is missing, over a connection of its own.
+
+    Args:
+        described: the manifest's sha256, if the server has said it.
+
+    Raises:
+        UnavailableError: the server does not answer any more; what has come is kept.
+        ChecksumError: what came is not what the manifest says.
+        ProtocolError: the server sends what it must not.
+        DiskFullError: no room.
+        MoaError: the server's refusal.
+    """
+    wide = link.widened(WINDOW_BYTES)
+    try:
+        return await _fetch(wide, root, wanted, progress, described)
+    finally:
+        await wide.close()
+
+
+async def _fetch(link: Link, root: Path, wanted: Wanted, progress: Progress, described: bytes) -> Fetched:
+    manifest = await _fetch_manifest(link)
+    digest, record = manifest_sha256(manifest), manifest.SerializeToString(deterministic=True)
+    if described and digest != described:
+        raise ChecksumError(
+            "The server's list of files is not the one that it has described.",
+            hint="Start again: the server may have been started with another model or drafter meanwhile.",
+        )
+    clean_texts(manifest)
+    chosen = _choose(manifest, wanted)
+    if lacking := _lacking(chosen, wanted):
+        raise NotFoundError(
+            f"The server has no {lacking} for clients.", hint="Give --model and --drafter, or --drafter lookup or none."
+        )
+    folder = _folder(root, digest)
+    async with locked_meanwhile(folder, progress):
+        with writing(folder, PURPOSE):
+            folder.mkdir(parents=True, exist_ok=True)
+        missing = [
+            entry
+            for entry in chosen
+            if not _is_whole(folder / entry.name, entry, root) and not _adopt(folder, entry, root)
+        ]
+        sizes = {entry.name: _partial_size(folder, entry) for entry in missing}
+        total, there = sum(entry.size for entry in missing), sum(sizes.values())
+        if missing:
+            require_space(folder, total - there, "What is fetched from the server")
+            with progress.task(f"Fetching the drafter for {manifest.identity.target_id}", total, is_bytes=True) as task:
+                task.reach(there)
+                for entry in missing:
+                    await _fetch_file(link, folder, entry, task)
+        parts = _describe(folder, root, manifest, chosen, digest)
+        with writing(folder, PURPOSE):
+            write_whole(folder / RECORD, record)
+    return parts
+
+
+async def _fetch_manifest(link: Link) -> pb.PartManifest:
+    async for message in link.fetch(pb.FetchDrafterRequest()):
+        manifest = message.manifest
+        _check_manifest(manifest)
+        return manifest
+    raise ProtocolError("a manifest", "the end of the call")
+
+
+def _check_manifest(manifest: pb.PartManifest) -> None:
+    """Raises ProtocolError for names, sizes or hashes that must not be."""
+    if not 0 < len(manifest.files) <= MOST_FILES or len(manifest.identity.target_fingerprint) != 32:
+        raise ProtocolError(f"a manifest of 1 to {MOST_FILES} files", f"{len(manifest.files)}")
+    names = [entry.name for entry in manifest.files]
+    for entry in manifest.files:
+        if not NAME.fullmatch(entry.name) or ".." in entry.name or names.count(entry.name) > 1 or entry.name == RECORD:
+            raise ProtocolError("a plain name of a file to fetch", repr(entry.name[:100]))
+        if len(entry.sha256) != 32:
+            raise ProtocolError(f"a sha256 for {entry.name}", f"{len(entry.sha256)} bytes")
+
+
+def _choose(manifest: pb.PartManifest, wanted: Wanted) -> list[pb.PartFile]:
+    """The files to fetch."""
+    return [
+        entry
+        for entry in manifest.files
+        if entry.kind in wanted.kinds and (entry.kind != pb.PART_DRAFTER or entry.sha256 in wanted.drafters)
+    ]
+
+
+def _lacking(chosen: Sequence[pb.PartFile], wanted: Wanted) -> str:
+    """What is wanted and not among the chosen files; empty if nothing."""
+    kinds = {entry.kind for entry in chosen}
+    if wanted.drafters - {entry.sha256 for entry in chosen}:
+        return "drafter"
+    if wanted.target and TENSORS[wanted.precision][0] not in kinds:
+        return f"embeddings in {wanted.precision}"
+    return ""
+
+
+async def _fetch_file(link: Link, folder: Path, entry: pb.PartFile, task: Task) -> None:
+    """One file, from where it is to its end, over as many calls and connections as it takes."""
+    partial = _partial(folder, entry)
+    backoff, fruitless = Backoff(), 0
+    offset = _partial_size(folder, entry)
+    while offset < entry.size:
+        before = offset
+        try:
+            request = pb.FetchDrafterRequest(name=entry.name, offset=offset, sha256=entry.sha256)
+            async for message in link.fetch(request):
+                chunk = message.chunk
+                if chunk.offset != offset or not 0 < len(chunk.data) <= entry.size - offset:
+                    raise ProtocolError(f"{entry.name} from {offset} on", f"{len(chunk.data)} bytes at {chunk.offset}")
+                _append(partial, offset, chunk.data)
+                offset += len(chunk.data)
+                task.advance(len(chunk.data))
+            if offset == before:
+                raise ProtocolError(f"{entry.size} bytes of {entry.name}", f"{offset}")
+            fruitless = 0
+        except (UnavailableError, OverloadedError) as error:
+            fruitless = 1 if offset > before else fruitless + 1
+            if fruitless >= FRUITLESS_ATTEMPTS:
+                raise type(error)(
+                    error.message, hint="Start again when the server is there: what has come is kept."
+                ) from None
+            if offset > before:
+                backoff.reset()
+            await asyncio.sleep(backoff.next_seconds())
+            await link.renew()
+    await asyncio.to_thread(_accept, partial, folder / entry.name, entry)
+
+
+def _append(partial: Path, offset: int, data: bytes) -> None:
+    with writing(partial.parent, PURPOSE), partial.open("ab" if offset else "wb") as file:
+        file.write(data)
+
+
+def _accept(partial: Path, final: Path, entry: pb.PartFile) -> None:
+    """The finished download gets its name, if it is what was announced."""
+    if not entry.size:
+        partial.touch()
+    digest = hash_file(partial)
+    if digest != entry.sha256.hex():
+        partial.unlink()
+        raise ChecksumError(
+            f"{entry.name} from the server has the sha256 {digest[:12]}, expected {entry.sha256.hex()[:12]}.",
+            hint="It was thrown away: start again, or use another server.",
+        )
+    with writing(final.parent, PURPOSE):
+        partial.replace(final)
+
+
+def _is_whole(path: Path, entry: pb.PartFile, root: Path) -> bool:
+    return path.is_file() and remembered_hash(path, root) == entry.sha256.hex()
+
+
+def _adopt(folder: Path, entry: pb.PartFile, root: Path) -> bool:
+    """Whether the very file had come from another server, or with an earlier list: then it is linked."""
+    for other in (root / FETCHED).glob(f"*/{entry.name}"):
+        if other.parent != folder and _is_whole(other, entry, root):
+            try:
+                (folder / entry.name).unlink(missing_ok=True)
+                (folder / entry.name).hardlink_to(other)
+            except OSError:
+                return False  # a disk without links: then it is fetched
+            return True
+    return False
+
+
+def _partial(folder: Path, entry: pb.PartFile) -> Path:
+    return folder / f"{entry.name}.{entry.sha256.hex()[:12]}.partial"
+
+
+def _partial_size(folder: Path, entry: pb.PartFile) -> int:
+    path = _partial(folder, entry)
+    size = path.stat().st_size if path.is_file() else 0
+    if size > entry.size:
+        path.unlink()
+        return 0
+    return size
+
+
+def _folder(root: Path, digest: bytes) -> Path:
+    return root / FETCHED / digest.hex()
+
+
+def _describe(
+    folder: Path, root: Path, manifest: pb.PartManifest, chosen: Sequence[pb.PartFile], digest: bytes
+) -> Fetched:
+    """The parts as the files of a model, of which only parts are asked.
+
+    Raises:
+        MoaError: they are no such files.
+    """
+    identity = manifest.identity
+    config = read_config(folder)
+    check_family(config, identity.target_id)
+    tensors = (*TENSORS["bf16"], *TENSORS["packed"])
+    weights = tuple(folder / entry.name for entry in chosen if entry.kind in tensors)
+    files = ModelFiles(
+        identity.target_id,
+        folder,
+        config,
+        weights,
+        identity.target_fingerprint.hex(),
+        hash_tokenizer(folder, root),
+    )
+    drafters = {entry.sha256: folder / entry.name for entry in chosen if entry.kind == pb.PART_DRAFTER}
+    return Fetched(files, drafters, digest)

@@ -1,0 +1,63 @@
+"""What a level of a draft takes on this device: measured when a drafter is used for the first time, then remembered.
+
+State: a record a drafter, kernels and threads in the cache folder. A damaged record is measured again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from moa_kernels import threads, variant_name
+from moa_shared.drafter import DrafterConfig, DraftState
+from moa_shared.models.sources.digest import recall, remember
+
+CONTEXT_TOKENS = 128  # behind which levels are measured: a question and the first lines of its answer
+LEVELS = 5
+WIDEST_MS = 60_000.0  # a longer level than that was no measurement
+
+
+def level_ms(
+    root: Path, fingerprint: str, breadth: int, load: Callable[[], tuple[DrafterConfig, DraftState | None]]
+) -> float:
+    """Of levels of `breadth` nodes; from the record where there is one.
+
+    Args:
+        root: the cache folder.
+        fingerprint: of the drafter, hexadecimal.
+        load: its configuration and an empty state (None for a baseline, which is not measured: 0); called only where
+            the time is not known.
+    """
+    key = f"level-{fingerprint[:32]}-{variant_name()}-{threads()}-{breadth}"
+    known = recall(root, key).get("ms")
+    if isinstance(known, float) and math.isfinite(known) and 0 < known < WIDEST_MS:
+        return known
+    config, state = load()
+    if state is None:
+        return 0.0
+    measured = _measure(state, config, breadth)
+    remember(root, key, {"ms": measured})
+    return measured
+
+
+def _measure(state: DraftState, config: DrafterConfig, breadth: int) -> float:
+    """The median of some levels, each below the one before."""
+    rng = np.random.default_rng(0)
+    state.extend([int(token) for token in rng.integers(0, config.vocab_size, CONTEXT_TOKENS)])
+    rows = rng.standard_normal((CONTEXT_TOKENS - 1, config.memory_width), np.float32)
+    state.append_memory(0, rows)
+    if config.reused_layers:
+        state.append_reused_state(0, rng.standard_normal((CONTEXT_TOKENS - 1, config.hidden_size), np.float32))
+    state.begin()
+    took = []
+    for level in range(LEVELS):
+        first = level * breadth
+        parents = [max(-1, first - breadth + node) for node in range(breadth)] if level else [-1] * breadth
+        began = time.perf_counter()
+        state.expand(list(range(breadth)), parents)
+        took.append(1e3 * (time.perf_counter() - began))
+    return median(took)

@@ -1,0 +1,245 @@
+"""Loads what the client needs: tokenizer, drafter, and of the target only embeddings, head and last layers.
+
+Everything is checked against what the server describes before a conversation is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.drafter import BaselineState, Checkpoint, DrafterConfig, DraftState, fresh_tensors, load_checkpoint
+from moa_shared.drafting import CHAIN, CopyGuesser, GrowthShape, draft_chain, draft_tree
+from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.errors import ConfigError, InternalError, MismatchError
+from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
+from moa_shared.models.tokenizer.end_of_text import end_of_text
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.programs.progress import Progress
+from moa_shared.protocol.wire import check_identity
+
+from moa_client.conversation.answer_queue import EndRule
+from moa_client.device.drafter_choice import Choice, ServerPace
+from moa_client.device.drafter_shelf import DrafterShelf
+from moa_client.device.sources import Sources, means_served, named_drafter, resolve_sources
+from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter, Recipe
+from moa_client.settings import ClientSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What this device holds for a server's target.
+
+    Args:
+        drafter: None: the server answers by plain steps.
+        choice: which drafter it is, and why; None where none reads the server's memory.
+        shelf: those that may take its place.
+        execution: the arithmetic that decides the server's text; None: no server has said it.
+        step_ms: what a plain step of the server took when it started; 0: not known.
+        memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
+        end_of_text: token ids that end an answer; with `context_tokens`, what ends one that is written alone.
+    """
+
+    files: ModelFiles
+    tokenizer: Tokenizer
+    identity: pb.Identity
+    drafter: ClientDrafter | None
+    memory_width: int
+    state_width: int
+    end_of_text: frozenset[int] = frozenset()
+    context_tokens: int = 1 << 31
+    choice: Choice | None = None
+    shelf: DrafterShelf | None = None
+    execution: pb.Execution | None = None
+    step_ms: float = 0.0
+
+    @property
+    def end_rule(self) -> EndRule:
+        """What ends an answer that is written alone."""
+        return EndRule(self.end_of_text, self.context_tokens, self.decode)
+
+    def on_execution(self, opened: pb.Opened) -> Device:
+        """The same at a server that computes otherwise than the one before."""
+        new = opened.new_execution
+        identity = pb.Identity()
+        identity.CopyFrom(self.identity)
+        identity.execution = new.fingerprint
+        return replace(
+            self,
+            identity=identity,
+            execution=new.execution,
+            end_of_text=frozenset(new.end_of_text),
+            context_tokens=opened.limits.context_tokens or self.context_tokens,
+        )
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of some tokens, for the screen and for stop strings; as the server reads it."""
+        return self.tokenizer.shown(tokens)
+
+
+def load_device(
+    settings: ClientSettings,
+    served: pb.DescribeResponse,
+    progress: Progress,
+    sources: Sources | None = None,
+    rtt_ms: float | None = 0.0,
+) -> Device:
+    """Loads everything.
+
+    Args:
+        sources: the files; None: --model and the package's drafter, without asking the server for any.
+        rtt_ms: to the server, as far as it is known; None: the server is not there.
+
+    Raises:
+        ConfigError: drafts that are larger than the server takes.
+        MismatchError: the server serves another target, tokenizer or drafter.
+        MoaError: a model or checkpoint that cannot be loaded.
+    """
+    _check_draft_size(settings, served.limits.draft_nodes)
+    sources = sources or resolve_sources(settings, served, progress)
+    files = sources.files
+    identity = pb.Identity(
+        target_id=files.target_id,
+        target_fingerprint=bytes.fromhex(files.fingerprint),
+        tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
+        execution=served.identity.execution,
+    )
+    check_identity(served.identity, identity, served.drafters)
+    tokenizer = load_tokenizer(files)
+    device = Device(
+        files,
+        tokenizer,
+        identity,
+        None,
+        0,
+        0,
+        end_of_text(files, tokenizer.eos_token_id),
+        served.limits.context_tokens or int(files.config.get("max_position_embeddings") or 1 << 31),
+        execution=served.execution if served.HasField("execution") else None,
+        step_ms=served.step_ms,
+    )
+    if settings.drafter == "lookup":
+        return replace(device, drafter=LookupDrafter(settings.length))
+    if settings.drafter == "random":
+        return replace(device, drafter=_moa_drafter(_random_checkpoint(files), files, settings, reads_memory=False))
+    if settings.drafter == "none":
+        return device
+    shelf = DrafterShelf(settings, sources)
+    if not shelf.is_empty:
+        server = ServerPace(served.step_ms, served.row_ms, rtt_ms) if rtt_ms is not None else None
+        device = change_drafter(replace(device, shelf=shelf), shelf.choose(server), settings)
+    elif means_served(settings):
+        where = "here" if sources.served.identity.drafter_fingerprint else "at the server"
+        progress.note(f"There is no drafter for {files.target_id} {where}: the server answers by plain steps.")
+    else:
+        choice = Choice(settings.drafter, "as wished")
+        device = _with_checkpoint(device, _named_checkpoint(settings, files), choice, settings)
+    check_identity(served.identity, device.identity, served.drafters)
+    return device
+
+
+def change_drafter(device: Device, choice: Choice, settings: ClientSettings) -> Device:
+    """The device with another drafter from its shelf.
+
+    Raises:
+        MoaError: a checkpoint that cannot be used.
+    """
+    if device.shelf is None:
+        raise InternalError("A drafter was to be changed on a device that has no others.")
+    return _with_checkpoint(device, device.shelf.checkpoint(choice.name), choice, settings)
+
+
+def _with_checkpoint(device: Device, checkpoint: Checkpoint, choice: Choice, settings: ClientSettings) -> Device:
+    identity = pb.Identity()
+    identity.CopyFrom(device.identity)
+    identity.drafter_fingerprint = bytes.fromhex(checkpoint.fingerprint)
+    config = checkpoint.config
+    return replace(
+        device,
+        identity=identity,
+        drafter=_moa_drafter(checkpoint, device.files, settings, reads_memory=config.memory_width > 0),
+        memory_width=config.memory_width,
+        state_width=config.hidden_size if config.reused_layers else 0,
+        choice=choice,
+    )
+
+
+def _check_draft_size(settings: ClientSettings, most: int) -> None:
+    chain = settings.mode == "chain" or settings.drafter == "lookup"
+    name, value = ("length", settings.length) if chain else ("nodes", settings.nodes)
+    if settings.drafter != "none" and 0 < most < value:
+        raise ConfigError(
+            f"--{name} is {value}, the server verifies at most {most} draft tokens at once.",
+            hint=f"Give --{name} {most} or less.",
+        )
+
+
+def _named_checkpoint(settings: ClientSettings, files: ModelFiles) -> Checkpoint:
+    checkpoint = load_checkpoint(named_drafter(settings, files))
+    if checkpoint.config.target_fingerprint not in ("", files.fingerprint):
+        raise MismatchError(
+            "target that the drafter was trained for",
+            files.fingerprint[:12],
+            checkpoint.config.target_fingerprint[:12],
+            hint="Give a drafter that was trained for this target, or --drafter none.",
+        )
+    return checkpoint
+
+
+def _moa_drafter(
+    checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings, *, reads_memory: bool
+) -> MoaDrafter:
+    copies = CopyGuesser() if settings.copies else None
+    return MoaDrafter(
+        drafter_states(checkpoint, files, settings),
+        _recipe(settings, copies),
+        reads_memory=reads_memory,
+        shape=CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth),
+        copies=copies,
+    )
+
+
+def drafter_states(
+    checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings
+) -> Callable[[], DraftState | BaselineState]:
+    """What makes a conversation's drafter, over the parts of the target that `files` hold.
+
+    Raises:
+        ModelSourceError: a part is missing, or has another shape than the drafter needs.
+    """
+    reader = WeightReader(files)
+    states = checkpoint.states(reader, settings.dtype)
+    reader.drop_pages()
+    return states
+
+
+def _recipe(settings: ClientSettings, copies: CopyGuesser | None) -> Recipe:
+    if settings.mode == "chain":
+        return lambda state, sampling: draft_chain(state, settings.length, sampling, copies)
+    shape = TreeShape(settings.depth, settings.breadth, settings.nodes)
+    return lambda state, sampling: draft_tree(state, shape, sampling, copies)[0]
+
+
+def _random_checkpoint(files: ModelFiles) -> Checkpoint:
+    """An untrained drafter of the target's widths, for tests and for comparison: it is almost never right."""
+    values = files.config
+    heads, hidden = int(values["num_attention_heads"]), int(values["hidden_size"])
+    kv_heads = int(values.get("num_key_value_heads") or heads)
+    head_dim = int(values.get("head_dim") or hidden // heads)
+    config = DrafterConfig(
+        vocab_size=int(values["vocab_size"]),
+        hidden_size=hidden,
+        target_layers=int(values["num_hidden_layers"]),
+        target_heads=heads,
+        target_kv_heads=kv_heads,
+        target_head_dim=head_dim,
+        sa_kv_heads=kv_heads,
+        sa_mlp=hidden,
+        ca_kv_heads=kv_heads,
+        ca_mlp=hidden,
+        lsa_heads=kv_heads,
+        lsa_kv_heads=kv_heads,
+        lsa_mlp=head_dim,
+    )
+    return Checkpoint(config, fresh_tensors(config, seed=0), "")

@@ -1,0 +1,221 @@
+"""Where a device's half comes from: the cache, the package, or the server itself.
+
+What a server described is remembered by its address, so that the device can go on with it when the server is not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+from moa.v1 import moa_pb2 as pb
+from moa_shared.drafter.checkpoint.shipped import (
+    DEFAULT_DRAFTER,
+    SHIPPED_DRAFTERS,
+    TOKENS_A_FORWARD,
+    require_shipped_drafter,
+    shipped_drafter,
+)
+from moa_shared.errors import MoaError
+from moa_shared.models import DEFAULT, ModelFiles, resolve
+from moa_shared.models.gguf.entry import entry_of, is_ready
+from moa_shared.models.sources.cache import cache_root
+from moa_shared.models.sources.digest import recall, remember, remembered_hash
+from moa_shared.models.sources.files import describe_folder
+from moa_shared.models.sources.manifest import FORMAT, MANIFEST, check_manifest
+from moa_shared.models.sources.packaged import DEFAULT_MODEL
+from moa_shared.programs.progress import Progress
+from moa_shared.protocol.wire import PROTOCOL_VERSION
+
+from moa_client.device.fetching import Wanted, fetch, find_fetched
+from moa_client.link.channel import Link
+from moa_client.settings import ClientSettings
+
+AUTO = "auto"  # --drafter: of those that the server gives memory for, the one that is fastest here
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Files for a device.
+
+    Args:
+        served: what the server describes, or described when it was last there.
+        drafters: checkpoints by fingerprint, of those that --drafter means; none: there are none for this target.
+    """
+
+    served: pb.DescribeResponse
+    files: ModelFiles
+    drafters: dict[bytes, Path]
+
+
+def meant_drafters(settings: ClientSettings, served: pb.DescribeResponse) -> list[pb.Drafter]:
+    """The server's drafters that --drafter means: all, the first, or that of the name; none if it means another one."""
+    offered = list(served.drafters)
+    if not offered and served.identity.drafter_fingerprint:
+        offered = [pb.Drafter(name=DEFAULT_DRAFTER, fingerprint=served.identity.drafter_fingerprint)]
+    if settings.drafter == AUTO:
+        return offered
+    if settings.drafter == DEFAULT_DRAFTER:
+        return offered[:1]
+    if settings.drafter in SHIPPED_DRAFTERS:
+        return [each for each in offered if each.name == settings.drafter]
+    return []  # a path names a file of this device
+
+
+def means_served(settings: ClientSettings) -> bool:
+    """Whether --drafter leaves the choice to the server or to this device."""
+    return settings.drafter in (AUTO, DEFAULT_DRAFTER)
+
+
+async def find_sources(
+    settings: ClientSettings, link: Link, served: pb.DescribeResponse, progress: Progress
+) -> Sources:
+    """Everything for this server's target; what is not here is fetched from it.
+
+    Raises:
+        MoaError: why that cannot be.
+    """
+    root = cache_root(settings.cache_dir)
+    _remember(root, settings.server, served)
+    identity = served.identity
+    files = _named(settings, progress) or _find_whole(root, identity.target_fingerprint.hex())
+    drafters = _shipped(settings, served)
+    wanted = _wanted(settings, served, have_files=files is not None, have=drafters)
+    if files is None or wanted.drafters:
+        digest = served.manifest_sha256
+        parts = find_fetched(root, digest, wanted) or await fetch(link, root, wanted, progress, digest)
+        if parts.manifest_sha256 != digest:  # the server had not said it yet
+            served.manifest_sha256 = parts.manifest_sha256
+            _remember(root, settings.server, served)
+        files = files or parts.files
+        drafters |= parts.drafters
+    return Sources(served, files, drafters)
+
+
+def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources | None:
+    """What is there without a server: of the one that was at this address, else of the default target; None: nothing.
+
+    Raises:
+        MoaError: a --model that cannot be used.
+    """
+    root = cache_root(settings.cache_dir)
+    served = _recall(root, settings.server)
+    files = _named(settings, progress)
+    if served is None or (files is not None and files.fingerprint != served.identity.target_fingerprint.hex()):
+        files = files or _find_default(root)
+        served = _describe_alone(settings, files, root) if files is not None else None
+    if served is None:
+        return None
+    identity = served.identity
+    files = files or _find_whole(root, identity.target_fingerprint.hex())
+    drafters = _shipped(settings, served)
+    wanted = _wanted(settings, served, have_files=files is not None, have=drafters)
+    if files is None or wanted.drafters:
+        parts = find_fetched(root, served.manifest_sha256, wanted)
+        if parts is None:
+            return None
+        files = files or parts.files
+        drafters |= parts.drafters
+    return Sources(served, files, drafters)
+
+
+def resolve_sources(settings: ClientSettings, served: pb.DescribeResponse, progress: Progress) -> Sources:
+    """Without asking the server for files: --model as it is named, and the drafter of the package."""
+    files = resolve(settings.model or DEFAULT, settings.cache_dir, progress)
+    return Sources(served, files, _shipped(settings, served))
+
+
+def named_drafter(settings: ClientSettings, files: ModelFiles) -> Path:
+    """The file that --drafter names: a path, or one of the package's by its name.
+
+    Raises:
+        NotFoundError: none of that name comes with the package for this target.
+    """
+    if settings.drafter in SHIPPED_DRAFTERS:
+        hint = "Leave --drafter out: then it is the server's."
+        return require_shipped_drafter(files.fingerprint, files.target_id, settings.drafter, hint=hint)
+    return Path(settings.drafter)
+
+
+def _named(settings: ClientSettings, progress: Progress) -> ModelFiles | None:
+    return resolve(settings.model, settings.cache_dir, progress) if settings.model else None
+
+
+def _shipped(settings: ClientSettings, served: pb.DescribeResponse) -> dict[bytes, Path]:
+    """The package's drafters among those that are meant, by fingerprint."""
+    meant = {each.fingerprint for each in meant_drafters(settings, served)}
+    if not meant:
+        return {}
+    root, target = cache_root(settings.cache_dir), served.identity.target_fingerprint.hex()
+    paths = [path for name in SHIPPED_DRAFTERS if (path := shipped_drafter(target, name)) is not None]
+    shipped = {bytes.fromhex(remembered_hash(path, root)): path for path in paths}
+    return {fingerprint: path for fingerprint, path in shipped.items() if fingerprint in meant}
+
+
+def _wanted(
+    settings: ClientSettings, served: pb.DescribeResponse, *, have_files: bool, have: dict[bytes, Path]
+) -> Wanted:
+    meant = {each.fingerprint for each in meant_drafters(settings, served)}
+    drafts_itself = bool(meant) if means_served(settings) else settings.drafter not in ("lookup", "none")
+    return Wanted(
+        target=drafts_itself and not have_files, drafters=frozenset(meant - have.keys()), precision=settings.parts
+    )
+
+
+def _find_whole(root: Path, fingerprint: str) -> ModelFiles | None:
+    """The whole target, if it came here before."""
+    for manifest in sorted((root / "models").glob(f"*-v{FORMAT}/{MANIFEST}")):
+        try:
+            files = describe_folder(manifest.parent, check_manifest(manifest.parent, root), root)
+        except MoaError:
+            continue  # damaged, or of another kind: it is not needed
+        if files.fingerprint == fingerprint:
+            return files
+    return None
+
+
+def _find_default(root: Path) -> ModelFiles | None:
+    entry = entry_of(DEFAULT_MODEL.gguf_sha256, root)
+    return describe_folder(entry, check_manifest(entry, root), root) if is_ready(entry) else None
+
+
+def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path) -> pb.DescribeResponse:
+    """What a server of this target would say that has the drafters that this device has."""
+    paths = {name: path for name in SHIPPED_DRAFTERS if (path := shipped_drafter(files.fingerprint, name)) is not None}
+    if not means_served(settings) and (named := named_drafter(settings, files)).is_file():
+        paths = {settings.drafter: named}
+    drafters = [
+        pb.Drafter(
+            name=name,
+            fingerprint=bytes.fromhex(remembered_hash(path, root)),
+            tokens_a_forward=TOKENS_A_FORWARD.get(name, 0.0),
+        )
+        for name, path in paths.items()
+    ]
+    return pb.DescribeResponse(
+        protocol_version=PROTOCOL_VERSION,
+        identity=pb.Identity(
+            target_id=files.target_id,
+            target_fingerprint=bytes.fromhex(files.fingerprint),
+            tokenizer_hash=bytes.fromhex(files.tokenizer_hash),
+            drafter_fingerprint=drafters[0].fingerprint if drafters else b"",
+        ),
+        drafters=drafters,
+    )
+
+
+def _remember(root: Path, address: str, served: pb.DescribeResponse) -> None:
+    remember(root, _key(address), {"address": address, "described": served.SerializeToString().hex()})
+
+
+def _recall(root: Path, address: str) -> pb.DescribeResponse | None:
+    try:
+        return pb.DescribeResponse.FromString(bytes.fromhex(str(recall(root, _key(address))["described"])))
+    except (KeyError, ValueError, DecodeError):
+        return None
+
+
+def _key(address: str) -> str:
+    return "server-" + hashlib.sha256(address.encode()).hexdigest()[:32]

@@ -1,0 +1,188 @@
+"""The drafter at its thread: told what is committed, fed with memory, asked for one thing at a time.
+
+State: what the drafter was told, and the call under way. Results are posted to the inbox. Invariants: the drafter is
+told of every token before it is asked about what follows; calls run in the order in which they were made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from moa_shared.errors import ProtocolError
+from moa_shared.protocol.codec import Codec, decode
+from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.tree.draft_tree import DraftTree
+
+from moa_client.drafting.drafters import ClientDrafter, Growth
+from moa_client.drafting.inference_thread import InferenceThread
+from moa_client.drafting.streamed import DraftStep
+
+MOST_MAGNITUDE = 2.0**20  # of a number in memory; the largest states of known models are below 2^15
+FEW_TOKENS = 16  # and rows, that a step reads beside its own work: verdicts bring so many
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A step of a streamed draft.
+
+    Args:
+        took_ms: on the thread; None where the drafter had a prompt to read first, which says nothing of other steps.
+    """
+
+    step: DraftStep
+    growth: Growth
+    took_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A whole draft, for one round.
+
+    Args:
+        committed: tokens that the drafter knew.
+    """
+
+    committed: int
+    tree: DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """One more token without the server; None: the drafter has nothing to say.
+
+    Args:
+        serial: of the text that it goes on with.
+    """
+
+    serial: int
+    token: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The drafter has failed."""
+
+    error: Exception
+
+
+Result = Grown | Drafted | Wrote | Fault
+
+
+class DrafterDesk:
+    """One drafter.
+
+    Args:
+        drafter: the device's.
+        post: takes results; called on the event loop.
+    """
+
+    def __init__(self, drafter: ClientDrafter, post: Callable[[Result], None]) -> None:
+        self.drafter = drafter
+        self.busy = False
+        self._post = post
+        self._thread = InferenceThread()
+        self._told: list[int] = []
+        self._told_hash: int | None = None  # of all of them, where it is known
+        self._began = False  # before that, the drafter may know another conversation
+        self._read = 0  # of them the drafter has taken in by some step
+        self._new_rows = 0  # of memory since the last step
+
+    def tell(self, tokens: Sequence[int], hashes: PrefixHashes | None = None) -> int:
+        """The conversation consists of these tokens; up to which position what the drafter knows still holds.
+
+        Args:
+            hashes: of their prefixes: what was told before is then compared by its hash, in a time that does not depend
+                on its length.
+        """
+        told, told_hash = self._told, self._told_hash
+        self._told_hash = hashes.at(len(tokens)) if hashes is not None else None
+        if self._began and len(tokens) >= len(told) and _begins_with(tokens, hashes, told, told_hash):
+            new = list(tokens[len(told) :])
+            if new:
+                self._call(partial(self.drafter.commit, new))
+                told += new
+            return 1 << 62
+        pairs = enumerate(zip(told, tokens, strict=False))
+        held = next((at for at, (mine, theirs) in pairs if mine != theirs), min(len(told), len(tokens)))
+        self._told, self._began = list(tokens), True
+        self._read = min(self._read, held)
+        self._call(partial(self.drafter.restart, list(tokens)))
+        return held
+
+    def remember(self, start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None:
+        """Memory rows, decoded on the thread; a payload that is none is posted as a fault."""
+
+        def take() -> None:
+            rows = decode(payload, codec, count, width)
+            if rows.size and not np.abs(rows).max() <= MOST_MAGNITUDE:  # NaN fails too
+                raise ProtocolError(f"memory of numbers up to {MOST_MAGNITUDE:g}", "larger ones, or what is no number")
+            self.drafter.remember(start, rows, state=state)
+
+        self._new_rows += count
+        self._call(take)
+
+    def grow(self, step: DraftStep, sampling: Sampling) -> None:
+        """One step of a streamed draft."""
+        reads_little = max(len(self._told) - self._read, self._new_rows) <= FEW_TOKENS
+
+        def run() -> Result:
+            began = time.perf_counter()
+            growth = self.drafter.grow(step.draft, sampling)
+            took_ms = 1e3 * (time.perf_counter() - began)
+            return Grown(step, growth, took_ms if reads_little else None)
+
+        self._ask(run)
+
+    def draft(self, committed: int, sampling: Sampling) -> None:
+        """A whole draft."""
+        self._ask(lambda: Drafted(committed, self.drafter.draft(sampling)))
+
+    def write(self, serial: int, written: Sequence[int], sampling: Sampling) -> None:
+        """The token after those that were written without the server."""
+        chain = DraftTree.chain(written)
+        self._ask(lambda: Wrote(serial, self.drafter.write(chain, sampling)))
+
+    def close(self) -> None:
+        """Lets the running call end; what it gives is not posted any more."""
+        self._post = lambda _: None
+        self._thread.close()
+
+    # ------------------------------------------------------------ inside
+
+    def _call(self, call: Callable[[], None]) -> None:
+        self._thread.submit(call).add_done_callback(self._on_called)
+
+    def _ask(self, call: Callable[[], Result]) -> None:
+        self.busy = True
+        self._read, self._new_rows = len(self._told), 0
+        self._thread.submit(call).add_done_callback(self._on_asked)
+
+    def _on_called(self, future: asyncio.Future[None]) -> None:
+        if not future.cancelled() and (error := future.exception()) is not None:
+            self._fail(error)
+
+    def _on_asked(self, future: asyncio.Future[Result]) -> None:
+        self.busy = False
+        if future.cancelled():
+            return
+        if (error := future.exception()) is not None:
+            self._fail(error)
+        else:
+            self._post(future.result())
+
+    def _fail(self, error: BaseException) -> None:
+        if not isinstance(error, Exception):
+            raise error
+        self._post(Fault(error))
+
+
+def _begins_with(tokens: Sequence[int], hashes: PrefixHashes | None, told: list[int], told_hash: int | None) -> bool:
+    if hashes is not None and told_hash is not None:
+        return hashes.at(len(told)) == told_hash
+    return tokens[: len(told)] == told

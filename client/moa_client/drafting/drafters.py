@@ -1,0 +1,173 @@
+"""The drafters that a client can run, behind one small interface; all of them run on the inference thread.
+
+A drafter is told what is committed and what memory came, and makes trees. `MoaDrafter` reads the server's memory;
+`LookupDrafter` copies from the conversation; without a drafter the server answers by plain steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from moa_shared.drafting import (
+    CHAIN,
+    ConversationDrafter,
+    CopyGuesser,
+    GrowingDraft,
+    Growth,
+    GrowthShape,
+    TextIndex,
+    barred_after,
+)
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.tree.draft_tree import ROOT, DraftTree
+
+__all__ = ["ClientDrafter", "Growth", "LookupDrafter", "MoaDrafter", "Recipe"]
+
+Recipe = Callable[[ConversationDrafter, Sampling], DraftTree]
+
+
+class ClientDrafter(Protocol):
+    """What the drafting loop asks of a drafter."""
+
+    @property
+    def reads_memory(self) -> bool:
+        """Whether the server's memory is of use to it."""
+        ...
+
+    def restart(self, tokens: Sequence[int]) -> None:
+        """The conversation consists of these tokens now."""
+        ...
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """These tokens follow."""
+        ...
+
+    def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
+        """Rows of memory, or of the state that enters the first reused layer."""
+        ...
+
+    def draft(self, sampling: Sampling) -> DraftTree:
+        """A tree below the newest committed token; empty where there is nothing to guess."""
+        ...
+
+    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
+        """One step: new nodes below `draft`, which hangs below the newest committed token.
+
+        Any draft may be given; what is unchanged since the last call costs nothing again. Empty: as long as nothing is
+        committed, there is nothing more to guess.
+        """
+        ...
+
+    def write(self, draft: DraftTree, sampling: Sampling) -> int | None:
+        """The token that it would say itself after the newest node of `draft`; None: it has nothing to say."""
+        ...
+
+
+class MoaDrafter:
+    """A Mixture of Attentions drafter, or another one that is trained for the target.
+
+    Args:
+        new_state: makes an empty state.
+        recipe: of whole drafts: chain or tree.
+        reads_memory: False for a drafter whose memory encoder the server does not have.
+        shape: of drafts that grow.
+        copies: merges what the conversation suggests into trees; the recipe's too if it is made for that.
+    """
+
+    def __init__(
+        self,
+        new_state: Callable[[], ConversationDrafter],
+        recipe: Recipe,
+        *,
+        reads_memory: bool,
+        shape: GrowthShape = CHAIN,
+        copies: CopyGuesser | None = None,
+    ) -> None:
+        self._new_state = new_state
+        self._recipe = recipe
+        self._shape = shape
+        self._state = new_state()
+        self._copies = copies
+        self._draft = GrowingDraft(self._state, shape, copies)
+        self.reads_memory = reads_memory
+
+    def restart(self, tokens: Sequence[int]) -> None:
+        common = 0
+        for mine, theirs in zip(self._state.tokens, tokens, strict=False):
+            if mine != theirs:
+                break
+            common += 1
+        if common:
+            self._state.crop(common)
+            self._draft.forget()
+        else:
+            self._state = self._new_state()
+            self._draft = GrowingDraft(self._state, self._shape, self._copies)
+        self._draft.commit(tokens[common:])
+        if self._copies is not None:
+            self._copies.restart(tokens)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        if self._copies is not None:
+            self._copies.extend(tokens)
+        self._draft.commit(tokens)
+
+    def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
+        if state:
+            self._state.append_reused_state(start, rows)
+        else:
+            self._state.append_memory(start, rows)
+
+    def draft(self, sampling: Sampling) -> DraftTree:
+        self._draft.forget()
+        return self._recipe(self._state, sampling)
+
+    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
+        return self._draft.grow(draft, sampling)
+
+    def write(self, draft: DraftTree, sampling: Sampling) -> int | None:
+        return self._draft.next_token(draft, sampling, barred_after(draft.tokens))
+
+
+class LookupDrafter:
+    """Prompt look-up.
+
+    Args:
+        length: of a chain, and of what a step adds to one.
+        longest: tokens that must agree.
+    """
+
+    reads_memory = False
+
+    def __init__(self, length: int, longest: int = 3) -> None:
+        self._text = TextIndex(longest)
+        self._length = length
+
+    def restart(self, tokens: Sequence[int]) -> None:
+        self._text.restart(tokens)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._text.extend(tokens)
+
+    def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
+        """It needs none."""
+
+    def draft(self, sampling: Sampling) -> DraftTree:
+        return DraftTree.chain(self._text.continuation(self._length))
+
+    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
+        newest = len(draft) - 1
+        tokens = self._text.continuation(self._length, _newest_path(draft))
+        return Growth(tuple(tokens), tuple(range(newest, newest + len(tokens))))
+
+    def write(self, draft: DraftTree, sampling: Sampling) -> int | None:
+        tokens = self._text.continuation(1, _newest_path(draft))
+        return tokens[0] if tokens else None
+
+
+def _newest_path(draft: DraftTree) -> list[int]:
+    """Tokens from the root down to the newest node."""
+    return [draft.tokens[node] for node in draft.path_to(len(draft) - 1 if len(draft) else ROOT)]

@@ -1,0 +1,142 @@
+"""Drafts while the server decides: streamed as they are made, or one whole draft after each verdict.
+
+State: the draft in flight, whether a round is due, and how much of the committed text the server knows that we have.
+Frames go out through `send`, the drafter runs at its desk; nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.protocol.finish_rule import Finish
+from moa_shared.tree.draft_tree import DraftTree
+
+from moa_client.conversation.conversation import Conversation, Phase, Progress
+from moa_client.drafting.drafter_thread import Drafted, DrafterDesk, Grown
+from moa_client.drafting.pacing import CHAIN_BYTES, TREE_BYTES, DraftWindow
+from moa_client.drafting.settings import TalkSettings
+from moa_client.drafting.streamed import StreamedDrafting
+from moa_client.link.frames import draft_frame
+from moa_client.memory.plan import DeviceMemory
+
+ACK_TOKENS = 16  # a quarter of how far a server runs ahead of a silent client
+HOLD_STEPS = 0.25  # of the server, at most, that drafting waits for a row: one row more raises the acceptance by 3 %
+
+
+class ServedDrafting:
+    """Of one conversation.
+
+    Args:
+        desk: where the drafter sits; None without one.
+        memory: whose newest row drafting waits for.
+        send: queues a frame for the server.
+        plain_ms: of a plain step, as the server says; 0: not known.
+    """
+
+    def __init__(
+        self,
+        settings: TalkSettings,
+        conversation: Conversation,
+        desk: DrafterDesk | None,
+        memory: DeviceMemory,
+        send: Callable[..., Any],
+        plain_ms: float = 0.0,
+    ) -> None:
+        self.window = DraftWindow(
+            TREE_BYTES if settings.tree else CHAIN_BYTES, run_ahead=settings.run_ahead, plain_ms=plain_ms
+        )
+        self.streamed = StreamedDrafting(conversation, self.window, announces_nothing=not settings.run_ahead)
+        self._rounds = settings.drafting == "rounds"
+        self._conversation = conversation
+        self._desk = desk
+        self._memory = memory
+        self._send = send
+        self._round_due = False
+        self._told = 0  # committed tokens that the server knows we have
+
+    def restart(self) -> None:
+        """The draft in flight is gone, and so is a round under way."""
+        self.streamed.restart()
+        self._round_due = True
+
+    def on_asked(self) -> None:
+        """A new answer begins."""
+        self.streamed.restart()
+        self._round_due = False
+        self._memory.hold_until_ms = 0.0
+
+    def on_told(self) -> None:
+        """The server has been told of all that is committed."""
+        self._told = len(self._conversation.tokens)
+
+    def propose_written(self, written: list[int]) -> pb.Draft | None:
+        """Makes what was written alone the draft in flight, as sent; None if there is nothing."""
+        self.streamed.restart()
+        if not written:
+            return None
+        message = self._conversation.propose(DraftTree.chain(written))
+        self.streamed.adopt(len(written))
+        return draft_frame(message)
+
+    def draft_on(self, now: float) -> None:
+        """Lets the drafter go on and sends what is due; `now` in milliseconds."""
+        conversation, desk = self._conversation, self._desk
+        if conversation.phase is not Phase.ANSWERING or conversation.answer_length == 0:
+            return  # the first token comes by itself, and drafting before it would only guess at the prompt's end
+        may_draft = now >= self._memory.hold_until_ms
+        if desk is not None and not self._rounds:
+            step = self.streamed.next_step(now) if may_draft else None
+            if step is not None and not desk.busy:
+                desk.grow(step, conversation.settings.sampling)
+            message = self.streamed.take_frame(flush=step is None)
+            if message is not None:
+                self._send(draft=draft_frame(message))
+                self.on_told()
+        elif desk is not None and self._round_due and not desk.busy and may_draft:
+            self._round_due = False
+            desk.draft(len(conversation.tokens), conversation.settings.sampling)
+        committed = len(conversation.tokens)
+        if committed - self._told >= ACK_TOKENS:
+            self._send(ack=pb.Ack(committed=committed))
+            self.on_told()
+
+    def on_grown(self, now: float, grown: Grown) -> None:
+        """A step of the drafter is done."""
+        self.window.on_drafted(now, grown.took_ms if grown.growth.tokens else None)
+        self.streamed.on_drafted(grown.step, grown.growth.tokens, grown.growth.parents)
+
+    def on_round(self, drafted: Drafted) -> None:
+        """A whole draft is done."""
+        conversation = self._conversation
+        if conversation.phase is Phase.ANSWERING and drafted.committed == len(conversation.tokens):
+            self._send(draft=draft_frame(conversation.propose(drafted.tree)))
+            self.on_told()
+
+    def on_verdict(self, now: float, verdict: pb.Verdict, finish: Finish) -> Progress:
+        """Takes in a verdict; what the drafter should wait for follows.
+
+        Raises:
+            ProtocolError: as `Conversation.on_verdict`.
+        """
+        draft, before = self._conversation.draft, len(self._conversation.tokens)
+        progress = self.streamed.on_verdict(
+            verdict.ask, verdict.base, verdict.prefix_hash, list(verdict.tokens), finish
+        )
+        if progress.tokens:
+            memory, window = self._memory, self.window
+            if before == self._conversation.answer_start:
+                memory.begin_answer(now, before)
+            window.on_verdict(
+                now,
+                draft,
+                progress.tokens,
+                step_ms=verdict.step_ms,
+                verified=verdict.drafted,
+                blind=memory.lacks_prompt,
+            )
+            self._round_due = True
+            if self._rounds or not progress.kept_draft:
+                memory.hold(now, before, HOLD_STEPS * window.step_ms.mean)
+        return progress

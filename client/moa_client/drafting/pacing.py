@@ -1,0 +1,166 @@
+"""How far to draft ahead, how many nodes a frame waits for, and when a draft comes too late to be worth anything.
+
+Pure: clock readings are arguments. State: smoothed measurements of the link, the drafter, the server's steps and the
+acceptance. Invariant: what is sent up stays near the budget of bytes a token, whatever the acceptance.
+
+Growth. A level i is confirmed with h^i and then saves a plain step, provided that it arrives before the server has got
+there by plain steps: i * step > age + round trip, with age the time since the newest verdict came. Levels n + 1 to D
+cost a draft step each. Draft on if for some D: step * sum of h^i over the levels in time > PRICE * draft_ms * (D - n),
+and a new draft, whose frame the server has to read between its forwards, if it also saves FRAME_PRICE of a step.
+Where plain steps take longer while the device drafts (they share a core), the price is that much higher.
+h is the upper end of what the acceptance may be, so a drafter that failed is tried again when that was long ago; and
+so is one that was slow.
+
+Frames. The server reads a draft when a step begins, so nodes may wait for each other: with s nodes sent for each token
+of the text, frames of n nodes cost s * (FRAME_BYTES / n + NODE_BYTES) a token; n is the smallest that keeps the budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from moa_shared.drafting.estimates import Smoothed, TreeAcceptance
+from moa_shared.tree.draft_tree import DraftTree
+
+# What the user pays for the device's work: a millisecond of drafting must save a fifth of a millisecond of waiting. It
+# is a preference, no measurement; from 0.05 to 0.2 the speed is the same within 2 % (docs/adr/0011).
+PRICE = 0.2
+# Of a step, that a new draft must save: reading its frame takes the server 2 %, so that a drafter which is never right,
+# and is tried again now and then, costs a user next to nothing.
+FRAME_PRICE = 0.1
+# Plain steps that take so much longer while the device drafts say that both share a core; less is noise.
+FIGHT = 1.2
+LEAST_BUSY = 2  # such steps, before that is believed
+RETRY_STEPS = 20.0  # plain steps without a draft step, after which what is known of its time is too old
+MOST_LEVELS = 64  # of a draft in flight: 3 s of plain steps, twice the longest round trip that an answer survives
+FRAME_BYTES = 32.0  # a Draft frame with its headers (HTTP/2 9, gRPC 5, protobuf 15 or 24), but for its nodes
+NODE_BYTES = 2.3  # token id: 2 bytes below 16,384, where frequent tokens are, 3 above
+PARENT_BYTES = 1.0  # of trees
+MOST_FRAME_NODES = 16  # where the budget cannot be kept (a server far slower than the drafter): 80 ms of drafting
+
+# Of the 40 and 120 a token that may go up in all; credits, beats and HTTP/2 take the rest.
+CHAIN_BYTES, TREE_BYTES = 34.0, 105.0
+
+
+class DraftWindow:
+    """Follows what is measured in one conversation; a `DraftRule` for `StreamedDrafting`.
+
+    Args:
+        bytes_a_token: of drafts that may go up for each token of the text: CHAIN_BYTES or TREE_BYTES.
+        run_ahead: whether the server steps with no draft; if not, no draft is too late, and there must always be one.
+        plain_ms: what a plain step takes while nobody drafts, as the server says; 0: not known.
+    """
+
+    def __init__(self, bytes_a_token: float = CHAIN_BYTES, *, run_ahead: bool = True, plain_ms: float = 0.0) -> None:
+        self.acceptance = TreeAcceptance()
+        self.rtt_ms = Smoothed()
+        self.draft_ms = Smoothed()
+        self.step_ms = Smoothed()  # of a plain step, as near as verdicts tell
+        self._quiet_ms = Smoothed(plain_ms)  # of plain steps while the device rested
+        self._busy_ms = Smoothed()  # and while it drafted
+        self._is_drafting = self._has_drafted = False  # now; since the newest verdict
+        self._bytes_a_token = bytes_a_token
+        self._run_ahead = run_ahead
+        self._sent_nodes = Smoothed(1.0, weight=1 / 32)  # for each token of the text
+        self._sent = 0
+        self._verdict_ms = 0.0
+        self._drafted_ms = 0.0
+
+    def take_over(self, before: DraftWindow) -> None:
+        """Goes on with what another drafter's window has measured of server and link."""
+        self.rtt_ms, self.step_ms, self._quiet_ms = before.rtt_ms, before.step_ms, before._quiet_ms
+
+    # ------------------------------------------------------------ measurements; rtt_ms the shell adds to
+
+    def on_verdict(
+        self,
+        now_ms: float,
+        draft: DraftTree,
+        tokens: Sequence[int],
+        *,
+        step_ms: float,
+        verified: int,
+        blind: bool = False,
+    ) -> None:
+        """A verdict has come.
+
+        Args:
+            draft: what hung below the newest committed token before it.
+            tokens: newly committed.
+            step_ms: what the server's forward took; `verified`: draft nodes in it.
+            blind: rows of the prompt are missing: what was drafted says nothing of the drafter.
+        """
+        self._verdict_ms = now_ms
+        if step_ms > 0 and (not verified or not self.step_ms.samples):
+            self.step_ms.add(step_ms)
+        if step_ms > 0 and not verified and not blind:
+            (self._busy_ms if self._is_drafting or self._has_drafted else self._quiet_ms).add(step_ms)
+        self._has_drafted = False
+        for _ in tokens:
+            self._sent_nodes.add(self._sent / len(tokens))
+        if tokens:
+            self._sent = 0
+        if not blind:
+            self.acceptance.learn(draft, tokens)
+
+    def on_drafted(self, now_ms: float, took_ms: float | None) -> None:
+        """A draft step has ended; `took_ms`: None if its time is like no other step's."""
+        self._drafted_ms = now_ms
+        self._is_drafting, self._has_drafted = False, True
+        if took_ms is not None:
+            self.draft_ms.add(took_ms)
+
+    def on_sent(self, nodes: int) -> None:
+        """A frame with so many nodes has gone."""
+        self._sent += nodes
+
+    # ------------------------------------------------------------ the rule
+
+    @property
+    def price(self) -> float:
+        """What a millisecond of drafting must save, in milliseconds."""
+        quiet_ms, busy_ms = self._quiet_ms.mean, self._busy_ms.mean
+        if self._busy_ms.samples < LEAST_BUSY or quiet_ms <= 0 or busy_ms < FIGHT * quiet_ms:
+            return PRICE
+        return PRICE + 1 - quiet_ms / busy_ms
+
+    def may_grow(self, draft: DraftTree, now_ms: float) -> bool:
+        """Whether this draft is worth another level."""
+        grows = self._is_worth(draft, now_ms)
+        self._is_drafting = self._is_drafting or grows
+        return grows
+
+    def _is_worth(self, draft: DraftTree, now_ms: float) -> bool:
+        levels = max(draft.depths, default=0)
+        if levels >= MOST_LEVELS:
+            return False
+        if not (self.draft_ms.samples and self.step_ms.samples) or not (levels or self._run_ahead):
+            return True
+        draft_ms, step_ms, hit = self.draft_ms.mean, self.step_ms.mean, self.acceptance.level.high
+        if not levels and now_ms > self._drafted_ms + RETRY_STEPS * step_ms:
+            return True
+        late_ms = now_ms - self._verdict_ms + self.rtt_ms.mean
+        price = self.price
+        if price > PRICE:
+            step_ms = self._quiet_ms.mean  # what a step would take if nothing were drafted
+        gain = 0.0 if levels else -FRAME_PRICE * step_ms
+        for more in range(1, MOST_LEVELS - levels + 1):
+            level = levels + more
+            if not self._run_ahead or level * step_ms > late_ms + more * draft_ms:
+                gain += step_ms * hit**level
+            if gain > price * draft_ms * more:
+                return True
+        return False
+
+    def may_send(self, draft: DraftTree, unsent: int) -> bool:
+        """Whether the newest `unsent` nodes of this draft should go now, rather than with the next ones."""
+        return unsent >= self.frame_nodes(chain=draft.is_chain)
+
+    def frame_nodes(self, *, chain: bool) -> int:
+        """Nodes that a frame waits for."""
+        a_node = NODE_BYTES if chain else NODE_BYTES + PARENT_BYTES
+        nodes = self._sent_nodes.mean
+        left = self._bytes_a_token - nodes * a_node
+        if left * MOST_FRAME_NODES <= nodes * FRAME_BYTES:
+            return MOST_FRAME_NODES
+        return max(1, -int(-nodes * FRAME_BYTES // left))

@@ -1,0 +1,154 @@
+"""The streamed draft: one chain or tree that stays in flight, grows while the device drafts, and is pruned by verdicts.
+
+Pure: the shell around it runs the drafter on its thread and moves frames. State: how much of the conversation's draft
+was sent, and which draft the drafter's step under way belongs to. Invariant: a node is sent once, in order, and never
+after its draft was dropped; a step of the drafter that a verdict has overtaken changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from moa_shared.protocol.finish_rule import Finish
+from moa_shared.tree.draft_tree import DraftTree
+
+from moa_client.conversation.conversation import Conversation, DraftMessage, Phase, Progress
+
+
+class DraftRule(Protocol):
+    """What decides how far to draft ahead; `DraftWindow` is the one that follows measurements."""
+
+    def may_grow(self, draft: DraftTree, now_ms: float) -> bool:
+        """Whether this draft is worth another level."""
+        ...
+
+    def may_send(self, draft: DraftTree, unsent: int) -> bool:
+        """Whether to send the newest `unsent` nodes of this draft now, rather than with the next ones."""
+        ...
+
+    def on_sent(self, nodes: int) -> None:
+        """A frame with so many nodes goes out."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DraftStep:
+    """One step of the drafter to run: new nodes below a draft.
+
+    Args:
+        serial: of the draft that it extends.
+        committed: how many tokens of the conversation the drafter must have taken in.
+        draft: below the newest of them.
+        numbers: of the newest committed token and of the draft's nodes in the whole tree in flight.
+    """
+
+    serial: int
+    committed: int
+    draft: DraftTree
+    numbers: tuple[int, ...]
+
+
+class StreamedDrafting:
+    """Keeps one draft in flight.
+
+    Args:
+        conversation: whose draft in flight it is.
+        rule: how far to draft ahead, and how many nodes a frame waits for.
+        announces_nothing: whether a server that waits for drafts is told when none will come.
+    """
+
+    def __init__(self, conversation: Conversation, rule: DraftRule, *, announces_nothing: bool = False) -> None:
+        self.conversation = conversation
+        self.rule = rule
+        self._announces_nothing = announces_nothing
+        self.drafted_nodes = 0
+        self.sent_nodes = 0
+        self._serial = 0
+        self._sent = 0  # nodes of the tree in flight that were sent
+        self._exhausted = -1  # committed tokens when the drafter had nothing more to guess
+        self._told_nothing = -1  # committed tokens when the server was told that nothing comes
+
+    def next_step(self, now_ms: float) -> DraftStep | None:
+        """What the drafter should do now; None: nothing that is worth it."""
+        conversation = self.conversation
+        draft = conversation.draft
+        if conversation.phase is not Phase.ANSWERING or self._exhausted == len(conversation.tokens):
+            return None
+        if not self.rule.may_grow(draft, now_ms):
+            return None
+        return DraftStep(self._serial, len(conversation.tokens), draft, conversation.draft_numbers)
+
+    def on_drafted(self, step: DraftStep, tokens: Sequence[int], parents: Sequence[int] | None = None) -> bool:
+        """Takes in what a step gave; False if its draft is gone, and what it gave with it.
+
+        Args:
+            parents: node numbers in the step's draft (-1: its root), going on with the new nodes; None: a chain that
+                goes on from the newest node.
+        """
+        conversation = self.conversation
+        self.drafted_nodes += len(tokens)
+        if step.serial != self._serial or conversation.phase is not Phase.ANSWERING:
+            return False
+        if not tokens:  # nothing more, as long as nothing is committed
+            self._exhausted = step.committed
+            return True
+        if parents is None:
+            conversation.extend(tokens)
+            return True
+        known, first = len(step.draft), conversation.draft_nodes
+        conversation.extend(
+            tokens, [step.numbers[parent + 1] if parent < known else first + parent - known for parent in parents]
+        )
+        return True
+
+    def take_frame(self, *, flush: bool = False) -> DraftMessage | None:
+        """The frame to send now; None: there is nothing to say, or it may wait for the nodes that follow.
+
+        Args:
+            flush: nothing follows for now.
+        """
+        conversation = self.conversation
+        unsent = conversation.draft_nodes - self._sent
+        draft = conversation.draft
+        committed = len(conversation.tokens)
+        if self._announces_nothing and flush and not draft and self._exhausted == committed != self._told_nothing:
+            self.restart()
+            self._told_nothing = self._exhausted = committed
+            return conversation.propose(draft)
+        if not unsent or not draft or not (flush or self.rule.may_send(draft, unsent)):
+            return None
+        message = conversation.draft_message(self._sent)
+        self._sent = conversation.draft_nodes
+        self.sent_nodes += unsent
+        self.rule.on_sent(unsent)
+        return message
+
+    def on_verdict(self, ask: int, base: int, prefix_hash: int, tokens: Sequence[int], finish: Finish) -> Progress:
+        """Takes in a verdict: what it contradicts of the draft is dropped, what it confirms stays.
+
+        Raises:
+            ProtocolError: as `Conversation.on_verdict`.
+        """
+        progress = self.conversation.on_verdict(ask, base, prefix_hash, tokens, finish)
+        if progress.kept_draft:
+            self.conversation.forget_nodes(self._sent)
+        else:
+            self.restart()
+        return progress
+
+    def restart(self) -> None:
+        """The draft in flight is gone (a new answer, another stream): what is drafted next begins a new one."""
+        self._serial += 1
+        self._sent = 0
+        self._exhausted = self._told_nothing = -1
+
+    def adopt(self, sent: int) -> None:
+        """The conversation's draft in flight was made otherwise: goes on with it.
+
+        Args:
+            sent: how many of its nodes the server knows.
+        """
+        self._serial += 1
+        self._sent = sent

@@ -1,0 +1,119 @@
+"""Whether the server is still there and gets on: the round-trip time, and the timers that decide that it does not.
+
+Pure: clock readings are arguments, in milliseconds. State: the smoothed round-trip time, when the last frame came, when
+the last one that was no beat, and the beat under way. Invariant: while something is expected, a beat is asked for early
+enough that its answer can come before the timer runs out, so that a server which merely thinks for long is not taken
+for a lost one.
+"""
+
+from __future__ import annotations
+
+import math
+
+from moa_shared.drafting.estimates import Smoothed
+
+LEAST_TIMEOUT_MS = 150.0  # below it, the jitter of a busy machine would look like a lost link
+TIMEOUT_ROUND_TRIPS = 4.0
+BEAT_EVERY_MS = 1000.0  # while frames come: about one byte a token, and the round-trip time stays fresh
+FIRST_RTT_MS = 500.0  # before anything is measured: satellites answer within that
+MOST_BEATS_OPEN = 64  # whose answers are waited for; older ones are lost
+
+
+class LinkMonitor:
+    """Of one client; the round-trip time outlives a stream.
+
+    Args:
+        silence_ms: how long a server may answer beats and nothing else.
+    """
+
+    def __init__(self, silence_ms: float = math.inf) -> None:
+        self._silence_ms = silence_ms
+        self._progress_ms = 0.0
+        self._rtt = Smoothed(FIRST_RTT_MS)
+        self._heard_ms = 0.0
+        self._beat_ms = -BEAT_EVERY_MS
+        self._stamp = 0
+        self._open: dict[int, float] = {}
+        self._waiting = False
+
+    # ------------------------------------------------------------ what happens
+
+    def expect(self, now_ms: float) -> None:
+        """From now on the server should be heard of (an answer begins or goes on)."""
+        if not self._waiting:
+            self._waiting = True
+            self._heard_ms = self._progress_ms = now_ms
+
+    def rest(self) -> None:
+        """Nothing is expected."""
+        self._waiting = False
+
+    def on_opened(self, now_ms: float, took_ms: float) -> None:
+        """A stream was opened; `took_ms` from Open to Opened."""
+        self._open.clear()
+        self._rtt.add(took_ms)
+        self._heard_ms = self._progress_ms = now_ms
+
+    def on_frame(self, now_ms: float) -> None:
+        """Any frame came."""
+        self._heard_ms = now_ms
+
+    def on_progress(self, now_ms: float) -> None:
+        """It was one that brings the answer on."""
+        self._progress_ms = now_ms
+
+    def on_beat(self, now_ms: float, stamp: int) -> float | None:
+        """A beat came back: how long it took; None for one that was never sent."""
+        sent_ms = self._open.pop(stamp, None)
+        if sent_ms is None:
+            return None
+        self._rtt.add(now_ms - sent_ms)
+        return now_ms - sent_ms
+
+    def take_beat(self, now_ms: float) -> int | None:
+        """The stamp of the beat to send now; None if none is due."""
+        if not self._waiting or now_ms < self._beat_due_ms:
+            return None
+        self._stamp += 1
+        self._open[self._stamp] = self._beat_ms = now_ms
+        if len(self._open) > MOST_BEATS_OPEN:
+            del self._open[next(iter(self._open))]
+        return self._stamp
+
+    # ------------------------------------------------------------ what is known
+
+    @property
+    def rtt_ms(self) -> float | None:
+        """Smoothed; None before the first sample."""
+        return self._rtt.mean if self._rtt.samples else None
+
+    @property
+    def timeout_ms(self) -> float:
+        """From the last sign of life to the first token without the server."""
+        return max(LEAST_TIMEOUT_MS, TIMEOUT_ROUND_TRIPS * self._rtt.mean)
+
+    def is_lost(self, now_ms: float) -> bool:
+        """Whether the server has been silent for too long."""
+        return self._waiting and now_ms >= self._heard_ms + self.timeout_ms
+
+    def is_stuck(self, now_ms: float) -> bool:
+        """Whether the server has brought nothing for too long, be it there or not."""
+        return self._waiting and now_ms >= self._progress_ms + self._silence_ms
+
+    def wake_ms(self, *, can_beat: bool) -> float | None:
+        """When to look again; None: nothing is expected.
+
+        Args:
+            can_beat: whether a beat could be sent now; if not, one that is due is nothing to wake for.
+        """
+        if not self._waiting:
+            return None
+        over_ms = min(self._heard_ms + self.timeout_ms, self._progress_ms + self._silence_ms)
+        return min(self._beat_due_ms, over_ms) if can_beat else over_ms
+
+    @property
+    def _beat_due_ms(self) -> float:
+        """Half the timer after the last frame, once for each silence; otherwise once in a while."""
+        silent_ms = self._heard_ms + self.timeout_ms / 2
+        regular_ms = self._beat_ms + BEAT_EVERY_MS
+        return regular_ms if self._beat_ms >= self._heard_ms else min(silent_ms, regular_ms)

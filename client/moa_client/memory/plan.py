@@ -1,0 +1,144 @@
+"""The memory of one conversation: what has come of it, how long drafting waits for its newest row, and its codec.
+
+State: the intake, the codec ladder, and when drafting may go on. Without a drafter that reads memory it is empty, and
+asks for nothing. Clock readings are arguments, in milliseconds.
+"""
+
+from __future__ import annotations
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.drafting.estimates import Smoothed
+from moa_shared.errors import ProtocolError
+from moa_shared.protocol.codec import Codec, row_bytes
+from moa_shared.protocol.prefix_hash import PrefixHashes
+
+from moa_client.device.loading import Device
+from moa_client.drafting.drafter_thread import DrafterDesk
+from moa_client.memory.codec_ladder import CodecLadder
+from moa_client.memory.receiver import MemoryIntake
+
+FIRST_ROW_LAG_MS = 5.0  # before anything is measured
+PROMPT_HOLD_MS = (
+    2000.0  # the longest wait for rows of the prompt: after it, the server is taken to have no time for them
+)
+CREDIT_EVERY_BYTES = 2048  # half of the least credit that a server may give: it never runs dry meanwhile
+
+
+class DeviceMemory:
+    """Of one client.
+
+    Args:
+        device: what this client holds.
+        desk: takes the rows in; None without a drafter.
+        codec: the best one; cheaper ones are offered too.
+    """
+
+    def __init__(self, device: Device, desk: DrafterDesk | None, codec: Codec) -> None:
+        self.hold_until_ms = 0.0  # no drafting before the newest row, or this time
+        reads = desk is not None and device.drafter is not None and device.drafter.reads_memory
+        self._desk = desk if reads else None
+        self._codecs = tuple(each for each in Codec if each >= codec) if reads else ()
+        # States are worth more than memory rows, and cost the server less: they come first (moa_server/memory/feed.py).
+        self._widths = {int(pb.PLANE_REUSED_STATE): device.state_width} if device.state_width else {}
+        self._widths[int(pb.PLANE_MEMORY)] = device.memory_width
+        self._has_states = bool(device.state_width)
+        self._answer_start = 0
+        self._verdict_ms = 0.0
+        self._owed = 0  # bytes taken in that the server has not been told of
+        self._row_lag = Smoothed(FIRST_ROW_LAG_MS)  # from a verdict to its memory row
+        self.restart()
+
+    def restart(self) -> None:
+        """A new conversation: nothing of it has come."""
+        self._intake = None if self._desk is None else MemoryIntake(self._desk, self._widths, self._codecs)
+        self._ladder = self._new_ladder()
+
+    # ------------------------------------------------------------ the handshake
+
+    @property
+    def offered(self) -> list[int]:
+        """Codecs for Open, best first; none: no memory is wanted."""
+        return [codec.value for codec in self._codecs]
+
+    def first_missing(self, length: int) -> int:
+        """The first of `length` positions whose rows a server should send again: of the plane that drafts need most."""
+        return min(self._intake.gap, length) if self._intake is not None else 0
+
+    def on_opened(self, codec: int) -> None:
+        """The server has chosen.
+
+        Raises:
+            ProtocolError: a codec that was not offered.
+        """
+        if codec not in (int(pb.CODEC_UNSPECIFIED), *self.offered):
+            expected = f"memory in {self._codecs[0].name.lower()}" if self._codecs else "no memory"
+            raise ProtocolError(expected, f"codec {codec}")
+        self._owed = 0
+        self._ladder = self._new_ladder()
+
+    # ------------------------------------------------------------ while an answer is written
+
+    def begin_answer(self, now: float, start: int) -> None:
+        """An answer's first token has come; the rows of the prompt, `start` tokens, are to follow."""
+        self._answer_start = start
+        if self.lacks_prompt:
+            self.hold_until_ms = now + PROMPT_HOLD_MS
+
+    @property
+    def lacks_prompt(self) -> bool:
+        """Whether rows of the prompt are missing without which a draft is hopeless and says nothing of the drafter.
+
+        Those are all states that enter reused layers; of memory rows the newest are enough.
+        """
+        if self._intake is None:
+            return False
+        return (self._intake.gap if self._has_states else self._intake.newest) < self._answer_start
+
+    def hold(self, now: float, before: int, most_ms: float) -> None:
+        """Drafting waits for the row of the newest token, as long as that usually takes.
+
+        Args:
+            before: tokens before the verdict that has come. If their rows were late already, none is waited for: a
+                server that has no time for memory would keep the drafter from ever drafting.
+            most_ms: the longest time to wait.
+        """
+        if self._intake is not None and self._intake.newest >= before - 1 and not self.lacks_prompt:
+            self.hold_until_ms = now + min(most_ms, self._row_lag.high)
+
+    def on_verdict(self, now: float, tokens: int, length: int) -> Codec | None:
+        """A verdict has brought `tokens`, the text is `length` long; the codec to change to, if it is time."""
+        self._verdict_ms = now
+        if self._intake is None:
+            return None
+        behind = length - 1 - tokens - self._intake.newest  # rows follow their verdict
+        return self._ladder.on_verdict(now, tokens, behind)
+
+    def on_memory(self, now: float, memory: pb.Memory, hashes: PrefixHashes) -> int:
+        """Takes in a frame; the bytes to give credit for now, if it is time.
+
+        Raises:
+            ProtocolError: memory that was not asked for, or of positions that do not exist.
+        """
+        if self._intake is None:
+            raise ProtocolError("no memory that was not asked for", f"a Memory frame of plane {memory.plane}")
+        before, lacked = self._intake.newest, self.lacks_prompt
+        self._intake.on_frame(memory, hashes)
+        self._ladder.on_memory(len(memory.payload))
+        if before < self._intake.newest == len(hashes) - 1 and not lacked:
+            self._row_lag.add(now - self._verdict_ms)
+            self.hold_until_ms = 0.0
+        if lacked and not self.lacks_prompt:
+            self.hold_until_ms = 0.0
+        self._owed += len(memory.payload)
+        if self._owed < CREDIT_EVERY_BYTES:
+            return 0
+        owed, self._owed = self._owed, 0
+        return owed
+
+    def crop(self, length: int) -> None:
+        """The drafter has forgotten what it knew from position `length` on."""
+        if self._intake is not None:
+            self._intake.crop(length)
+
+    def _new_ladder(self) -> CodecLadder:
+        return CodecLadder(self._codecs, lambda codec: sum(row_bytes(codec, width) for width in self._widths.values()))

@@ -1,0 +1,100 @@
+"""Memory that comes from the server: checked, counted, and handed to the drafter.
+
+State: which positions have their row, on each plane. Invariant: rows of positions that are not committed are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import ProtocolError
+from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.prefix_hash import PrefixHashes
+
+from moa_client.drafting.drafter_thread import DrafterDesk
+
+SHORT_HASH = 0xFFFF_FFFF  # a Memory frame names its tokens by the low half of their hash
+
+
+class RowsHeld:
+    """Positions of one plane whose rows have come."""
+
+    def __init__(self) -> None:
+        self._held: set[int] = set()
+        self.first_missing = 0
+        self.stop = 0  # after the newest one
+
+    def add(self, start: int, stop: int) -> None:
+        self._held.update(range(start, stop))
+        self.stop = max(self.stop, stop)
+        while self.first_missing in self._held:
+            self.first_missing += 1
+
+    def crop(self, length: int) -> None:
+        """Rows from position `length` on are gone."""
+        if length < self.stop:
+            self._held = {position for position in self._held if position < length}
+            self.stop = max(self._held, default=-1) + 1
+            self.first_missing = min(self.first_missing, length)
+
+
+class MemoryIntake:
+    """Of one drafter that reads memory.
+
+    Args:
+        desk: takes the rows in.
+        widths: numbers of a row of each plane that was asked for.
+        codecs: that were offered.
+
+    The first of the planes is the one that drafts cannot do without: `newest` is about it.
+    """
+
+    def __init__(self, desk: DrafterDesk, widths: dict[int, int], codecs: Sequence[Codec]) -> None:
+        self._desk = desk
+        self._widths = widths
+        self._codecs = {codec.value: codec for codec in codecs}
+        self._rows = {plane: RowsHeld() for plane in widths}
+
+    @property
+    def newest(self) -> int:
+        """Rows of the first plane have come for positions up to here."""
+        return next(iter(self._rows.values())).stop
+
+    @property
+    def gap(self) -> int:
+        """The first position that lacks a row of the first plane."""
+        return next(iter(self._rows.values())).first_missing
+
+    def crop(self, length: int) -> None:
+        """The drafter has forgotten what it knew from position `length` on."""
+        for rows in self._rows.values():
+            rows.crop(length)
+
+    def on_frame(self, memory: pb.Memory, hashes: PrefixHashes) -> None:
+        """Takes in a frame; one that belongs to other tokens (it was under way when they changed) is passed over.
+
+        Args:
+            hashes: of the committed tokens.
+
+        Raises:
+            ProtocolError: memory that was not asked for, or of positions that do not exist.
+        """
+        if memory.plane not in pb.Plane.values():
+            raise ProtocolError("memory of plane 0 or 1", f"plane {memory.plane}")
+        width = self._widths.get(memory.plane)
+        if not width:
+            raise ProtocolError("no memory that was not asked for", f"a Memory frame of plane {memory.plane}")
+        codec = self._codecs.get(memory.codec)
+        if codec is None:
+            names = " or ".join(codec.name.lower() for codec in self._codecs.values())
+            raise ProtocolError(f"memory in {names}", f"codec {memory.codec}")
+        stop = memory.start + memory.count
+        if stop > len(hashes):
+            raise ProtocolError(f"memory of positions before {len(hashes)}", f"{memory.start} to {stop - 1}")
+        if memory.prefix_hash != hashes.at(stop) & SHORT_HASH:
+            return
+        self._desk.remember(
+            memory.start, memory.payload, codec, memory.count, width, state=memory.plane == pb.PLANE_REUSED_STATE
+        )
+        self._rows[memory.plane].add(memory.start, stop)

@@ -1,0 +1,1 @@
+"""What a user describes: profiles, scenarios, changes."""

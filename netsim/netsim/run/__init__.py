@@ -1,0 +1,1 @@
+"""One run of a link: loop, conductor, control socket."""

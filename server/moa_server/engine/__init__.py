@@ -1,0 +1,1 @@
+"""The engine: all sessions, whose turn it is, and the thread that computes."""

@@ -1,0 +1,66 @@
+"""What a forward of the target takes, with and without draft nodes, as measured in this session.
+
+Pure. State: fading sums of a straight-line fit over the forwards that verified nodes, and a mean of the plain ones.
+Invariant: never less for more nodes, and never less than a plain step.
+"""
+
+from __future__ import annotations
+
+from moa_shared.drafting.estimates import Smoothed
+
+FADE = 0.97  # of older forwards with each new one: about 30 count, so that a longer context or another load shows soon
+# Until forwards with drafts were measured, a line through two points: a draft as such costs 3.5 % of a plain step (its
+# frame is read, its choices are compared), and each node the same share more.
+PRIOR_NODES = (1, 32)
+PRIOR_WEIGHT = 0.5
+DRAFT_SHARE = 0.035
+NODE_SHARE = 0.0145  # of torch in bf16 (one core; ../docs/bench.md); the test at the start measures that of the kernels
+OUTLIER = 3.0  # times what is expected counts as that much: the machine did something else meanwhile
+
+
+class ForwardCost:
+    """ms as a function of the number of nodes.
+
+    Args:
+        node_share: of a plain step, that each node takes, until it was measured.
+    """
+
+    def __init__(self, node_share: float = NODE_SHARE) -> None:
+        self._node_share = node_share
+        self._plain = Smoothed()
+        self._sums = [0.0] * 5  # of w, w n, w n n, w t, w n t
+
+    @property
+    def known(self) -> bool:
+        """Whether a plain step was measured."""
+        return self._plain.samples > 0
+
+    @property
+    def plain_ms(self) -> float:
+        return self._plain.mean
+
+    def add(self, nodes: int, ms: float) -> None:
+        """A forward over `nodes` draft nodes took so long."""
+        if self.known:
+            ms = min(ms, OUTLIER * self.ms(nodes))
+        if nodes == 0:
+            self._plain.add(ms)
+            return
+        for index, new in enumerate((1.0, nodes, nodes * nodes, ms, nodes * ms)):
+            self._sums[index] = FADE * self._sums[index] + new
+
+    def ms(self, nodes: int) -> float:
+        """What a forward over `nodes` draft nodes is expected to take."""
+        plain = self.plain_ms
+        if nodes == 0:
+            return plain
+        weight, first, second, time, mixed = self._sums
+        for count in PRIOR_NODES:
+            factor = 1 + DRAFT_SHARE + self._node_share * count
+            weight += PRIOR_WEIGHT
+            first += PRIOR_WEIGHT * count
+            second += PRIOR_WEIGHT * count * count
+            time += PRIOR_WEIGHT * factor * plain
+            mixed += PRIOR_WEIGHT * factor * plain * count
+        slope = max(0.0, (weight * mixed - first * time) / (weight * second - first * first))
+        return max(plain, (time - slope * first) / weight + slope * nodes)

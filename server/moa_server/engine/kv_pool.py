@@ -1,0 +1,84 @@
+"""The pool of keys and values: how many bytes all sessions may hold, and who gives some up for whom.
+
+Pure: reads of a session what it holds, and decides; freeing is the engine's. State: what each session was promised, the
+one used last behind the others. Invariant: the promises never exceed the budget, so that an answer which was let begin
+finds room to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from moa_shared.errors import ContextLengthError, OverloadedError
+
+from moa_server.engine.live_session import Slot
+from moa_server.session.session import Phase
+
+
+class KVPool:
+    """Bytes of keys and values, and of memory rows, of all sessions.
+
+    Args:
+        budget: bytes of all sessions together.
+        release: takes the keys and values of an idle session; it keeps its stream and its text.
+    """
+
+    def __init__(self, budget: int, release: Callable[[Slot], None]) -> None:
+        self.budget = budget
+        self._release = release
+        self._promised: dict[Slot, int] = {}
+
+    @property
+    def promised(self) -> int:
+        """Bytes that sessions hold or may come to hold."""
+        return sum(self._promised.values())
+
+    def reserve(self, slot: Slot, nbytes: int) -> None:
+        """Promises a session `nbytes` in all, from idle ones if need be: its own client's first, oldest first.
+
+        Raises:
+            ContextLengthError: more than the whole budget.
+            OverloadedError: so much is not to be had; nobody has lost anything.
+        """
+        if nbytes > self.budget:
+            raise ContextLengthError(
+                f"The answer may take {_mib(nbytes)} of keys and values, the server keeps {_mib(self.budget)} for all.",
+                hint="Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes.",
+            )
+        room = self.budget - self.promised + self._promised.get(slot, 0)
+        if room < nbytes:
+            room += self._settle(slot)
+        victims = []
+        for victim in self._victims(slot):
+            if room >= nbytes:
+                break
+            victims.append(victim)
+            room += self._promised[victim]
+        if room < nbytes:
+            raise OverloadedError(f"The {_mib(self.budget)} of keys and values of this server are all in use.")
+        for victim in victims:
+            del self._promised[victim]
+            self._release(victim)
+        self._promised.pop(slot, None)
+        self._promised[slot] = nbytes
+
+    def forget(self, slot: Slot) -> None:
+        """A session has ended."""
+        self._promised.pop(slot, None)
+
+    def _settle(self, asking: Slot) -> int:
+        """Takes back what idle sessions were promised and did not use; returns how much."""
+        before = self.promised
+        for slot, promised in self._promised.items():
+            if slot.is_idle and slot.session.phase is Phase.IDLE and slot is not asking:
+                self._promised[slot] = min(promised, slot.holdings.nbytes)
+        return before - self.promised
+
+    def _victims(self, asking: Slot) -> list[Slot]:
+        """Who gives up first; the order in which they were used stands within each group."""
+        idle = [slot for slot in self._promised if slot.is_idle and slot is not asking]
+        return sorted(idle, key=lambda slot: (slot.client != asking.client, slot.listener is not None))
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:,.0f} MiB"

@@ -1,0 +1,108 @@
+"""A slot: one session with all that this server keeps for it, and whoever listens to it at the moment.
+
+Owned by the event loop, except `holdings`, which the inference thread owns. Invariants: a closed slot is never
+stepped; an idle one has neither an answer under way for somebody nor a forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
+
+from moa_shared.errors import MoaError
+from moa_shared.protocol.finish_rule import Finish
+
+from moa_server.engine.node_choice import NodeChoice
+from moa_server.engine.stepper import CodedRows, Holdings, MemorySource
+from moa_server.memory.budget import MemoryBudget
+from moa_server.memory.feed import MemoryFeed, Plane
+from moa_server.session.session import Phase, Session
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a step committed.
+
+    Args:
+        ask: the client's number of the question that it answers.
+        base: position of the first of `tokens`.
+        accepted: how many of them were drafted; `drafted`: nodes verified; `stale`: nodes that came too late.
+        step_ms: how long the forward took, selection included.
+    """
+
+    ask: int
+    epoch: int
+    base: int
+    prefix_hash: int
+    tokens: tuple[int, ...]
+    finish: Finish
+    accepted: int = 0
+    drafted: int = 0
+    stale: int = 0
+    step_ms: float = 0.0
+
+
+class Listener(Protocol):
+    """The stream that a slot's session is attached to. Called on the event loop; must not wait."""
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """Tokens were committed, or the answer ended."""
+
+    def on_rows(self, newest: CodedRows) -> None:
+        """Memory rows are ready; the newest of them are coded already."""
+
+    def on_spare_time(self) -> None:
+        """Memory may be encoded for which there was no time before."""
+
+    def on_failure(self, error: MoaError) -> None:
+        """The session is lost."""
+
+    def on_taken_over(self) -> None:
+        """Another stream has attached itself to the session."""
+
+    def on_displaced(self) -> None:
+        """The stream is to end, in favour of others; the session is kept."""
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """A session on this server.
+
+    Args:
+        token: by which a client finds it again; whoever knows it can read the conversation, so it is never logged.
+        number: what the log calls the session.
+        source: what makes the memory rows that are kept; None: none are.
+        widths: of the planes that are kept.
+        feed: the memory that the attached stream owes its client; None: it wants none.
+        choice: what steps take and which nodes of a draft are worth verifying; None: no drafts come.
+        verifies_all: whether to verify all nodes that have arrived nevertheless.
+        budget: what encoding memory may take.
+        listener: the attached stream; None: detached.
+        client: whose it is, as far as the address says.
+        queued: waits for its turn; `stepping`: a forward for it is queued or runs.
+    """
+
+    token: bytes = field(repr=False)
+    session: Session
+    holdings: Holdings
+    source: MemorySource | None = None
+    widths: Mapping[Plane, int] = field(default_factory=dict)
+    feed: MemoryFeed | None = None
+    choice: NodeChoice | None = None
+    verifies_all: bool = False
+    budget: MemoryBudget = field(default_factory=MemoryBudget)
+    listener: Listener | None = None
+    queued: bool = False
+    stepping: bool = False
+    closed: bool = False
+    client: str = ""
+    steps: int = field(default=0)
+    number: int = field(default_factory=count(1).__next__)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether its keys and values can be spared."""
+        answers = self.session.phase is Phase.ANSWERING and self.listener is not None
+        return not answers and not self.stepping

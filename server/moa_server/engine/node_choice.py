@@ -1,0 +1,84 @@
+"""Which of the arrived draft nodes to verify: those whose chance to be right outweighs what they add to the forward.
+
+Pure. State: what was measured in this session: the cost of forwards, the acceptance, the rate of tokens of late.
+Invariant: the nodes chosen are a tree: a node never comes without its parents.
+
+The rule. A forward over k nodes takes C(k) and brings S tokens in the mean: 1 + the survival probabilities of the
+nodes. At a rate of r tokens a millisecond so far, take the nodes that maximise S - r C(k): r is the price of time
+(Howard, Dynamic Programming and Markov Processes, 1960). Waiting for a draft that is due does not pay: docs/adr/0011.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from moa_shared.drafting.estimates import Smoothed, TreeAcceptance
+from moa_shared.tree.draft_tree import ROOT, DraftTree
+
+from moa_server.engine.forward_cost import NODE_SHARE, ForwardCost
+
+RECENT = 1 / 16  # weight of a step in the rate: as long as an answer's first paragraph
+
+
+class NodeChoice:
+    """Of one session. Hand `choose` to `Session.next_work`, and tell `on_step` of each forward that chose tokens.
+
+    Args:
+        most_nodes: of one verification.
+        node_share: of a plain step, that each node takes, until it was measured.
+    """
+
+    def __init__(self, most_nodes: int, node_share: float = NODE_SHARE) -> None:
+        self.cost = ForwardCost(node_share)
+        self.acceptance = TreeAcceptance()
+        self._most_nodes = most_nodes
+        self.fruitless_steps = 0  # since a guess was right, whether it was verified or not
+        self._tokens = Smoothed(weight=RECENT)  # of a step, and what it took
+        self._ms = Smoothed(weight=RECENT)
+
+    def on_step(
+        self, step_ms: float, verified: int, arrived: DraftTree, taken: Sequence[int], *, blind: bool = False
+    ) -> None:
+        """A forward that chose tokens has ended.
+
+        Args:
+            step_ms: what it took.
+            verified: draft nodes in it.
+            arrived: the draft that hung below the newest token (all of it, so that what was not verified is judged
+                too; `Session.arrived_draft()` before `on_judged`).
+            taken: tokens that it committed.
+            blind: the client lacks rows of the prompt: what its drafter guesses says nothing about it.
+        """
+        self.cost.add(verified, step_ms)
+        if not blind:
+            self.acceptance.learn(arrived, taken)
+        right = bool(taken) and arrived.child_with(ROOT, taken[0]) is not None
+        self.fruitless_steps = 0 if right else self.fruitless_steps + 1
+        self._tokens.add(len(taken))
+        self._ms.add(step_ms)
+
+    def choose(self, arrived: DraftTree) -> DraftTree:
+        """Of the nodes below the newest token, those to verify now; none: a plain step."""
+        if not self.cost.known:
+            return arrived.prefix(self._most_nodes)
+        survival = self.acceptance.survival(arrived)
+        order = sorted(range(len(arrived)), key=lambda node: (-survival[node], node))  # a parent before its children
+        best, best_nodes, tokens = -self.rate * self.cost.ms(0), 0, 0.0
+        for nodes, node in enumerate(order[: self._most_nodes], 1):
+            tokens += survival[node]
+            value = tokens - self.rate * self.cost.ms(nodes)
+            if value > best:
+                best, best_nodes = value, nodes
+        return _pick(arrived, order[:best_nodes])
+
+    @property
+    def rate(self) -> float:
+        """Tokens a millisecond of late, at least those of plain steps."""
+        return max(1 / self.cost.ms(0), self._tokens.mean / self._ms.mean)
+
+
+def _pick(tree: DraftTree, nodes: Sequence[int]) -> DraftTree:
+    """The tree of some nodes, which hold each other's parents, in their old order."""
+    chosen = sorted(nodes)
+    number = {ROOT: ROOT} | {node: index for index, node in enumerate(chosen)}
+    return DraftTree(tuple(tree.tokens[node] for node in chosen), tuple(number[tree.parents[node]] for node in chosen))

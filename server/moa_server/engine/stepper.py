@@ -1,0 +1,169 @@
+"""One step of one session: forward, selection, verification, memory rows. Runs on the inference thread alone.
+
+State: none of its own; each session's `Holdings` (KV cache and rows) are touched by the inference thread only.
+Invariant: after `choose` the cache holds exactly the fed tokens and the accepted path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from moa_shared.protocol.codec import Codec, encode, row_bytes
+from moa_shared.sampling.coupling import select
+
+from moa_server.memory.feed import Chunk, Plane
+from moa_server.memory.row_store import RowStore
+from moa_server.session.session import Judgement, Work
+
+if TYPE_CHECKING:
+    from moa_server.target import KVCache, Target
+
+Rows = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySource:
+    """What turns the target's activations into the rows that a drafter reads; all of them are float32 arrays.
+
+    Args:
+        encode: [tokens, layers, 2 * kv_heads * head_dim] of the cache to [tokens, width] memory rows.
+        width: numbers of a memory row on the wire.
+        state_layer: decoder layer whose input is the reused state; None: the drafter reuses no layers.
+        reads_state: `encode` takes that state, [tokens, hidden size], in place of keys and values, and no plane holds
+            it (EAGLE-2, which reads what leaves the last layer).
+        fingerprint: sha256 of the drafter that reads these rows.
+    """
+
+    encode: Callable[[Rows], Rows]
+    width: int
+    state_layer: int | None
+    reads_state: bool = False
+    fingerprint: bytes = b""
+
+
+@dataclass(slots=True)
+class Holdings:
+    """What the inference thread keeps for one session.
+
+    Args:
+        planes: rows of the planes that the session's client wants.
+        source: what makes them; None: it wants none.
+    """
+
+    cache: KVCache
+    planes: dict[Plane, RowStore]
+    source: MemorySource | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.cache.nbytes + sum(store.nbytes for store in self.planes.values())
+
+    def keep_rows(self, source: MemorySource | None, widths: Mapping[Plane, int]) -> None:
+        """Keeps the rows that `source` makes, of these planes too; those of another source are dropped."""
+        if source is not self.source:
+            self.source, self.planes = source, {}
+        for plane, width in widths.items():
+            if plane not in self.planes:
+                self.planes[plane] = RowStore(width)
+
+    def release(self) -> None:
+        """Gives all memory back: every token must be read again."""
+        self.cache.release()
+        for store in self.planes.values():
+            store.release()
+
+
+@dataclass(frozen=True, slots=True)
+class CodedRows:
+    """Rows ready for the wire."""
+
+    chunk: Chunk
+    payload: bytes
+
+
+class Stepper:
+    """Runs the target for sessions.
+
+    Args:
+        target: the verifier.
+        sources: of memory rows, one for each drafter that is served; the first is for clients that name none.
+    """
+
+    def __init__(self, target: Target, sources: Sequence[MemorySource] = ()) -> None:
+        self.target = target
+        self.sources = tuple(sources)
+
+    def find_source(self, fingerprint: bytes) -> MemorySource | None:
+        """What makes rows for the drafter with that fingerprint; None where none is served."""
+        return next((each for each in self.sources if not fingerprint or each.fingerprint == fingerprint), None)
+
+    def widths(self, source: MemorySource, *, reused_state: bool) -> dict[Plane, int]:
+        """Row widths of the planes that a client of this source can have."""
+        widths = {Plane.MEMORY: source.width}
+        if reused_state and source.state_layer is not None and not source.reads_state:
+            widths[Plane.REUSED_STATE] = self.target.hidden_size
+        return widths
+
+    def made_by_forward(self, source: MemorySource, plane: Plane) -> bool:
+        """Whether rows of a plane come of the forward itself and cannot be made of the cache later."""
+        return plane is Plane.REUSED_STATE or source.reads_state
+
+    def new_holdings(self) -> Holdings:
+        return Holdings(self.target.new_cache(), {})
+
+    def choose(self, holdings: Holdings, work: Work) -> Judgement | None:
+        """The forward and what the target chose in it; None for a chunk of a prompt, which chooses nothing."""
+        cache = holdings.cache
+        cache.crop(work.cached)
+        for store in holdings.planes.values():
+            store.crop(work.cached)
+        source = holdings.source
+        reads_state = source is not None and source.reads_state
+        states = holdings.planes.get(Plane.MEMORY if reads_state else Plane.REUSED_STATE)
+        fed = len(work.feed)
+        output = self.target.forward(
+            cache,
+            [*work.feed, *work.tree.tokens],
+            _parents(work),
+            slice(fed - 1, None) if work.chooses else slice(0, 0),
+            source.state_layer if states is not None and source is not None else None,
+        )
+        judgement = None
+        kept: Sequence[int] = ()
+        if work.chooses:
+            judgement = work.judge(select(output.logits, work.positions, work.settings.sampling))
+            kept = [fed + node for node in judgement.kept]
+            cache.keep([*range(fed), *kept])
+        if states is not None and output.state is not None:
+            rows = output.state[[*range(fed), *kept]]
+            states.write(work.cached, source.encode(rows) if source is not None and source.reads_state else rows)
+        return judgement
+
+    def code(self, holdings: Holdings, chunk: Chunk) -> CodedRows:
+        """Rows of a chunk as bytes; memory rows are encoded now if they were not before."""
+        store = holdings.planes[chunk.plane]
+        stop = chunk.start + chunk.count
+        missing = store.first_missing(chunk.start, stop)
+        if chunk.plane is Plane.MEMORY and missing < stop and holdings.source is not None:
+            store.write(missing, holdings.source.encode(holdings.cache.lsa_input(missing, stop)))
+        return CodedRows(chunk, encode(store.read(chunk.start, stop), chunk.codec))
+
+    def code_newest(self, holdings: Holdings, plane: Plane, start: int, codec: Codec, most_rows: int) -> CodedRows:
+        """The newest rows from `start` on, in the chunk that a stream without backlog will ask for next."""
+        stop = holdings.cache.length
+        count = min(stop - start, most_rows)
+        nbytes = count * row_bytes(codec, holdings.planes[plane].width)
+        return self.code(holdings, Chunk(plane, stop - count, count, codec, nbytes))
+
+
+def _parents(work: Work) -> list[int] | None:
+    """Parents of the fed tokens (a chain) and of the nodes below the last of them; None for a chain in all."""
+    if work.tree.is_chain:
+        return None
+    fed = len(work.feed)
+    return [*range(-1, fed - 1), *(fed + parent for parent in work.tree.parents)]

@@ -1,0 +1,1 @@
+"""Memory rows: kept, chosen and paid for."""

@@ -1,0 +1,146 @@
+"""What of a session's memory to send next, and how much may be in flight: two planes, one credit.
+
+Pure. State: an outbox for each plane, the codec, the bytes that the client has not yet taken in. Invariant: no chunk
+is given while the bytes in flight reach the credit; rows that a forward leaves behind go before those that cost an
+encoding.
+
+The order is by worth. Without the states of the prompt a deep drafter guesses 5 % of first tokens, with them and one
+row of memory 72 %, with all memory rows 72 % too; the online one 17, 46 and 50 %. A state costs 0.1 ms, a memory row
+0.7 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from moa_shared.protocol.codec import Codec, row_bytes
+
+from moa_server.memory.outbox import MemoryOutbox
+
+CHUNK_BYTES = 32 * 1024  # of one Memory frame: 13 ms of a 20 Mbit/s link, which is how long a verdict may wait for it
+CHUNK_ROWS = 4  # rows encoded at once: a quarter of a plain step of the default target, which is how long it waits
+
+
+class Plane(IntEnum):
+    """The numbers are those of the wire (moa.v1.Plane)."""
+
+    MEMORY = 0
+    REUSED_STATE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows `start` to `start + count` of a plane, to be sent in `codec`."""
+
+    plane: Plane
+    start: int
+    count: int
+    codec: Codec
+    nbytes: int
+
+
+class MemoryFeed:
+    """The memory that one stream still owes its client.
+
+    Args:
+        widths: numbers of a row of each plane that the client wants.
+        codec: that rows are sent in.
+        credit_bytes: payload that may be in flight.
+        start: first position whose rows the client lacks.
+        encoded: planes whose rows take the inference thread's time; rows of the others are there after a forward.
+    """
+
+    def __init__(
+        self,
+        widths: Mapping[Plane, int],
+        codec: Codec,
+        credit_bytes: int,
+        start: int = 0,
+        *,
+        encoded: Collection[Plane] = (Plane.MEMORY,),
+    ) -> None:
+        self.codec = codec
+        self.in_flight_bytes = 0
+        self._readable = start  # rows before this position can be made now
+        self._credit_bytes = credit_bytes
+        self._encoded = frozenset(encoded)
+        self._widths = dict(sorted(widths.items(), key=lambda item: (item[0] in self._encoded, item[0])))
+        self._outboxes = {plane: MemoryOutbox(start) for plane in self._widths}
+
+    @property
+    def planes(self) -> tuple[Plane, ...]:
+        """The most useful first."""
+        return tuple(self._widths)
+
+    def is_encoded(self, plane: Plane) -> bool:
+        """Whether rows of a plane take time to make."""
+        return plane in self._encoded
+
+    def owes(self, stop: int) -> bool:
+        """Whether the client lacks rows before `stop` without which a draft is hopeless.
+
+        Those are all of a plane that a forward leaves behind, and of an encoded one alone the newest.
+        """
+        plane = self.planes[0]
+        waiting = self._outboxes[plane].waiting
+        if self._outboxes[plane].ready < stop:
+            return True
+        return any(first < stop and (last >= stop or plane not in self._encoded) for first, last in waiting)
+
+    def rows_ready(self, stop: int) -> None:
+        """Rows of all positions before `stop` can be sent."""
+        self._readable = max(self._readable, stop)
+        for outbox in self._outboxes.values():
+            outbox.rows_ready(stop)
+
+    def on_released(self) -> None:
+        """What rows are made of is gone: those not sent wait until it has been read again."""
+        self._readable = 0
+
+    def crop(self, length: int) -> None:
+        """Rows from position `length` on are void; what comes there again is new."""
+        self._readable = min(self._readable, length)
+        for outbox in self._outboxes.values():
+            outbox.crop(length)
+
+    def on_credit(self, count: int) -> None:
+        """The client has taken in `count` bytes."""
+        self.in_flight_bytes = max(0, self.in_flight_bytes - count)
+
+    def most_rows(self, plane: Plane) -> int:
+        """Rows of one frame."""
+        fitting = min(CHUNK_BYTES, self._credit_bytes) // row_bytes(self.codec, self._widths[plane])
+        return max(1, min(fitting, CHUNK_ROWS) if plane in self._encoded else fitting)
+
+    def ready(self, plane: Plane) -> int:
+        """Rows of all positions before this one are sent, or wait."""
+        return self._outboxes[plane].ready
+
+    def unsent_before(self, plane: Plane, stop: int) -> int:
+        """Where the run of rows that ends at `stop` and is not sent begins; `stop` if there is none."""
+        waiting = self._outboxes[plane].waiting
+        return waiting[-1][0] if waiting and waiting[-1][1] == stop else stop
+
+    def take(self, *, encodes: bool = True) -> Chunk | None:
+        """The next chunk, which counts as in flight from now on; None if nothing may be sent.
+
+        Args:
+            encodes: whether there is time for planes whose rows take some.
+        """
+        for plane, outbox in self._outboxes.items():
+            if plane in self._encoded and not encodes:
+                continue
+            size = row_bytes(self.codec, self._widths[plane])
+            room = (self._credit_bytes - self.in_flight_bytes) // size
+            if self.in_flight_bytes == 0:
+                room = max(room, 1)  # a credit below one row must not stop memory for good
+            taken = outbox.take(min(self.most_rows(plane), room), self._readable)
+            if taken is not None:
+                start, count = taken
+                self.in_flight_bytes += count * size
+                return Chunk(plane, start, count, self.codec, count * size)
+            if outbox.waiting:
+                return None  # the credit is used up
+        return None

@@ -1,0 +1,380 @@
+"""One Converse stream: a state machine over client frames, and the session that it is attached to.
+
+State: AWAITING_OPEN, then OPEN until the stream ends. Invariants: every frame is handled without waiting, so a
+session's state changes only between frames and steps; a stream that ends without Bye leaves its session detached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from enum import Enum, auto
+
+import structlog
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import MismatchError, MoaError, OverloadedError, ProtocolError, UnavailableError
+from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.wire import PROTOCOL_VERSION, check_identity, check_protocol
+
+from moa_server.engine.forward_cost import NODE_SHARE
+from moa_server.engine.live_session import Slot, Verdict
+from moa_server.engine.node_choice import NodeChoice
+from moa_server.engine.stepper import CodedRows
+from moa_server.memory.budget import MemoryBudget
+from moa_server.memory.feed import Chunk, MemoryFeed
+from moa_server.service.allowance import Allowance
+from moa_server.service.frame_writer import Outlet
+from moa_server.service.frames import check_lengths, nodes_of, parse, verdict_frame
+from moa_server.service.host import Host
+from moa_server.session.session import Phase
+
+log = structlog.get_logger()
+
+
+class StreamState(Enum):
+    AWAITING_OPEN = auto()
+    OPEN = auto()
+    ENDED = auto()
+
+
+class ConverseStream:
+    """The server's end of a stream.
+
+    Args:
+        host: what is served.
+        write: hands one frame to gRPC.
+        client: whose it is, as far as the address says.
+    """
+
+    def __init__(self, host: Host, write: Callable[[pb.ServerFrame], Awaitable[None]], client: str = "") -> None:
+        self.state = StreamState.AWAITING_OPEN
+        self._host = host
+        self._client = client
+        self._slot: Slot | None = None
+        self._codecs: tuple[Codec, ...] = ()
+        self._outlet = Outlet(write, self._code, self._hash_at, self._may_code, host.settings.write_seconds)
+        self._reader: asyncio.Task[None] | None = None
+        self._allowance = Allowance(host.clock)
+
+    async def run(self, frames: AsyncIterator[bytes]) -> None:
+        """Serves the stream until it ends.
+
+        Raises:
+            MoaError: why it was ended; the session is freed if the client was at fault.
+        """
+        refusal: MoaError | None = None
+        self._host.enter(self)
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._reader = group.create_task(self._read(frames))
+                group.create_task(self._write())
+        except* MoaError as errors:
+            refusal = _first(errors)
+            if not isinstance(refusal, UnavailableError | OverloadedError):
+                self._free()
+        finally:
+            self._host.leave(self)
+            self._leave()
+        if refusal is not None:
+            raise refusal
+
+    async def _read(self, frames: AsyncIterator[bytes]) -> None:
+        """Takes frames in. Refusals go through the outlet: a call cannot end while one of its writes is under way."""
+        try:
+            await self._take_in(frames)
+        except MoaError as refusal:
+            self._outlet.fail(refusal)
+        else:
+            self._outlet.close()
+
+    async def _take_in(self, frames: AsyncIterator[bytes]) -> None:
+        try:
+            with self._host.opening(self):
+                async with asyncio.timeout(self._host.settings.open_seconds):
+                    first = await anext(frames, None)
+        except TimeoutError:
+            raise ProtocolError(f"an Open within {self._host.settings.open_seconds:g} s", "nothing") from None
+        if first is not None:
+            self._on_frame(first)
+            async for data in frames:
+                self._on_frame(data)
+                if self.state is StreamState.ENDED:
+                    break
+                if pause_seconds := self._allowance.pause_seconds:
+                    await asyncio.sleep(pause_seconds)
+
+    async def _write(self) -> None:
+        await self._outlet.run()
+        if self._reader is not None:
+            self._reader.cancel()
+
+    # ------------------------------------------------------------ frames
+
+    def _on_frame(self, data: bytes) -> None:
+        if self.state is StreamState.ENDED:
+            return  # crossed with our goodbye
+        frame = parse(pb.ClientFrame, data, self._host.settings.frame_bytes)
+        kind = frame.WhichOneof("frame")
+        if kind is None:
+            raise ProtocolError("a frame that this version knows", "an empty or unknown one")
+        if (kind == "open") is not (self.state is StreamState.AWAITING_OPEN):
+            expected = "Open as the first frame" if self.state is StreamState.AWAITING_OPEN else "one Open a stream"
+            raise ProtocolError(expected, kind if kind != "open" else "another Open")
+        check_lengths(frame, self._host.most_tokens)
+        self._allowance.charge(len(data), nodes_of(frame))
+        body = getattr(frame, kind)
+        if kind == "open":
+            self._on_open(body)
+        else:
+            getattr(self, f"_on_{kind}")(self._attached(), body)
+
+    def _on_open(self, message: pb.Open) -> None:
+        host = self._host
+        host.check_open()
+        check_protocol(PROTOCOL_VERSION, message.protocol_version)
+        check_identity(host.served.identity, message.identity, host.served.drafters)
+        codec = self._choose_codec(message.codecs)
+        found = host.registry.find(message.resume_token) if message.resume_token else None
+        if message.memory_from > len(message.tokens):
+            raise ProtocolError(f"memory_from up to {len(message.tokens)}", f"{message.memory_from}")
+        slot = found or host.registry.new()
+        session = slot.session
+        cached = session.on_open(message.tokens, asks=message.HasField("ask"))
+        if message.HasField("ask"):  # judged before it takes anybody's place
+            ask = message.ask
+            self._settings_of(ask)
+            session.check_ask(ask.base, ask.prefix_hash, ask.tokens, ask.answer_start)
+        host.registry.attach(slot, self._client)
+        if slot.listener is not None:
+            slot.listener.on_taken_over()
+        slot.listener, slot.feed = self, None
+        self._slot = slot
+        session.run_ahead = message.run_ahead
+        share = host.served.row_ms / host.served.step_ms if host.served.step_ms else NODE_SHARE
+        slot.choice = NodeChoice(host.settings.draft_nodes, share)
+        slot.verifies_all = not host.settings.choose_nodes
+        slot.budget = MemoryBudget(
+            host.settings.memory_share, host.served.step_ms or None
+        )  # this stream's drafter is judged anew
+        source = host.engine.stepper.find_source(message.identity.drafter_fingerprint) if codec is not None else None
+        widths = host.engine.stepper.widths(source, reused_state=message.reused_state) if source is not None else {}
+        host.engine.keep_rows(slot, source, widths)
+        cached = min(cached, session.cached)  # less than before where a plane was not kept
+        self.state = StreamState.OPEN
+        self._outlet.put(
+            pb.ServerFrame(
+                opened=pb.Opened(
+                    resume_token=slot.token,
+                    cached_tokens=cached,
+                    codec=pb.Codec.Name(codec or 0),
+                    limits=host.limits,
+                    drafter_fingerprint=source.fingerprint if source is not None else b"",
+                    new_execution=self._host.new_execution(message.identity.execution),
+                )
+            )
+        )
+        if codec is not None:
+            credit = message.credit_bytes or host.settings.credit_bytes
+            made_by_forward = host.engine.stepper.made_by_forward
+            encoded = [plane for plane in widths if source is not None and not made_by_forward(source, plane)]
+            slot.feed = MemoryFeed(widths, codec, credit, message.memory_from, encoded=encoded)
+            self._outlet.follow(slot.feed)
+        log.info("session resumed" if found else "session opened", **self._facts(), cached=cached)
+        if message.HasField("ask"):
+            self._on_ask(slot, message.ask)
+        elif slot.feed is not None:
+            slot.feed.rows_ready(session.cached)
+
+    def _choose_codec(self, offered: Sequence[int]) -> Codec | None:
+        known = {int(codec): codec for codec in Codec}
+        self._codecs = tuple(known[number] for number in offered if number in known)
+        if offered and not self._codecs:
+            raise MismatchError("memory codec", ", ".join(codec.name.lower() for codec in Codec), "none of these")
+        if not offered or not self._host.engine.stepper.sources:
+            return None
+        return self._codecs[0]
+
+    def _settings_of(self, message: pb.Ask) -> AnswerSettings:
+        if not message.id:
+            raise ProtocolError("an Ask with an id of 1 or more", "none")
+        return self._host.answer_settings(message.sampling)
+
+    def _on_ask(self, slot: Slot, message: pb.Ask) -> None:
+        settings = self._settings_of(message)
+        if self._host.draining:
+            self._send_away(slot)
+            return
+        session = slot.session
+        backlog = session.on_ask(
+            message.base, message.prefix_hash, message.tokens, settings, message.answer_start, message.id
+        )
+        if backlog.repeats:
+            return
+        if session.phase is Phase.ANSWERING:
+            self._reserve(slot)
+        slot.budget.begin_answer()
+        if slot.feed is not None:
+            self._outlet.void(message.base)
+            slot.feed.crop(message.base)
+            slot.feed.rows_ready(session.cached)
+            self._outlet.poke()
+        if message.HasField("provisional"):
+            self._on_draft(slot, message.provisional)
+        if backlog.is_news:
+            prefix_hash = session.hashes.at(backlog.base)
+            self.on_verdict(Verdict(session.ask_id, 0, backlog.base, prefix_hash, backlog.tokens, backlog.finish))
+        self._host.engine.wake(slot)
+
+    def _reserve(self, slot: Slot) -> None:
+        try:
+            self._host.reserve(slot)
+        except MoaError:
+            slot.session.on_stop()
+            raise
+
+    def _on_draft(self, slot: Slot, message: pb.Draft) -> None:
+        slot.session.on_draft(
+            epoch=message.epoch,
+            base=message.base,
+            prefix_hash=message.prefix_hash,
+            first_node=message.first_node,
+            tokens=message.tokens,
+            parents=message.parents,
+            committed=message.committed,
+        )
+        self._host.engine.wake(slot)
+
+    def _on_ack(self, slot: Slot, message: pb.Ack) -> None:
+        slot.session.on_ack(message.committed)
+        self._host.engine.wake(slot)
+
+    def _on_stop(self, slot: Slot, message: pb.Stop) -> None:
+        if message.ask == slot.session.ask_id:
+            self._end_answer(slot, Finish.CANCELLED)
+
+    def _on_credit(self, slot: Slot, message: pb.Credit) -> None:
+        if slot.feed is not None:
+            slot.feed.on_credit(message.bytes)
+            self._outlet.poke()
+
+    def _on_set_codec(self, slot: Slot, message: pb.SetCodec) -> None:
+        codec = next((codec for codec in self._codecs if codec == int(message.codec)), None)
+        if codec is None:
+            raise ProtocolError("one of the codecs that Open offered", f"codec {message.codec}")
+        if slot.feed is not None:
+            slot.feed.codec = codec
+
+    def _on_beat(self, slot: Slot, message: pb.Beat) -> None:
+        if not message.reply and not self._host.hangs:  # a client that hears nothing goes on alone
+            self._outlet.put_beat(message.stamp)
+
+    def _on_bye(self, slot: Slot, message: pb.Bye) -> None:
+        self._free()
+        self.state = StreamState.ENDED
+
+    # ------------------------------------------------------------ what the engine and the host say
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        self._outlet.put(verdict_frame(verdict))
+        if self._host.draining and verdict.finish is not Finish.UNFINISHED and self._slot is not None:
+            self._send_away(self._slot)
+
+    def on_rows(self, newest: CodedRows) -> None:
+        self._outlet.poke(newest)
+
+    def on_spare_time(self) -> None:
+        self._outlet.poke()
+
+    def on_failure(self, error: MoaError) -> None:
+        self._lose_slot()
+        self.state = StreamState.ENDED
+        self._outlet.fail(error)
+
+    def on_taken_over(self) -> None:
+        """The client has come back on another stream."""
+        self._lose_slot()
+        self._go_away(b"", "the session goes on in another stream")
+
+    def on_displaced(self) -> None:
+        """Another stream needs the place."""
+        self._lose_slot()
+        self.state = StreamState.ENDED
+        self._outlet.fail(OverloadedError("The server needed the place of a stream on which nothing was asked."))
+
+    def give_up(self) -> None:
+        """Too many streams wait for their Open, and this one has waited longest."""
+        self._outlet.fail(OverloadedError("Too many streams were opened without an Open."))
+
+    def drain(self) -> None:
+        """The server goes away: tells the client how to go on, at once or after the running answer."""
+        if self._slot is None:
+            self._outlet.fail(UnavailableError("The server is shutting down.", hint="Connect to another one."))
+            self._host.leave(self)
+        elif self._slot.session.phase is not Phase.ANSWERING:
+            self._send_away(self._slot)
+
+    def end_answer(self) -> None:
+        """The grace is over."""
+        if self._slot is not None:
+            self._end_answer(self._slot, Finish.DRAINING)
+
+    # ------------------------------------------------------------ inside
+
+    def _lose_slot(self) -> None:
+        """The session goes on without this stream, and what is still to be written here has no memory with it."""
+        self._slot = None
+        self._outlet.follow(None)
+
+    def _attached(self) -> Slot:
+        if self._slot is None:
+            raise ProtocolError("no frame after the session's end", "one")
+        return self._slot
+
+    def _code(self, chunk: Chunk) -> asyncio.Future[CodedRows]:
+        return self._host.engine.code(self._attached(), chunk)
+
+    def _hash_at(self, length: int) -> int:
+        return self._attached().session.hashes.at(length)
+
+    def _may_code(self) -> bool:
+        return self._slot is not None and self._host.engine.may_code(self._slot)
+
+    def _end_answer(self, slot: Slot, finish: Finish) -> None:
+        session = slot.session
+        if session.phase is Phase.ANSWERING:
+            session.on_stop()
+            held = len(session.tokens)
+            prefix_hash = session.hashes.at(held)
+            self.on_verdict(Verdict(session.ask_id, session.pending.epoch, held, prefix_hash, (), finish))
+
+    def _send_away(self, slot: Slot) -> None:
+        self._go_away(slot.token, "the server is shutting down")
+        self._host.leave(self)
+
+    def _go_away(self, token: bytes, reason: str) -> None:
+        self._outlet.put(pb.ServerFrame(go_away=pb.GoAway(resume_token=token, reason=reason)))
+        self.state = StreamState.ENDED
+        self._outlet.close()
+
+    def _free(self) -> None:
+        if self._slot is not None:
+            log.info("session closed", **self._facts())
+            self._host.registry.close(self._slot)
+            self._slot = None
+
+    def _leave(self) -> None:
+        if self._slot is not None:
+            log.info("session detached", **self._facts())
+            self._host.registry.detach(self._slot)
+            self._slot = None
+
+    def _facts(self) -> dict[str, object]:
+        slot = self._attached()
+        return {"session": slot.number, "tokens": len(slot.session.tokens), "steps": slot.steps}
+
+
+def _first(errors: ExceptionGroup[MoaError]) -> MoaError:
+    """The first error of a group; reader and writer may fail together, and one status can be told."""
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, ExceptionGroup) else error

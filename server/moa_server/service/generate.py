@@ -1,0 +1,110 @@
+"""One Generate call: the target alone, through the same session and engine as split inference, without a drafter.
+
+State: its own slot, freed when the call ends. Invariant: the engine runs ahead of what the client has taken in by at
+most the run-ahead limit, so a client that does not read costs nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import ContextLengthError, MoaError
+from moa_shared.protocol.finish_rule import Finish
+
+from moa_server.engine.live_session import Verdict
+from moa_server.engine.stepper import CodedRows
+from moa_server.service.host import Host
+from moa_server.service.patient_writer import PatientWriter
+
+
+class Generation:
+    """The server's end of a Generate call.
+
+    Args:
+        host: what is served.
+        write: hands one message to gRPC.
+        client: who calls, as far as the address says.
+    """
+
+    def __init__(self, host: Host, write: Callable[[pb.GenerateResponse], Awaitable[None]], client: str = "") -> None:
+        self._host = host
+        self._client = client
+        self._writer = PatientWriter(write, host.settings.write_seconds)
+        self._verdicts: deque[Verdict] = deque()
+        self._poke = asyncio.Event()
+        self._failure: MoaError | None = None
+        self._ended = False
+
+    async def run(self, request: pb.GenerateRequest) -> None:
+        """Generates until the answer ends.
+
+        Raises:
+            MoaError: a request that cannot be served, or a failure of the step.
+        """
+        host = self._host
+        host.check_open()
+        settings = host.answer_settings(request.sampling)
+        if len(request.tokens) > host.most_tokens:
+            raise ContextLengthError(f"The request has {len(request.tokens)} tokens, at most {host.most_tokens} fit.")
+        slot = host.registry.new()
+        slot.listener = self
+        session = slot.session
+        session.run_ahead = True
+        session.on_ask(0, session.hashes.at(0), request.tokens, settings, 0)
+        host.registry.attach(slot, self._client)
+        host.enter(self)
+        try:
+            host.reserve(slot)
+            finish = Finish.UNFINISHED
+            while finish is Finish.UNFINISHED:
+                host.engine.wake(slot)
+                verdict = await self._next()
+                finish_name = pb.Finish.Name(verdict.finish)
+                await self._writer.write(pb.GenerateResponse(tokens=verdict.tokens, finish=finish_name))
+                finish = verdict.finish
+                session.on_ack(verdict.base + len(verdict.tokens))
+        finally:
+            host.leave(self)
+            host.registry.close(slot)
+
+    async def _next(self) -> Verdict:
+        while not self._verdicts:
+            if self._failure is not None:
+                raise self._failure
+            if self._ended:
+                return Verdict(0, 0, 0, 0, (), Finish.DRAINING)
+            self._poke.clear()
+            await self._poke.wait()
+        return self._verdicts.popleft()
+
+    # ------------------------------------------------------------ what the engine and the host say
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        self._verdicts.append(verdict)
+        self._poke.set()
+
+    def on_rows(self, newest: CodedRows) -> None:
+        """Memory is not wanted here."""
+
+    def on_spare_time(self) -> None:
+        """As above."""
+
+    def on_failure(self, error: MoaError) -> None:
+        self._failure = error
+        self._poke.set()
+
+    def on_taken_over(self) -> None:
+        """Nobody knows this session's token."""
+
+    def on_displaced(self) -> None:
+        """Only idle ones are."""
+
+    def drain(self) -> None:
+        """Ends with its answer."""
+
+    def end_answer(self) -> None:
+        self._ended = True
+        self._poke.set()

@@ -1,0 +1,229 @@
+"""The host: what is served, the limits, the engine and all sessions; every call of the service works on it.
+
+State: the open calls, and whether the server is draining or its inference hangs. Invariant: a draining host takes in
+nothing new, and its calls are those that still answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import ConfigError, UnavailableError
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.wire import settings_from_proto
+
+from moa_server.engine.engine import Engine
+from moa_server.engine.kv_pool import KVPool
+from moa_server.engine.live_session import Slot
+from moa_server.engine.registry import SessionRegistry
+from moa_server.engine.stepper import Stepper
+from moa_server.memory.row_store import most_nbytes
+from moa_server.service.fetch import DrafterFiles
+from moa_server.session.session import Session, SessionLimits
+from moa_server.settings import ServerSettings
+
+KV_SHARE = 0.75  # of what is free once the target is loaded; the rest is for text, frames and the forward itself
+MOST_UNOPENED = 64  # streams whose Open has not come; an honest one comes with its stream
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The target as the service needs to know it.
+
+    Args:
+        identity: what clients must hold in common with it.
+        context_tokens: the most tokens of a conversation.
+        end_of_text: token ids that end an answer.
+        decode: text of some tokens.
+        drafters: those whose memory is given.
+        step_ms, row_ms: what a plain step took at the start, and each row more; 0: not measured.
+    """
+
+    identity: pb.Identity
+    execution: pb.Execution
+    vocab_size: int
+    context_tokens: int
+    end_of_text: frozenset[int]
+    decode: Callable[[Sequence[int]], str]
+    drafters: tuple[pb.Drafter, ...] = ()
+    step_ms: float = 0.0
+    row_ms: float = 0.0
+
+
+class Call(Protocol):
+    """An open call that must be told when the server goes away."""
+
+    def drain(self) -> None:
+        """Ends the call, or when its running answer has ended, and leaves the host."""
+
+    def end_answer(self) -> None:
+        """Ends the running answer where it is, and then the call."""
+
+
+class Unopened(Protocol):
+    """A stream whose Open has not come."""
+
+    def give_up(self) -> None:
+        """Others need its place."""
+
+
+class Host:
+    """Everything behind the service.
+
+    Args:
+        drafter_files: what clients may fetch; None: nothing.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        served: Served,
+        stepper: Stepper,
+        settings: ServerSettings,
+        *,
+        drafter_files: DrafterFiles | None = None,
+        before: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.served = served
+        self.settings = settings
+        self.drafter_files = drafter_files
+        self.clock = clock
+        self.registry = SessionRegistry(
+            settings.max_sessions,
+            settings.max_streams,
+            settings.detached_seconds,
+            self._make_slot,
+            secrets.token_bytes,
+            clock,
+            lambda slot: self.pool.forget(slot),
+        )
+        self.engine = Engine(stepper, self.registry.close, before)
+        self.pool = KVPool(
+            settings.kv_bytes or int(KV_SHARE * stepper.target.free_bytes()), lambda slot: self.engine.release(slot)
+        )
+        self._calls: set[Call] = set()
+        self._empty = asyncio.Event()
+        self.draining = False
+        self.hangs = False
+        self._unopened: dict[Unopened, None] = {}  # oldest first
+        self._stepper = stepper
+        self._limits = SessionLimits(
+            served.context_tokens,
+            served.vocab_size,
+            settings.draft_nodes,
+            settings.prefill_chunk,
+            settings.run_ahead_tokens,
+        )
+
+    @property
+    def limits(self) -> pb.Limits:
+        settings = self.settings
+        return pb.Limits(
+            context_tokens=self.served.context_tokens,
+            draft_nodes=settings.draft_nodes,
+            frame_bytes=settings.frame_bytes,
+            sessions=settings.max_sessions,
+        )
+
+    @property
+    def most_tokens(self) -> int:
+        """Of one frame: a whole context, or the nodes of one draft."""
+        return max(self.served.context_tokens, self.settings.draft_nodes)
+
+    @contextmanager
+    def opening(self, stream: Unopened) -> Iterator[None]:
+        """Holds one of MOST_UNOPENED places while a stream waits for its Open; the oldest makes room for a new one."""
+        self._unopened[stream] = None
+        if len(self._unopened) > MOST_UNOPENED:
+            oldest = next(iter(self._unopened))
+            del self._unopened[oldest]
+            oldest.give_up()
+        try:
+            yield
+        finally:
+            self._unopened.pop(stream, None)
+
+    def answer_settings(self, message: pb.Sampling) -> AnswerSettings:
+        """What a client asks of an answer.
+
+        Raises:
+            ConfigError: values outside their range, or what this server does not do.
+        """
+        if message.ignore_end_of_text and not self.settings.allow_ignore_end_of_text:
+            raise ConfigError(
+                "This server ends answers at end-of-text.",
+                hint="Ask without ignore_end_of_text, or start the server with --allow-ignore-end-of-text true.",
+            )
+        return settings_from_proto(message)
+
+    def new_execution(self, before: bytes) -> pb.NewExecution | None:
+        """What a client is told whose conversation began on another execution than this server's."""
+        served = self.served
+        if before == served.identity.execution:
+            return None
+        return pb.NewExecution(
+            fingerprint=served.identity.execution, execution=served.execution, end_of_text=sorted(served.end_of_text)
+        )
+
+    def check_open(self) -> None:
+        """Raises UnavailableError where the server is going away, or does not compute."""
+        if self.hangs:
+            raise UnavailableError("The server's model does not answer.", hint="Restart the server.")
+        if self.draining:
+            raise UnavailableError("The server is shutting down.", hint="Connect to another one, or try again later.")
+
+    def reserve(self, slot: Slot) -> None:
+        """Promises a session the memory that the answer which was asked for may take.
+
+        Raises:
+            ContextLengthError: it is more than this server keeps for all.
+            OverloadedError: it is not to be had now.
+        """
+        rows = slot.session.most_tokens + self.settings.draft_nodes
+        memory = sum(most_nbytes(width, rows) for width in slot.widths.values())
+        self.pool.reserve(slot, slot.holdings.cache.most_nbytes(rows) + memory)
+
+    def watch(self) -> bool:
+        """Looks whether the inference thread hangs; returns whether that has changed."""
+        before, self.hangs = self.hangs, self.engine.busy_seconds > self.settings.hang_seconds
+        return self.hangs is not before
+
+    def enter(self, call: Call) -> None:
+        """A call has begun that is to be told when the server goes away."""
+        self._calls.add(call)
+
+    def leave(self, call: Call) -> None:
+        """It has ended, or was told."""
+        self._calls.discard(call)
+        if self.draining and not self._calls:
+            self._empty.set()
+
+    def drain(self) -> None:
+        """Takes in nothing new; calls end with the answers that they run."""
+        self.draining = True
+        if not self._calls:
+            self._empty.set()
+        for call in tuple(self._calls):
+            call.drain()
+
+    async def drained(self) -> None:
+        """Waits until every call was told."""
+        await self._empty.wait()
+
+    def end_answers(self) -> None:
+        """Ends what still answers."""
+        for call in tuple(self._calls):
+            call.end_answer()
+
+    def _make_slot(self, token: bytes) -> Slot:
+        served = self.served
+        session = Session(self._limits, end_of_text=served.end_of_text, decode=served.decode, run_ahead=False)
+        return Slot(token, session, self._stepper.new_holdings())

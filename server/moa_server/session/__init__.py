@@ -1,0 +1,1 @@
+"""One conversation on the server, as a pure state machine."""

@@ -1,0 +1,125 @@
+"""The draft that waits for the target: streamed nodes of one tree, held against what has been committed meanwhile.
+
+Pure. State: the newest (epoch, base), the nodes below it, and the node that the committed tokens have reached; those
+numbered before that node are forgotten, so that a draft which is confirmed all the time may go on for ever.
+Invariants: the tree hangs below a prefix whose hash was checked; `reached` committed tokens lead to `node`. A node that
+arrives after its token was committed is followed all the same, so what comes below it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from moa_shared.errors import ProtocolError, TreeError
+from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.tree.draft_tree import ROOT, DraftTree
+from moa_shared.tree.streamed_tree import StreamedTree
+
+FRAME_NODES = 4096  # taken in of one frame: 4 ms of the event loop, and two minutes of what a device writes alone
+MOST_NODES = 65_536  # of one draft in flight: bounds what a hostile client makes us hold (10 MB)
+
+
+class PendingDraft:
+    """Draft nodes that have arrived and are not verified yet."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.stale_nodes = 0  # since the last call of take_stale()
+        self.clear()
+
+    def clear(self) -> None:
+        """Drops the draft (a new turn, a cancelled answer); the epoch stays."""
+        self._begin(0)
+
+    def _begin(self, base: int) -> None:
+        self._base = base  # 0: no draft
+        self._tree = StreamedTree()
+        self._node = ROOT
+        self._reached = base
+
+    def add(
+        self,
+        committed: Sequence[int],
+        hashes: PrefixHashes,
+        *,
+        epoch: int,
+        base: int,
+        prefix_hash: int,
+        first_node: int,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+    ) -> bool:
+        """Takes in a Draft frame; True if it named a state that holds (even if nothing of it is new).
+
+        A frame of an older epoch or base, for a base beyond what is committed, with another prefix, or that leaves a
+        gap in the numbering is stale: its nodes are counted and dropped, and so are those beyond the first FRAME_NODES
+        of a frame. A repeated frame changes nothing. A frame that goes on with the draft held may leave out the hash
+        (0), which its first frame has said.
+
+        Raises:
+            TreeError: parents that do not stand before their children.
+            ProtocolError: parents that are neither absent nor one for each token.
+        """
+        if parents and len(parents) != len(tokens):
+            raise ProtocolError("one parent for each token of a draft, or none", f"{len(parents)} for {len(tokens)}")
+        holds = (epoch, base) >= (self.epoch, self._base) and 1 <= base <= len(committed)
+        goes_on = not prefix_hash and first_node > 0 and (epoch, base) == (self.epoch, self._base)
+        if not holds or not (goes_on or hashes.at(base) == prefix_hash):
+            self.stale_nodes += len(tokens)
+            return False
+        same = (epoch, base) == (self.epoch, self._base)
+        known = self._tree.end if same else 0
+        forgotten = self._tree.first if same else 0
+        if first_node > known or first_node + len(tokens) - forgotten > MOST_NODES:
+            self.stale_nodes += len(tokens)
+            return False
+        count = min(len(tokens), FRAME_NODES)
+        numbered = _number_parents(first_node, count, parents)
+        if not same:
+            self.epoch = epoch
+            self._begin(base)
+        self.stale_nodes += len(tokens) - count
+        for index in range(known - first_node, count):
+            self._tree.append(tokens[index], numbered[index])
+        new = range(known, self._tree.end)
+        self.on_committed(committed)
+        late = len(committed) - base  # nodes of this depth and less stand where tokens are committed already
+        self.stale_nodes += sum(not self.covers(committed) or self._tree.depth(node) <= late for node in new)
+        return True
+
+    def on_committed(self, committed: Sequence[int]) -> None:
+        """The committed tokens have grown: goes down the tree along them as far as it goes."""
+        while self._base and self._reached < len(committed):
+            child = self._tree.child_with(self._node, committed[self._reached])
+            if child is None:
+                break
+            self._node = child
+            self._reached += 1
+        self._tree.forget(self._node)
+
+    def covers(self, committed: Sequence[int]) -> bool:
+        """Whether a draft, even an empty one, names the newest committed token."""
+        return self._base > 0 and self._reached == len(committed)
+
+    def usable(self, committed: Sequence[int], most: int = MOST_NODES) -> DraftTree:
+        """The first `most` nodes below the newest committed token."""
+        if not self.covers(committed):
+            return DraftTree((), ())
+        return self._tree.below(self._node, most)[0]
+
+    def take_stale(self) -> int:
+        """Nodes that came too late since the last call."""
+        stale, self.stale_nodes = self.stale_nodes, 0
+        return stale
+
+
+def _number_parents(first_node: int, count: int, parents: Sequence[int]) -> list[int]:
+    """The parents of a frame's first `count` nodes."""
+    numbered = list(parents[:count]) or [first_node + index - 1 for index in range(count)]
+    for index, parent in enumerate(numbered):
+        if not ROOT <= parent < first_node + index:
+            raise TreeError(
+                f"Node {first_node + index} of a draft tree has parent {parent}, "
+                f"expected -1 to {first_node + index - 1}."
+            )
+    return numbered

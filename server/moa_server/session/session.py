@@ -1,0 +1,455 @@
+"""One conversation on the server, as a pure state machine: what is committed, what to feed the target next.
+
+State: committed tokens and their hashes, how many of them the KV cache holds, the running answer, the pending draft.
+Invariants: cached < len(tokens) while an answer runs (the newest token is not in the cache); a Work whose `version` is
+not the session's any more changes nothing. No I/O, no clock, no torch: the engine runs Work, the stream moves frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import numpy as np
+from moa_shared.errors import ContextLengthError, ProtocolError
+from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS, AnswerSettings, Finish, FinishRule
+from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.tree.draft_tree import DraftTree, check_tokens, longest_path
+
+from moa_server.session.pending_draft import PendingDraft
+
+NO_DRAFT = DraftTree((), ())
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """What the server allows one session.
+
+    Args:
+        context_tokens: the most tokens of a conversation.
+        draft_nodes: the most nodes of one verification; 64 holds the paper's tree of 62.
+        vocab_size: of the target.
+        prefill_chunk: tokens of a prompt read in one forward; 256 keeps other sessions' wait near 0.3 s on one core.
+        run_ahead_tokens: how far the server goes beyond what a silent client has acknowledged.
+    """
+
+    context_tokens: int
+    vocab_size: int
+    draft_nodes: int = 64
+    prefill_chunk: int = 256
+    run_ahead_tokens: int = 64
+
+
+class Phase(Enum):
+    IDLE = auto()
+    ANSWERING = auto()
+
+
+# Ends that the target or the limits decided: asked again, the answer would end there again.
+ENDED_BY_RULE = (Finish.END_OF_TEXT, Finish.MAX_TOKENS, Finish.STOP, Finish.CONTEXT)
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Tokens of an answer that were chosen before the client asked to go on with it.
+
+    Args:
+        base: position of the first of them.
+        finish: whether and why the answer has ended with them.
+        repeats: the Ask says what this stream has said before; its verdicts are on their way.
+    """
+
+    base: int
+    tokens: tuple[int, ...] = ()
+    finish: Finish = Finish.UNFINISHED
+    repeats: bool = False
+
+    @property
+    def is_news(self) -> bool:
+        """Whether the client must be told: it lacks tokens, or waits for the end of an answer that has ended."""
+        return bool(self.tokens) or self.finish is not Finish.UNFINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a forward decided.
+
+    Args:
+        kept: nodes of the verified tree whose KV stays, from the root down.
+        taken: newly committed tokens: accepted drafts and the bonus token, as far as the answer goes.
+        accepted: how many of `taken` were drafted.
+        finish: whether and why the answer ends with them.
+    """
+
+    kept: tuple[int, ...]
+    taken: tuple[int, ...]
+    accepted: int
+    finish: Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One forward for one session.
+
+    Args:
+        version: of the session that it was made for.
+        cached: tokens that the KV cache must hold before it.
+        feed: committed tokens to feed as a chain.
+        tree: draft nodes that hang below the last of `feed`.
+        chooses: False for a chunk of a prompt, which chooses nothing.
+        answer: the answer's newest tokens, as many as decide its end.
+        before: tokens of the answer before these.
+    """
+
+    version: int
+    cached: int
+    feed: tuple[int, ...]
+    tree: DraftTree
+    chooses: bool
+    settings: AnswerSettings
+    rule: FinishRule
+    answer: tuple[int, ...]
+    before: int = 0
+
+    @property
+    def positions(self) -> list[int]:
+        """Positions of the tokens that the target chooses: after the last of `feed`, then after each node."""
+        root = self.cached + len(self.feed)
+        return [root] + [root + depth for depth in self.tree.depths]
+
+    def judge(self, chosen: Sequence[int]) -> Judgement:
+        """Walks the tree along the target's choices (after the last of `feed`, then after each node)."""
+        path, bonus = longest_path(self.tree, chosen[0], chosen[1:])
+        drafted = [self.tree.tokens[node] for node in path]
+        taken, finish = self.rule.cut(self.answer, [*drafted, bonus], self.before)
+        return Judgement(
+            kept=tuple(path[: len(taken) - 1]),
+            taken=tuple(taken),
+            accepted=min(len(taken), len(path)),
+            finish=finish,
+        )
+
+
+class Session:
+    """The server's cache of one conversation.
+
+    Args:
+        limits: what it may hold.
+        end_of_text: token ids that end an answer.
+        decode: text of some tokens, for stop strings.
+        run_ahead: whether to step when no draft has arrived.
+    """
+
+    def __init__(
+        self,
+        limits: SessionLimits,
+        *,
+        end_of_text: frozenset[int],
+        decode: Callable[[Sequence[int]], str],
+        run_ahead: bool,
+    ) -> None:
+        self.limits = limits
+        self.run_ahead = run_ahead
+        self.phase = Phase.IDLE
+        self.tokens: list[int] = []
+        self.hashes = PrefixHashes()
+        self.cached = 0
+        self.ask_id = 0  # the client's number of the newest question
+        self.answer_start = 0
+        self.version = 0
+        self.pending = PendingDraft()
+        self.acknowledged = 0
+        self._end_of_text = end_of_text
+        self._decode = decode
+        self._settings = AnswerSettings()
+        self._first_step = False
+        self._finish = Finish.UNFINISHED
+        self._resumable = False  # the answer is as the target left it, and a client has just come back
+
+    @property
+    def unread(self) -> int:
+        """Tokens that the KV cache does not hold; 1 in an answer under way."""
+        return len(self.tokens) - self.cached
+
+    @property
+    def reads(self) -> bool:
+        """Whether the next step reads so much of a prompt that it takes longer than any verification."""
+        return self.unread > min(self.limits.draft_nodes, self.limits.prefill_chunk)
+
+    @property
+    def most_tokens(self) -> int:
+        """What the conversation comes to at most with the answer that was asked for last."""
+        room = self.limits.context_tokens
+        longest = self.answer_start + (self._settings.max_tokens or room)
+        return min(room, max(longest, len(self.tokens)))
+
+    # ------------------------------------------------------------ what the client says
+
+    def on_open(self, tokens: Sequence[int], *, asks: bool = False) -> int:
+        """The conversation so far; returns how many of its tokens are cached and need not be read again.
+
+        Args:
+            asks: an Ask comes with it, which may go on with the answer under way: what the target chose of that beyond
+                the client's tokens is kept.
+
+        Raises:
+            ContextLengthError, TokenRangeError: tokens that cannot be held.
+        """
+        self._check_new(tokens, held=0, spare=0)
+        running = self.phase is Phase.ANSWERING or self._finish in ENDED_BY_RULE
+        continues = self._replace(0, tokens)
+        self._resumable = asks and running and continues
+        if not self._resumable:
+            self._crop(len(tokens))
+        self.version += 1  # a forward under way answers to the stream that broke
+        self.phase = Phase.IDLE
+        self.pending = PendingDraft()  # a new stream counts its epochs anew
+        self.acknowledged = len(tokens)
+        return min(self.cached, len(tokens))
+
+    def on_ask(
+        self,
+        base: int,
+        prefix_hash: int,
+        tokens: Sequence[int],
+        settings: AnswerSettings,
+        answer_start: int,
+        ask_id: int = 1,
+    ) -> Backlog:
+        """Appends a turn and begins (or goes on with) an answer. An Ask that is repeated in one stream changes nothing.
+
+        Args:
+            ask_id: the client's number of the question.
+
+        Returns:
+            What was chosen of this answer beyond the client's tokens already, to be sent at once; without tokens, but
+            with a finish, where the answer is over with what the client holds.
+
+        Raises:
+            ProtocolError: the Ask does not continue the conversation.
+            ContextLengthError, TokenRangeError: tokens that cannot be held.
+        """
+        self.check_ask(base, prefix_hash, tokens, answer_start)
+        end = base + len(tokens)
+        start = answer_start or end
+        same = start == self.answer_start and settings == self._settings and self.tokens[base:end] == list(tokens)
+        if same and self.phase is Phase.ANSWERING and ask_id == self.ask_id:
+            return Backlog(end, repeats=True)
+        if same and self._resumable:
+            self.ask_id = ask_id
+            return self._resume(end)
+        self.ask_id = ask_id
+        self._replace(base, tokens)
+        self._crop(end)
+        self.cached = min(self.cached, end - 1)
+        self.answer_start = start
+        self._settings = settings
+        self._finish = self._rule(settings, start).finish_of(self.tokens[start:])
+        self._resumable = False
+        if self._finish is Finish.UNFINISHED:
+            self._begin(end)
+        else:
+            self._end(self._finish)
+        return Backlog(end, (), self._finish)
+
+    def check_ask(self, base: int, prefix_hash: int, tokens: Sequence[int], answer_start: int) -> None:
+        """Whether `on_ask` would take this in.
+
+        Raises:
+            ProtocolError: the Ask does not continue the conversation.
+            ContextLengthError, TokenRangeError: tokens that cannot be held.
+        """
+        if not 0 <= base <= len(self.tokens):
+            raise ProtocolError(f"an Ask with base 0 to {len(self.tokens)}", f"base {base}")
+        if self.hashes.at(base) != prefix_hash:
+            raise ProtocolError(
+                f"an Ask that continues this conversation ({base} tokens hash to {self.hashes.at(base):016x})",
+                f"{prefix_hash:016x}",
+                hint="The client must open a new stream with all its tokens.",
+            )
+        end = base + len(tokens)
+        if end == 0:
+            raise ProtocolError("an Ask with at least one token", "an empty conversation")
+        start = answer_start or end
+        if not 1 <= start <= end:
+            raise ProtocolError(f"an Ask with answer_start 1 to {end}", f"{start}")
+        self._check_new(tokens, held=base, spare=1 if start == end else 0)  # a full context ends what has begun
+
+    def _resume(self, end: int) -> Backlog:
+        backlog = Backlog(end, tuple(self.tokens[end:]), self._finish)
+        self._resumable = False
+        if self._finish is Finish.UNFINISHED:
+            self._begin(end)
+            self._first_step = not backlog.tokens
+        return backlog
+
+    def _begin(self, end: int) -> None:
+        self.pending.clear()
+        self.acknowledged = end
+        self.phase = Phase.ANSWERING
+        self._first_step = True
+
+    def _replace(self, base: int, tokens: Sequence[int]) -> bool:
+        """Puts `tokens` at position `base`; what they repeat stays. False if what stood behind them had to go."""
+        common = _common_length(self.tokens[base : base + len(tokens)], tokens)
+        if common < len(tokens):
+            self._crop(base + common)
+            self._append(tokens[common:])
+        return common == len(tokens)
+
+    def on_draft(
+        self,
+        *,
+        epoch: int,
+        base: int,
+        prefix_hash: int,
+        first_node: int,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        committed: int,
+    ) -> None:
+        """Takes in draft nodes; those that came too late are counted and dropped.
+
+        Raises:
+            TreeError, TokenRangeError: nodes that are no tree of this target's tokens.
+            ProtocolError: a client that claims tokens which were never committed.
+        """
+        check_tokens(tokens, self.limits.vocab_size)
+        if committed > len(self.tokens):
+            raise ProtocolError(f"a client that holds at most {len(self.tokens)} committed tokens", f"{committed}")
+        if self.phase is not Phase.ANSWERING:
+            self.pending.stale_nodes += len(tokens)
+            return
+        self.pending.add(
+            self.tokens,
+            self.hashes,
+            epoch=epoch,
+            base=base,
+            prefix_hash=prefix_hash,
+            first_node=first_node,
+            tokens=tokens,
+            parents=parents,
+        )
+        self.acknowledged = max(self.acknowledged, committed, min(base, len(self.tokens)))
+
+    def on_ack(self, committed: int) -> None:
+        """The client holds `committed` tokens.
+
+        Raises:
+            ProtocolError: more than were ever committed.
+        """
+        if committed > len(self.tokens):
+            raise ProtocolError(f"an Ack of at most {len(self.tokens)} tokens", f"{committed}")
+        self.acknowledged = max(self.acknowledged, committed)
+
+    def on_stop(self) -> bool:
+        """Ends the answer where it is; False if none was running."""
+        if self.phase is not Phase.ANSWERING:
+            return False
+        self._end(Finish.CANCELLED)
+        return True
+
+    def forget_cache(self, length: int) -> None:
+        """What the cache holds from position `length` on cannot be used: it must be read again."""
+        if length < self.cached:
+            self.cached = length
+            self.version += 1
+
+    # ------------------------------------------------------------ what the target does
+
+    def next_work(self, choose_nodes: Callable[[DraftTree], DraftTree] | None = None) -> Work | None:
+        """The next forward for this session, if its turn came now.
+
+        Args:
+            choose_nodes: of the arrived draft, what is worth verifying; None: all of it.
+        """
+        if self.phase is not Phase.ANSWERING:
+            return None
+        feed = self.tokens[self.cached : self.cached + self.limits.prefill_chunk]
+        if self.unread > len(feed):
+            return self._work(feed, NO_DRAFT, chooses=False)
+        tree = self.arrived_draft()
+        if choose_nodes is not None:
+            tree = choose_nodes(tree)
+        ahead = len(self.tokens) - self.acknowledged
+        steps_alone = self._first_step or (
+            ahead < self.limits.run_ahead_tokens if self.run_ahead else self.pending.covers(self.tokens)
+        )
+        if tree or steps_alone:
+            return self._work(feed, tree, chooses=True)
+        return None
+
+    def arrived_draft(self) -> DraftTree:
+        """What has arrived below the newest committed token, as far as one verification may go."""
+        room = self.limits.context_tokens - len(self.tokens)
+        return self.pending.usable(self.tokens, max(0, min(self.limits.draft_nodes, room)))
+
+    def on_prefilled(self, work: Work) -> bool:
+        """A chunk of the prompt is in the cache; False if the session has moved on and the work is void."""
+        if work.version != self.version:
+            return False
+        self.cached = work.cached + len(work.feed)
+        return True
+
+    def on_judged(self, work: Work, judgement: Judgement) -> bool:
+        """A forward has chosen tokens: commits them; False if the session has moved on and the work is void."""
+        if work.version != self.version:
+            return False
+        self._append(judgement.taken)
+        self.cached = work.cached + len(work.feed) + len(judgement.kept)
+        self._first_step = False
+        self.pending.on_committed(self.tokens)
+        if judgement.finish is not Finish.UNFINISHED:
+            self._end(judgement.finish)
+        return True
+
+    # ------------------------------------------------------------ inside
+
+    def _work(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool) -> Work:
+        start = max(self.answer_start, len(self.tokens) - STOP_WINDOW_TOKENS)
+        return Work(
+            self.version,
+            self.cached,
+            tuple(feed),
+            tree,
+            chooses,
+            self._settings,
+            self._rule(self._settings, self.answer_start),
+            tuple(self.tokens[start:]),
+            start - self.answer_start,
+        )
+
+    def _rule(self, settings: AnswerSettings, answer_start: int) -> FinishRule:
+        return FinishRule(settings, answer_start, self.limits.context_tokens, self._end_of_text, self._decode)
+
+    def _end(self, finish: Finish) -> None:
+        self.phase = Phase.IDLE
+        self._finish = finish
+        self.version += 1
+        self.pending.clear()
+
+    def _append(self, tokens: Sequence[int]) -> None:
+        self.tokens.extend(tokens)
+        self.hashes.extend(tokens)
+
+    def _crop(self, length: int) -> None:
+        del self.tokens[length:]
+        self.hashes.crop(length)
+        self.cached = min(self.cached, length)
+        self.version += 1
+
+    def _check_new(self, tokens: Sequence[int], held: int, spare: int) -> None:
+        check_tokens(tokens, self.limits.vocab_size)
+        if held + len(tokens) + spare > self.limits.context_tokens:
+            raise ContextLengthError(
+                f"The conversation has {held + len(tokens)} tokens, "
+                f"the context holds {self.limits.context_tokens} with at least one for the answer."
+            )
+
+
+def _common_length(mine: list[int], theirs: Sequence[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    shared = min(len(mine), len(theirs))
+    differ = np.flatnonzero(np.asarray(mine[:shared]) != np.asarray(theirs)[:shared])
+    return int(differ[0]) if len(differ) else shared

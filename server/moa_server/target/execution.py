@@ -1,0 +1,139 @@
+"""The execution level: which arithmetic decides the text, what computes it, and the hash by which replicas compare it.
+
+`int8` (the kernels) computes a row alike however many there are; `float32` (torch) is the reference; `bf16` (torch, for
+GPUs) rounds differently with what is computed together, and says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import structlog
+from moa.v1 import moa_pb2 as pb
+from moa_kernels import ARITHMETIC, KernelError, explain, set_threads, threads, variant_name
+from moa_shared.errors import ConfigError, MoaError
+from moa_shared.models import ModelFiles
+from moa_shared.models.network.network import Network
+from moa_shared.models.sources.digest import canonical_json
+from moa_shared.models.weights.weights import WeightReader
+from moa_shared.programs.progress import Progress
+from moa_shared.protocol.levels import BF16, FLOAT32, INT8
+
+from moa_server.settings import ServerSettings
+from moa_server.target import Target
+from moa_server.target.kernel_target import KernelTarget
+from moa_server.target.start_test import StartTest, compare_with_float32, run_start_test
+
+log = structlog.get_logger()
+
+AUTO = "auto"
+NUMPY = "numpy"  # the kernels' variant on a machine that cannot run them
+_TORCH_LEVELS = "Give --execution float32 or bf16, which torch computes."
+_TORCH_HINT = "Install moa with its torch extra: pip install 'moa[server,torch]'."
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A target with the arithmetic that it runs in.
+
+    Args:
+        level: int8, float32 or bf16.
+        before: called once on the thread that runs the target.
+        test: what the test at the start has measured; None: torch is taken as it is.
+    """
+
+    level: str
+    target: Target
+    details: str
+    before: Callable[[], None]
+    test: StartTest | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether a row's bits never depend on what is computed with it."""
+        return self.level == INT8
+
+    def described(self) -> pb.Execution:
+        return pb.Execution(level=self.level, exact=self.exact, details=self.details)
+
+    def fingerprint(self, end_of_text: frozenset[int]) -> bytes:
+        """sha256 of everything beside model, prompt and settings that a text depends on."""
+        arithmetic = ARITHMETIC if self.level == INT8 else f"torch {version('torch')}"
+        parts = [self.level, arithmetic, sorted(end_of_text), self.target.context_length]
+        return hashlib.sha256(canonical_json(parts)).digest()
+
+
+def load_execution(files: ModelFiles, settings: ServerSettings, progress: Progress) -> Execution:
+    """The target on the level that the settings name; auto: int8 where the kernels run, else bf16.
+
+    Raises:
+        ModelSourceError: weights that cannot be read, or that the level does not compute.
+        ConfigError: a level that needs what is not installed, or a test at the start that failed.
+    """
+    level: str = settings.execution
+    if level in (FLOAT32, BF16):
+        return _on_torch(files, settings, level, progress)
+    try:
+        has_kernels = variant_name() != NUMPY
+    except KernelError as error:
+        raise ConfigError(str(error), hint=_TORCH_LEVELS) from error
+    if level == INT8:
+        if not has_kernels:
+            raise ConfigError(f"The level int8 needs kernels. {explain()}", hint=_TORCH_LEVELS)
+        return _on_kernels(files, settings, progress)
+    reason = explain()
+    if has_kernels:
+        try:
+            return _on_kernels(files, settings, progress)
+        except MoaError as error:
+            if not _has_torch():
+                raise
+            reason = error.message
+    elif not _has_torch():
+        raise ConfigError(f"This machine computes no level of execution. {reason}", hint=_TORCH_HINT)
+    log.warning("int8 kernels are not used: bf16 is several times slower, and its text is not exact", reason=reason)
+    return _on_torch(files, settings, BF16, progress)
+
+
+def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress) -> Execution:
+    set_threads(settings.threads)
+    weights = WeightReader(files)
+    network = Network(weights, files.config, progress)
+    trained = int(files.config["max_position_embeddings"])
+    target = KernelTarget(network, trained, settings.context_length or None)
+    with progress.task("Testing the kernels"):
+        error = compare_with_float32(network, weights, files.config)
+        test = run_start_test(KernelTarget(network, trained))  # which the context may be too short for
+    costs = {"step_ms": round(test.step_ms, 1), "row_ms": round(test.row_ms, 2)}
+    log.info("kernels ready", choice=explain(), **costs, error=round(error, 4))
+    return Execution(INT8, target, f"{variant_name()}, {threads()} threads", lambda: None, test)
+
+
+def _on_torch(files: ModelFiles, settings: ServerSettings, level: str, progress: Progress) -> Execution:
+    if not _has_torch():
+        raise ConfigError(f"The level {level} is computed by torch, which is not installed.", hint=_TORCH_HINT)
+    import torch
+    from moa_shared.models import load_target_model
+
+    from moa_server.target.torch_target import TorchTarget
+
+    def before() -> None:  # OpenMP counts threads for each calling thread
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+
+    before()
+    with progress.task(f"Loading {files.target_id}"):
+        model = load_target_model(files, torch.bfloat16 if level == BF16 else torch.float32)
+    target = TorchTarget(model, settings.context_length or None)
+    if level == BF16:
+        log.warning("bf16 rounds differently with what is verified together: a text may change with the drafts")
+    return Execution(level, target, f"torch {torch.__version__}, {torch.get_num_threads()} threads", before)
+
+
+def _has_torch() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("torch") is not None and find_spec("transformers") is not None

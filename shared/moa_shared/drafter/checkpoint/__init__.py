@@ -1,0 +1,1 @@
+"""A drafter's checkpoint: configuration and tensors."""

@@ -1,0 +1,205 @@
+"""Drafter checkpoints: the authors' 29 tensors in one safetensors file, our configuration as JSON in its metadata.
+
+Beyond the 29 a file may hold `output_norm.weight` and `draft_ids`. Nothing is ever unpickled; every shape is checked.
+Reading needs numpy alone; torch comes in where a torch encoder is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from moa_kernels import KernelError
+
+from moa_shared.bfloat16 import widen_bfloat16
+from moa_shared.drafter.baseline import BaselineDecoder
+from moa_shared.drafter.baseline_state import BaselineState
+from moa_shared.drafter.checkpoint.config import MOA, DrafterConfig
+from moa_shared.drafter.checkpoint.shapes import expected_shapes
+from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY
+from moa_shared.drafter.checkpoint.stored_tensors import StoredTensors
+from moa_shared.drafter.checkpoint.weights import ArrayWeights
+from moa_shared.drafter.decoder import DraftDecoder
+from moa_shared.drafter.kernel_encoder import KernelEncoder
+from moa_shared.drafter.layers.arithmetic import INT8, Rows
+from moa_shared.drafter.state import DraftState
+from moa_shared.errors import CheckpointError, DiskFullError, ModelSourceError, NotFoundError
+from moa_shared.models.network.layers import Weights
+from moa_shared.models.tensors.safetensors import map_tensors, read_metadata, write_tensors
+
+if TYPE_CHECKING:
+    import torch
+
+    from moa_shared.drafter.encoder import MemoryEncoder
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+NewState = Callable[[], DraftState | BaselineState]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A drafter's trained tensors.
+
+    Args:
+        config: its shapes.
+        tensors: by the authors' names, float32; `draft_ids` int32.
+        fingerprint: hexadecimal sha256 of the file; empty where there is no file.
+    """
+
+    config: DrafterConfig
+    tensors: Mapping[str, npt.NDArray[Any]]
+    fingerprint: str
+
+    def rows(self, weights: str = INT8) -> Callable[[Rows], Rows]:
+        """Makes rows as the wire has them, [tokens, memory width], of what `config.reads_last_hidden` says.
+
+        Raises:
+            ConfigError: weights other than "int8" and "float32".
+        """
+        if self.config.kind != MOA:
+            return lambda hidden: hidden[:, : self.config.memory_width]
+        with _computable():
+            encoder = KernelEncoder(self.config, ArrayWeights(self.tensors), weights)
+        return encoder.project if self.config.reads_last_hidden else encoder.encode
+
+    def states(self, target: Weights, weights: str = INT8) -> NewState:
+        """What makes a conversation's drafter, of any kind; arguments and errors as of `decoder`."""
+        if self.config.kind != MOA:
+            with _computable():
+                baseline = BaselineDecoder(self.config, ArrayWeights(self.tensors), target, weights)
+            return lambda: BaselineState(baseline)
+        decoder = self.decoder(target, weights)
+        return lambda: DraftState(decoder)
+
+    def decoder(self, target: Weights, weights: str = INT8) -> DraftDecoder:
+        """The client's half.
+
+        Args:
+            target: its embeddings and head, and the layers that are reused, with the final norm.
+            weights: "int8", or "float32" for a reference.
+
+        Raises:
+            ConfigError: other weights.
+            ModelSourceError: a part of the target is missing, or does not fit, or cannot be computed with.
+        """
+        with _computable():
+            return DraftDecoder(self.config, ArrayWeights(self.tensors), target, weights)
+
+    def torch_tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors for training."""
+        import torch
+
+        return {name: torch.from_numpy(tensor) for name, tensor in self.tensors.items()}
+
+    def encoder(self, dtype: torch.dtype) -> MemoryEncoder:
+        """The server's half in torch."""
+        from moa_shared.drafter.encoder import load_encoder
+
+        return load_encoder(self.config, self.torch_tensors(), dtype)
+
+    def torch_rows(
+        self, dtype: torch.dtype, device: torch.device | None = None
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """As `rows`, in torch."""
+        if self.config.kind != MOA:
+            return lambda hidden: hidden[:, : self.config.memory_width]
+        encoder = self.encoder(dtype).to(device)
+        return encoder.project if self.config.reads_last_hidden else encoder.encode
+
+
+@contextlib.contextmanager
+def _computable() -> Iterator[None]:
+    try:
+        yield
+    except KernelError as error:
+        raise ModelSourceError(f"No drafts can be computed with these weights. {error}") from error
+
+
+def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoint:
+    """Reads a checkpoint; its tensors are mapped, and widened when they are asked for.
+
+    Args:
+        config: for a file without our metadata (the authors' own).
+
+    Raises:
+        NotFoundError: no such file.
+        CheckpointError: corrupt, truncated, or not the tensors that its configuration asks for.
+    """
+    if not path.is_file():
+        raise NotFoundError(f"There is no drafter checkpoint {path}.", hint="Check the path given with --drafter.")
+    try:
+        metadata, tensors = read_metadata(path), StoredTensors(map_tensors(path))
+    except (ModelSourceError, ValueError) as error:
+        raise CheckpointError(
+            f"The drafter checkpoint {path} is corrupt or truncated ({error.__cause__ or error})."
+        ) from None
+    if config is None:
+        if CONFIG_KEY not in metadata:
+            raise CheckpointError(
+                f"The drafter checkpoint {path} does not say its configuration.",
+                hint="Load it with a configuration and save it again.",
+            )
+        config = DrafterConfig.from_json(metadata[CONFIG_KEY])
+    _check(path, config, tensors)
+    with path.open("rb") as opened:
+        return Checkpoint(config, tensors, hashlib.file_digest(opened, "sha256").hexdigest())
+
+
+def save_checkpoint(path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Writes a checkpoint whole or not at all (to a file beside it, then renamed).
+
+    Args:
+        tensors: float32, or the bit patterns of bfloat16 as uint16; `draft_ids` int32.
+
+    Raises:
+        CheckpointError: not the tensors that `config` asks for, or a place that cannot be written.
+        DiskFullError: no room.
+    """
+    _check(path, config, tensors)
+    beside = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_tensors(beside, tensors, {CONFIG_KEY: config.to_json()})
+        beside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        message = f"The checkpoint {path} cannot be written ({error})."
+        if error.errno in _FULL:
+            raise DiskFullError(message) from None
+        raise CheckpointError(message, hint="Choose a folder that can be written.") from None
+
+
+def _check(path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
+    shapes = expected_shapes(config)
+    for name, shape in shapes.items():
+        if name not in tensors:
+            raise CheckpointError(f"The drafter checkpoint {path} lacks the tensor {name}.")
+        tensor = tensors[name]
+        if tensor.shape != shape:
+            raise CheckpointError(
+                f"In the drafter checkpoint {path} {name} has shape {tensor.shape}, expected {shape}."
+            )
+        if name != "draft_ids" and not _is_finite(tensor):
+            raise CheckpointError(f"In the drafter checkpoint {path} {name} holds values that are no numbers.")
+    extra = sorted(set(tensors) - set(shapes))
+    if extra:
+        raise CheckpointError(f"The drafter checkpoint {path} holds an unknown tensor {extra[0]}.")
+    if config.draft_vocab:
+        ids = tensors["draft_ids"]
+        if ids.dtype != np.int32 or int(ids.min()) < 0 or int(ids.max()) >= config.vocab_size:
+            raise CheckpointError(f"The drafter checkpoint {path} has draft ids outside the vocabulary.")
+
+
+def _is_finite(tensor: npt.NDArray[Any]) -> bool:
+    """Whether these are finite floats."""
+    if tensor.dtype == np.uint16:
+        tensor = widen_bfloat16(tensor)
+    return tensor.dtype.kind == "f" and bool(np.isfinite(tensor).all())

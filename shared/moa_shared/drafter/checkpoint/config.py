@@ -1,0 +1,164 @@
+"""Shapes and options of one drafter. Pure data: JSON in the checkpoint's metadata, checked where it is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from moa_shared.errors import CheckpointError
+from moa_shared.models.network.family import MOST_LAYERS
+from moa_shared.text.json_text import parse_json
+from moa_shared.text.plain_text import plain_line
+
+MOA, EAGLE2, INDEPENDENT = "moa", "eagle2", "independent"
+MOST_SHOWN = 80  # characters of a wrong value in a message
+_MOST = 1 << 31  # of any number: a tensor of such a size is in no file
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterConfig:
+    """A Mixture of Attentions drafter (arXiv 2410.03804) for one target.
+
+    Args:
+        vocab_size, hidden_size, target_layers, target_heads, target_kv_heads, target_head_dim: of the target.
+        sa_*, ca_*: key/value heads and MLP width of self- and cross-attention; their query heads and head dimension are
+            the target's.
+        lsa_heads, lsa_kv_heads, lsa_mlp: of layer self-attention, whose width is the target's KV width; its head
+            dimension is that width // lsa_heads.
+        rms_norm_eps, rope_parameters: the target's (transformers' `rope_parameters`), for all three attentions, so that
+            rope scaling is the same everywhere.
+        unscaled_memory_rope: the authors' mistake, for their own checkpoints: cross-attention and layer self-attention
+            keep the target's theta but lose its scaling (Llama 3.1).
+        reused_layers: N, the target's last layers that the drafter runs too.
+        draft_vocab: how many tokens the drafter can propose; 0: all of the target's.
+        output_norm: the drafter owns a norm before the head (N = 0 only; the authors apply the head bare).
+        max_block: the longest run of tokens beyond its memory that it was trained for.
+        target_fingerprint: hexadecimal sha256 of the target; empty where unknown.
+        kind: moa, or a baseline: eagle2, or independent (`own_layers` layers of its own); the layers of baselines have
+            the sizes of `sa_*`, and `ca_*` and `lsa_*` mean nothing to them.
+        lsa: False, an ablation: the memory is the target's last hidden state.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    target_layers: int
+    target_heads: int
+    target_kv_heads: int
+    target_head_dim: int
+    sa_kv_heads: int
+    sa_mlp: int
+    ca_kv_heads: int
+    ca_mlp: int
+    lsa_heads: int
+    lsa_kv_heads: int
+    lsa_mlp: int
+    rms_norm_eps: float = 1e-5
+    rope_parameters: dict[str, Any] = field(default_factory=lambda: {"rope_type": "default", "rope_theta": 10000.0})
+    unscaled_memory_rope: bool = False
+    reused_layers: int = 0
+    draft_vocab: int = 0
+    output_norm: bool = False
+    max_block: int = 15
+    target_fingerprint: str = ""
+    kind: str = MOA
+    own_layers: int = 1
+    lsa: bool = True
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        checks = {
+            "lsa_heads must divide the KV width": self.kv_width % self.lsa_heads == 0,
+            "the LSA head dimension must be even (rotary)": (self.kv_width // self.lsa_heads) % 2 == 0,
+            "lsa_kv_heads must divide lsa_heads": self.lsa_heads % self.lsa_kv_heads == 0,
+            "sa_kv_heads must divide the target's heads": self.target_heads % self.sa_kv_heads == 0,
+            "ca_kv_heads must divide the target's heads": self.target_heads % self.ca_kv_heads == 0,
+            "the target's head dimension must be even (rotary)": self.target_head_dim % 2 == 0,
+            "target_kv_heads must divide the target's heads": self.target_heads % self.target_kv_heads == 0,
+            "reused_layers must be less than the target's layers": self.reused_layers < self.target_layers,
+            "draft_vocab must be 0 to vocab_size": self.draft_vocab <= self.vocab_size,
+            "output_norm stands before the head only where no layers are reused": not (
+                self.output_norm and self.reused_layers
+            ),
+            "kind must be moa, eagle2 or independent": self.kind in (MOA, EAGLE2, INDEPENDENT),
+            "only moa reuses layers": self.kind == MOA or not self.reused_layers,
+        }
+        for rule, holds in checks.items():
+            if not holds:
+                raise CheckpointError(f"The drafter's configuration is wrong: {rule}.", hint="Correct that value.")
+
+    @property
+    def kv_width(self) -> int:
+        """Numbers of one token's key and value in one target layer: 2 * kv heads * head dimension."""
+        return 2 * self.target_kv_heads * self.target_head_dim
+
+    @property
+    def memory_width(self) -> int:
+        """Numbers of a memory row on the wire: un-rotated cross-attention keys, then values; the target's last hidden
+        state for EAGLE-2, nothing for an independent model.
+        """
+        if self.kind != MOA:
+            return self.hidden_size if self.kind == EAGLE2 else 0
+        return 2 * self.ca_kv_heads * self.target_head_dim
+
+    @property
+    def reads_last_hidden(self) -> bool:
+        """Memory rows are made of the target's last hidden state (after its final norm), not of its keys and values."""
+        return self.kind == EAGLE2 or (self.kind == MOA and not self.lsa)
+
+    @property
+    def memory_rope(self) -> dict[str, Any]:
+        """Rotary parameters of cross-attention and layer self-attention."""
+        if not self.unscaled_memory_rope:
+            return self.rope_parameters
+        return {"rope_type": "default", "rope_theta": self.rope_parameters["rope_theta"]}
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> DrafterConfig:
+        """Raises CheckpointError where `text` is not such a configuration."""
+        try:
+            return cls(**parse_json(text))
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"The checkpoint's drafter configuration cannot be read ({error}).") from None
+
+
+_MAY_BE_ZERO = ("reused_layers", "draft_vocab")
+_LAYERS = ("target_layers", "reused_layers", "own_layers")
+
+
+def _check_types(config: DrafterConfig) -> None:
+    """Raises CheckpointError for a value of the wrong type or sign: configurations are read from files."""
+    for entry in dataclasses.fields(config):
+        value = getattr(config, entry.name)
+        if entry.type == "int":
+            least = 0 if entry.name in _MAY_BE_ZERO else 1
+            most = MOST_LAYERS if entry.name in _LAYERS else _MOST
+            right = type(value) is int and least <= value <= most
+            wanted = f"a whole number of at least {least}" + (f", at most {most}" if entry.name in _LAYERS else "")
+        elif entry.type == "bool":
+            right, wanted = isinstance(value, bool), "true or false"
+        elif entry.type == "str":
+            right, wanted = isinstance(value, str), "text"
+        elif entry.type == "float":
+            right, wanted = isinstance(value, int | float) and 0 < value < math.inf, "a positive number"
+        else:
+            theta = value.get("rope_theta") if isinstance(value, dict) else None
+            right, wanted = (
+                isinstance(theta, int | float) and 0 < theta < math.inf,
+                "an object with a positive rope_theta",
+            )
+        if not right:
+            raise CheckpointError(
+                f"The drafter's configuration is wrong: {entry.name} is {_shown(value)}, expected {wanted}.",
+                hint="Correct that value.",
+            )
+
+
+def _shown(value: object) -> str:
+    """As much of a value as a sentence holds."""
+    return plain_line(repr(value), MOST_SHOWN)

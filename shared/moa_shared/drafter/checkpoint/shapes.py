@@ -1,0 +1,67 @@
+"""The tensors that a checkpoint of each kind of drafter holds, by the authors' names where they have some. Pure."""
+
+from __future__ import annotations
+
+from moa_shared.drafter.checkpoint.config import EAGLE2, MOA, DrafterConfig
+
+FC = "spec_model_fc"  # the authors' name of EAGLE's projection
+Shapes = dict[str, tuple[int, ...]]
+
+
+def expected_shapes(config: DrafterConfig) -> Shapes:
+    """Shapes of the tensors that a checkpoint of this configuration holds."""
+    shapes = _moa_shapes(config) if config.kind == MOA else _baseline_shapes(config)
+    if config.output_norm:
+        shapes["output_norm.weight"] = (config.hidden_size,)
+    if config.draft_vocab:
+        shapes["draft_ids"] = (config.draft_vocab,)
+    return shapes
+
+
+def layer_names(config: DrafterConfig) -> list[str]:
+    """Prefixes of a baseline's decoder layers: the authors' for EAGLE-2."""
+    return ["spec_model"] if config.kind == EAGLE2 else [f"layers.{index}" for index in range(config.own_layers)]
+
+
+def _moa_shapes(config: DrafterConfig) -> Shapes:
+    hidden, width = config.hidden_size, config.kv_width
+    query = config.target_heads * config.target_head_dim
+    sizes = {
+        "self_attention": (hidden, query, config.sa_kv_heads * config.target_head_dim, config.sa_mlp),
+        "cross_attention": (hidden, query, config.ca_kv_heads * config.target_head_dim, config.ca_mlp),
+    }
+    shapes: Shapes = {}
+    if config.lsa:
+        keys = config.lsa_kv_heads * (width // config.lsa_heads)
+        sizes["layer_self_attention"] = (width, width, keys, config.lsa_mlp)
+        shapes = {"Ekv2E.weight": (hidden, width), "Ekv2E.bias": (hidden,)}
+    for name, (model, queries, keys, inner) in sizes.items():
+        shapes |= _layer_shapes(name, model, queries, keys, inner)
+    return shapes
+
+
+def _baseline_shapes(config: DrafterConfig) -> Shapes:
+    """Their layers take the sizes of `sa_kv_heads` and `sa_mlp`."""
+    hidden = config.hidden_size
+    query, keys = config.target_heads * config.target_head_dim, config.sa_kv_heads * config.target_head_dim
+    shapes: Shapes = {}
+    for name in layer_names(config):
+        shapes |= _layer_shapes(name, hidden, query, keys, config.sa_mlp)
+    if config.kind == EAGLE2:
+        shapes[f"{FC}.weight"] = (hidden, 2 * hidden)
+    return shapes
+
+
+def _layer_shapes(name: str, model: int, queries: int, keys: int, inner: int) -> Shapes:
+    """Of one layer with the prefix `name`: widths of its rows, of all query heads, of all key heads, of its MLP."""
+    return {
+        f"{name}.self_attn.q_proj.weight": (queries, model),
+        f"{name}.self_attn.k_proj.weight": (keys, model),
+        f"{name}.self_attn.v_proj.weight": (keys, model),
+        f"{name}.self_attn.o_proj.weight": (model, queries),
+        f"{name}.mlp.gate_proj.weight": (inner, model),
+        f"{name}.mlp.up_proj.weight": (inner, model),
+        f"{name}.mlp.down_proj.weight": (model, inner),
+        f"{name}.input_layernorm.weight": (model,),
+        f"{name}.post_attention_layernorm.weight": (model,),
+    }

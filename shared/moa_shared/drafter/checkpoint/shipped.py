@@ -1,0 +1,47 @@
+"""The drafters that come with the package: a folder each, found by the target that they were trained for."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from moa_shared.errors import NotFoundError
+from moa_shared.text.json_text import parse_json
+
+CONFIG_KEY = "moa_drafter_config"  # in the metadata of the safetensors file, written by moa_shared.drafter
+DEFAULT_DRAFTER = "default"
+DEEP_DRAFTER = "deep"  # reuses many more of the target's layers: slower, and better at going on alone
+SHIPPED_DRAFTERS = (DEFAULT_DRAFTER, DEEP_DRAFTER)
+# Tokens a forward with trees of 24 on questions held back (docs/drafters.md).
+TOKENS_A_FORWARD = {DEFAULT_DRAFTER: 2.40, DEEP_DRAFTER: 3.71}
+
+
+def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder: Path | None = None) -> Path | None:
+    """The checkpoint made for a target, or None where none comes with the package.
+
+    Args:
+        target_fingerprint: hexadecimal, of moa_shared.models.ModelFiles.
+        name: of SHIPPED_DRAFTERS; folders of deep drafters are called `...-deep`.
+        folder: that holds a folder for each drafter; the package's own where None.
+    """
+    from moa_shared.models.tensors.safetensors import read_metadata
+
+    root = folder or Path(str(files("moa_shared") / "drafters"))
+    for path in sorted(root.glob("*/drafter.safetensors")):
+        if path.parent.name.endswith(f"-{DEEP_DRAFTER}") != (name == DEEP_DRAFTER):
+            continue
+        if parse_json(read_metadata(path).get(CONFIG_KEY, "{}")).get("target_fingerprint") == target_fingerprint:
+            return path
+    return None
+
+
+def require_shipped_drafter(target_fingerprint: str, target_id: str, name: str, *, hint: str) -> Path:
+    """As `shipped_drafter`, where one was asked for by name.
+
+    Raises:
+        NotFoundError: none comes with the package for this target; `hint` says what to do.
+    """
+    path = shipped_drafter(target_fingerprint, name)
+    if path is None:
+        raise NotFoundError(f"No {name} drafter comes with the package for {target_id}.", hint=hint)
+    return path

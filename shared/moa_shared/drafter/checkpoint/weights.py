@@ -1,0 +1,82 @@
+"""Where a drafter's weights come from: its checkpoint, and the parts of the target that it takes over as they are.
+
+Names are Hugging Face's, those of a checkpoint the authors'. No state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from moa_kernels import Linear, QuantisedMatrix, quantised
+from moa_kernels.blocks import joined
+
+from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
+from moa_shared.errors import ModelSourceError
+from moa_shared.models.network.layers import Weights
+from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
+
+DRAFT_IDS = "draft_ids"  # exact in float32 up to 16 million tokens
+
+Ids = npt.NDArray[np.int64] | Sequence[int]
+_HEAD_ROWS = 4096  # rows of a head in float32 at once: bounds what is held beside the packed ones
+
+
+class ArrayWeights:
+    """Float tensors that are in memory, or are read when asked for.
+
+    Each method raises ModelSourceError where there is no such tensor.
+    """
+
+    def __init__(self, arrays: Mapping[str, npt.NDArray[np.floating]]) -> None:
+        self._arrays = arrays
+
+    def names(self) -> Collection[str]:
+        return self._arrays.keys()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._array(name).shape
+
+    def blocks(self, name: str) -> QuantisedMatrix | None:
+        return None
+
+    def array(self, name: str) -> Rows:
+        return np.asarray(self._array(name), np.float32)
+
+    def rows(self, name: str, ids: Ids) -> Rows:
+        return np.asarray(self._array(name)[np.asarray(ids)], np.float32)
+
+    def _array(self, name: str) -> npt.NDArray[np.floating]:
+        if name not in self._arrays:
+            raise ModelSourceError(f"The weights hold no tensor {name}.")
+        return self._arrays[name]
+
+
+def read_head(weights: Weights, ids: Ids | None, arithmetic: Arithmetic) -> Linear:
+    """The output weights of these tokens; of all where None."""
+    blocks = weights.blocks(HEAD)
+    if blocks is not None:
+        return arithmetic.linear([blocks if ids is None else blocks.rows(ids)])
+    chosen = np.arange(weights.shape(HEAD)[0]) if ids is None else np.asarray(ids)
+    if arithmetic.plain or arithmetic.in_numpy:
+        return arithmetic.linear([weights.rows(HEAD, chosen)])
+    batches = range(0, len(chosen), _HEAD_ROWS)
+    parts = [quantised(weights.rows(HEAD, chosen[start : start + _HEAD_ROWS])) for start in batches]
+    return arithmetic.linear([joined(parts)])
+
+
+def draft_ids(own: Weights) -> npt.NDArray[np.int64] | None:
+    """The target's token of each column of a drafter's logits; None: the same."""
+    return own.array(DRAFT_IDS).astype(np.int64) if DRAFT_IDS in own.names() else None
+
+
+def check_tables(weights: Weights, vocab_size: int, hidden_size: int) -> None:
+    """Raises ModelSourceError where embeddings or head have other shapes than a drafter needs."""
+    for name in (EMBEDDINGS, HEAD):
+        shape = weights.shape(name)
+        if shape != (vocab_size, hidden_size):
+            raise ModelSourceError(
+                f"{name} of the target has the shape {list(shape)}, the drafter needs {[vocab_size, hidden_size]}.",
+                hint="Give a drafter that was trained for this target.",
+            )

@@ -1,0 +1,1 @@
+"""The layers of a drafter, and what computes them."""

@@ -1,0 +1,128 @@
+"""Running estimates of what both ends measure: smoothed times, and how often a guess is right.
+
+Pure. Old samples fade, since links, machines and texts change while an answer runs. Invariant: an estimate is always
+usable: before the first sample it is its prior, and it never leaves the range of what it has seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from moa_shared.tree.draft_tree import ROOT, DraftTree
+
+
+class Smoothed:
+    """An exponentially weighted mean and mean deviation, as of a round-trip time (RFC 6298, section 2).
+
+    Args:
+        first: until there is a sample.
+        weight: of a new sample in the mean; the RFC's 1/8 follows a change within about ten samples.
+    """
+
+    def __init__(self, first: float = 0.0, weight: float = 1 / 8) -> None:
+        self.mean = first
+        self.deviation = first / 2
+        self.samples = 0
+        self._weight = weight
+
+    def add(self, sample: float) -> None:
+        """Takes in a sample; the first one replaces the prior, as in the RFC."""
+        self.samples += 1
+        if self.samples == 1:
+            self.mean, self.deviation = sample, sample / 2
+            return
+        weight = max(self._weight, 1 / self.samples)  # a plain mean to begin with
+        self.deviation += weight * (abs(sample - self.mean) - self.deviation)
+        self.mean += weight * (sample - self.mean)
+
+    @property
+    def high(self) -> float:
+        """What a sample seldom exceeds: mean plus four deviations, as the RFC's time-out."""
+        return self.mean + 4 * self.deviation
+
+
+class AcceptanceEstimate:
+    """How often the target chooses the drafter's token, given that it chose all before it.
+
+    A Beta prior and samples that fade: the estimate is (prior hits + hits) / (prior trials + trials).
+
+    Args:
+        prior: before anything is known.
+        prior_trials: how many samples the prior is worth; 2 let four misses bring one half down to one sixth.
+        decay: of older samples with each new one; 0.98 remembers about 50, a paragraph of text.
+    """
+
+    def __init__(self, prior: float = 0.5, prior_trials: float = 2.0, decay: float = 0.98) -> None:
+        self._prior = prior
+        self._prior_trials = prior_trials
+        self._decay = decay
+        self._hits = 0.0
+        self._trials = 0.0
+
+    def add(self, hit: bool) -> None:
+        """The target has chosen the token that was guessed, or another one."""
+        self.fade()
+        self._hits += hit
+        self._trials += 1.0
+
+    def fade(self) -> None:
+        """A chance to sample passed unused: what is known grows old, and the estimate goes back towards its prior."""
+        self._hits *= self._decay
+        self._trials *= self._decay
+
+    @property
+    def mean(self) -> float:
+        return (self._prior * self._prior_trials + self._hits) / (self._prior_trials + self._trials)
+
+    @property
+    def high(self) -> float:
+        """What the truth exceeds one time in six: one standard deviation of the Beta distribution above its mean."""
+        mean = self.mean
+        return min(1.0, mean + math.sqrt(mean * (1 - mean) / (self._prior_trials + self._trials + 1)))
+
+
+class TreeAcceptance:
+    """How often drafts are right, from the trees that were drafted and the tokens that the target chose.
+
+    `level`: whether any node of a level is right, given that the level above was; by rank among siblings: whether the
+    first is, the second, ...
+    """
+
+    def __init__(self) -> None:
+        self.level = AcceptanceEstimate()
+        self._ranks: list[AcceptanceEstimate] = []
+
+    def learn(self, tree: DraftTree, tokens: Sequence[int]) -> None:
+        """The target chose these tokens where this tree was drafted."""
+        node = ROOT
+        for token in tokens:
+            children = tree.children.get(node)
+            if children is None:
+                self.level.fade()
+                return
+            right = tree.child_with(node, token)
+            self.level.add(right is not None)
+            for rank, child in enumerate(children):
+                self._rank(rank).add(child == right)
+            if right is None:
+                return
+            node = right
+
+    def of_rank(self, rank: int) -> float:
+        """How often the sibling of this rank (0: the first) is right."""
+        return self._rank(rank).mean
+
+    def survival(self, tree: DraftTree) -> list[float]:
+        """The probability that the target's text goes through each node."""
+        survival: list[float] = []
+        ranks: dict[int, int] = {}
+        for parent in tree.parents:
+            rank = ranks[parent] = ranks.get(parent, -1) + 1
+            survival.append((1.0 if parent == ROOT else survival[parent]) * self.of_rank(rank))
+        return survival
+
+    def _rank(self, rank: int) -> AcceptanceEstimate:
+        while rank >= len(self._ranks):  # half of what the siblings before leave, as long as nothing is known
+            self._ranks.append(AcceptanceEstimate(0.5 ** (len(self._ranks) + 1)))
+        return self._ranks[rank]

@@ -1,0 +1,1 @@
+"""The target over the kernels: families, layers, the network."""

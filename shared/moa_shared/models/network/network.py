@@ -1,0 +1,119 @@
+"""A target over the kernels: embeddings, decoder layers, final norm and head, for the rows of several sessions at once.
+
+State: weights only. Invariant: with quantised weights a row's logits have the same bits whatever is computed with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from moa_kernels import Cache, KernelError, Linear, Segment, Stack, norm
+
+from moa_shared.errors import ModelSourceError
+from moa_shared.models.network.layers import Rows, Weights, read_layer, read_matrix, rotary_of, stack_shape
+from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD
+from moa_shared.programs.progress import Progress, SilentProgress
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkOutput:
+    """What one forward gives.
+
+    Attributes:
+        logits: [rows asked, vocab] float32.
+        hidden: [rows asked, hidden size] float32, after the final norm.
+        state: [rows, hidden size] float32 entering the layer asked for, or None.
+    """
+
+    logits: Rows
+    hidden: Rows
+    state: Rows | None
+
+
+class Network:
+    """A Llama, Qwen2 or Qwen3 model.
+
+    Args:
+        weights: of the model.
+        config: the content of its config.json.
+        plain: float32 weights and activations (the reference; slow).
+
+    Raises:
+        ModelSourceError: what the kernels do not compute, by name.
+    """
+
+    def __init__(
+        self, weights: Weights, config: Mapping[str, Any], progress: Progress | None = None, *, plain: bool = False
+    ) -> None:
+        count = int(config["num_hidden_layers"])
+        with (progress or SilentProgress()).task("Packing weights", count + 1) as task:
+            try:
+                make_linear = partial(Linear, plain=plain)
+                layers = []
+                for index in range(count):
+                    layers.append(read_layer(weights, f"model.layers.{index}", make_linear))
+                    task.advance(1)
+                self.stack = Stack(stack_shape(config), layers, rotary_of(config))
+                self._head = make_linear([read_matrix(weights, HEAD)])
+                task.advance(1)
+            except KernelError as error:
+                raise unsupported(error) from error
+        self._weights = weights
+        self._norm = weights.array(FINAL_NORM)
+        self.vocab_size, self.hidden_size, self.layer_count = self._head.outputs, self._head.inputs, count
+
+    def new_cache(self, *, half: bool = True) -> Cache:
+        """An empty cache for one session.
+
+        Args:
+            half: keys and values in float16 instead of float32.
+        """
+        return self.stack.new_cache(half=half)
+
+    def forward(
+        self,
+        tokens: Sequence[int],
+        segments: Sequence[Segment],
+        logits_for: Sequence[int] | npt.NDArray[np.int64],
+        state_layer: int | None = None,
+    ) -> NetworkOutput:
+        """Runs the rows of all segments, whose caches' `length` the caller moves on afterwards.
+
+        Args:
+            tokens: of all rows, checked by the caller.
+            logits_for: rows that logits and hidden state are wanted of.
+            state_layer: also give the rows that enter this layer; as many as there are layers: what leaves the last.
+
+        Raises:
+            MemoryError: no room for the caches or the forward.
+        """
+        x, state = self.hidden(tokens, segments, state_layer)
+        hidden = self.normed(x[np.asarray(logits_for, np.int64)])
+        return NetworkOutput(self.logits(hidden), hidden, state)
+
+    def hidden(
+        self, tokens: Sequence[int], segments: Sequence[Segment], state_layer: int | None = None
+    ) -> tuple[Rows, Rows | None]:
+        """As `forward`, without head: what leaves the last layer, and the state asked for; [rows, hidden size]."""
+        return self.stack.run(self._weights.rows(EMBEDDINGS, tokens), segments, state_layer)
+
+    def logits(self, hidden: Rows) -> Rows:
+        """[rows, hidden size] after the final norm to [rows, vocab]."""
+        return self._head(hidden)
+
+    def normed(self, rows: Rows) -> Rows:
+        """The final norm of what leaves the last layer, [rows, hidden size]: what the head takes."""
+        return norm(rows, self._norm, self.stack.shape.eps)
+
+
+def unsupported(error: KernelError) -> ModelSourceError:
+    """What a user is told when the kernels do not take a target."""
+    return ModelSourceError(
+        f"The int8 kernels do not compute this target: {error}",
+        hint="Give --execution float32 or bf16, which torch computes.",
+    )

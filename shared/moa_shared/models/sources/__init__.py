@@ -1,0 +1,1 @@
+"""Where a target comes from: the hub, a package, a folder, the cache."""

@@ -1,0 +1,112 @@
+"""sha256 of files, remembered by the file's identity so that a model is read once, not at every start.
+
+State: small records under `<cache>/hashes`. A record counts only while path, size, modification time and inode are
+the same; anything else means reading the file again. Invariant: a digest returned was computed from the bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from moa_shared.errors import NotFoundError
+from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.text.json_text import parse_json
+
+_BLOCK = 1 << 20
+_BAR_BYTES = 1_000_000_000  # sha256 does about 1 GB/s: below this there is nothing to wait for
+
+
+def hash_file(path: Path, progress: Progress | None = None) -> str:
+    """sha256 (hex) of a file's bytes, read now."""
+    progress = progress or SilentProgress()
+    size = path.stat().st_size
+    digest = hashlib.sha256()
+    shown = progress if size >= _BAR_BYTES else SilentProgress()
+    with path.open("rb") as file, shown.task(f"Checking {path.name}", size, is_bytes=True) as task:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            task.advance(len(block))
+    return digest.hexdigest()
+
+
+def remembered_hash(path: Path, root: Path, progress: Progress | None = None, *, again: bool = False) -> str:
+    """sha256 (hex) of a file, from the record under `root` where the file is unchanged since.
+
+    Args:
+        again: read the file even where a record stands.
+
+    Raises:
+        NotFoundError: no such file.
+    """
+    try:
+        stat = path.stat()
+    except FileNotFoundError as error:
+        raise NotFoundError(f"There is no file {path}.") from error
+    identity = [str(path.absolute()), stat.st_size, stat.st_mtime_ns, stat.st_ino]
+    key = hashlib.sha256(str(identity[0]).encode()).hexdigest()[:32]
+    if not again:
+        known = recall(root, key)
+        if known.get("identity") == identity and isinstance(known.get("sha256"), str):
+            return str(known["sha256"])
+    digest = hash_file(path, progress)
+    remember(root, key, {"identity": identity, "sha256": digest})
+    return digest
+
+
+def canonical_json(value: object) -> bytes:
+    """JSON with one spelling for one value, for hashing.
+
+    Raises:
+        ValueError: a value that is nested too deeply.
+    """
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+    except RecursionError:
+        raise ValueError("the value is nested too deeply") from None
+
+
+def combine(parts: Iterable[str]) -> str:
+    """One sha256 (hex) over several texts, in order."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def recall(root: Path, key: str) -> dict[str, Any]:
+    """The record of that name under `root`; empty where there is none, or a damaged one."""
+    try:
+        known = parse_json((root / "hashes" / f"{key}.json").read_text("utf-8"))
+    except (OSError, ValueError):  # then it is computed again
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def remember(root: Path, key: str, content: dict[str, Any]) -> None:
+    """Write a record, whole or not at all."""
+    record = root / "hashes" / f"{key}.json"
+    try:
+        write_whole(record, json.dumps(content).encode())
+    except OSError:
+        return  # a record only saves time: on a read-only or full disk the next start computes again
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a small file, whole or not at all, whoever writes it at the same time.
+
+    Raises:
+        OSError: it cannot be written; what was there stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".partial", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(name).chmod(0o644)  # mkstemp makes it private; a cache may be shared between users
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,131 @@
+"""`ModelFiles`: a target on this disk, ready to be read, and the two hashes that both ends compare.
+
+The fingerprint covers what enters the mathematics: of a folder of safetensors those keys of the configuration and the
+bytes of the weights, of a GGUF file its bytes, from which all else is made.
+Invariant: equal fingerprints mean equal targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from moa_shared.errors import ModelSourceError
+from moa_shared.models.network.family import check_family
+from moa_shared.models.sources.digest import canonical_json, combine, remembered_hash
+from moa_shared.models.tokenizer.tokenizer_hash import hash_tokenizer
+from moa_shared.programs.progress import Progress
+from moa_shared.text.json_text import parse_json
+
+# What enters the mathematics. Other keys come and go with transformers' versions and must not change the fingerprint.
+_MATHEMATICS = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "max_position_embeddings",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "attention_bias",
+    "mlp_bias",
+    "tie_word_embeddings",
+)
+GGUF_WEIGHTS = "model.gguf"  # in a cache entry
+_INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A target's files and identity.
+
+    Attributes:
+        target_id: its name for people ("SmolLM2-135M-Instruct").
+        folder: holds config.json and the tokenizer.
+        config: the content of config.json.
+        weights: the safetensors files, or the GGUF file.
+        fingerprint: sha256 (hex) over configuration and weights.
+        tokenizer_hash: sha256 (hex) over what maps text to token ids.
+    """
+
+    target_id: str
+    folder: Path
+    config: Mapping[str, Any]
+    weights: tuple[Path, ...]
+    fingerprint: str
+    tokenizer_hash: str
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder to load the tokenizer from."""
+        return self.folder
+
+
+def describe_folder(
+    folder: Path, target_id: str, root: Path, progress: Progress | None = None, *, verify: bool = False
+) -> ModelFiles:
+    """Look at a folder in the layout of `save_pretrained`, or a cache entry, and compute its identity.
+
+    Args:
+        root: the cache folder, where hashes are remembered.
+        verify: read every byte again even where its hash is remembered.
+
+    Raises:
+        ModelSourceError: no config.json, no safetensors, no tokenizer, or a family that is not served.
+    """
+    config = read_config(folder)
+    check_family(config, target_id)
+    weights = find_weights(folder)
+    hashes = [remembered_hash(path, root, progress, again=verify) for path in weights]
+    if weights == (folder / GGUF_WEIGHTS,):
+        fingerprint = combine([canonical_json(["gguf", *hashes]).decode()])
+        return ModelFiles(target_id, folder, config, weights, fingerprint, hash_tokenizer(folder, root))
+    mathematics = {key: config[key] for key in _MATHEMATICS if config.get(key) is not None}
+    fingerprint = combine([canonical_json(mathematics).decode(), *hashes])
+    return ModelFiles(target_id, folder, config, weights, fingerprint, hash_tokenizer(folder, root))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The content of `folder/config.json`."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelSourceError(
+            f"The folder {folder} holds no config.json.",
+            hint="Name a folder as written by save_pretrained: config.json, *.safetensors and tokenizer.json.",
+        )
+    try:
+        config = parse_json(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ModelSourceError(f"{path} is not valid JSON: {error}.", hint="Fetch the model again.") from error
+    if not isinstance(config, dict):
+        raise ModelSourceError(f"{path} is not a JSON object.", hint="Fetch the model again.")
+    return config
+
+
+def find_weights(folder: Path) -> tuple[Path, ...]:
+    """The files of weights of a model folder, in the index's order where there is one."""
+    for name in ("model.safetensors", GGUF_WEIGHTS):
+        if (folder / name).is_file():
+            return (folder / name,)
+    index = folder / _INDEX
+    if not index.is_file():
+        raise ModelSourceError(
+            f"The folder {folder} holds no model.safetensors and no {_INDEX}.",
+            hint="Weights in other formats are not read: save the model with safe_serialization.",
+        )
+    try:
+        names = sorted({str(name) for name in parse_json(index.read_text("utf-8"))["weight_map"].values()})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelSourceError(f"{index} cannot be read: {error}.", hint="Fetch the model again.") from error
+    for name in names:
+        if name != Path(name).name or not (folder / name).is_file():
+            raise ModelSourceError(f"{index} names {name}, which is not there.", hint="Fetch the model again.")
+    return tuple(folder / name for name in names)

@@ -1,0 +1,61 @@
+"""A target by its id on the Hugging Face hub, fetched into the hub's own cache (HF_HOME rules there).
+
+Only safetensors, configuration and tokenizer are fetched; a snapshot that is there already serves without network.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from moa_shared.errors import ModelSourceError
+from moa_shared.models.sources.cache import disk_full, is_disk_full
+from moa_shared.programs.progress import Progress
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")  # owner/name, optionally @revision
+_PATTERNS = ["config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json"]
+_PATTERNS += ["tokenizer*", "vocab.json", "merges.txt", "special_tokens_map.json", "chat_template*"]
+
+
+def fetch_from_hub(spec: str, progress: Progress) -> Path:
+    """The local snapshot of `owner/name` or `owner/name@revision`.
+
+    Raises:
+        ModelSourceError: no such model, no permission, or the hub cannot be reached; it says which.
+        DiskFullError: the hub's cache ran out of room.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+
+    repo_id, _, revision = spec.partition("@")
+    try:
+        with progress.task(f"Fetching {spec} from the hub"):
+            return Path(snapshot_download(repo_id, revision=revision or None, allow_patterns=_PATTERNS))
+    except GatedRepoError as error:
+        raise ModelSourceError(
+            f"The hub gives {repo_id} only to those who accepted its terms.",
+            hint="Accept them on the model's page and set HF_TOKEN.",
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ModelSourceError(
+            f"The hub has no model {repo_id} (or it is private).", hint="Check the id, or set HF_TOKEN."
+        ) from error
+    except RevisionNotFoundError as error:
+        raise ModelSourceError(f"{repo_id} has no revision {revision!r}.", hint="Check the revision.") from error
+    except (OSError, HfHubHTTPError) as error:  # every network failure of the client is an OSError
+        if is_disk_full(error):
+            raise disk_full(Path.home(), None, f"{repo_id} into the hub's cache") from error
+        raise _unreachable(repo_id, error) from error
+    except Exception as error:
+        # the hub's client lets its HTTP library's own errors through; anything else is a defect and stays visible
+        if type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2"):
+            raise _unreachable(repo_id, error) from error
+        raise
+
+
+def _unreachable(repo_id: str, error: Exception) -> ModelSourceError:
+    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return ModelSourceError(
+        f"There is no folder {repo_id}, and the hub could not be reached for it: {first_line.rstrip('.')}.",
+        hint="Check the network, or name 'default', a local folder or a GGUF file.",
+    )

@@ -1,0 +1,81 @@
+"""From what a user names to files that can be read: 'default', a hub id, a folder, a GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from moa_shared.errors import ModelSourceError, NotFoundError
+from moa_shared.models.gguf.entry import adopt_gguf
+from moa_shared.models.sources.cache import cache_root, disk_full, is_disk_full
+from moa_shared.models.sources.files import ModelFiles, describe_folder
+from moa_shared.models.sources.hub import HUB_ID, fetch_from_hub
+from moa_shared.models.sources.manifest import MANIFEST, check_manifest
+from moa_shared.models.sources.packaged import DEFAULT_MODEL, resolve_packaged
+from moa_shared.programs.progress import Progress, SilentProgress
+
+DEFAULT = "default"
+
+
+def resolve(
+    spec: str = DEFAULT,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    verify: bool = False,
+) -> ModelFiles:
+    """Find and fetch a target; afterwards it is on this disk and checked.
+
+    Args:
+        spec: "default", a hub id ("owner/name", optionally "@revision"), a folder, or a `.gguf` file.
+        cache_dir: where models live; None: `MOA_CACHE_DIR`, else the user's cache folder.
+        progress: where downloads are shown; None: nowhere.
+        verify: read every file again and compare with its recorded hash.
+
+    Raises:
+        NotFoundError: a path that is not there.
+        ModelSourceError: it cannot be fetched or read, or moa does not serve its family.
+        ChecksumError: a file is not what it should be.
+        DiskFullError: no room for the cache.
+    """
+    progress = progress or SilentProgress()
+    root = cache_root(cache_dir)
+    try:
+        folder, target_id = _locate(spec, root, progress)
+        if (folder / MANIFEST).is_file():
+            target_id = check_manifest(folder, root, progress, verify=verify)
+        return describe_folder(folder, target_id, root, progress, verify=verify)
+    except OSError as error:
+        if is_disk_full(error):
+            raise disk_full(root, None, "the model") from error
+        raise ModelSourceError(f"{error.filename or spec} cannot be read: {error.strerror or error}.") from error
+
+
+def _locate(spec: str, root: Path, progress: Progress) -> tuple[Path, str]:
+    """The folder that holds the model, and its name."""
+    if spec == DEFAULT:
+        return resolve_packaged(DEFAULT_MODEL, root, progress), DEFAULT_MODEL.target_id
+    path = Path(spec).expanduser()
+    if spec.strip() and path.is_dir():  # Path("") would be the current folder
+        return _look_into(path.resolve(), root, progress)
+    if path.is_file() or spec.endswith(".gguf"):
+        if path.suffix != ".gguf":
+            raise ModelSourceError(f"{path} is a file but not a .gguf file.")
+        path = path.resolve()
+        return adopt_gguf(path, root, progress, target_id=path.stem), path.stem
+    if HUB_ID.fullmatch(spec) and not spec.startswith((".", "/", "~")):
+        return fetch_from_hub(spec, progress), spec
+    raise NotFoundError(
+        f"There is no model {spec!r}: no such file or folder, and not a hub id.",
+        hint="Name a model with 'default', a hub id (owner/name), a local folder or a .gguf file.",
+    )
+
+
+def _look_into(folder: Path, root: Path, progress: Progress) -> tuple[Path, str]:
+    """A folder is used as it is; one whose weights are a single GGUF file stands for that file."""
+    ggufs = sorted(folder.glob("*.gguf"))
+    if ggufs and not (folder / MANIFEST).is_file() and not any(folder.glob("*.safetensors")):
+        if len(ggufs) > 1:
+            names = ", ".join(path.name for path in ggufs)
+            raise ModelSourceError(f"The folder {folder} holds several GGUF files: {names}.", hint="Name one of them.")
+        return adopt_gguf(ggufs[0], root, progress, target_id=ggufs[0].stem), ggufs[0].stem
+    return folder, folder.name

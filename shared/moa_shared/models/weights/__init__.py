@@ -1,0 +1,1 @@
+"""The target's weights: read by name, cut into parts, packed."""

@@ -1,0 +1,126 @@
+"""Reading a resolved target into torch: the whole model, or some tensors of it.
+
+Imports torch and transformers; `moa_shared.models` imports this module only when one of its functions is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+import torch
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.utils import logging as transformers_logging
+
+from moa_shared.errors import ModelSourceError
+from moa_shared.models.sources.files import ModelFiles
+from moa_shared.models.weights.parts import layer_places
+from moa_shared.models.weights.weights import WeightReader
+
+
+def load_config(files: ModelFiles) -> PreTrainedConfig:
+    """The configuration as transformers' class."""
+    return cast(PreTrainedConfig, AutoConfig.from_pretrained(files.folder, local_files_only=True))
+
+
+def load_target_model(
+    files: ModelFiles, dtype: torch.dtype = torch.float32, layers: Sequence[int] | None = None
+) -> PreTrainedModel:
+    """The target, in evaluation mode and without gradients.
+
+    Args:
+        dtype: of weights and activations.
+        layers: keep only these decoder layers, in this order (a device that runs the last N); None: all.
+
+    Raises:
+        ModelSourceError: the weights are corrupt, or do not fit the configuration.
+    """
+    config = load_config(files)
+    kept = range(config.num_hidden_layers) if layers is None else layers
+    state = {place: name for name, place in layer_places(files, kept).items()}
+    tensors = load_part(files, state.values(), dtype)
+    config.num_hidden_layers = len(kept)
+    if getattr(config, "layer_types", None):
+        config.layer_types = [config.layer_types[layer] for layer in kept]
+    model_class = cast(type[PreTrainedModel], MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()  # the tensors are in memory: nothing is left to wait for
+    try:
+        model, report = model_class.from_pretrained(
+            None,
+            config=config,
+            state_dict={place: tensors[name] for place, name in state.items()},
+            dtype=dtype,
+            attn_implementation="sdpa",
+            output_loading_info=True,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise ModelSourceError(
+            f"The weights of {files.target_id} do not fit its config.json ({error}).", hint="Fetch the model again."
+        ) from error
+    finally:
+        if bars:
+            transformers_logging.enable_progress_bar()
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise ModelSourceError(
+            f"The weights of {files.target_id} lack {len(missing)} tensors, {missing[0]} among them.",
+            hint="Fetch the model again.",
+        )
+    return cast(PreTrainedModel, model.eval().requires_grad_(False))
+
+
+def load_part(files: ModelFiles, names: Iterable[str], dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+    """Read only these tensors.
+
+    Args:
+        names: as transformers has them; `lm_head.weight` of a tied model gives the embeddings.
+
+    Raises:
+        ModelSourceError: a file is corrupt, or holds no such tensor.
+    """
+    reader = WeightReader(files)
+    read: dict[str, torch.Tensor] = {}
+    for name in dict.fromkeys(names):
+        read[name] = torch.from_numpy(reader.array(name)).to(dtype)
+    return read
+
+
+def save_gguf_tokenizer(path: Path, folder: Path) -> None:
+    """Write the tokenizer of a GGUF file in the layout of `save_pretrained`, for vocabularies that we do not build.
+
+    Raises:
+        ModelSourceError: transformers cannot read it.
+    """
+    try:
+        with _quiet_reader():
+            tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
+        tokenizer.save_pretrained(folder)
+    except Exception as error:  # the reader has no error type of its own
+        raise ModelSourceError(
+            f"The tokenizer of the GGUF file {path} cannot be read ({error}).",
+            hint="Use the same model as a folder with a tokenizer.json.",
+        ) from error
+
+
+@contextlib.contextmanager
+def _quiet_reader() -> Iterator[None]:
+    """Keep the reader's own bars and remarks off the terminal: our progress says what happens."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,105 @@
+"""The parts of a target that a device needs to draft, as files of their own: embeddings, head, reused layers, text.
+
+A folder that holds them beside config.json and the tokenizer reads like a model's folder, as long as nothing else is
+asked of it. Packed, a matrix is in blocks as its file has it (`NAME.q4_1`, `NAME.q8_0`), or in Q8_0 where the file has
+another format, and vectors are float32; `WeightReader` reads both kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy.typing as npt
+
+from moa_shared.bfloat16 import round_to_bfloat16
+from moa_shared.errors import ModelSourceError
+from moa_shared.models.sources.cache import disk_full, is_disk_full
+from moa_shared.models.sources.files import ModelFiles
+from moa_shared.models.tensors.formats import GROUP, quantise_q8_0
+from moa_shared.models.tensors.safetensors import write_tensors
+from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
+
+Precision = Literal["packed", "bf16"]
+TEXT_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+
+
+def part_names(files: ModelFiles, last_layers: int = 0) -> list[str]:
+    """The tensors that a client reads: embeddings, final norm, head and the last N decoder layers."""
+    count = int(files.config["num_hidden_layers"])
+    layers = layer_places(files, range(count - last_layers, count))
+    return [name for name in layers if name != HEAD] + [HEAD]
+
+
+def layer_names(files: ModelFiles, count: int) -> list[str]:
+    """The tensors of the last `count` layers, and the final norm."""
+    return [name for name in part_names(files, count) if name not in (EMBEDDINGS, HEAD)]
+
+
+def layer_places(files: ModelFiles, kept: Sequence[int]) -> dict[str, str]:
+    """Stored name -> name in a model of only these layers.
+
+    Raises:
+        ModelSourceError: a layer that the model does not have.
+    """
+    count = int(files.config["num_hidden_layers"])
+    if any(not 0 <= layer < count for layer in kept):
+        raise ModelSourceError(
+            f"{files.target_id} has the layers 0 to {count - 1}, asked were {list(kept)}.",
+            hint="Ask for fewer layers.",
+        )
+    renumbered = {layer: place for place, layer in enumerate(kept)}
+    places = {}
+    for name in WeightReader(files).names():
+        if not name.startswith("model.layers."):
+            places[name] = name
+            continue
+        _, _, layer_text, rest = name.split(".", 3)
+        layer = int(layer_text)
+        if layer in renumbered:
+            places[name] = f"model.layers.{renumbered[layer]}.{rest}"
+    return places
+
+
+def write_part(reader: WeightReader, names: Sequence[str], path: Path, precision: Precision) -> None:
+    """Write tensors in bfloat16, or packed (matrices whose rows are no groups of 32 in bfloat16 then too).
+
+    Raises:
+        DiskFullError: no room.
+        ModelSourceError: the weights cannot be read, or are too large for scales in float16.
+    """
+    tensors: dict[str, npt.NDArray[Any]] = {}
+    for name in names:
+        if precision == "packed":
+            tensors |= _pack(reader, name)
+        else:
+            tensors[name] = round_to_bfloat16(reader.array(name))
+    try:
+        write_tensors(path, tensors)
+    except OSError as error:
+        if is_disk_full(error):
+            raise disk_full(path.parent, None, path.name) from None
+        raise ModelSourceError(f"{path} cannot be written ({error}).", hint="Check the cache folder.") from None
+
+
+def _pack(reader: WeightReader, name: str) -> dict[str, npt.NDArray[Any]]:
+    shape = reader.shape(name)
+    if len(shape) != 2:
+        return {name: reader.array(name)}
+    if shape[1] % GROUP:
+        return {name: round_to_bfloat16(reader.array(name))}
+    blocks = reader.blocks(name)
+    if blocks is not None:
+        return {f"{name}.{blocks.kind}": blocks.raw}
+    try:
+        return {f"{name}.q8_0": quantise_q8_0(reader.array(name))}
+    except ValueError as error:
+        raise ModelSourceError(f"The tensor {name} cannot be packed: {error}.", hint="Give --parts bf16.") from None

@@ -1,0 +1,209 @@
+"""`WeightReader`: the tensors of a target by their Hugging Face names, whatever kind of file they lie in.
+
+Reads GGUF files, safetensors (float32, float16, bfloat16) and the parts that devices fetch. Files are mapped: opening
+costs milliseconds, and only what is asked for is read. Needs numpy only. Invariant: no number that is given out is
+infinite or not a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from moa_kernels import QuantisedMatrix
+
+from moa_shared.errors import ModelSourceError
+from moa_shared.models.gguf.header import read_header
+from moa_shared.models.gguf.names import hugging_face_name, paired_heads, unpair_rows
+from moa_shared.models.sources.files import ModelFiles
+from moa_shared.models.tensors.formats import (
+    BF16,
+    F16,
+    F32,
+    FORMATS,
+    Q4_1,
+    Q8_0,
+    Bytes,
+    Floats,
+    Format,
+    are_finite,
+    to_float32,
+)
+from moa_shared.models.tensors.safetensors import FileTensor, drop_pages, map_file, map_tensors
+
+EMBEDDINGS = "model.embed_tokens.weight"
+FINAL_NORM = "model.norm.weight"
+HEAD = "lm_head.weight"
+MAPPED_BYTES = 16 << 20  # of files that may stay in memory while a model is packed
+_FLOATS = {"F32": F32, "F16": F16, "BF16": BF16}
+_BLOCKS = {"q4_1": Q4_1, "q8_0": Q8_0}
+_REFETCH = "Fetch the model again."
+_CORRUPT = "The file is truncated or corrupt: delete it and fetch the model again."
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """One tensor in its file: raw uint8 [..., bytes of a row]; `heads` of paired rows (0: none are paired)."""
+
+    stored: Format
+    shape: tuple[int, ...]
+    raw: Bytes
+    heads: int = 0
+
+
+class WeightReader:
+    """The weights of a model, or those parts of them that a device has.
+
+    Args:
+        files: where they are.
+
+    Raises:
+        ModelSourceError: a file cannot be read, or is truncated.
+    """
+
+    def __init__(self, files: ModelFiles) -> None:
+        self._files = files
+        self._tensors: dict[str, _Stored] = {}
+        for path in files.weights:
+            self._tensors.update(_open_gguf(path, files) if path.suffix == ".gguf" else _open_safetensors(path))
+        self._tied = HEAD not in self._tensors and bool(files.config.get("tie_word_embeddings", False))
+        self._looked_at = 0  # bytes since the pages were dropped
+
+    def names(self) -> list[str]:
+        """The tensors that are stored; a tied head is not among them."""
+        return list(self._tensors)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a tensor can be read; a tied head can."""
+        return self._alias(name) in self._tensors
+
+    @property
+    def has_own_head(self) -> bool:
+        """Whether the head is other weights than the embeddings."""
+        return HEAD in self._tensors and not self._files.config.get("tie_word_embeddings", False)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor: [outputs, inputs] of a matrix.
+
+        Raises:
+            ModelSourceError: there is no such tensor.
+        """
+        return self._find(name).shape
+
+    def blocks(self, name: str) -> QuantisedMatrix | None:
+        """A matrix as the file has it, in blocks of Q4_1 or Q8_0, rows in transformers' order; None in other formats.
+
+        Raises:
+            ModelSourceError: there is no such tensor, or a scale is no finite number.
+        """
+        tensor = self._find(name)
+        if tensor.stored not in (Q4_1, Q8_0) or len(tensor.shape) != 2:
+            return None
+        self._require_finite(name, tensor.stored, tensor.raw)
+        raw = tensor.raw.reshape(tensor.shape[0], tensor.shape[1] // tensor.stored.values, tensor.stored.size)
+        return QuantisedMatrix(tensor.stored.name, unpair_rows(raw, tensor.heads) if tensor.heads else raw)
+
+    def array(self, name: str) -> Floats:
+        """A tensor in float32, a new array that the caller may change.
+
+        Raises:
+            ModelSourceError: there is no such tensor, or it holds a number that is not finite.
+        """
+        tensor = self._find(name)
+        values = self._widen(name, tensor.stored, tensor.raw)
+        return unpair_rows(values, tensor.heads) if tensor.heads else values
+
+    def rows(self, name: str, ids: Sequence[int] | npt.NDArray[np.integer[Any]]) -> Floats:
+        """Some rows of a matrix whose rows are not permuted (embeddings), in float32: [ids, width].
+
+        Raises:
+            ModelSourceError: there is no such tensor, or a row holds a number that is not finite.
+            IndexError: an id that is no row.
+        """
+        tensor = self._find(name)
+        if tensor.heads:
+            return np.ascontiguousarray(self.array(name)[ids])
+        return self._widen(name, tensor.stored, tensor.raw[np.asarray(ids, np.int64)])
+
+    def check(self, name: str) -> int:
+        """Look at a tensor's scales and plain numbers without keeping any (those of rarer formats when they are read).
+
+        Returns:
+            the bytes that it takes in its file.
+
+        Raises:
+            ModelSourceError: one is not finite.
+        """
+        tensor = self._find(name)
+        self._require_finite(name, tensor.stored, tensor.raw)
+        return tensor.raw.nbytes
+
+    def drop_pages(self) -> None:
+        """Gives the memory of the mapped files' pages back: what was packed is not needed twice."""
+        self._looked_at = 0
+        for tensor in self._tensors.values():
+            drop_pages(tensor.raw)
+
+    def _widen(self, name: str, stored: Format, raw: Bytes) -> Floats:
+        self._require_finite(name, stored, raw)
+        values = to_float32(stored, raw)
+        if stored.name not in FORMATS and not bool(np.isfinite(values).all()):
+            raise self._not_finite(name)
+        return values
+
+    def _require_finite(self, name: str, stored: Format, raw: Bytes) -> None:
+        self._looked_at += raw.nbytes
+        if self._looked_at > MAPPED_BYTES:
+            self.drop_pages()
+        if not are_finite(stored, raw):
+            raise self._not_finite(name)
+
+    def _not_finite(self, name: str) -> ModelSourceError:
+        return ModelSourceError(f"The tensor {name} of {self._files.target_id} holds no finite numbers.", hint=_CORRUPT)
+
+    def _find(self, name: str) -> _Stored:
+        tensor = self._tensors.get(self._alias(name))
+        if tensor is None:
+            raise ModelSourceError(f"The weights of {self._files.target_id} hold no tensor {name}.", hint=_REFETCH)
+        return tensor
+
+    def _alias(self, name: str) -> str:
+        return EMBEDDINGS if name == HEAD and self._tied else name
+
+
+def _open_gguf(path: Path, files: ModelFiles) -> dict[str, _Stored]:
+    header = read_header(path, arrays=False)
+    data = map_file(path)
+    tensors = {}
+    for name, entry in header.tensors.items():
+        known = hugging_face_name(name)
+        if known is not None:  # others were refused when the cache entry was made
+            raw = data[entry.offset : entry.offset + entry.size]
+            raw = raw.reshape(*entry.shape[:-1], entry.stored.row_bytes(entry.shape[-1]))
+            tensors[known] = _Stored(entry.stored, entry.shape, raw, paired_heads(name, files.config))
+    return tensors
+
+
+def _open_safetensors(path: Path) -> dict[str, _Stored]:
+    return dict(_interpret(path, name, tensor) for name, tensor in map_tensors(path).items())
+
+
+def _interpret(path: Path, name: str, tensor: FileTensor) -> tuple[str, _Stored]:
+    """A plain tensor, or a part in blocks: `NAME.q4_1`, `NAME.q8_0`, uint8 [outputs, groups, bytes]."""
+    stored = _FLOATS.get(tensor.dtype)
+    if stored is not None:
+        shape = tensor.shape or (1,)
+        return name, _Stored(stored, shape, tensor.data.reshape(*shape[:-1], stored.row_bytes(shape[-1])))
+    base, _, kind = name.rpartition(".")
+    blocks = _BLOCKS.get(kind) if tensor.dtype == "U8" else None
+    if blocks is None or len(tensor.shape) != 3 or tensor.shape[-1] != blocks.size:
+        raise ModelSourceError(
+            f"The tensor {name} of {path} is {tensor.dtype} {list(tensor.shape)}, which moa does not read.",
+            hint="Use weights in float32, float16 or bfloat16, or a GGUF file.",
+        )
+    outputs, groups, _ = tensor.shape
+    return base, _Stored(blocks, (outputs, groups * blocks.values), tensor.data.reshape(outputs, groups * blocks.size))

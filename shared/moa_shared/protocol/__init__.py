@@ -1,0 +1,1 @@
+"""The protocol: what both ends say to each other and must agree on."""

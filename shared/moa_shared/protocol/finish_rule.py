@@ -1,0 +1,98 @@
+"""When an answer ends: the rule that server and client share.
+
+Pure. The rule looks at the answer's tokens one by one, so that a path accepted at once ends where single steps would
+have ended it, and a resumed answer ends where the uninterrupted one would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from moa_shared.sampling.coupling import Sampling
+
+STOP_WINDOW_TOKENS = 256  # a stop string is looked for in the text of this many last tokens: 64 characters of 4 bytes
+
+
+class Finish(IntEnum):
+    """Why an answer ended; the numbers are those of the wire (moa.v1.Finish)."""
+
+    UNFINISHED = 0
+    END_OF_TEXT = 1
+    MAX_TOKENS = 2
+    STOP = 3
+    CONTEXT = 4
+    CANCELLED = 5
+    DRAINING = 6
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSettings:
+    """What the user asked of one answer.
+
+    Args:
+        sampling: how tokens are chosen.
+        max_tokens: of this answer; 0: as the context allows.
+        stop: strings that end the answer; the text shown ends before the first of them.
+        ignore_end_of_text: go on after end-of-text (for measurements).
+    """
+
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    ignore_end_of_text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRule:
+    """Decides after each token whether the answer ends with it.
+
+    Args:
+        settings: of this answer.
+        answer_start: position of the answer's first token.
+        context_tokens: the most tokens that a conversation may hold.
+        end_of_text: token ids that end an answer.
+        decode: text of some tokens (needed for stop strings alone).
+    """
+
+    settings: AnswerSettings
+    answer_start: int
+    context_tokens: int
+    end_of_text: frozenset[int]
+    decode: Callable[[Sequence[int]], str]
+
+    def cut(self, answer: Sequence[int], new: Sequence[int], before: int = 0) -> tuple[list[int], Finish]:
+        """The part of `new` that belongs to the answer, and why it ends there (UNFINISHED if it goes on).
+
+        Args:
+            answer: the answer's tokens so far; its last `STOP_WINDOW_TOKENS` are enough.
+            new: tokens chosen after them.
+            before: tokens of the answer that stand before `answer`.
+        """
+        length = before + len(answer)
+        taken: list[int] = []
+        for token in new:
+            taken.append(token)
+            finish = self._after([*answer[-STOP_WINDOW_TOKENS:], *taken], length + len(taken))
+            if finish is not Finish.UNFINISHED:
+                return taken, finish
+        return taken, Finish.UNFINISHED
+
+    def finish_of(self, answer: Sequence[int]) -> Finish:
+        """Why an answer of these tokens has ended; UNFINISHED if the target has more to say."""
+        return self._after(answer[-STOP_WINDOW_TOKENS:], len(answer)) if answer else Finish.UNFINISHED
+
+    def _after(self, recent: Sequence[int], answer_length: int) -> Finish:
+        settings = self.settings
+        if recent[-1] in self.end_of_text and not settings.ignore_end_of_text:
+            return Finish.END_OF_TEXT
+        if settings.stop:
+            text = self.decode(recent[-STOP_WINDOW_TOKENS:])
+            if any(stop in text for stop in settings.stop):
+                return Finish.STOP
+        if settings.max_tokens and answer_length >= settings.max_tokens:
+            return Finish.MAX_TOKENS
+        if self.answer_start + answer_length >= self.context_tokens:
+            return Finish.CONTEXT
+        return Finish.UNFINISHED

@@ -1,0 +1,160 @@
+"""Where protobuf meets the rest: the only conversions between frames and our own types.
+
+Errors cross the wire as a gRPC status with two trailing metadata entries, the catalogue's code and the hint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import grpc
+from google.protobuf.message import Message
+from moa.v1 import moa_pb2 as pb
+
+from moa_shared.errors import (
+    ConfigError,
+    InternalError,
+    MismatchError,
+    MoaError,
+    OverloadedError,
+    UnavailableError,
+    error_from_code,
+)
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.text.plain_text import plain_line
+
+PROTOCOL_VERSION = 2
+CODE_KEY = "moa-error-code"
+HINT_KEY = "moa-error-hint-bin"  # binary: a hint may hold any text
+RETRY_AFTER_KEY = "moa-retry-after-ms"
+MOST_RETRY_AFTER_MS = 60_000
+MAX_TEXT_CHARACTERS = 300  # of a name or a reason that a peer gives: more is no line any more
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 64  # of at most four tokens each (the bytes of UTF-8), so that the finish rule's window holds it
+MOST_NAME_CHARACTERS = 80  # of a peer's words that are repeated to it; gRPC drops a status of more than 16 kB
+
+
+def settings_to_proto(settings: AnswerSettings) -> pb.Sampling:
+    sampling = settings.sampling
+    return pb.Sampling(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=sampling.seed,
+        max_tokens=settings.max_tokens,
+        stop=settings.stop,
+        ignore_end_of_text=settings.ignore_end_of_text,
+    )
+
+
+def settings_from_proto(message: pb.Sampling) -> AnswerSettings:
+    """Raises ConfigError for values outside their range."""
+    if len(message.stop) > MAX_STOP_STRINGS:
+        raise ConfigError(f"{len(message.stop)} stop strings were given, at most {MAX_STOP_STRINGS} are allowed.")
+    for stop in message.stop:
+        if not 0 < len(stop) <= MAX_STOP_CHARACTERS:
+            raise ConfigError(
+                f"A stop string has {len(stop)} characters, expected 1 to {MAX_STOP_CHARACTERS}.",
+            )
+    return AnswerSettings(
+        Sampling(message.temperature, message.top_k, message.top_p or 1.0, message.seed),
+        message.max_tokens,
+        tuple(message.stop),
+        message.ignore_end_of_text,
+    )
+
+
+def check_protocol(server: int, client: int) -> None:
+    """Raises MismatchError where the ends speak different versions of the protocol."""
+    if server != client:
+        older = "client" if client < server else "server"
+        raise MismatchError("protocol version", str(server), str(client), hint=f"Update moa on the {older}.")
+
+
+def check_identity(server: pb.Identity, client: pb.Identity, drafters: Sequence[pb.Drafter] = ()) -> None:
+    """Compares what both ends must hold in common. A client without a drafter that reads memory names none.
+
+    Args:
+        drafters: those whose memory the server gives.
+
+    Raises:
+        MismatchError: which of target, tokenizer, drafter differs, expected and got.
+    """
+    if client.target_fingerprint and client.target_fingerprint != server.target_fingerprint:
+        raise MismatchError(
+            "target model",
+            f"{server.target_id} ({_short(server.target_fingerprint)})",
+            f"{client.target_id[:MOST_NAME_CHARACTERS] or 'no name'} ({_short(client.target_fingerprint)})",
+        )
+    if client.tokenizer_hash != server.tokenizer_hash:
+        raise MismatchError("tokenizer", _short(server.tokenizer_hash), _short(client.tokenizer_hash))
+    fingerprints = [drafter.fingerprint for drafter in drafters]
+    if client.drafter_fingerprint and client.drafter_fingerprint not in fingerprints:
+        raise MismatchError(
+            "drafter",
+            ", ".join(map(_short, fingerprints)) or "none",
+            _short(client.drafter_fingerprint),
+            hint="Give both ends the same --drafter, or start the client with --drafter none.",
+        )
+
+
+def manifest_sha256(manifest: pb.PartManifest) -> bytes:
+    """By which both ends name what a client may fetch: names, sizes and hashes of all files, and whose they are."""
+    return hashlib.sha256(manifest.SerializeToString(deterministic=True)).digest()
+
+
+def _short(digest: bytes) -> str:
+    return digest.hex()[:12] if digest else "none"
+
+
+def error_status(error: MoaError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str | bytes], ...]]:
+    """Status, message and trailing metadata with which a call that met `error` ends."""
+    trailing: tuple[tuple[str, str | bytes], ...] = ((CODE_KEY, error.code), (HINT_KEY, error.hint.encode()))
+    if isinstance(error, OverloadedError):
+        trailing = (*trailing, (RETRY_AFTER_KEY, str(error.retry_after_ms)))
+    return grpc.StatusCode[error.grpc_status], error.message, trailing
+
+
+def _retry_after_ms(told: str | bytes | None, default: int) -> int:
+    """What a server asks for, within reason: it cannot send a client away for good."""
+    text = told if isinstance(told, str) else ""
+    return min(int(text), MOST_RETRY_AFTER_MS) if text.isascii() and text.isdigit() and len(text) < 10 else default
+
+
+def error_from_rpc(error: grpc.RpcError) -> MoaError:
+    """The catalogue's error that a failed call stands for."""
+    metadata: dict[str, str | bytes] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
+    message = error.details() or "The call failed."
+    if CODE_KEY in metadata:
+        hint = metadata.get(HINT_KEY, b"")
+        reported = error_from_code(
+            str(metadata[CODE_KEY]), message, hint.decode(errors="replace") if isinstance(hint, bytes) else str(hint)
+        )
+        if isinstance(reported, OverloadedError):
+            reported.retry_after_ms = _retry_after_ms(metadata.get(RETRY_AFTER_KEY), reported.retry_after_ms)
+        return reported
+    status = error.code()
+    if status is grpc.StatusCode.UNAVAILABLE:
+        return UnavailableError(f"The server cannot be reached ({message}).")
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return UnavailableError("The server did not answer in time.")
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        return UnavailableError("There is a server, but it does not speak moa's protocol.")
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return error_from_code("overloaded", message, "Send less at once, or raise the server's --frame-bytes.")
+    return InternalError(f"The call failed with {status.name}: {message}")
+
+
+def clean_texts(message: Message) -> None:
+    """Makes each text in a peer's message one harmless line, in place."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            if field.is_repeated:
+                value[:] = [plain_line(each, MAX_TEXT_CHARACTERS) for each in value]
+            else:
+                setattr(message, field.name, plain_line(value, MAX_TEXT_CHARACTERS))
+        elif field.type == field.TYPE_MESSAGE:
+            for each in value if field.is_repeated else (value,):
+                clean_texts(each)

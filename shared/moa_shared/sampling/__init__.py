@@ -1,0 +1,1 @@
+"""Coupled sampling: the text is a function of target, prompt, settings and seed."""

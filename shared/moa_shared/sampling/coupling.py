@@ -1,0 +1,225 @@
+"""Coupled sampling: the text is a function of (target, prompt, settings, seed) and of nothing else.
+
+The token at position t is argmax(log p_t + g_t): p_t is the target's processed distribution, g_t is Gumbel noise keyed
+by (seed, t) (the Gumbel-max trick; Daliri et al., arXiv 2408.07978). Drafter and target use the same g_t, so that
+a drafter whose distribution is close picks the same token, and no probabilities cross the wire.
+Pure: noise depends on its arguments alone, on any machine and for any batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from moa_shared.errors import ConfigError, InternalError
+from moa_shared.sampling.gumbel_choice import choose
+from moa_shared.sampling.scores import Scores, largest, log_softmax
+
+SEED_LIMIT = 1 << 64
+# Logits of up to 10,000, divided by it, are still told apart by one in float32; divided by far less they are infinite,
+# and no rule is left by which to choose.
+LEAST_TEMPERATURE = 1e-3
+_LIKELIEST = 512  # tokens looked at for top-p before all are
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a token is chosen from the target's distribution.
+
+    Args:
+        temperature: divides the logits, LEAST_TEMPERATURE to 100; 0 is greedy (no noise).
+        top_k: keep only the k likeliest tokens (and those tied with the last of them); 0 keeps all.
+        top_p: keep the smallest set of likeliest tokens whose probabilities reach this sum; 1 keeps all.
+        seed: 0 to 2**64 - 1; keys the noise. The same seed gives the same text.
+
+    Raises:
+        ConfigError: a value outside its range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (self.temperature == 0.0 or LEAST_TEMPERATURE <= self.temperature <= 100.0):  # NaN fails too
+            raise ConfigError(
+                f"temperature is {self.temperature}, expected 0 (greedy) or {LEAST_TEMPERATURE:g} to 100."
+            )
+        if not 0 <= self.top_k < 1 << 31:
+            raise ConfigError(f"top_k is {self.top_k}, expected 0 (off) or more.")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ConfigError(f"top_p is {self.top_p}, expected more than 0 and at most 1.")
+        if not 0 <= self.seed < SEED_LIMIT:
+            raise ConfigError(f"seed is {self.seed}, expected 0 to 2**64 - 1.")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+@lru_cache(maxsize=128)  # a few answers' open positions at 200 KB each; a tree's siblings share one position
+def gumbel_noise(seed: int, position: int, vocab_size: int) -> npt.NDArray[np.float32]:
+    """Gumbel noise for the token at `position`, [vocab_size] float32, read-only.
+
+    Philox is counter-based: the key is the seed, the counter starts at the position. Only its raw words are used,
+    because NumPy promises those for all versions, and the words of a position do not depend on `vocab_size`.
+    """
+    words = np.random.Philox(key=seed, counter=[0, position, 0, 0]).random_raw((vocab_size + 1) // 2)
+    halves = np.ascontiguousarray(words, dtype="<u8").view("<u4")[:vocab_size]
+    uniform = (halves.astype(np.float64) + 0.5) * 2.0**-32  # strictly inside (0, 1)
+    noise = -np.log(-np.log(uniform))
+    result: npt.NDArray[np.float32] = noise.astype(np.float32)
+    result.setflags(write=False)
+    return result
+
+
+def process_logits(logits: Scores, sampling: Sampling) -> Scores:
+    """Log-probabilities after temperature, top-k and top-p, in that order.
+
+    Args:
+        logits: [..., vocab] float32.
+
+    Returns:
+        [..., vocab] float32; -inf outside the support. Greedy: the plain log-softmax.
+    """
+    if sampling.greedy:
+        return log_softmax(logits)
+    scores = _keep_top_k(_warmed(logits, sampling), sampling.top_k)
+    if sampling.top_p < 1.0:
+        order = np.argsort(-scores, axis=-1, kind="stable")
+        ordered = np.take_along_axis(scores, order, axis=-1)
+        with np.errstate(all="ignore"):
+            probabilities = np.exp(ordered - ordered[..., :1])
+        probabilities /= probabilities.sum(axis=-1, keepdims=True)
+        # Mass of the strictly likelier tokens; summed in float64, because the vocabulary is large.
+        before = np.cumsum(probabilities, axis=-1, dtype=np.float64).astype(np.float32) - probabilities
+        outside = np.empty(scores.shape, dtype=np.bool_)
+        np.put_along_axis(outside, order, before >= sampling.top_p, axis=-1)
+        scores[outside] = -np.inf
+    return log_softmax(scores)
+
+
+def select(logits: Scores, positions: Sequence[int], sampling: Sampling) -> list[int]:
+    """The token chosen from each row of logits: argmax of `process_logits` + noise, or of the logits (greedy).
+
+    Args:
+        logits: [rows, vocab] float32, the target's.
+        positions: position of the token that each row chooses.
+
+    Raises:
+        InternalError: logits that are not numbers, of which no token could be chosen rightly.
+    """
+    chosen: list[int] = []
+    warm = np.empty(logits.shape[-1], dtype=np.float32)
+    for row, position in zip(logits, positions, strict=True):  # a row stays in the processor's cache
+        scores = row if sampling.greedy else _warmed(row, sampling, warm)
+        best = int(scores.argmax())  # of a row that holds a NaN, that one
+        if not np.isfinite(scores[best]):
+            raise InternalError(
+                f"The target's logits at position {position} are not finite.",
+                hint="Its weights or its arithmetic are broken: choose another --execution or --model.",
+            )
+        if sampling.greedy:
+            chosen.append(best)
+            continue
+        noise = gumbel_noise(sampling.seed, position, len(row))
+        token = choose(scores, noise, sampling.top_k, sampling.top_p)
+        chosen.append(_choose_plainly(row, noise, sampling) if token is None else token)
+    return chosen
+
+
+def _choose_plainly(logits: Scores, noise: Scores, sampling: Sampling) -> int:
+    """The rule itself, for one row."""
+    return int((process_logits(logits, sampling) + noise).argmax())
+
+
+def draft_scores(
+    logits: Scores, positions: Sequence[int], sampling: Sampling, token_ids: npt.NDArray[np.int64] | None = None
+) -> Scores:
+    """Log-scores by which a drafter ranks its candidates: how likely it is that the target will choose each.
+
+    Greedy: the drafter's log-probabilities (as in the paper). Sampled: the softmax of log q + g, whose argmax is the
+    coupled choice, and whose other values grade how near each other candidate came to it.
+
+    Args:
+        logits: [rows, vocab] or, with `token_ids`, [rows, draft vocab], float32, the drafter's.
+        positions: position of the token that each row would choose.
+        token_ids: the target's token id of each column, for a reduced draft vocabulary.
+
+    Returns:
+        Same shape as `logits`, float32.
+
+    Raises:
+        InternalError: logits that are not numbers.
+    """
+    if not np.isfinite(logits.max(axis=-1)).all():  # NaN where a row holds one
+        raise InternalError("The drafter's logits are not finite.", hint="Choose another --drafter, or --drafter none.")
+    if sampling.greedy:
+        return log_softmax(logits)
+    scores = _draft_support(_warmed(logits, sampling), sampling)
+    size = scores.shape[-1] if token_ids is None else int(token_ids.max()) + 1
+    noise: dict[int, Scores] = {}
+    for row, position in zip(scores, positions, strict=True):
+        if position not in noise:  # siblings share one
+            whole = gumbel_noise(sampling.seed, position, size)
+            noise[position] = whole if token_ids is None else whole[token_ids]
+        row += noise[position]
+    return log_softmax(scores)
+
+
+def draft_candidates(
+    logits: Scores,
+    positions: Sequence[int],
+    sampling: Sampling,
+    count: int,
+    token_ids: npt.NDArray[np.int64] | None = None,
+) -> tuple[Scores, npt.NDArray[np.int64]]:
+    """The `count` best of each row (all, of fewer columns) by `draft_scores`, best first.
+
+    Returns:
+        Their log-scores and the target's token ids, both [rows, candidates].
+    """
+    scores = draft_scores(logits, positions, sampling, token_ids)
+    best, columns = largest(scores, min(count, scores.shape[-1]))
+    return best, columns if token_ids is None else token_ids[columns]
+
+
+def _draft_support(scores: Scores, sampling: Sampling) -> Scores:
+    """`scores`, changed to -inf outside the support; of equal scores at the edge of top-p all are kept."""
+    scores = _keep_top_k(scores, sampling.top_k)
+    if sampling.top_p < 1.0:
+        count, size = _LIKELIEST, scores.shape[-1]
+        tops = scores.max(axis=-1, keepdims=True)
+        with np.errstate(all="ignore"):
+            mass = np.exp(scores - tops).sum(axis=-1, keepdims=True)
+        while True:
+            likeliest, _ = largest(scores, min(count, size))
+            with np.errstate(all="ignore"):
+                probabilities = np.exp(likeliest - tops) / mass
+            inside = np.cumsum(probabilities, axis=-1) - probabilities < sampling.top_p
+            if count >= size or not inside[:, -1].any():
+                break
+            count *= 8  # a flat distribution
+        least = np.where(inside, likeliest, np.float32(np.inf)).min(axis=-1, keepdims=True)
+        scores[scores < least] = -np.inf
+    return scores
+
+
+def _warmed(logits: Scores, sampling: Sampling, out: Scores | None = None) -> Scores:
+    """Logits over temperature, in an array of their own or in `out`."""
+    with np.errstate(all="ignore"):
+        return np.divide(logits, np.float32(sampling.temperature), out=out)
+
+
+def _keep_top_k(scores: Scores, top_k: int) -> Scores:
+    """`scores`, changed to -inf where less than the k-th largest of the row."""
+    size = scores.shape[-1]
+    if 0 < top_k < size:
+        least = np.partition(scores, size - top_k, axis=-1)[..., size - top_k, None]
+        scores[scores < least] = -np.inf
+    return scores

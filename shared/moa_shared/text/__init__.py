@@ -1,0 +1,1 @@
+"""Text: as tokens come, as the chat template wants it, harmless for terminals."""

@@ -1,0 +1,1 @@
+"""The draft tree, whole and as it is streamed."""

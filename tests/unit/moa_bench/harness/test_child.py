@@ -1,0 +1,54 @@
+"""Child processes: their address, their failure, their end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from moa_bench.harness.child import running
+from moa_shared.errors import UnavailableError
+
+PROGRAM = """
+import os, signal, sys
+where = sys.argv[sys.argv.index("--ready-file") + 1]
+if sys.argv[1] == "fail":
+    sys.exit("this cannot work")
+if sys.argv[1] == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open(where, "w").write(f"127.0.0.1:4{os.environ['OMP_NUM_THREADS']}\\n")
+signal.pause()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_child_of_the_test.py").write_text(PROGRAM)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert str(tmp_path) in sys.path
+
+
+def test_it_runs_while_the_block_does() -> None:
+    with running("a_child_of_the_test", ["serve"]) as child:
+        assert child.address == "127.0.0.1:41"
+        assert child.start_ms > 0
+        assert child.process.poll() is None
+    assert child.process.poll() is not None
+
+
+def test_a_child_that_ends_tells_why() -> None:
+    with (
+        pytest.raises(UnavailableError, match="ended with status 1: this cannot work"),
+        running("a_child_of_the_test", ["fail"]),
+    ):
+        pass
+
+
+def test_a_child_can_be_killed_and_a_stubborn_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running("a_child_of_the_test", ["serve"]) as child:
+        child.kill()
+        assert child.process.poll() is not None
+    monkeypatch.setattr("moa_bench.harness.child.STOP_TIMEOUT_S", 0.2)
+    with running("a_child_of_the_test", ["stubborn"]) as child:
+        pass
+    assert child.process.poll() is not None

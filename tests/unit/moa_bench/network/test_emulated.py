@@ -1,0 +1,85 @@
+"""Links by name, and bytes through a real one."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from moa_bench.network.emulated import LINKS, Link, RunningLink, find_links, linked
+from moa_shared.errors import ConfigError
+
+
+@pytest.fixture
+def echo() -> Iterator[str]:
+    """A server that sends back what it gets, for any number of connections."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def talk(connection: socket.socket) -> None:
+        with connection:
+            try:
+                while data := connection.recv(65536):
+                    connection.sendall(data)
+            except OSError:
+                return
+
+    def run() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=talk, args=(connection,), daemon=True).start()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield f"127.0.0.1:{listener.getsockname()[1]}"
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(5)
+
+
+def connect(link: RunningLink) -> socket.socket:
+    host, _, port = link.address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def test_links_are_found_by_name() -> None:
+    assert find_links(()) == LINKS
+    assert [link.name for link in find_links(("4g", "RTT 0"))] == ["4G", "RTT 0"]
+    with pytest.raises(ConfigError, match="There are RTT 0, 5G, 4G"):
+        find_links(("6g",))
+
+
+def test_no_link_is_the_server_itself(echo: str) -> None:
+    with linked(LINKS[0], echo) as link:
+        assert link.address == echo
+        with pytest.raises(ConfigError, match="cannot be cut"):
+            link.cut(1.0)
+
+
+@pytest.mark.parametrize("link", [Link("RTT 40 ms", 20.0), Link("5G", 10.0, 10.0)])
+def test_bytes_pass_and_wait(echo: str, link: Link) -> None:
+    with linked(link, echo, seed=1) as running, connect(running) as connection:
+        began = time.perf_counter()
+        for _ in range(3):
+            connection.sendall(b"question")
+            assert connection.recv(100) == b"question"
+        if not link.deviation_ms:
+            assert time.perf_counter() - began >= 3 * link.rtt_ms / 1e3
+
+
+def test_a_cut_holds_everything_up(echo: str) -> None:
+    with linked(Link("RTT 2 ms", 1.0), echo) as running, connect(running) as connection:
+        connection.sendall(b"1")
+        assert connection.recv(10) == b"1"
+        running.cut(0.4)
+        began = time.perf_counter()
+        connection.sendall(b"2")
+        assert connection.recv(10) == b"2"
+        assert time.perf_counter() - began >= 0.3
+        running.reset()
+        with pytest.raises(ConnectionResetError):
+            connection.recv(10)

@@ -1,0 +1,68 @@
+"""JSON, tables, and the section of a page that a table replaces."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from moa_bench.report.report import checkout_root, publish, replace_section, table, to_json, write_text
+from moa_bench.report.spread import Spread
+from moa_shared.errors import ConfigError, DataError, NotFoundError
+
+PAGE = "# Page\n\nbefore\n\n<!-- micro -->\nold\n<!-- /micro -->\n\nafter\n"
+
+
+def test_a_section_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    for text in ("new\n", "newer\n\n"):
+        replace_section(page, "micro", text)
+    assert page.read_text() == PAGE.replace("old", "newer")
+
+
+@pytest.mark.parametrize("broken", ["", "<!-- /micro -->\n<!-- micro -->\n", "<!-- micro -->\n"])
+def test_a_page_without_its_markers_is_left_alone(tmp_path: Path, broken: str) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(broken)
+    with pytest.raises(DataError, match="lacks the lines <!-- micro --> and <!-- /micro -->"):
+        replace_section(page, "micro", "new")
+    assert page.read_text() == broken
+
+
+def test_a_page_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="does not exist"):
+        replace_section(tmp_path / "none.md", "micro", "new")
+
+
+def test_a_table_is_markdown() -> None:
+    assert table(["what", "ms"], [["a", 1], ["b", 2.5]]) == "| what | ms |\n| --- | ---: |\n| a | 1 |\n| b | 2.5 |\n"
+
+
+def test_results_are_json() -> None:
+    written = to_json({"ms": [Spread(1.0, 0.5, 2.0, 3)], "file": Path("x")})
+    assert json.loads(written) == {"ms": [{"median": 1.0, "low": 0.5, "high": 2.0, "count": 3}], "file": "x"}
+    with pytest.raises(TypeError, match="set has no JSON form"):
+        to_json({1, 2})
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_text(tmp_path / "file" / "result.json", "{}")
+
+
+def test_the_page_of_this_checkout_has_its_markers() -> None:
+    root = checkout_root()
+    assert root is not None
+    page = (root / "docs" / "bench.md").read_text("utf-8")
+    for suite in ("micro", "network", "cut"):
+        assert page.index(f"<!-- {suite} -->\n") < page.index(f"<!-- /{suite} -->")
+
+
+def test_json_goes_where_it_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    publish("micro", {"a": 1}, "| table |", quick=False, json_file=Path("-"))
+    assert json.loads(capsys.readouterr().out) == {"a": 1}
+    publish("micro", {"a": 1}, "| table |", quick=False, json_file=tmp_path / "made" / "r.json")
+    assert json.loads((tmp_path / "made" / "r.json").read_text()) == {"a": 1}
+    assert capsys.readouterr().out == "| table |\n"

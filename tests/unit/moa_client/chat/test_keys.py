@@ -1,0 +1,77 @@
+"""Keys that are typed while an answer is written."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import pty
+import sys
+import termios
+import time
+from collections.abc import Iterator
+
+import pytest
+from moa_client.chat.keys import quiet_keys, typed_ahead
+
+
+@pytest.fixture
+def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Standard input is a terminal; what its keyboard is connected to."""
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "r") as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        yield master
+    os.close(master)
+
+
+def test_keys_are_kept_and_not_echoed(keyboard: int) -> None:
+    before = termios.tcgetattr(sys.stdin.fileno())
+    with quiet_keys():
+        os.write(keyboard, b"next\r")
+        assert os.read(sys.stdin.fileno(), 100) == b"next\r"  # at once, and Return is still Return
+    assert termios.tcgetattr(sys.stdin.fileno()) == before
+    os.set_blocking(keyboard, False)
+    with pytest.raises(BlockingIOError):
+        os.read(keyboard, 100)  # nothing was echoed
+
+
+def test_interrupts_still_work(keyboard: int) -> None:
+    with quiet_keys():
+        assert termios.tcgetattr(sys.stdin.fileno())[3] & termios.ISIG
+
+
+def test_the_terminal_is_as_before_after_an_error(keyboard: int) -> None:
+    before = termios.tcgetattr(sys.stdin.fileno())
+    with pytest.raises(KeyError), quiet_keys():
+        raise KeyError
+    assert termios.tcgetattr(sys.stdin.fileno()) == before
+
+
+def test_what_is_no_terminal_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("text"))
+    with quiet_keys():
+        assert sys.stdin.read() == "text"
+
+
+def test_a_terminal_that_is_gone_is_no_error(keyboard: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise termios.error(errno.EIO, "Input/output error")
+
+    with quiet_keys():
+        monkeypatch.setattr(termios, "tcsetattr", gone)
+
+
+def test_what_is_typed_ahead_is_counted_and_survives_an_interrupt(keyboard: int) -> None:
+    assert typed_ahead() == 0
+    with quiet_keys():
+        os.write(keyboard, b"next\x03more")  # this terminal controls no process: Ctrl-C could only flush what is typed
+        deadline = time.monotonic() + 10
+        while typed_ahead() < 8 and time.monotonic() < deadline:
+            time.sleep(0.001)  # the kernel takes keys in beside us
+        assert typed_ahead() == 8
+
+
+def test_without_a_keyboard_nothing_is_typed_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("x"))
+    assert typed_ahead() == 0

@@ -1,0 +1,225 @@
+"""The client's state machine: repeated, overlapping and wrong verdicts; what becomes of the draft in flight."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_client.conversation.conversation import Conversation, DraftMessage, Phase, Provenance
+from moa_client.drafting.streamed import StreamedDrafting
+from moa_server.session.pending_draft import PendingDraft
+from moa_shared.errors import ProtocolError
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.tree.draft_tree import DraftTree
+
+VOCAB = 50
+PROMPT = [1, 2, 3]
+ON = Finish.UNFINISHED
+
+
+def asked() -> Conversation:
+    conversation = Conversation(VOCAB)
+    conversation.ask(PROMPT, AnswerSettings())
+    return conversation
+
+
+def hash_at(tokens: list[int], base: int) -> int:
+    return PrefixHashes(tokens).at(base)
+
+
+@given(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=15), st.data())
+def test_verdicts_may_repeat_and_overlap(answer: list[int], data: st.DataObject) -> None:
+    """Whatever pieces arrive, as long as none leaves a gap, every token is committed once."""
+    conversation = asked()
+    whole = [*PROMPT, *answer]
+    committed: list[int] = []
+    while len(conversation.tokens) < len(whole):
+        base = len(conversation.tokens) - data.draw(st.integers(0, len(conversation.tokens) - len(PROMPT)))
+        stop = len(whole) - data.draw(st.integers(0, len(whole) - len(conversation.tokens) - 1))
+        progress = conversation.on_verdict(conversation.ask_id, base, hash_at(whole, base), whole[base:stop], ON)
+        committed += progress.tokens
+        assert conversation.tokens == whole[: len(conversation.tokens)]
+    assert committed == answer == list(conversation.answer)
+
+
+def test_a_gap_a_wrong_hash_and_other_tokens_are_named() -> None:
+    conversation = asked()
+    conversation.on_verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7, 8], ON)
+    tokens = [*PROMPT, 7, 8]
+    with pytest.raises(ProtocolError, match="from position 5 or before, got one from 6"):
+        conversation.on_verdict(conversation.ask_id, 6, 0, [1], ON)
+    with pytest.raises(ProtocolError, match="hash to"):
+        conversation.on_verdict(conversation.ask_id, 5, 123, [1], ON)
+    with pytest.raises(ProtocolError, match="repeats committed tokens unchanged"):
+        conversation.on_verdict(conversation.ask_id, 3, hash_at(tokens, 3), [7, 9], ON)
+    with pytest.raises(ProtocolError, match=f"tokens 0 to {VOCAB - 1}, got {VOCAB}"):
+        conversation.on_verdict(conversation.ask_id, 5, hash_at(tokens, 5), [VOCAB], ON)
+    assert conversation.tokens == tokens
+
+
+def test_verdicts_of_an_answer_that_is_over_change_nothing() -> None:
+    conversation = asked()
+    conversation.on_verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT)
+    assert conversation.phase is Phase.IDLE
+    assert conversation.on_verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT).tokens == ()
+    assert conversation.on_verdict(conversation.ask_id, 4, hash_at([*PROMPT, 7], 4), [8], ON).tokens == ()
+    assert conversation.tokens == [*PROMPT, 7]
+
+
+def test_verdicts_of_another_question_change_nothing() -> None:
+    """The same question asked again, with another seed: what the first Ask still brings fits by base and hash."""
+    conversation = Conversation(VOCAB)
+    first = conversation.ask(PROMPT, AnswerSettings(Sampling(0.7, seed=1)))
+    conversation.give_up()
+    second = conversation.ask(PROMPT, AnswerSettings(Sampling(0.7, seed=2)))
+    assert (first.id, second.id, conversation.resume().id) == (1, 2, 2)
+    conversation.propose(DraftTree.chain([4]))
+    late = conversation.on_verdict(first.id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT)
+    assert (late.tokens, late.kept_draft, late.finish) == ((), True, ON)
+    assert conversation.phase is Phase.ANSWERING
+    assert conversation.on_verdict(second.id, 3, hash_at(PROMPT, 3), [8], ON).tokens == (8,)
+    conversation.reset()
+    assert conversation.ask(PROMPT, AnswerSettings()).id == 3
+
+
+def test_what_a_verdict_confirms_stays_and_what_it_contradicts_goes() -> None:
+    conversation = asked()
+    tree = DraftTree((4, 5, 6, 7), (-1, 0, 0, 2))
+    message = conversation.propose(tree)
+    assert (message.base, message.first_node, message.parents) == (3, 0, (-1, 0, 0, 2))
+    progress = conversation.on_verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [4, 6], ON)
+    assert (progress.accepted, progress.kept_draft) == (2, True)
+    assert conversation.draft == DraftTree((7,), (-1,))
+    assert conversation.provenance[-2:] == [Provenance.DRAFT, Provenance.DRAFT]
+    epoch = conversation.epoch
+    progress = conversation.on_verdict(conversation.ask_id, 5, hash_at([*PROMPT, 4, 6], 5), [9], ON)
+    assert (progress.accepted, progress.kept_draft) == (0, False)
+    assert conversation.epoch == epoch + 1
+    assert conversation.provenance[-1] is Provenance.TARGET
+    assert not conversation.draft
+
+
+def test_streamed_tokens_extend_one_chain() -> None:
+    conversation = asked()
+    first = conversation.extend([4])
+    second = conversation.extend([5, 6])
+    assert (first.first_node, second.first_node) == (0, 1)
+    assert first.parents == second.parents == ()
+    conversation.on_verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [4], ON)
+    third = conversation.extend([7])
+    assert (third.base, third.first_node, third.epoch) == (3, 3, first.epoch)
+    assert conversation.draft == DraftTree.chain([5, 6, 7])
+
+
+def test_replacing_a_draft_begins_an_epoch() -> None:
+    conversation = asked()
+    conversation.propose(DraftTree.chain([4]))
+    assert conversation.propose(DraftTree.chain([5])).epoch == 1
+    assert conversation.propose(DraftTree((), ())).epoch == 2
+    assert conversation.propose(DraftTree.chain([5])).epoch == 2
+
+
+def test_one_answer_at_a_time() -> None:
+    conversation = asked()
+    with pytest.raises(ProtocolError, match="answer under way to end first"):
+        conversation.ask([4], AnswerSettings())
+    resumed = conversation.resume()
+    assert (resumed.base, resumed.tokens, resumed.answer_start) == (3, (), 3)
+    conversation.end()
+    with pytest.raises(ProtocolError, match="none under way"):
+        conversation.resume()
+    conversation.reset()
+    with pytest.raises(ProtocolError, match="at least one token"):
+        conversation.ask([], AnswerSettings())
+
+
+def test_a_question_that_got_no_answer_is_taken_back() -> None:
+    conversation = asked()
+    conversation.on_verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT)
+    conversation.ask([8, 9], AnswerSettings())
+    conversation.give_up()
+    assert conversation.tokens == [*PROMPT, 7]
+    assert conversation.phase is Phase.IDLE
+    assert conversation.ask([5], AnswerSettings()).base == 4
+    conversation.on_verdict(conversation.ask_id, 5, hash_at([*PROMPT, 7, 5], 5), [6], ON)
+    conversation.give_up()
+    assert conversation.tokens == [*PROMPT, 7, 5, 6]  # what came of an answer stays
+    conversation.give_up()
+    assert conversation.tokens == [*PROMPT, 7, 5, 6]
+
+
+@pytest.mark.parametrize("sent", [[7, 8], [7, 8, 9]])
+@pytest.mark.parametrize("finish", [ON, Finish.MAX_TOKENS])
+def test_an_answer_ends_at_its_own_limit_whatever_the_server_thinks(sent: list[int], finish: Finish) -> None:
+    conversation = Conversation(VOCAB)
+    conversation.ask(PROMPT, AnswerSettings(max_tokens=2))
+    progress = conversation.on_verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), sent, finish)
+    assert (progress.tokens, progress.finish) == ((7, 8), Finish.MAX_TOKENS)
+    assert conversation.tokens == [*PROMPT, 7, 8]
+    assert conversation.phase is Phase.IDLE
+
+
+def test_a_draft_that_is_confirmed_all_the_time_costs_what_is_in_flight() -> None:
+    """70,000 tokens, each drafted, none contradicted: more than the 65,536 nodes that a server holds of one draft."""
+    conversation = asked()
+    drafting = StreamedDrafting(conversation, EagerRule())
+    pending = PendingDraft()
+    for position in range(3, 70_003):
+        for _ in range(2 if position == 3 else 1):
+            step = drafting.next_step(0.0)
+            assert step is not None
+            drafting.on_drafted(step, [(position + len(step.draft)) % VOCAB])
+            frame = drafting.take_frame(flush=True)
+            assert frame is not None
+            fields = {name: getattr(frame, name) for name in DraftMessage.__slots__ if name != "committed"}
+            assert pending.add(conversation.tokens, conversation.hashes, **fields)
+        conversation_hash = conversation.hashes.at(position)
+        drafting.on_verdict(conversation.ask_id, position, conversation_hash, [position % VOCAB], ON)
+        pending.on_committed(conversation.tokens)
+        assert len(pending.usable(conversation.tokens)) == 1
+        assert len(conversation._tree) <= 4
+        assert len(pending._tree) <= 4
+    assert pending.take_stale() == 0
+    assert conversation.epoch == 0
+
+
+class EagerRule:
+    """Two nodes ahead, one a frame."""
+
+    def may_grow(self, draft: DraftTree, now_ms: float) -> bool:
+        return True
+
+    def may_send(self, draft: DraftTree, unsent: int) -> bool:
+        return True
+
+    def on_sent(self, nodes: int) -> None:
+        """Counts nothing."""
+
+
+@given(st.data())
+def test_verdicts_of_many_answers_may_be_replayed_in_any_order(data: st.DataObject) -> None:
+    """Every verdict that was ever taken in may come again at any time; nothing changes, and no answer ends by it."""
+    conversation = Conversation(VOCAB)
+    taken_in: list[tuple[int, int, list[int], Finish]] = []
+    expected: list[int] = []
+    for _ in range(data.draw(st.integers(1, 3))):
+        turn = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=3))
+        conversation.ask(turn, AnswerSettings())
+        expected += turn
+        pieces = data.draw(st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=3), max_size=4))
+        for tokens, finish in [*((piece, ON) for piece in pieces), ([], Finish.CANCELLED)]:
+            if data.draw(st.booleans()):
+                conversation.propose(DraftTree.chain(data.draw(st.lists(st.integers(0, 3), max_size=3))))
+            fresh = (len(expected), hash_at(expected, len(expected)), list(tokens), finish)
+            for base, prefix_hash, old, ended in data.draw(st.lists(st.sampled_from(taken_in or [fresh]), max_size=3)):
+                if (base, prefix_hash, old, ended) != fresh:
+                    assert conversation.on_verdict(conversation.ask_id, base, prefix_hash, old, ended).tokens == ()
+                    assert conversation.phase is Phase.ANSWERING
+            assert conversation.on_verdict(conversation.ask_id, *fresh).tokens == tuple(tokens)
+            expected += tokens
+            taken_in.append(fresh)
+            assert conversation.tokens == expected
+        assert conversation.phase is Phase.IDLE
+    assert len(conversation.provenance) == len(expected) == len(conversation.hashes)

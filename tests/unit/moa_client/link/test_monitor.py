@@ -1,0 +1,90 @@
+"""The timer that decides that the server is gone, in virtual time."""
+
+from __future__ import annotations
+
+from moa_client.link.monitor import FIRST_RTT_MS, LEAST_TIMEOUT_MS, TIMEOUT_ROUND_TRIPS, LinkMonitor
+
+
+def opened(rtt_ms: float) -> LinkMonitor:
+    monitor = LinkMonitor()
+    monitor.on_opened(0.0, rtt_ms)
+    monitor.expect(0.0)
+    return monitor
+
+
+def test_silence_is_a_lost_link_after_four_round_trips_and_at_least_150_ms() -> None:
+    for rtt_ms, timeout_ms in ((1.0, LEAST_TIMEOUT_MS), (100.0, 400.0)):
+        monitor = opened(rtt_ms)
+        assert monitor.timeout_ms == timeout_ms
+        monitor.on_frame(1000.0)
+        assert not monitor.is_lost(1000.0 + timeout_ms - 1)
+        assert monitor.is_lost(1000.0 + timeout_ms)
+
+
+def test_a_server_that_thinks_for_long_answers_beats() -> None:
+    monitor = opened(60.0)
+    now, returning = 0.0, []
+    while now < 5000.0:  # not one frame but the answers to beats, 60 ms after each
+        while returning and returning[0][0] <= now:
+            at, stamp = returning.pop(0)
+            monitor.on_frame(at)
+            assert monitor.on_beat(at, stamp) == 60.0
+        assert not monitor.is_lost(now)
+        if (stamp := monitor.take_beat(now)) is not None:
+            returning.append((now + 60.0, stamp))
+        now += 1.0
+
+
+def test_a_server_that_answers_beats_alone_is_stuck_in_the_end() -> None:
+    monitor = LinkMonitor(silence_ms=2000.0)
+    monitor.on_opened(0.0, 20.0)
+    monitor.expect(0.0)
+    for now in range(0, 2000, 10):
+        monitor.on_frame(float(now))
+        assert not monitor.is_stuck(float(now))
+    assert monitor.is_stuck(2000.0)
+    assert not monitor.is_lost(2000.0)
+    monitor.on_progress(2000.0)
+    assert not monitor.is_stuck(3999.0)
+    monitor.rest()
+    assert not monitor.is_stuck(1e9)
+
+
+def test_it_wakes_when_the_server_is_stuck() -> None:
+    monitor = LinkMonitor(silence_ms=100.0)
+    monitor.on_opened(0.0, 500.0)
+    monitor.expect(0.0)
+    assert monitor.take_beat(0.0) is not None
+    assert monitor.wake_ms(can_beat=True) == 100.0
+
+
+def test_beats_are_rare_while_frames_come() -> None:
+    monitor = opened(20.0)
+    beats = 0
+    for now in range(0, 10_000, 50):
+        monitor.on_frame(float(now))
+        beats += monitor.take_beat(float(now)) is not None
+    assert 9 <= beats <= 11
+
+
+def test_nothing_expected_nothing_lost() -> None:
+    monitor = opened(20.0)
+    monitor.rest()
+    assert not monitor.is_lost(1e9)
+    assert monitor.take_beat(1e9) is None
+    assert monitor.wake_ms(can_beat=True) is None
+    monitor.expect(2e9)
+    assert not monitor.is_lost(2e9 + 100)
+
+
+def test_before_anything_is_measured_a_slow_link_is_given_its_time() -> None:
+    monitor = LinkMonitor()
+    monitor.expect(0.0)
+    assert monitor.rtt_ms is None
+    assert monitor.timeout_ms == TIMEOUT_ROUND_TRIPS * FIRST_RTT_MS
+
+
+def test_beats_that_were_never_sent_measure_nothing() -> None:
+    monitor = opened(20.0)
+    assert monitor.on_beat(5.0, 77) is None
+    assert monitor.rtt_ms == 20.0

@@ -1,0 +1,348 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from moa_server.engine.engine import Engine
+from moa_server.engine.live_session import Slot, Verdict
+from moa_server.engine.node_choice import NodeChoice
+from moa_server.engine.stepper import CodedRows, Holdings, Stepper
+from moa_server.memory.feed import Chunk, MemoryFeed, Plane
+from moa_server.session.session import Judgement, Session, SessionLimits, Work
+from moa_shared.errors import InternalError, MoaError, TokenRangeError
+from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.tree.draft_tree import DraftTree
+
+ANSWER = AnswerSettings(max_tokens=3)
+LIMITS = SessionLimits(100, 50, prefill_chunk=4)
+
+
+class FakeStepper(Stepper):
+    """Chooses token 7 always; writes down what happens in which order, and fails where it is told to."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.fail_choose: dict[int, Exception] = {}
+        self.fail_rows = False
+        self.entered = threading.Event()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def choose(self, holdings: Holdings, work: Work) -> Judgement | None:
+        self.entered.set()
+        assert self.gate.wait(10)
+        assert threading.current_thread().name == "inference"
+        self.order.append(f"{work.feed[0]}:{len(work.feed)}")
+        if work.feed[0] in self.fail_choose:
+            raise self.fail_choose[work.feed[0]]
+        return work.judge([7] * (1 + len(work.tree))) if work.chooses else None
+
+    def code(self, holdings: Holdings, chunk: Chunk) -> CodedRows:
+        if chunk.count == 13:
+            raise RuntimeError("no room")
+        self.order.append("coded")
+        return CodedRows(chunk, b"coded")
+
+    def code_newest(self, holdings: Holdings, plane: Plane, start: int, codec: Codec, most_rows: int) -> CodedRows:
+        self.order.append("rows" if plane is Plane.MEMORY else "states")
+        if self.fail_rows:
+            raise RuntimeError("no room")
+        return CodedRows(Chunk(plane, start, 1, codec, 5), b"newest")
+
+
+class Ear:
+    """Writes down what the engine says."""
+
+    def __init__(self, stepper: FakeStepper) -> None:
+        self.verdicts: list[Verdict] = []
+        self.rows: list[CodedRows] = []
+        self.error: MoaError | None = None
+        self.spare_times = 0
+        self.ended = asyncio.Event()
+        self.got_rows = asyncio.Event()
+        self._stepper = stepper
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        self._stepper.order.append("verdict")
+        self.verdicts.append(verdict)
+        if verdict.finish is not Finish.UNFINISHED:
+            self.ended.set()
+
+    def on_rows(self, newest: CodedRows) -> None:
+        self.rows.append(newest)
+        self.got_rows.set()
+
+    def on_spare_time(self) -> None:
+        self.spare_times += 1
+
+    def on_failure(self, error: MoaError) -> None:
+        self.error = error
+        self.ended.set()
+
+    def on_taken_over(self) -> None:
+        raise AssertionError("nobody takes over")
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.stepper = FakeStepper()
+        self.lost: list[Slot] = []
+        self.engine = Engine(self.stepper, self.lost.append)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Bench]:
+        self.engine.start()
+        yield self
+        await self.engine.stop()
+
+    def ask(self, prompt: Sequence[int], *, memory: bool = False) -> tuple[Slot, Ear]:
+        session = Session(LIMITS, end_of_text=frozenset(), decode=str, run_ahead=True)
+        session.on_ask(0, session.hashes.at(0), prompt, ANSWER, 0)
+        ear = Ear(self.stepper)
+        slot = Slot(bytes(prompt), session, Holdings(None, {}), listener=ear)  # type: ignore[arg-type]
+        if memory:
+            slot.feed = MemoryFeed({Plane.MEMORY: 4}, Codec.BF16, 1 << 20)
+        self.engine.wake(slot)
+        return slot, ear
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with Bench().running() as bench:
+        yield bench
+
+
+async def test_an_answer_is_stepped_to_its_end(bench: Bench) -> None:
+    slot, ear = bench.ask([1, 2])
+    await ear.ended.wait()
+    assert [verdict.tokens for verdict in ear.verdicts] == [(7,)] * 3
+    assert [verdict.base for verdict in ear.verdicts] == [2, 3, 4]
+    assert ear.verdicts[-1].finish is Finish.MAX_TOKENS
+    assert slot.steps == 3
+    assert not slot.stepping
+
+
+async def test_sessions_take_turns_and_a_prompt_is_read_between_them(bench: Bench) -> None:
+    bench.stepper.gate.clear()
+    _, one = bench.ask([1])
+    _, two = bench.ask([2] * 10)
+    _, three = bench.ask([3])
+    bench.stepper.gate.set()
+    for ear in (one, two, three):
+        await ear.ended.wait()
+    steps = [step for step in bench.stepper.order if ":" in step]
+    assert steps[:6] == ["1:1", "2:4", "3:1", "7:1", "2:4", "7:1"]
+    assert steps[6:9] == ["7:1", "2:2", "7:1"]
+
+
+async def test_a_draft_that_arrives_during_a_step_counts_in_the_next(bench: Bench) -> None:
+    bench.stepper.gate.clear()
+    slot, ear = bench.ask([1])
+    session = slot.session
+    prefix = session.hashes.at(1)
+    session.on_draft(epoch=1, base=1, prefix_hash=prefix, first_node=0, tokens=[7, 7], parents=[], committed=1)
+    bench.engine.wake(slot)  # it is stepping: nothing to do
+    bench.stepper.gate.set()
+    await ear.ended.wait()
+    assert [len(verdict.tokens) for verdict in ear.verdicts] == [1, 2]
+    assert (ear.verdicts[1].accepted, ear.verdicts[1].drafted, ear.verdicts[1].epoch) == (1, 1, 1)
+
+
+async def test_rows_wait_for_the_answer_s_first_token(bench: Bench) -> None:
+    slot, ear = bench.ask([1] * 6, memory=True)
+    await ear.ended.wait()
+    await ear.got_rows.wait()
+    assert bench.stepper.order[:2] == ["1:4", "1:2"]  # no rows before the prompt is read
+    assert ear.rows[0].payload == b"newest"
+    assert slot.feed is not None
+    chunk = slot.feed.take()
+    assert chunk is not None
+    assert (chunk.start + chunk.count, chunk.plane) == (slot.session.cached, Plane.MEMORY)
+
+
+async def test_rows_that_cost_too_much_wait_and_then_come_together(bench: Bench) -> None:
+    slot, ear = bench.ask([1] * 3, memory=True)
+    slot.budget.on_step(1.0, 1, 1.0)
+    slot.budget.on_encoded(1e6)  # in debt for good
+    await ear.ended.wait()
+    assert slot.feed is not None
+    assert bench.stepper.order.count("rows") == 1  # of the step that had begun
+    assert slot.feed.unsent_before(Plane.MEMORY, slot.session.cached) == 0  # they are all still to be sent
+
+
+async def test_states_leave_with_their_verdict_whatever_the_budget_says(bench: Bench) -> None:
+    bench.stepper.gate.clear()
+    slot, ear = bench.ask([1] * 3)
+    slot.feed = MemoryFeed({Plane.MEMORY: 4, Plane.REUSED_STATE: 4}, Codec.BF16, 1 << 20)
+    slot.budget.on_step(1.0, 1, 1.0)
+    slot.budget.on_encoded(1e6)
+    bench.stepper.gate.set()
+    await ear.ended.wait()
+    steps = [each for each in bench.stepper.order if each != "1:3"]
+    assert steps[-3:] == ["7:1", "states", "verdict"]
+    assert {rows.chunk.plane for rows in ear.rows[-2:]} == {Plane.REUSED_STATE}
+
+
+async def test_memory_that_waits_for_time_is_told_when_there_is_some(bench: Bench) -> None:
+    bench.stepper.gate.clear()
+    slot, ear = bench.ask([1], memory=True)
+    slot.budget.on_step(1.0, 1, 1.0)
+    slot.budget.on_encoded(1e6)
+    assert not bench.engine.may_code(slot)
+    assert ear.spare_times == 0
+    bench.stepper.gate.set()
+    await ear.ended.wait()
+    await bench.engine.code(slot, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))  # comes after the last step
+    assert ear.spare_times == 1
+    assert bench.engine.may_code(slot)
+
+
+async def test_only_nodes_worth_their_time_are_verified_unless_all_are_wanted(bench: Bench) -> None:
+    for verifies_all, verified in ((False, 0), (True, 2)):
+        bench.stepper.gate.clear()
+        slot, ear = bench.ask([1])
+        slot.choice, slot.verifies_all = NodeChoice(8), verifies_all
+        for _ in range(50):  # drafts were never right, and verifying is dear
+            slot.choice.on_step(1.0, 0, DraftTree((3,), (-1,)), [7])
+            slot.choice.on_step(100.0, 1, DraftTree((3,), (-1,)), [7])
+        prefix = slot.session.hashes.at(1)
+        slot.session.on_draft(
+            epoch=1, base=1, prefix_hash=prefix, first_node=0, tokens=[7, 3, 3], parents=[], committed=1
+        )
+        bench.stepper.gate.set()
+        await ear.ended.wait()
+        assert ear.verdicts[1].drafted == verified
+
+
+async def test_rows_of_a_forward_that_was_overtaken_are_not_the_session_s(bench: Bench) -> None:
+    bench.stepper.gate.clear()
+    slot, ear = bench.ask([1], memory=True)
+    slot.session.on_stop()
+    bench.stepper.gate.set()
+    await bench.engine.code(slot, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))  # comes after the forward
+    assert ear.verdicts == []
+    assert ear.rows == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), TokenRangeError("token 99")])
+async def test_an_error_ends_one_session(bench: Bench, error: Exception) -> None:
+    bench.stepper.fail_choose[5] = error
+    bad_slot, bad = bench.ask([5])
+    _, good = bench.ask([1])
+    await bad.ended.wait()
+    await good.ended.wait()
+    assert bench.lost == [bad_slot]
+    assert bad_slot.closed
+    assert isinstance(bad.error, MoaError)
+    if isinstance(error, MoaError):
+        assert bad.error is error
+    else:
+        assert "out of memory" not in bad.error.message
+    assert len(good.verdicts) == 3
+    bench.engine.wake(bad_slot)
+    assert not bad_slot.queued
+
+
+async def test_an_error_while_encoding_ends_one_session(bench: Bench) -> None:
+    bench.stepper.fail_rows = True
+    slot, ear = bench.ask([1], memory=True)
+    while ear.error is None:
+        await ear.ended.wait()
+        ear.ended.clear()
+    assert isinstance(ear.error, InternalError)
+    assert bench.lost == [slot]
+
+
+async def test_an_error_outside_torch_ends_one_session(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    bad_slot, bad = bench.ask([5, 5, 5, 5, 5])
+    monkeypatch.setattr(bad_slot.session, "on_prefilled", fail)
+    worse_slot, worse = bench.ask([1])
+    monkeypatch.setattr(worse_slot.session, "next_work", fail)
+    _, good = bench.ask([1])
+    for ear in (bad, worse, good):
+        await ear.ended.wait()
+    assert set(bench.lost) == {bad_slot, worse_slot}
+    assert len(good.verdicts) == 3
+
+
+async def test_a_closed_session_is_not_stepped(bench: Bench) -> None:
+    bench.stepper.gate.clear()
+    _, first = bench.ask([1])
+    slot, _ = bench.ask([2])
+    slot.closed = True
+    bench.stepper.gate.set()
+    await first.ended.wait()
+    assert "2:1" not in bench.stepper.order
+    assert slot.steps == 0
+
+
+async def test_chunks_are_coded_between_forwards(bench: Bench) -> None:
+    slot, ear = bench.ask([1])
+    coded = await bench.engine.code(slot, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))
+    assert coded.payload == b"coded"
+    with pytest.raises(InternalError, match="RuntimeError"):
+        await bench.engine.code(slot, Chunk(Plane.MEMORY, 0, 13, Codec.INT4, 5))
+    await ear.ended.wait()
+
+
+async def test_a_detached_session_runs_ahead_without_a_listener(bench: Bench) -> None:
+    bench.stepper.gate.clear()
+    slot, _ = bench.ask([1])
+    slot.listener = None
+    _, other = bench.ask([2])
+    bench.stepper.gate.set()
+    await other.ended.wait()
+    assert slot.session.tokens == [1, 7, 7, 7]
+
+
+async def test_coding_that_nobody_waits_for_is_not_done(bench: Bench) -> None:
+    """A client that asks again and again would else put a job for each Ask before everybody's forwards."""
+    bench.stepper.gate.clear()
+    slot, ear = bench.ask([1])
+    assert await asyncio.to_thread(bench.stepper.entered.wait, 10)
+    for _ in range(1000):
+        bench.engine.code(slot, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5)).cancel()
+    await asyncio.sleep(0)  # futures call back in the next turn of the loop
+    bench.stepper.gate.set()
+    await ear.ended.wait()
+    assert "coded" not in bench.stepper.order
+
+
+async def test_a_prompt_is_not_read_for_nobody(bench: Bench) -> None:
+    bench.stepper.gate.clear()
+    _, first = bench.ask([1])
+    slot, _ = bench.ask([2] * 10)
+    slot.listener = None
+    bench.stepper.gate.set()
+    await first.ended.wait()
+    assert slot.steps == 0
+    ear = Ear(bench.stepper)
+    slot.listener = ear
+    bench.engine.wake(slot)
+    await ear.ended.wait()
+    assert slot.session.tokens == [*[2] * 10, 7, 7, 7]
+
+
+async def test_rows_of_another_stream_s_forward_are_not_sent(bench: Bench) -> None:
+    """Another stream takes the session over while a forward runs; its rows may be those of another drafter."""
+    bench.stepper.gate.clear()
+    slot, ear = bench.ask([1], memory=True)
+    slot.feed = MemoryFeed({Plane.MEMORY: 4}, Codec.BF16, 1 << 20)
+    bench.stepper.gate.set()
+    await ear.ended.wait()
+    await bench.engine.code(slot, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))
+    assert [rows.chunk.start for rows in ear.rows] != []
+    assert len(ear.rows) == len(ear.verdicts) - 1
+
+
+async def test_a_job_before_the_start_is_a_defect() -> None:
+    engine = Engine(FakeStepper(), lambda _: None)
+    with pytest.raises(InternalError):
+        engine._post(print)

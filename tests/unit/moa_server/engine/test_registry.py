@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+from itertools import count
+from unittest.mock import create_autospec
+
+import pytest
+from moa_server.engine.live_session import Listener, Slot
+from moa_server.engine.registry import SessionRegistry
+from moa_server.engine.stepper import Holdings
+from moa_server.session.session import Phase, Session, SessionLimits
+from moa_shared.errors import OverloadedError
+from moa_shared.protocol.finish_rule import AnswerSettings
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+class Bench:
+    def __init__(self, clock: Clock, limit: int, stream_limit: int, detached_seconds: float) -> None:
+        numbers = count()
+        self.closed: list[Slot] = []
+        self.registry = SessionRegistry(
+            limit,
+            stream_limit,
+            detached_seconds,
+            self._make_slot,
+            lambda size: next(numbers).to_bytes(size, "big"),
+            clock,
+            self.closed.append,
+        )
+
+    @staticmethod
+    def _make_slot(token: bytes) -> Slot:
+        session = Session(SessionLimits(100, 50), end_of_text=frozenset(), decode=str, run_ahead=True)
+        return Slot(token, session, create_autospec(Holdings))
+
+    def admit(self, client: str = "a", *, tokens: int = 3, answering: bool = False) -> Slot:
+        """A session with a stream."""
+        slot = self.registry.new()
+        if answering:
+            slot.session.on_ask(0, slot.session.hashes.at(0), [1] * tokens, AnswerSettings(), 0)
+        else:
+            slot.session.on_open([1] * tokens)
+        self.registry.attach(slot, client)
+        slot.listener = create_autospec(Listener, instance=True)
+        return slot
+
+
+def make_bench(
+    clock: Clock, limit: int = 2, stream_limit: int = 10, detached_seconds: float = 10.0
+) -> tuple[Bench, SessionRegistry]:
+    bench = Bench(clock, limit, stream_limit, detached_seconds)
+    return bench, bench.registry
+
+
+def test_a_session_is_found_by_its_token(clock: Clock) -> None:
+    bench, registry = make_bench(clock)
+    slot = bench.admit()
+    assert registry.find(slot.token) is slot
+    assert registry.find(b"another") is None
+    registry.close(slot)
+    assert registry.find(slot.token) is None
+    assert slot.closed
+    assert bench.closed == [slot]
+
+
+def test_a_new_session_counts_once_it_is_attached(clock: Clock) -> None:
+    _, registry = make_bench(clock)
+    slot = registry.new()
+    assert (len(registry), registry.find(slot.token)) == (0, None)
+    registry.attach(slot, "a")
+    assert (len(registry), registry.attached) == (1, 1)
+
+
+def test_over_the_limit_nobody_attached_is_thrown_out(clock: Clock) -> None:
+    bench, registry = make_bench(clock)
+    slots = [bench.admit(), bench.admit()]
+    with pytest.raises(OverloadedError, match="holds 2 sessions"):
+        bench.admit()
+    assert registry.slots == tuple(slots)
+
+
+def test_the_session_detached_first_makes_room(clock: Clock) -> None:
+    bench, registry = make_bench(clock)
+    first, second = bench.admit(), bench.admit()
+    registry.detach(second)
+    clock.now = 1
+    registry.detach(first)
+    third = bench.admit()
+    assert second.closed
+    assert registry.slots == (first, third)
+
+
+def test_who_opens_many_sessions_loses_his_own(clock: Clock) -> None:
+    bench, registry = make_bench(clock, limit=4)
+    honest = bench.admit("honest")
+    registry.detach(honest)
+    for _ in range(20):
+        registry.detach(bench.admit("busy"))
+    assert not honest.closed
+    assert len(registry) == 4
+    registry.detach(bench.admit("third"))
+    assert not honest.closed
+
+
+def test_a_session_without_any_text_is_not_kept(clock: Clock) -> None:
+    bench, registry = make_bench(clock)
+    slot = bench.admit(tokens=0)
+    registry.detach(slot)
+    assert slot.closed
+
+
+def test_over_the_limit_of_streams_ones_own_oldest_idle_one_ends(clock: Clock) -> None:
+    bench, registry = make_bench(clock, limit=100, stream_limit=3)
+    answering, oldest, newest = bench.admit(answering=True), bench.admit(), bench.admit()
+    listener = oldest.listener
+    third = bench.admit()
+    assert listener is not None
+    listener.on_displaced.assert_called_once_with()  # type: ignore[attr-defined]
+    assert (registry.attached, registry.detached) == (3, 1)
+    assert not oldest.closed
+    assert all(slot.listener is not None for slot in (answering, newest, third))
+    registry.detach(newest)
+    registry.attach(oldest, "a")
+    assert registry.attached == 3
+
+
+def test_who_has_most_streams_gives_one_to_who_has_fewer_and_not_the_other_way_round(clock: Clock) -> None:
+    bench, _ = make_bench(clock, limit=100, stream_limit=3)
+    few, *many = bench.admit("few"), bench.admit("many"), bench.admit("many")
+    bench.admit("another")
+    assert many[0].listener is None
+    assert few.listener is not None
+    bench.admit("a third")  # an idle stream makes room for who has none
+    assert few.listener is None
+
+
+def test_who_keeps_streams_busy_does_not_end_those_of_others(clock: Clock) -> None:
+    bench, _ = make_bench(clock, limit=100, stream_limit=3)
+    few = bench.admit("few")
+    for _ in range(2):
+        bench.admit("busy", answering=True)
+    with pytest.raises(OverloadedError, match="3 streams"):
+        bench.admit("busy")
+    assert few.listener is not None
+
+
+def test_streams_that_answer_are_not_ended(clock: Clock) -> None:
+    bench, _ = make_bench(clock, limit=100, stream_limit=2)
+    slots = [bench.admit(answering=True) for _ in range(2)]
+    with pytest.raises(OverloadedError):
+        bench.admit()
+    assert all(slot.session.phase is Phase.ANSWERING for slot in slots)
+
+
+def test_a_session_that_was_resumed_is_not_dropped(clock: Clock) -> None:
+    bench, registry = make_bench(clock)
+    slot = bench.admit()
+    registry.detach(slot)
+    registry.attach(slot, "a")
+    clock.now = 100
+    assert registry.expire() == 0
+    assert registry.detached == 0
+
+
+def test_detached_sessions_expire(clock: Clock) -> None:
+    bench, registry = make_bench(clock)
+    first, second = bench.admit(), bench.admit()
+    registry.detach(first)
+    clock.now = 5
+    registry.detach(second)
+    clock.now = 9.9
+    assert registry.expire() == 0
+    clock.now = 10
+    assert registry.expire() == 1
+    assert (first.closed, second.closed) == (True, False)
+    clock.now = 15
+    bench.admit()
+    assert second.closed
+    assert len(registry) == 1
+
+
+def test_without_a_time_a_detached_session_is_freed_at_once(clock: Clock) -> None:
+    bench, registry = make_bench(clock, detached_seconds=0)
+    slot = bench.admit()
+    registry.detach(slot)
+    assert slot.closed
+    assert slot.listener is None
+    assert len(registry) == 0
+
+
+def test_a_closed_session_is_not_kept(clock: Clock) -> None:
+    bench, registry = make_bench(clock)
+    slot = bench.admit()
+    registry.close(slot)
+    registry.detach(slot)
+    assert registry.detached == 0

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from moa_server.engine.stepper import Holdings, MemorySource, Stepper
+from moa_server.memory.feed import Chunk, Plane
+from moa_server.memory.row_store import RowStore
+from moa_server.session.session import NO_DRAFT, Work
+from moa_server.target import Target
+from moa_server.target.torch_target import TorchTarget
+from moa_shared.protocol.codec import Codec, decode, row_bytes
+from moa_shared.protocol.finish_rule import AnswerSettings, FinishRule
+from moa_shared.sampling.coupling import Sampling, select
+from moa_shared.tree.draft_tree import DraftTree
+
+from tests.tiny_targets import tiny_kernel_target, tiny_model
+
+VOCAB = 61
+PROMPT = [3, 14, 15, 9, 26]
+WIDTH = 8
+
+
+@pytest.fixture(scope="module", params=["torch", "kernels"])
+def target(request: pytest.FixtureRequest) -> Target:
+    model = tiny_model(
+        vocab_size=VOCAB, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=600
+    )
+    return TorchTarget(model) if request.param == "torch" else tiny_kernel_target(model)
+
+
+Rows = npt.NDArray[np.float32]
+
+
+def encode(kv: Rows) -> Rows:
+    return np.ascontiguousarray(kv.reshape(len(kv), -1)[:, ::16])
+
+
+@pytest.fixture
+def stepper(target: Target) -> Stepper:
+    return Stepper(target, [MemorySource(encode, WIDTH, 1)])
+
+
+def holdings(stepper: Stepper) -> Holdings:
+    held = stepper.new_holdings()
+    held.source = stepper.sources[0]
+    widths = stepper.widths(held.source, reused_state=True)
+    held.planes = {plane: RowStore(width) for plane, width in widths.items()}
+    return held
+
+
+def work(
+    cached: int,
+    feed: Sequence[int],
+    tree: DraftTree = NO_DRAFT,
+    *,
+    chooses: bool = True,
+    sampling: Sampling = Sampling(),  # noqa: B008 (frozen)
+) -> Work:
+    settings = AnswerSettings(sampling)
+    rule = FinishRule(settings, cached + len(feed), 600, frozenset(), str)
+    return Work(0, cached, tuple(feed), tree, chooses, settings, rule, ())
+
+
+def plain(target: Target, count: int, sampling: Sampling) -> list[int]:
+    tokens = list(PROMPT)
+    for _ in range(count):
+        logits = target.forward(target.new_cache(), tokens).logits[-1:]
+        tokens += select(logits, [len(tokens)], sampling)
+    return tokens[len(PROMPT) :]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=4)])
+def test_a_tree_is_verified_below_the_last_token_fed(target: Target, stepper: Stepper, sampling: Sampling) -> None:
+    a, b, c, d = plain(target, 4, sampling)
+    wrong = (a + 1) % VOCAB
+    tree = DraftTree((wrong, a, b, wrong, c), (-1, -1, 1, 1, 2))
+    held = holdings(stepper)
+    judgement = stepper.choose(held, work(0, PROMPT, tree, sampling=sampling))
+    assert judgement is not None
+    assert judgement.taken == (a, b, c, d)
+    assert judgement.kept == (1, 2, 4)
+    assert held.cache.length == len(PROMPT) + 3
+    following = stepper.choose(held, work(len(PROMPT) + 3, [d], sampling=sampling))
+    assert following is not None
+    assert following.taken == tuple(plain(target, 5, sampling)[4:])
+
+
+def test_a_chunk_of_a_prompt_chooses_nothing(stepper: Stepper) -> None:
+    held = holdings(stepper)
+    assert stepper.choose(held, work(0, PROMPT[:3], chooses=False)) is None
+    assert held.cache.length == 3
+
+
+def memory_rows(stepper: Stepper, held: Holdings, start: int, stop: int) -> Rows:
+    nbytes = (stop - start) * row_bytes(Codec.BF16, WIDTH)
+    coded = stepper.code(held, Chunk(Plane.MEMORY, start, stop - start, Codec.BF16, nbytes))
+    return decode(coded.payload, Codec.BF16, stop - start, WIDTH)
+
+
+def test_work_that_goes_back_crops_cache_and_rows(target: Target, stepper: Stepper) -> None:
+    held, fresh = holdings(stepper), holdings(stepper)
+    stepper.choose(held, work(0, [*PROMPT[:2], 1, 2, 3, 4, 5]))
+    memory_rows(stepper, held, 0, 7)
+    for one, cached in ((held, 2), (fresh, 0)):
+        stepper.choose(one, work(cached, PROMPT[cached:]))
+    ours, theirs = (memory_rows(stepper, one, 0, len(PROMPT)) for one in (held, fresh))
+    np.testing.assert_allclose(ours, theirs, atol=0.02)
+    states = [one.planes[Plane.REUSED_STATE].read(0, len(PROMPT)) for one in (held, fresh)]
+    np.testing.assert_allclose(*states, atol=0.02)
+
+
+def test_the_reused_state_is_kept_along_the_path(target: Target, stepper: Stepper) -> None:
+    a, b, _ = plain(target, 3, Sampling())
+    held = holdings(stepper)
+    stepper.choose(held, work(0, PROMPT, DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1))))
+    expected = target.forward(target.new_cache(), [*PROMPT, a, b], want_state_layer=1).state
+    assert expected is not None
+    states = held.planes[Plane.REUSED_STATE]
+    np.testing.assert_allclose(states.read(0, len(PROMPT) + 2), expected, atol=0.03)
+
+
+def test_rows_are_encoded_when_they_are_asked_for(target: Target) -> None:
+    encoded: list[int] = []
+
+    def counted(kv: Rows) -> Rows:
+        encoded.append(len(kv))
+        return encode(kv)
+
+    stepper = Stepper(target, [MemorySource(counted, WIDTH, None)])
+    held = holdings(stepper)
+    stepper.choose(held, work(0, [*PROMPT, *PROMPT]))
+    assert encoded == []
+    memory_rows(stepper, held, 6, 10)
+    memory_rows(stepper, held, 6, 10)
+    assert encoded == [4]
+    rows = memory_rows(stepper, held, 3, 10)
+    expected = encode(held.cache.lsa_input(0, 10))
+    np.testing.assert_allclose(rows, expected[3:], atol=0.02)
+
+
+def test_the_newest_rows_are_coded_in_one_chunk(stepper: Stepper) -> None:
+    held = holdings(stepper)
+    stepper.choose(held, work(0, PROMPT))
+    coded = stepper.code_newest(held, Plane.MEMORY, 0, Codec.INT8, most_rows=3)
+    assert (coded.chunk.start, coded.chunk.count) == (2, 3)
+    assert len(coded.payload) == coded.chunk.nbytes
+    stepper.choose(held, work(5, [1]))
+    coded = stepper.code_newest(held, Plane.MEMORY, 5, Codec.INT8, most_rows=3)
+    assert (coded.chunk.start, coded.chunk.count) == (5, 1)
+
+
+def test_without_a_drafter_there_is_no_memory(target: Target) -> None:
+    stepper = Stepper(target)
+    assert stepper.find_source(b"") is None
+    held = stepper.new_holdings()
+    assert stepper.choose(held, work(0, PROMPT)) is not None
+
+
+def test_rows_made_of_the_last_hidden_state_are_kept_along_the_path(target: Target) -> None:
+    """EAGLE-2's: made in the forward, in one plane, and not to be made of the cache later."""
+    source = MemorySource(target.normed, target.hidden_size, target.layer_count, reads_state=True)
+    stepper = Stepper(target, [source])
+    assert set(stepper.widths(source, reused_state=True)) == {Plane.MEMORY}
+    assert stepper.made_by_forward(source, Plane.MEMORY)
+    a, b, _ = plain(target, 3, Sampling())
+    held = holdings(stepper)
+    stepper.choose(held, work(0, PROMPT, DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1))))
+    expected = target.forward(target.new_cache(), [*PROMPT, a, b]).hidden
+    rows = held.planes[Plane.MEMORY].read(0, len(PROMPT) + 2)
+    np.testing.assert_allclose(rows, expected, atol=0.03)
+
+
+def test_other_memory_rows_can_be_made_later(stepper: Stepper) -> None:
+    assert not stepper.made_by_forward(stepper.sources[0], Plane.MEMORY)
+    assert stepper.made_by_forward(stepper.sources[0], Plane.REUSED_STATE)
+
+
+def test_a_client_gets_the_rows_of_the_drafter_that_it_names(target: Target) -> None:
+    first, second = (MemorySource(encode, WIDTH, None, fingerprint=name * 32) for name in (b"a", b"b"))
+    stepper = Stepper(target, [first, second])
+    assert stepper.find_source(b"") is first
+    assert stepper.find_source(b"b" * 32) is second
+    assert stepper.find_source(b"c" * 32) is None

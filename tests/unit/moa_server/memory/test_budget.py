@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_server.memory.budget import GAIN, LOAN_STEPS, SHARE, MemoryBudget
+
+PLAIN_MS = 40.0
+
+
+def test_everything_goes_until_a_plain_step_was_measured() -> None:
+    budget = MemoryBudget()
+    budget.on_encoded(1000.0)
+    assert budget.allows_newest
+    assert budget.allows_older
+
+
+def test_a_plain_step_measured_before_bounds_the_first_rows_too() -> None:
+    budget = MemoryBudget(plain_ms=PLAIN_MS)
+    budget.on_encoded(0.16 * PLAIN_MS)
+    assert not budget.allows_older
+    assert budget.allows_newest
+
+
+def test_older_rows_give_way_first() -> None:
+    budget = MemoryBudget()
+    budget.on_step(PLAIN_MS, 1, PLAIN_MS)
+    budget.on_encoded(0.16 * PLAIN_MS)
+    assert budget.allows_newest
+    assert not budget.allows_older
+    budget.on_encoded(0.16 * PLAIN_MS)
+    assert not budget.allows_newest
+
+
+def test_drafts_that_are_right_pay_for_memory() -> None:
+    budget = MemoryBudget()
+    budget.on_step(PLAIN_MS, 1, PLAIN_MS)
+    budget.on_encoded(0.16 * PLAIN_MS)
+    assert not budget.allows_older
+    budget.on_step(1.2 * PLAIN_MS, 4, PLAIN_MS)
+    assert budget.allows_older
+
+
+def test_another_answer_has_its_own_balance() -> None:
+    budget = MemoryBudget()
+    budget.on_step(PLAIN_MS, 1, PLAIN_MS)
+    budget.on_encoded(100 * PLAIN_MS)
+    budget.begin_answer()
+    assert budget.allows_older
+
+
+def test_a_whole_share_sends_every_row() -> None:
+    budget = MemoryBudget(1.0)
+    for _ in range(100):
+        budget.on_step(PLAIN_MS, 1, PLAIN_MS)
+        budget.on_encoded(0.9 * PLAIN_MS)
+        assert budget.allows_older
+
+
+@given(
+    st.lists(st.tuples(st.floats(30, 80), st.integers(1, 3), st.floats(0.5, 12)), min_size=1, max_size=200),
+    st.sampled_from([0.0, SHARE, 0.5]),
+)
+def test_memory_never_takes_more_than_its_share_the_loan_and_a_part_of_what_was_saved(
+    steps: list[tuple[float, int, float]], share: float
+) -> None:
+    budget = MemoryBudget(share)
+    stepped = saved = spent = 0.0
+    dearest = 0.0
+    for step_ms, tokens, encode_ms in steps:
+        budget.on_step(step_ms, tokens, PLAIN_MS)
+        stepped += step_ms
+        saved += max(0.0, tokens * PLAIN_MS - step_ms)
+        if budget.allows_newest:
+            budget.on_encoded(encode_ms)
+            spent += encode_ms
+            dearest = max(dearest, encode_ms)
+        assert spent <= share * stepped + GAIN * saved + LOAN_STEPS * PLAIN_MS + dearest + 1e-6

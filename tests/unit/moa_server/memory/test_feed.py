@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_server.memory.feed import CHUNK_BYTES, CHUNK_ROWS, Chunk, MemoryFeed, Plane
+from moa_shared.protocol.codec import Codec, row_bytes
+
+WIDTHS = {Plane.MEMORY: 32, Plane.REUSED_STATE: 64}
+ROW = row_bytes(Codec.BF16, 32)  # 64
+STATE_ROW = row_bytes(Codec.BF16, 64)
+
+
+def make_feed(credit: int = 1 << 20, start: int = 0) -> MemoryFeed:
+    return MemoryFeed(WIDTHS, Codec.BF16, credit, start)
+
+
+def make_memory_feed(credit: int = 1 << 20) -> MemoryFeed:
+    return MemoryFeed({Plane.MEMORY: 32}, Codec.BF16, credit)
+
+
+def test_states_go_before_memory_that_has_to_be_encoded() -> None:
+    feed = make_feed()
+    feed.rows_ready(3)
+    assert feed.take() == Chunk(Plane.REUSED_STATE, 0, 3, Codec.BF16, 3 * STATE_ROW)
+    assert feed.take() == Chunk(Plane.MEMORY, 0, 3, Codec.BF16, 3 * ROW)
+    assert feed.take() is None
+
+
+def test_without_time_to_encode_states_go_alone() -> None:
+    feed = make_feed()
+    feed.rows_ready(3)
+    assert feed.take(encodes=False) == Chunk(Plane.REUSED_STATE, 0, 3, Codec.BF16, 3 * STATE_ROW)
+    assert feed.take(encodes=False) is None
+    assert feed.take() == Chunk(Plane.MEMORY, 0, 3, Codec.BF16, 3 * ROW)
+
+
+def test_rows_that_a_forward_leaves_need_no_time() -> None:
+    feed = MemoryFeed({Plane.MEMORY: 32}, Codec.BF16, 1 << 20, encoded=())
+    feed.rows_ready(2)
+    assert feed.take(encodes=False) == Chunk(Plane.MEMORY, 0, 2, Codec.BF16, 2 * ROW)
+
+
+def test_new_states_go_before_old_memory() -> None:
+    feed = make_feed(credit=STATE_ROW)
+    feed.rows_ready(1)
+    assert feed.take() is not None
+    feed.on_credit(STATE_ROW)
+    feed.rows_ready(2)
+    chunk = feed.take()
+    assert chunk is not None
+    assert (chunk.plane, chunk.start) == (Plane.REUSED_STATE, 1)
+
+
+def test_all_states_of_a_prompt_are_owed() -> None:
+    feed = make_feed(credit=2 * STATE_ROW)
+    assert feed.owes(3)
+    feed.rows_ready(3)
+    assert feed.take() == Chunk(Plane.REUSED_STATE, 1, 2, Codec.BF16, 2 * STATE_ROW)
+    assert feed.owes(3)
+    feed.on_credit(2 * STATE_ROW)
+    assert feed.take() == Chunk(Plane.REUSED_STATE, 0, 1, Codec.BF16, STATE_ROW)
+    feed.rows_ready(4)
+    assert not feed.owes(3)
+
+
+def test_of_memory_alone_the_newest_rows_of_a_prompt_are_owed() -> None:
+    feed = make_memory_feed()
+    feed.rows_ready(100)
+    assert feed.owes(100)
+    assert feed.take() is not None
+    assert not feed.owes(100)
+
+
+def test_the_credit_bounds_what_is_in_flight() -> None:
+    feed = make_memory_feed(credit=3 * ROW)
+    feed.rows_ready(8)
+    assert feed.take() == Chunk(Plane.MEMORY, 5, 3, Codec.BF16, 3 * ROW)
+    assert feed.take() is None
+    feed.on_credit(2 * ROW)
+    assert feed.take() == Chunk(Plane.MEMORY, 3, 2, Codec.BF16, 2 * ROW)
+    assert feed.take() is None
+    feed.on_credit(1 << 30)  # more than was ever sent
+    assert feed.in_flight_bytes == 0
+
+
+def test_memory_does_not_pass_states_that_wait_for_credit() -> None:
+    feed = make_feed(credit=5 * STATE_ROW + ROW)
+    feed.rows_ready(6)
+    assert feed.take() is not None
+    assert feed.take() is None
+
+
+def test_a_chunk_is_short_enough_for_a_verdict_to_wait_for() -> None:
+    feed = make_memory_feed()
+    feed.rows_ready(10_000)
+    chunk = feed.take()
+    assert chunk is not None
+    assert chunk == Chunk(Plane.MEMORY, 10_000 - CHUNK_ROWS, CHUNK_ROWS, Codec.BF16, CHUNK_ROWS * ROW)
+    wide = MemoryFeed({Plane.REUSED_STATE: 2048}, Codec.BF16, 1 << 20)
+    wide.rows_ready(10_000)
+    chunk = wide.take()
+    assert chunk is not None
+    assert chunk.nbytes == CHUNK_BYTES
+
+
+def test_a_credit_below_one_row_lets_one_row_through() -> None:
+    feed = make_memory_feed(credit=1)
+    feed.rows_ready(2)
+    assert feed.take() == Chunk(Plane.MEMORY, 1, 1, Codec.BF16, ROW)
+    assert feed.take() is None
+    feed.on_credit(ROW)
+    assert feed.take() == Chunk(Plane.MEMORY, 0, 1, Codec.BF16, ROW)
+
+
+def test_the_codec_changes_for_what_is_sent_from_now_on() -> None:
+    feed = make_memory_feed()
+    feed.rows_ready(1)
+    feed.codec = Codec.INT4
+    chunk = feed.take()
+    assert chunk is not None
+    assert (chunk.codec, chunk.nbytes) == (Codec.INT4, row_bytes(Codec.INT4, 32))
+
+
+@given(
+    credit=st.integers(1, 2000),
+    events=st.lists(st.tuples(st.sampled_from(["ready", "take", "credit", "crop"]), st.integers(0, 60)), max_size=60),
+)
+def test_every_row_is_sent_once_and_never_beyond_the_credit(credit: int, events: list[tuple[str, int]]) -> None:
+    feed = make_feed(credit)
+    waiting: dict[Plane, set[int]] = {plane: set() for plane in Plane}
+    ready = 0
+    for event, number in events:
+        if event == "ready":
+            for rows in waiting.values():
+                rows |= set(range(ready, number))
+            ready = max(ready, number)
+            feed.rows_ready(number)
+        elif event == "crop":
+            waiting = {plane: {row for row in rows if row < number} for plane, rows in waiting.items()}
+            ready = min(ready, number)
+            feed.crop(number)
+        elif event == "credit":
+            feed.on_credit(20 * number)
+        else:
+            before = feed.in_flight_bytes
+            chunk = feed.take()
+            if chunk is None:
+                assert before > 0 or not any(waiting.values())
+                continue
+            rows = set(range(chunk.start, chunk.start + chunk.count))
+            assert rows <= waiting[chunk.plane]
+            waiting[chunk.plane] -= rows
+            assert feed.in_flight_bytes <= credit or (before == 0 and chunk.count == 1)
+            if chunk.plane is Plane.MEMORY:
+                assert not waiting[Plane.REUSED_STATE]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_most_rows_fit_a_chunk(codec: Codec) -> None:
+    feed = MemoryFeed(WIDTHS, codec, 1 << 20)
+    for plane, width in WIDTHS.items():
+        assert feed.most_rows(plane) * row_bytes(codec, width) <= CHUNK_BYTES

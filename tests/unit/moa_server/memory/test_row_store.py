@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_server.memory.row_store import RowStore
+from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
+from moa_shared.errors import InternalError
+
+
+def numbered(start: int, count: int, mark: int = 0) -> npt.NDArray[np.float32]:
+    return np.arange(start, start + count, dtype=np.float32)[:, None] * np.ones((1, 2), np.float32) + 100 * mark
+
+
+def test_rows_come_back() -> None:
+    store = RowStore(2)
+    store.write(0, numbered(0, 3))
+    store.write(3, numbered(3, 2))
+    np.testing.assert_array_equal(store.read(1, 5), numbered(1, 4))
+    assert store.first_missing(0, 5) == 5
+
+
+def test_rows_are_held_as_the_wire_has_them() -> None:
+    store = RowStore(2)
+    store.write(0, np.array([[1.001, -3e-5]], np.float32))
+    np.testing.assert_array_equal(store.read(0, 1), widen_bfloat16(round_to_bfloat16(np.float32([[1.001, -3e-5]]))))
+    assert store.nbytes == 256 * 2 * 2
+
+
+def test_rows_come_in_any_order() -> None:
+    store = RowStore(2)
+    store.write(4, numbered(4, 2))
+    assert store.first_missing(0, 6) == 0
+    assert store.first_missing(4, 6) == 6
+    assert store.first_missing(4, 9) == 6
+    assert store.first_missing(8, 9) == 8
+    store.write(0, numbered(0, 3))
+    assert store.first_missing(0, 6) == 3
+    store.write(3, numbered(3, 1))
+    np.testing.assert_array_equal(store.read(0, 6), numbered(0, 6))
+
+
+def test_rows_that_are_not_held() -> None:
+    store = RowStore(2)
+    store.write(0, numbered(0, 4))
+    store.crop(2)
+    store.crop(3)
+    for start, stop in ((0, 3), (-1, 1), (2, 1)):
+        with pytest.raises(InternalError):
+            store.read(start, stop)
+    assert store.read(2, 2).shape == (0, 2)
+
+
+@given(writes=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 300), st.booleans()), max_size=12))
+def test_it_is_a_mapping_from_position_to_row(writes: list[tuple[int, int, bool]]) -> None:
+    store = RowStore(1)
+    model: dict[int, int] = {}
+    for mark, (start, count, crop) in enumerate(writes):
+        if crop:
+            store.crop(start)
+            model = {position: row for position, row in model.items() if position < start}
+        else:
+            store.write(start, np.full((count, 1), mark, np.float32))
+            model |= dict.fromkeys(range(start, start + count), mark)
+        for position in range(0, 800, 7):
+            assert (store.first_missing(position, position + 1) > position) == (position in model)
+            if position in model:
+                assert store.read(position, position + 1).item() == model[position]
+    assert store.nbytes >= 2 * len(model)

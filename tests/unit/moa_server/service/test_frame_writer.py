@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from moa.v1 import moa_pb2 as pb
+from moa_server.engine.stepper import CodedRows
+from moa_server.memory.feed import CHUNK_ROWS, Chunk, MemoryFeed, Plane
+from moa_server.service.frame_writer import QUEUE_BYTES, Outlet
+from moa_shared.errors import InternalError, UnavailableError
+from moa_shared.protocol.codec import Codec, row_bytes
+
+ROW = row_bytes(Codec.BF16, 4)
+
+
+def verdict(base: int) -> pb.ServerFrame:
+    return pb.ServerFrame(verdict=pb.Verdict(base=base))
+
+
+class Wire:
+    """Where an outlet writes: a gate that can be shut, and a codec that answers when told to."""
+
+    def __init__(self, write_seconds: float = 10.0) -> None:
+        self.written: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.codings: list[tuple[Chunk, asyncio.Future[CodedRows]]] = []
+        self.may_code = True
+        self.outlet = Outlet(self._write, self._code, lambda length: length, lambda: self.may_code, write_seconds)
+
+    async def _write(self, frame: pb.ServerFrame) -> None:
+        await self.gate.wait()
+        kind = frame.WhichOneof("frame")
+        if kind == "memory":
+            self.written.append(f"memory {frame.memory.start}+{frame.memory.count}")
+        elif kind == "beat":
+            self.written.append(f"beat {frame.beat.stamp}")
+        else:
+            self.written.append(f"verdict {frame.verdict.base}")
+
+    def _code(self, chunk: Chunk) -> asyncio.Future[CodedRows]:
+        future: asyncio.Future[CodedRows] = asyncio.get_running_loop().create_future()
+        self.codings.append((chunk, future))
+        return future
+
+    def finish_coding(self) -> None:
+        chunk, future = self.codings[-1]
+        future.set_result(CodedRows(chunk, bytes(chunk.nbytes)))
+
+    async def settle(self) -> None:
+        """Lets the outlet do all that it can."""
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.outlet.run())
+        await self.settle()
+        yield
+        self.outlet.close()
+        await task
+
+
+def feed(rows: int, credit: int = 1 << 20) -> MemoryFeed:
+    feed = MemoryFeed({Plane.MEMORY: 4}, Codec.BF16, credit)
+    feed.rows_ready(rows)
+    return feed
+
+
+async def test_verdicts_overtake_memory_that_is_being_coded() -> None:
+    wire = Wire()
+    async with wire.running():
+        wire.outlet.follow(feed(3))
+        await wire.settle()
+        wire.outlet.put(verdict(1))
+        await wire.settle()
+        assert wire.written == ["verdict 1"]
+        wire.finish_coding()
+        await wire.settle()
+        assert wire.written == ["verdict 1", "memory 0+3"]
+
+
+async def test_verdicts_overtake_memory_that_waits_to_be_written() -> None:
+    wire = Wire()
+    async with wire.running():
+        wire.gate.clear()
+        wire.outlet.put(verdict(1))
+        wire.outlet.follow(feed(3))
+        await wire.settle()
+        wire.outlet.put(verdict(2))
+        wire.gate.set()
+        await wire.settle()
+        wire.finish_coding()
+        await wire.settle()
+        assert wire.written == ["verdict 1", "verdict 2", "memory 0+3"]
+
+
+async def test_rows_that_are_coded_already_need_no_coding() -> None:
+    wire = Wire()
+    async with wire.running():
+        wire.outlet.follow(feed(3))
+        wire.outlet.poke(CodedRows(Chunk(Plane.MEMORY, 0, 3, Codec.BF16, 3 * ROW), bytes(3 * ROW)))
+        await wire.settle()
+        assert wire.written == ["memory 0+3"]
+        assert wire.codings == []
+
+
+async def test_rows_coded_for_another_chunk_are_not_used() -> None:
+    wire = Wire()
+    async with wire.running():
+        wire.outlet.follow(feed(3))
+        wire.outlet.poke(CodedRows(Chunk(Plane.MEMORY, 0, 3, Codec.INT4, 9), bytes(9)))
+        await wire.settle()
+        assert [chunk for chunk, _ in wire.codings] == [Chunk(Plane.MEMORY, 0, 3, Codec.BF16, 3 * ROW)]
+
+
+async def test_only_the_newest_beat_is_kept() -> None:
+    wire = Wire()
+    async with wire.running():
+        wire.gate.clear()
+        wire.outlet.put(verdict(1))
+        await wire.settle()
+        for stamp in range(1000):
+            wire.outlet.put_beat(stamp)
+        wire.gate.set()
+        await wire.settle()
+        assert wire.written == ["verdict 1", "beat 999"]
+
+
+async def test_void_rows_are_not_written_and_give_their_credit_back() -> None:
+    wire = Wire()
+    owed = feed(3)
+    async with wire.running():
+        wire.outlet.follow(owed)
+        await wire.settle()
+        assert owed.in_flight_bytes == 3 * ROW
+        wire.outlet.void(2)
+        owed.crop(2)
+        assert owed.in_flight_bytes == 0
+        await wire.settle()
+        assert wire.codings[0][1].cancelled()
+        assert wire.written == []
+
+
+async def test_rows_before_the_cut_stay() -> None:
+    wire = Wire()
+    async with wire.running():
+        wire.outlet.follow(feed(3))
+        await wire.settle()
+        wire.outlet.void(3)
+        wire.finish_coding()
+        await wire.settle()
+        assert wire.written == ["memory 0+3"]
+
+
+async def test_close_writes_the_small_frames_and_no_memory() -> None:
+    wire = Wire()
+    wire.outlet.follow(feed(3))
+    wire.outlet.put(verdict(1))
+    wire.outlet.close()
+    await wire.outlet.run()
+    assert wire.written == ["verdict 1"]
+
+
+async def test_a_failure_comes_after_what_was_queued_before_it() -> None:
+    wire = Wire()
+    wire.outlet.put(verdict(1))
+    wire.outlet.fail(InternalError("lost"))
+    with pytest.raises(InternalError, match="lost"):
+        await wire.outlet.run()
+    assert wire.written == ["verdict 1"]
+
+
+async def test_coding_that_fails_ends_the_stream() -> None:
+    wire = Wire()
+    wire.outlet.follow(feed(3))
+    task = asyncio.create_task(wire.outlet.run())
+    await wire.settle()
+    wire.codings[0][1].set_exception(InternalError("lost"))
+    with pytest.raises(InternalError, match="lost"):
+        await task
+
+
+async def test_a_client_that_takes_nothing_in_is_given_up() -> None:
+    wire = Wire(write_seconds=0.01)
+    wire.gate.clear()
+    wire.outlet.put(verdict(1))
+    with pytest.raises(UnavailableError, match=r"next to nothing in for 0\.01 s"):
+        await wire.outlet.run()
+
+
+async def test_memory_waits_for_time_unless_it_is_coded_already() -> None:
+    wire = Wire()
+    wire.may_code = False
+    async with wire.running():
+        fed = feed(20)
+        wire.outlet.follow(fed)
+        await wire.settle()
+        assert wire.codings == []
+        newest = Chunk(Plane.MEMORY, 20 - CHUNK_ROWS, CHUNK_ROWS, Codec.BF16, CHUNK_ROWS * ROW)
+        wire.outlet.poke(CodedRows(newest, bytes(newest.nbytes)))
+        await wire.settle()
+        assert wire.written == [f"memory {20 - CHUNK_ROWS}+{CHUNK_ROWS}"]
+        wire.may_code = True
+        wire.outlet.poke()
+        await wire.settle()
+        assert [chunk.start for chunk, _ in wire.codings] == [20 - 2 * CHUNK_ROWS]
+        wire.finish_coding()
+        await wire.settle()
+
+
+async def test_verdicts_that_wait_are_one() -> None:
+    wire = Wire()
+    frames: list[pb.ServerFrame] = []
+
+    async def write(frame: pb.ServerFrame) -> None:
+        await wire.gate.wait()
+        frames.append(frame)
+
+    wire.outlet = Outlet(write, wire._code, lambda length: length, lambda: True, 10.0)
+    async with wire.running():
+        wire.gate.clear()
+        for base in range(1, 1000):
+            wire.outlet.put(pb.ServerFrame(verdict=pb.Verdict(base=base, tokens=[base])))
+            await asyncio.sleep(0)
+        wire.gate.set()
+        await wire.settle()
+    assert [(frame.verdict.base, len(frame.verdict.tokens)) for frame in frames] == [(1, 1), (2, 998)]
+
+
+async def test_a_client_that_leaves_too_much_unread_is_given_up() -> None:
+    wire = Wire()
+    wire.gate.clear()
+    task = asyncio.create_task(wire.outlet.run())
+    frame = pb.ServerFrame(verdict=pb.Verdict(base=5, tokens=[1 << 20] * 20_000))  # the same again and again
+    for _ in range(4 * QUEUE_BYTES // frame.ByteSize()):
+        wire.outlet.put(pb.ServerFrame.FromString(frame.SerializeToString()))
+        await asyncio.sleep(0)
+        assert sum(waiting.ByteSize() for waiting in wire.outlet._urgent) <= QUEUE_BYTES
+    wire.gate.set()
+    with pytest.raises(UnavailableError, match="unread"):
+        await task

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from moa_kernels import set_threads, threads, variant_name
+from moa_kernels.library import VARIANT_VARIABLE
+from moa_server.settings import ServerSettings
+from moa_server.target import execution
+from moa_server.target.execution import Execution, load_execution
+from moa_server.target.kernel_target import KernelTarget
+from moa_server.target.torch_target import TorchTarget
+from moa_shared.errors import ConfigError, ModelSourceError
+from moa_shared.models import ModelFiles, resolve
+from moa_shared.programs.progress import SilentProgress
+from safetensors.torch import load_file, save_file
+from structlog.testing import capture_logs
+
+from tests.tiny_targets import save_tiny_model
+
+HAS_KERNELS = variant_name() != "numpy"
+needs_kernels = pytest.mark.skipif(not HAS_KERNELS, reason="there are no kernels for this CPU")
+Load = Callable[..., tuple[Execution, list[Any]]]
+
+
+@pytest.fixture(autouse=True)
+def _same_threads() -> Iterator[None]:
+    before = threads()
+    yield
+    set_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def files_of(folder: Path, tmp_path: Path) -> ModelFiles:
+    return resolve(str(folder), tmp_path / "cache")
+
+
+@pytest.fixture
+def load(folder: Path, tmp_path: Path) -> Load:
+    """The execution of the tiny model (or another), and what was logged."""
+
+    def run(level: str = "auto", *, other: Path | None = None, **settings: Any) -> tuple[Execution, list[Any]]:
+        files = files_of(other or folder, tmp_path)
+        with capture_logs() as logs:
+            # One thread: torch's number of them is the process's.
+            loaded = load_execution(files, ServerSettings(execution=level, threads=1, **settings), SilentProgress())  # type: ignore[arg-type]
+        return loaded, logs
+
+    return run
+
+
+def warnings(logs: list[Any]) -> list[Any]:
+    return [entry for entry in logs if entry["log_level"] == "warning"]
+
+
+@needs_kernels
+@pytest.mark.parametrize("level", ["auto", "int8"])
+def test_the_kernels_are_taken_where_they_run(load: Load, level: str) -> None:
+    loaded, logs = load(level)
+    assert (loaded.level, loaded.exact) == ("int8", True)
+    assert isinstance(loaded.target, KernelTarget)
+    assert loaded.test is not None
+    assert loaded.test.step_ms > 0
+    assert loaded.described().level == "int8"
+    assert variant_name() in loaded.described().details
+    assert warnings(logs) == []
+    [ready] = [entry for entry in logs if entry["event"] == "kernels ready"]
+    assert ready["choice"].startswith("Kernels: ")
+
+
+def test_without_kernels_auto_is_bf16_and_says_why(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIANT_VARIABLE, "numpy")
+    loaded, logs = load()
+    assert (loaded.level, loaded.exact, loaded.test) == ("bf16", False, None)
+    assert isinstance(loaded.target, TorchTarget)
+    first, second = warnings(logs)
+    assert "not exact" in first["event"]
+    assert "because MOA_KERNELS says so" in first["reason"]
+    assert "a text may change with the drafts" in second["event"]
+
+
+def test_without_kernels_int8_is_refused(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIANT_VARIABLE, "numpy")
+    with pytest.raises(
+        ConfigError, match=r"The level int8 needs kernels\. Kernels: numpy, many times slower"
+    ) as caught:
+        load("int8")
+    assert "--execution float32 or bf16" in caught.value.hint
+
+
+@pytest.mark.parametrize("level", ["auto", "int8"])
+def test_kernels_that_are_forced_and_cannot_be_had(load: Load, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIANT_VARIABLE, "sse2")
+    with pytest.raises(ConfigError, match="MOA_KERNELS=sse2 names no kernels") as caught:
+        load(level)
+    assert "--execution float32 or bf16" in caught.value.hint
+    assert load("float32")[0].level == "float32"
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"head_dim": 48}, "head dimension is 48"), ({"intermediate_size": 40}, "mlp.down_proj: It has 40 inputs")],
+)
+def test_sizes_that_the_kernels_do_not_take(
+    load: Load, tmp_path: Path, changes: dict[str, int], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = save_tiny_model(tmp_path / "other", **changes)
+    with pytest.raises(ModelSourceError, match=words) as caught:
+        load("int8", other=other)
+    assert "--execution float32 or bf16" in caught.value.hint
+    loaded, logs = load(other=other)
+    assert loaded.level == "bf16"
+    assert words in warnings(logs)[0]["reason"]
+    monkeypatch.setattr(execution, "_has_torch", lambda: False)
+    with pytest.raises(ModelSourceError, match=words):
+        load(other=other)
+
+
+@needs_kernels
+@pytest.mark.parametrize("test", ["run_start_test", "compare_with_float32"])
+def test_kernels_that_fail_the_test_at_the_start_are_not_used(
+    load: Load, test: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ConfigError("It does not compute.", hint="Report this.")
+
+    monkeypatch.setattr(execution, test, fail)
+    loaded, logs = load()
+    assert loaded.level == "bf16"
+    assert warnings(logs)[0]["reason"] == "It does not compute."
+    with pytest.raises(ConfigError, match="It does not compute"):
+        load("int8")
+
+
+def test_without_torch_its_levels_are_refused(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "_has_torch", lambda: False)
+    for level in ("float32", "bf16"):
+        with pytest.raises(ConfigError, match=f"The level {level} is computed by torch, which is not") as caught:
+            load(level)
+        assert "pip install" in caught.value.hint
+    monkeypatch.setenv(VARIANT_VARIABLE, "numpy")
+    with pytest.raises(ConfigError, match=r"This machine computes no level of execution\. Kernels: numpy"):
+        load()
+
+
+@needs_kernels
+@pytest.mark.parametrize("level", ["auto", "int8"])
+def test_weights_that_are_no_numbers_are_refused_by_name(load: Load, folder: Path, tmp_path: Path, level: str) -> None:
+    other = tmp_path / "broken"
+    other.mkdir()
+    for path in folder.iterdir():
+        (other / path.name).write_bytes(path.read_bytes())
+    tensors = load_file(other / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = float("nan")
+    save_file(tensors, other / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelSourceError, match=r"model\.layers\.1\.mlp\.up_proj\.weight .* no finite numbers"):
+        load(level, other=other)
+
+
+@needs_kernels
+def test_a_context_may_be_shorter_than_the_test_at_the_start(load: Load) -> None:
+    loaded, _ = load("int8", context_length=4)
+    assert loaded.target.context_length == 4
+
+
+@needs_kernels
+def test_the_threads_are_those_of_the_settings(folder: Path, tmp_path: Path) -> None:
+    settings = ServerSettings(execution="int8", threads=3)
+    loaded = load_execution(files_of(folder, tmp_path), settings, SilentProgress())
+    assert threads() == 3
+    assert loaded.details.endswith("3 threads")
+
+
+@needs_kernels
+def test_both_backends_read_the_same_files(load: Load) -> None:
+    ours, theirs = (load(level)[0].target for level in ("int8", "float32"))
+    logits = [target.forward(target.new_cache(), [3, 1, 4, 1, 5]).logits for target in (ours, theirs)]
+    assert np.corrcoef(logits[0].ravel(), logits[1].ravel())[0, 1] > 0.995
+
+
+@needs_kernels
+def test_the_fingerprint_is_of_all_that_decides_a_text(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = frozenset({2, 7})
+    first = load("int8")[0]
+    fingerprint = first.fingerprint(ends)
+    assert len(fingerprint) == 32
+    assert load("auto")[0].fingerprint(frozenset({7, 2})) == fingerprint
+    assert load("int8", context_length=128)[0].fingerprint(ends) == fingerprint  # as long as it was trained for
+    others = [
+        first.fingerprint(frozenset({2})),
+        load("int8", context_length=100)[0].fingerprint(ends),
+        load("float32")[0].fingerprint(ends),
+        load("bf16")[0].fingerprint(ends),
+    ]
+    monkeypatch.setattr(execution, "ARITHMETIC", 99)
+    others.append(first.fingerprint(ends))
+    monkeypatch.setattr(execution, "version", lambda _: "0.1")
+    others.append(load("float32")[0].fingerprint(ends))
+    assert len({fingerprint, *others}) == 7

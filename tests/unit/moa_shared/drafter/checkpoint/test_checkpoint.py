@@ -1,0 +1,197 @@
+"""Checkpoints: the authors' 29 tensors, whole or refused with a sentence that says why."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from moa_shared.bfloat16 import round_to_bfloat16
+from moa_shared.drafter import ArrayWeights, DrafterConfig, fresh_tensors, load_checkpoint, save_checkpoint
+from moa_shared.errors import CheckpointError, DiskFullError, NotFoundError
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
+
+from tests.unit.moa_shared.drafter.decoders import ODD as CONFIG
+from tests.unit.moa_shared.drafter.decoders import target_arrays
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "drafter.safetensors"
+    save_checkpoint(path, CONFIG, fresh_tensors(CONFIG, seed=1))
+    return path
+
+
+def test_a_checkpoint_comes_back_as_it_was(saved: Path) -> None:
+    loaded = load_checkpoint(saved)
+    assert loaded.config == CONFIG
+    assert len(loaded.tensors) == 29
+    assert all(np.array_equal(value, fresh_tensors(CONFIG, seed=1)[name]) for name, value in loaded.tensors.items())
+    assert loaded.fingerprint == load_checkpoint(saved).fingerprint
+    assert [path.name for path in saved.parent.iterdir()] == ["drafter.safetensors"]
+
+
+def test_the_authors_files_have_no_configuration_and_are_given_one(tmp_path: Path) -> None:
+    path = tmp_path / "authors.safetensors"
+    save_file(fresh_tensors(CONFIG, seed=2), path)
+    with pytest.raises(CheckpointError, match="does not say its configuration"):
+        load_checkpoint(path)
+    assert load_checkpoint(path, CONFIG).config == CONFIG
+
+
+def test_norms_of_a_fresh_drafter_are_one() -> None:
+    # The authors' fresh norm weights stand near zero.
+    tensors = fresh_tensors(CONFIG, seed=0)
+    assert all(bool((value == 1).all()) for name, value in tensors.items() if "norm" in name)
+
+
+def test_a_reduced_vocabulary_is_part_of_it(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, draft_vocab=3)
+    ids = np.array([4, 9, 29], np.int32)
+    save_checkpoint(tmp_path / "x.safetensors", config, fresh_tensors(config, 0, ids))
+    checkpoint = load_checkpoint(tmp_path / "x.safetensors")
+    target = ArrayWeights({**target_arrays(CONFIG), "lm_head.weight": np.eye(30, 16, dtype=np.float32)})
+    decoder = checkpoint.decoder(target, "float32")
+    assert np.array_equal(decoder.logits(np.eye(16, dtype=np.float32)[4:5]), [[1.0, 0.0, 0.0]])
+    assert np.array_equal(decoder.draft_ids, ids)
+
+
+def test_bfloat16_is_read_as_torch_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "drafter.safetensors"
+    narrow = {name: round_to_bfloat16(value) for name, value in fresh_tensors(CONFIG, seed=1).items()}
+    save_checkpoint(path, CONFIG, narrow)
+    theirs = load_file(path)
+    assert theirs["Ekv2E.weight"].dtype == torch.bfloat16
+    for name, tensor in load_checkpoint(path).tensors.items():
+        assert tensor.dtype == np.float32
+        assert np.array_equal(tensor, theirs[name].float().numpy())
+
+
+@pytest.mark.parametrize("size", [0, 5, 100, -10])
+def test_a_truncated_file_is_named(saved: Path, size: int) -> None:
+    data = saved.read_bytes()
+    saved.write_bytes(data[:size])
+    with pytest.raises(CheckpointError, match=r"is corrupt or truncated.*Fetch or train"):
+        load_checkpoint(saved)
+
+
+def test_a_corrupt_file_is_named(saved: Path) -> None:
+    saved.write_bytes(b"\xff" * 4000)
+    with pytest.raises(CheckpointError, match="corrupt"):
+        load_checkpoint(saved)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="There is no drafter checkpoint"):
+        load_checkpoint(tmp_path / "none")
+
+
+def test_wrong_tensors_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    tensors = fresh_tensors(CONFIG, seed=0)
+    del tensors["Ekv2E.bias"]
+    save_file(tensors, path)
+    with pytest.raises(CheckpointError, match=r"lacks the tensor Ekv2E\.bias"):
+        load_checkpoint(path, CONFIG)
+    tensors["Ekv2E.bias"] = np.zeros(17, np.float32)
+    save_file(tensors, path)
+    with pytest.raises(CheckpointError, match=r"Ekv2E\.bias has shape \(17,\), expected \(16,\)"):
+        load_checkpoint(path, CONFIG)
+    tensors["Ekv2E.bias"] = np.zeros(16, np.float32)
+    tensors["surprise"] = np.zeros(1, np.float32)
+    save_file(tensors, path)
+    with pytest.raises(CheckpointError, match="unknown tensor surprise"):
+        load_checkpoint(path, CONFIG)
+
+
+def test_draft_ids_outside_the_vocabulary_are_refused(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, draft_vocab=2)
+    with pytest.raises(CheckpointError, match="draft ids outside"):
+        save_checkpoint(tmp_path / "x.safetensors", config, fresh_tensors(config, 0, np.array([0, 30], np.int32)))
+
+
+def test_a_configuration_that_cannot_be_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="lsa_heads must divide the KV width"):
+        dataclasses.replace(CONFIG, lsa_heads=3)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        DrafterConfig.from_json('{"vocab_size": 3}')
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        DrafterConfig.from_json("not json")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"lsa_heads": 0}, "lsa_heads is 0, expected a whole number of at least 1"),
+        ({"hidden_size": "16"}, "hidden_size is '16', expected a whole number"),
+        ({"reused_layers": -1}, "reused_layers is -1, expected a whole number of at least 0"),
+        ({"reused_layers": 4}, "reused_layers must be less than the target's layers"),
+        ({"draft_vocab": 31}, "draft_vocab must be 0 to vocab_size"),
+        ({"rms_norm_eps": 0}, "rms_norm_eps is 0, expected a positive number"),
+        ({"rope_parameters": {"rope_type": "default"}}, "an object with a positive rope_theta"),
+        ({"output_norm": 1}, "output_norm is 1, expected true or false"),
+        ({"output_norm": True, "reused_layers": 2}, "output_norm stands before the head only"),
+        ({"target_fingerprint": None}, "target_fingerprint is None, expected text"),
+        (
+            {"kind": "independent", "own_layers": 10**9},
+            "own_layers is 1000000000, expected a whole number of at least 1",
+        ),
+        ({"target_layers": 10**9}, "target_layers is 1000000000, expected a whole number"),
+        ({"sa_mlp": 10**400}, "sa_mlp is 1000"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps is inf, expected a positive number"),
+        ({"rope_parameters": {"rope_theta": float("inf")}}, "an object with a positive rope_theta"),
+    ],
+)
+def test_values_of_a_configuration_from_a_file_are_checked(values: dict[str, object], message: str) -> None:
+    text = json.dumps({**json.loads(CONFIG.to_json()), **values})
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        DrafterConfig.from_json(text)
+
+
+DEEP = "[" * 100_000
+
+
+def test_json_that_is_nested_too_deeply_is_refused(saved: Path) -> None:
+    with pytest.raises(CheckpointError, match="nested too deeply"):
+        DrafterConfig.from_json(DEEP)
+    saved.write_bytes(len(DEEP).to_bytes(8, "little") + DEEP.encode())
+    with pytest.raises(CheckpointError, match="nested too deeply"):
+        load_checkpoint(saved)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_are_no_numbers_are_refused(tmp_path: Path, value: float) -> None:
+    tensors = fresh_tensors(CONFIG, seed=0)
+    tensors["Ekv2E.weight"][3, 4] = value
+    with pytest.raises(CheckpointError, match=r"Ekv2E\.weight holds values that are no numbers"):
+        save_checkpoint(tmp_path / "x.safetensors", CONFIG, tensors)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"cannot be written.*Choose a folder"):
+        save_checkpoint(tmp_path / "file" / "x.safetensors", CONFIG, fresh_tensors(CONFIG, seed=0))
+
+
+def test_the_authors_norms_near_zero_can_be_had() -> None:
+    norms = [value for name, value in fresh_tensors(CONFIG, 0, norms_near_zero=True).items() if "norm" in name]
+    assert len(norms) == 6
+    assert all(0 < float(np.abs(value).max()) < 0.2 for value in norms)
+
+
+def test_no_room_leaves_nothing_half_written(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = saved.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("moa_shared.drafter.checkpoint.checkpoint.write_tensors", full)
+    with pytest.raises(DiskFullError, match=r"cannot be written.*No space left"):
+        save_checkpoint(saved, CONFIG, fresh_tensors(CONFIG, seed=3))
+    assert saved.read_bytes() == before
+    assert [path.name for path in saved.parent.iterdir()] == ["drafter.safetensors"]

@@ -1,0 +1,97 @@
+"""Reused layers compute what transformers' own layers do, in every family, from the state that enters them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, DraftState, fresh_tensors
+from moa_shared.drafter.layers.placement import run_of_text
+from moa_shared.drafter.layers.reused import ReusedLayers
+from moa_shared.errors import ModelSourceError
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from tests.unit.moa_shared.drafter.decoders import EVEN, ODD, Rows, close, make_decoder, normal, target_arrays
+
+LLAMA_3_1 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+PLAIN = {"rope_type": "default", "rope_theta": 500.0}
+FAMILIES = {
+    "llama": (LlamaConfig, LlamaForCausalLM, PLAIN),
+    "llama 3.1": (LlamaConfig, LlamaForCausalLM, LLAMA_3_1),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM, PLAIN),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM, PLAIN),
+}
+LENGTH, PREDICTED = 40, 3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("reused_layers", [1, 3])
+@pytest.mark.parametrize("sizes", [ODD, EVEN], ids=["numpy", "kernels"])
+def test_true_states_give_the_targets_own_features(sizes: DrafterConfig, family: str, reused_layers: int) -> None:
+    make_config, make_model, rope = FAMILIES[family]
+    torch.manual_seed(3)
+    hidden = sizes.target_heads * sizes.target_head_dim  # as Qwen2 has it
+    model: Any = make_model(
+        make_config(
+            vocab_size=30, hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=sizes.target_head_dim, max_position_embeddings=64,
+            rope_parameters=dict(rope), rms_norm_eps=1e-5, initializer_range=0.3 * (16 / hidden) ** 0.5,
+            bos_token_id=None, eos_token_id=None, pad_token_id=None,
+        )
+    ).eval().requires_grad_(False)  # fmt: skip
+    for name, weight in model.named_parameters():
+        if name.endswith("bias") or "norm" in name:
+            weight.add_(0.3 * torch.randn_like(weight))
+    tokens = torch.randint(30, (1, LENGTH))
+    output = model.model(tokens, output_hidden_states=True)
+    states = output.hidden_states[4 - reused_layers][0].numpy()
+    config = dataclasses.replace(sizes, hidden_size=hidden, reused_layers=reused_layers, rope_parameters=rope)
+    target = ArrayWeights({name: tensor.numpy() for name, tensor in model.state_dict().items()})
+    decoder = Checkpoint(config, fresh_tensors(config, seed=0), "").decoder(target, "float32")
+    assert decoder.reused is not None
+    layers = ReusedLayers(decoder, decoder.reused)
+    known = LENGTH - PREDICTED
+    layers.add(known // 2, states[known // 2 : known])
+    layers.add(0, states[: known // 2])
+    assert layers.catch_up(known) == known
+    features = decoder.features(layers.run(states[known:], run_of_text(range(known, LENGTH))))
+    np.testing.assert_allclose(features, output.last_hidden_state[0, known:], rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "float32"])
+def test_long_runs_in_batches_are_as_in_one(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    logits: list[Rows] = []
+    decoder = make_decoder(2, kind)
+    states = normal(LENGTH, decoder.config.hidden_size, seed=5)
+    for batch in (LENGTH, 7):
+        monkeypatch.setattr("moa_shared.drafter.layers.placement._BATCH", batch)
+        state = DraftState(decoder)
+        state.extend([1] * (LENGTH + 1))
+        state.append_reused_state(0, states)
+        logits.append(state.begin())
+    close(logits[0], logits[1])
+
+
+def test_a_target_without_the_layers_that_are_reused_is_refused() -> None:
+    arrays = target_arrays(EVEN)
+    config = dataclasses.replace(EVEN, reused_layers=2)
+    del arrays["model.layers.3.self_attn.q_proj.weight"]
+    with pytest.raises(ModelSourceError, match=r"hold no tensor model\.layers\.3\.self_attn\.q_proj\.weight"):
+        Checkpoint(config, fresh_tensors(config, seed=0), "").decoder(ArrayWeights(arrays))

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from moa_shared.errors import NotFoundError
+from moa_shared.models.sources import digest
+from moa_shared.models.sources.digest import canonical_json, combine, hash_file, remembered_hash
+
+
+def sha(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def test_the_hash_is_of_the_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 3_000_001)
+    assert hash_file(path) == sha(b"x" * 3_000_001)
+
+
+def test_an_unchanged_file_is_read_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    assert remembered_hash(path, cache) == sha(b"one")
+    with monkeypatch.context() as patch:
+        patch.setattr(digest, "hash_file", lambda *_: pytest.fail("read again"))
+        assert remembered_hash(path, cache) == sha(b"one")
+    path.write_bytes(b"two")
+    assert remembered_hash(path, cache) == sha(b"two")
+
+
+def test_a_change_that_hides_from_the_clock_is_found_when_asked(tmp_path: Path, cache: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    times = path.stat()
+    remembered_hash(path, cache)
+    path.write_bytes(b"two")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert remembered_hash(path, cache, again=True) == sha(b"two")
+    assert remembered_hash(path, cache) == sha(b"two")
+
+
+def test_a_damaged_record_only_costs_time(tmp_path: Path, cache: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    remembered_hash(path, cache)
+    for record in (cache / "hashes").iterdir():
+        record.write_text("[not json")
+    assert remembered_hash(path, cache) == sha(b"one")
+
+
+def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    assert remembered_hash(path, path / "no-folder") == sha(b"one")
+
+
+def test_a_full_disk_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "record.json"
+    digest.write_whole(path, b"before")
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        digest.write_whole(path, b"after")
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("record.json", "before")]
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_missing_file(tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(NotFoundError, match="There is no file"):
+        remembered_hash(tmp_path / "none", cache)
+
+
+def test_one_value_has_one_spelling() -> None:
+    assert canonical_json({"b": 1, "a": [1.5, "ü"]}) == canonical_json({"a": [1.5, "ü"], "b": 1})
+    assert combine(["a", "b"]) != combine(["ab"])

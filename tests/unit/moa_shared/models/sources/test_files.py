@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from moa_shared.errors import ModelSourceError
+from moa_shared.models.sources.files import ModelFiles, describe_folder
+from safetensors.torch import load_file, save_file
+
+
+def describe(folder: Path, cache: Path) -> ModelFiles:
+    return describe_folder(folder, "tiny", cache)
+
+
+def change_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_folder_is_described(model_folder: Path, cache: Path) -> None:
+    files = describe(model_folder, cache)
+    assert files.target_id == "tiny"
+    assert files.weights == (model_folder / "model.safetensors",)
+    assert files.config["hidden_size"] == 32
+    assert len(files.fingerprint) == len(files.tokenizer_hash) == 64
+    assert describe(model_folder, cache) == files
+
+
+def test_the_fingerprint_follows_the_mathematics(model_folder: Path, cache: Path) -> None:
+    first = describe(model_folder, cache).fingerprint
+    change_config(model_folder, transformers_version="9.9", dtype="bfloat16", use_cache=False, something_new=1)
+    assert describe(model_folder, cache).fingerprint == first
+    change_config(model_folder, rms_norm_eps=0.5)
+    second = describe(model_folder, cache).fingerprint
+    assert second != first
+    weights = load_file(model_folder / "model.safetensors")
+    weights["model.norm.weight"] = weights["model.norm.weight"] + 1
+    save_file(weights, model_folder / "model.safetensors", metadata={"format": "pt"})
+    assert describe(model_folder, cache).fingerprint not in (first, second)
+
+
+def test_a_gguf_file_is_known_by_its_bytes(model_folder: Path, cache: Path) -> None:
+    (model_folder / "model.safetensors").unlink()
+    (model_folder / "model.gguf").write_bytes(b"GGUF")
+    first = describe(model_folder, cache)
+    assert first.weights == (model_folder / "model.gguf",)
+    digest = hashlib.sha256(b"GGUF").hexdigest()
+    assert first.fingerprint == hashlib.sha256(f'["gguf","{digest}"]'.encode()).hexdigest()
+    change_config(model_folder, rms_norm_eps=0.5)  # an entry's configuration is made from the file
+    assert describe(model_folder, cache).fingerprint == first.fingerprint
+
+
+def shard(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(weights)
+    parts = {"part-2.safetensors": names[::2], "part-1.safetensors": names[1::2]}
+    for part, held in parts.items():
+        save_file({name: weights[name] for name in held}, folder / part, metadata={"format": "pt"})
+    weight_map = {name: part for part, held in parts.items() for name in held}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+def test_shards_are_found_by_the_index(model_folder: Path, cache: Path) -> None:
+    shard(model_folder)
+    files = describe(model_folder, cache)
+    assert [path.name for path in files.weights] == ["part-1.safetensors", "part-2.safetensors"]
+    (model_folder / "part-2.safetensors").unlink()
+    with pytest.raises(ModelSourceError, match=r"names part-2\.safetensors, which is not there"):
+        describe(model_folder, cache)
+
+
+@pytest.mark.parametrize(
+    "index", ["{", "[" * 100_000, "[]", '{"weight_map": 3}', '{"weight_map": {"a": "../../etc/passwd"}}']
+)
+def test_an_index_that_makes_no_sense(model_folder: Path, cache: Path, index: str) -> None:
+    shard(model_folder)
+    (model_folder / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(ModelSourceError, match=r"cannot be read|is not there"):
+        describe(model_folder, cache)
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("config.json", "holds no config.json"),
+        ("model.safetensors", "holds no model.safetensors"),
+        ("tokenizer.json", "holds no tokenizer"),
+    ],
+)
+def test_a_folder_without_one_of_its_files(model_folder: Path, cache: Path, missing: str, message: str) -> None:
+    (model_folder / missing).unlink()
+    with pytest.raises(ModelSourceError, match=message):
+        describe(model_folder, cache)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "not valid JSON"), ("[" * 100_000, "nested too deeply"), ("[1]", "not a JSON object")]
+)
+def test_a_broken_configuration(model_folder: Path, cache: Path, text: str, message: str) -> None:
+    (model_folder / "config.json").write_text(text)
+    with pytest.raises(ModelSourceError, match=message):
+        describe(model_folder, cache)
+
+
+def test_another_family_is_refused(model_folder: Path, cache: Path) -> None:
+    change_config(model_folder, model_type="mamba")
+    with pytest.raises(ModelSourceError, match="'mamba', which moa does not serve"):
+        describe(model_folder, cache)
+
+
+def test_weights_of_another_dtype_are_other_weights(model_folder: Path, cache: Path) -> None:
+    first = describe(model_folder, cache).fingerprint
+    weights = {
+        name: tensor.to(torch.bfloat16) for name, tensor in load_file(model_folder / "model.safetensors").items()
+    }
+    save_file(weights, model_folder / "model.safetensors", metadata={"format": "pt"})
+    assert describe(model_folder, cache).fingerprint != first

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from moa_shared.errors import ChecksumError
+from moa_shared.models.sources.manifest import check_manifest, write_manifest
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> Path:
+    folder = tmp_path / "entry"
+    folder.mkdir()
+    (folder / "weights").write_bytes(b"12345678")
+    write_manifest(folder, "tiny", "0" * 64)
+    return folder
+
+
+def test_a_whole_entry_passes(entry: Path, cache: Path) -> None:
+    assert check_manifest(entry, cache) == "tiny"
+    assert check_manifest(entry, cache, verify=True) == "tiny"
+
+
+def test_a_hash_that_was_known_is_checked_at_the_first_use(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "weights").write_bytes(b"12345678")
+    write_manifest(tmp_path, "tiny", "0" * 64, {"weights": "0" * 64})
+    with pytest.raises(ChecksumError, match="has the sha256"):
+        check_manifest(tmp_path, cache)
+
+
+def test_a_missing_file(entry: Path, cache: Path) -> None:
+    (entry / "weights").unlink()
+    with pytest.raises(ChecksumError, match=r"weights is missing, expected 8 bytes.*Delete"):
+        check_manifest(entry, cache)
+
+
+def test_a_truncated_file(entry: Path, cache: Path) -> None:
+    (entry / "weights").write_bytes(b"123")
+    with pytest.raises(ChecksumError, match="has 3 bytes, expected 8 bytes"):
+        check_manifest(entry, cache)
+
+
+def test_a_changed_file_of_the_same_size(entry: Path, cache: Path) -> None:
+    check_manifest(entry, cache)
+    (entry / "weights").write_bytes(b"1234567X")
+    with pytest.raises(ChecksumError, match="has the sha256"):
+        check_manifest(entry, cache)
+
+
+def test_a_change_that_hides_from_the_clock_is_found_when_asked(entry: Path, cache: Path) -> None:
+    times = (entry / "weights").stat()
+    check_manifest(entry, cache)
+    (entry / "weights").write_bytes(b"1234567X")
+    os.utime(entry / "weights", ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(ChecksumError, match="has the sha256"):
+        check_manifest(entry, cache, verify=True)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "[" * 100_000, '{"target_id": "a", "files": {"weights": 5}}'])
+def test_a_damaged_manifest(entry: Path, cache: Path, text: str) -> None:
+    (entry / "manifest.json").write_text(text)
+    with pytest.raises(ChecksumError, match=r"manifest of .* cannot be read"):
+        check_manifest(entry, cache)

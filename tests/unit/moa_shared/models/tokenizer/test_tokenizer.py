@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+from moa_shared.errors import ModelSourceError
+from moa_shared.models import ModelFiles, load_tokenizer, resolve
+from moa_shared.models.tokenizer.tokenizer import Tokenizer
+
+from tests.unit.moa_shared.models.conftest import TOKENS
+
+MESSAGES = [
+    {"role": "system", "content": 'Be "brief" <b>'},
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": "Hello\n"},
+    {"role": "user", "content": "  more  "},
+]
+
+
+@pytest.fixture
+def files(model_folder: Path, cache: Path) -> ModelFiles:
+    return resolve(str(model_folder), cache)
+
+
+@pytest.fixture
+def tokenizer(files: ModelFiles) -> Tokenizer:
+    return load_tokenizer(files)
+
+
+def sample_texts() -> list[str]:
+    """Our own sources, and made-up text of many scripts."""
+    root = Path(__file__).resolve().parents[4]
+    texts = [path.read_text("utf-8") for folder in ("docs", "shared") for path in (root / folder).rglob("*.md")]
+    texts += [path.read_text("utf-8") for path in (root / "shared").rglob("*.py")]
+    texts += [
+        "",
+        "   lead",
+        "a  b   c\t\r\n\r\n 1",
+        "日本語 123 4567",
+        "👩‍👩‍👧 e\u0301 é \u00a0 ﷺ ½ ٣",
+        "<|im_start|>user\nhi<|im_end|>",
+    ]
+    choice = random.Random(0)
+    ranges = [(32, 127), (160, 0x3000), (0x4E00, 0x4F00), (0x1F300, 0x1FAFF), (9, 14)]
+    return texts + ["".join(chr(choice.randrange(*choice.choice(ranges))) for _ in range(60)) for _ in range(200)]
+
+
+def test_ids_and_texts_are_those_of_transformers(default_model_files: ModelFiles) -> None:
+    transformers = pytest.importorskip("transformers")
+    ours, theirs = (
+        load_tokenizer(default_model_files),
+        transformers.AutoTokenizer.from_pretrained(default_model_files.folder),
+    )
+    for text in sample_texts():
+        ids = ours.encode(text)
+        assert ids == theirs(text, add_special_tokens=False).input_ids
+        assert ours.decode(ids) == theirs.decode(ids) == text
+        assert ours.decode(ids, skip_special_tokens=True) == theirs.decode(ids, skip_special_tokens=True)
+    choice = random.Random(1)
+    for _ in range(200):
+        ids = [choice.randrange(49152) for _ in range(20)]
+        assert ours.decode(ids) == theirs.decode(ids)
+    assert ours.eos_token_id == theirs.eos_token_id
+
+
+def test_conversations_are_those_of_transformers(default_model_files: ModelFiles) -> None:
+    transformers = pytest.importorskip("transformers")
+    ours, theirs = (
+        load_tokenizer(default_model_files),
+        transformers.AutoTokenizer.from_pretrained(default_model_files.folder),
+    )
+    for start in (0, 1):
+        for end in range(start + 1, len(MESSAGES) + 1):
+            for answer in (False, True):
+                expected = theirs.apply_chat_template(MESSAGES[start:end], add_generation_prompt=answer, tokenize=False)
+                assert ours.apply_chat_template(MESSAGES[start:end], add_generation_prompt=answer) == expected
+
+
+TEMPLATES = [
+    "{%- for m in messages %}\n  {%- if loop.index > 2 %}{% break %}{% endif %}\n{{ m.content | tojson }}{%- endfor %}",
+    "{{ bos_token }}{% for m in messages %}{% generation %}{{ m['content'] | trim }}{% endgeneration %}{% endfor %}",
+    "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+    "{{ messages | tojson(indent=2) }}{{ dict(a=1) | tojson }}{{ tools is none }}{{ strftime_now('%Y') | length }}",
+    "{% if add_generation_prompt %}yes{% endif %}{{ messages[-1].content }}\n  {% if true %}\nx\n  {% endif %}\n",
+    "{% macro turn(m) %}{{ m.role.upper() }}: {{ m.content }}{% endmacro %}{{ turn(messages[0]) }}|{{ nothing }}",
+]
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_templates_are_rendered_as_transformers_renders_them(files: ModelFiles, template: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    (files.folder / "chat_template.jinja").write_text(template)
+    theirs = transformers.AutoTokenizer.from_pretrained(files.folder)
+    ours = load_tokenizer(files).apply_chat_template(MESSAGES, add_generation_prompt=True)
+    assert ours == theirs.apply_chat_template(MESSAGES, add_generation_prompt=True, tokenize=False)
+
+
+def test_special_tokens_are_found_in_text_and_none_added(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("hi<|im_end|>")
+    assert ids == [TOKENS.index("hi"), 2]
+    assert tokenizer.decode(ids) == "hi<|im_end|>"
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "hi"
+    assert tokenizer.eos_token_id == 2
+
+
+def test_text_is_never_cut_or_filled(files: ModelFiles) -> None:
+    path = files.folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    content["padding"] = {
+        "strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0,
+        "pad_token": "<|endoftext|>",
+    }  # fmt: skip
+    path.write_text(json.dumps(content))
+    tokenizer = load_tokenizer(files)
+    assert tokenizer.encode("hi") == [TOKENS.index("hi")]
+    assert len(tokenizer.encode("hi" * 9)) == 9
+
+
+def change(files: ModelFiles, **changes: Any) -> Tokenizer:
+    path = files.folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return load_tokenizer(files)
+
+
+def test_where_a_template_may_be(files: ModelFiles) -> None:
+    assert load_tokenizer(files).chat_template is None
+    assert change(files, chat_template="one").chat_template == "one"
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "two"}]
+    assert change(files, chat_template=named).chat_template == "two"
+    (files.folder / "chat_template.jinja").write_text("three")
+    assert load_tokenizer(files).chat_template == "three"
+
+
+def test_a_special_token_may_be_an_object(files: ModelFiles) -> None:
+    assert change(files, eos_token={"content": "<|endoftext|>", "special": True}).eos_token_id == 0
+    assert change(files, eos_token=None).eos_token_id is None
+    (files.folder / "special_tokens_map.json").write_text('{"eos_token": "<|im_start|>"}')
+    path = files.folder / "tokenizer_config.json"
+    path.write_text("{}")
+    assert load_tokenizer(files).eos_token_id == 1
+
+
+def test_without_a_template_there_is_no_conversation(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ModelSourceError, match="no chat template"):
+        tokenizer.apply_chat_template(MESSAGES)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('no system role') }}",
+        "{% if %}",
+        "{{ 1 + 'a' }}",
+        "{{ messages[9].content.x }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{% set ns = namespace(_x=1) %}",
+        "{% set ns = namespace() %}{% set ns._x = 1 %}",
+        "{{ 1 // 0 }}",
+    ],
+)
+def test_what_a_template_must_not_do(tokenizer: Tokenizer, template: str) -> None:
+    tokenizer.chat_template = template
+    with pytest.raises(jinja2.TemplateError):
+        tokenizer.apply_chat_template(MESSAGES)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("tokenizer.json", '{"model": {"type": "BPE"}}'),
+        ("tokenizer_config.json", "{"),
+        ("tokenizer_config.json", "[]"),
+        ("tokenizer_config.json", "[" * 100_000),
+        ("tokenizer_config.json", '{"eos_token": {}}'),
+    ],
+)
+def test_a_damaged_tokenizer(files: ModelFiles, name: str, text: str) -> None:
+    (files.folder / name).write_text(text)
+    with pytest.raises(ModelSourceError, match=r"The tokenizer of tiny-llama in .* cannot be read"):
+        load_tokenizer(files)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from moa_shared.errors import ModelSourceError
+from moa_shared.models import (
+    ModelFiles,
+    load_config,
+    load_part,
+    load_target_model,
+    part_names,
+    resolve,
+)
+from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD, WeightReader
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+
+@pytest.fixture
+def files(model_folder: Path, cache: Path) -> ModelFiles:
+    return resolve(str(model_folder), cache)
+
+
+def rewrite(folder: Path, **changes: torch.Tensor | None) -> None:
+    """Replace tensors of the checkpoint; None removes one."""
+    path = folder / "model.safetensors"
+    weights: dict[str, torch.Tensor | None] = {**load_file(path), **changes}
+    save_file({name: tensor for name, tensor in weights.items() if tensor is not None}, path, metadata={"format": "pt"})
+
+
+def test_the_model_is_transformers_own(files: ModelFiles) -> None:
+    expected = AutoModelForCausalLM.from_pretrained(files.folder, dtype=torch.float32).state_dict()
+    model = load_target_model(files)
+    assert not model.training
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    state = model.state_dict()
+    assert state.keys() == expected.keys()
+    for name, tensor in state.items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_bfloat16(files: ModelFiles) -> None:
+    model = load_target_model(files, torch.bfloat16)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    whole = load_target_model(files).state_dict()
+    assert all(torch.equal(tensor, whole[name].to(torch.bfloat16)) for name, tensor in model.state_dict().items())
+
+
+def test_only_some_layers(files: ModelFiles) -> None:
+    whole, last = load_target_model(files), load_target_model(files, layers=[1, 2])
+    tokens = torch.tensor([[1, 5, 9]])
+    with torch.no_grad():
+        states = whole(tokens, output_hidden_states=True).hidden_states
+        hidden = last.model(inputs_embeds=states[1]).last_hidden_state
+    torch.testing.assert_close(hidden, states[-1])
+    assert len(load_target_model(files, layers=[]).model.layers) == 0
+    with pytest.raises(ModelSourceError, match="has the layers 0 to 2"):
+        load_target_model(files, layers=[2, 3])
+
+
+def test_a_part_is_what_was_named(files: ModelFiles) -> None:
+    names = part_names(files, last_layers=1)
+    assert {EMBEDDINGS, FINAL_NORM, HEAD} < set(names)
+    assert {name.split(".")[2] for name in names if ".layers." in name} == {"2"}
+    whole = load_file(files.weights[0])
+    part = load_part(files, names)
+    assert set(part) == set(names)
+    assert all(torch.equal(part[name], whole[name]) for name in names)
+    assert load_part(files, names, torch.bfloat16)[FINAL_NORM].dtype == torch.bfloat16
+    assert not [name for name in part_names(files) if ".layers." in name]
+
+
+def test_a_part_reads_nothing_else(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    real = WeightReader.array
+
+    def array(reader: WeightReader, name: str) -> object:
+        read.append(name)
+        return real(reader, name)
+
+    monkeypatch.setattr(WeightReader, "array", array)
+    load_part(files, [FINAL_NORM])
+    assert read == [FINAL_NORM]
+
+
+def test_a_tied_head_is_the_embeddings(model_folder: Path, cache: Path) -> None:
+    config = model_folder / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "tie_word_embeddings": True}))
+    rewrite(model_folder, **{HEAD: None})
+    files = resolve(str(model_folder), cache)
+    part = load_part(files, part_names(files))
+    assert torch.equal(part[HEAD], part[EMBEDDINGS])
+    model = load_target_model(files)
+    assert model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr()
+
+
+def test_shards_and_the_single_file_are_the_same(files: ModelFiles, cache: Path) -> None:
+    whole = load_target_model(files).state_dict()
+    load_target_model(files).save_pretrained(files.folder, max_shard_size="20KB")
+    files.weights[0].unlink(missing_ok=True)
+    sharded = resolve(str(files.folder), cache)
+    assert len(sharded.weights) > 1
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in load_target_model(sharded).state_dict().items())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
+def test_truncated_weights(files: ModelFiles, share: float) -> None:
+    content = files.weights[0].read_bytes()
+    files.weights[0].write_bytes(content[: int(len(content) * share)])
+    for read in (lambda: load_target_model(files), lambda: load_part(files, [FINAL_NORM])):
+        with pytest.raises(ModelSourceError, match=r"model\.safetensors cannot be read.*truncated or corrupt"):
+            read()
+
+
+def test_weights_that_went_away(files: ModelFiles) -> None:
+    files.weights[0].unlink()
+    with pytest.raises(ModelSourceError, match="cannot be read"):
+        load_target_model(files)
+
+
+def test_weights_that_lack_a_tensor(model_folder: Path, cache: Path) -> None:
+    rewrite(model_folder, **{"model.layers.1.mlp.up_proj.weight": None})
+    files = resolve(str(model_folder), cache)
+    with pytest.raises(ModelSourceError, match=r"lack 1 tensors, model\.layers\.1\.mlp\.up_proj\.weight among them"):
+        load_target_model(files)
+    with pytest.raises(ModelSourceError, match=r"hold no tensor model\.layers\.1\.mlp\.up_proj\.weight"):
+        load_part(files, ["model.layers.1.mlp.up_proj.weight"])
+
+
+def test_weights_of_another_shape(model_folder: Path, cache: Path) -> None:
+    rewrite(model_folder, **{FINAL_NORM: torch.ones(5)})
+    files = resolve(str(model_folder), cache)
+    with pytest.raises(ModelSourceError, match=r"do not fit its config\.json"):
+        load_target_model(files)
+
+
+def test_the_configuration_is_transformers_own(files: ModelFiles) -> None:
+    assert load_config(files).hidden_size == 32

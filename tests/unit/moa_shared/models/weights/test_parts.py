@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from moa_shared.errors import DiskFullError, ModelSourceError
+from moa_shared.models import ModelFiles, WeightReader, load_part, part_names, resolve
+from moa_shared.models.tensors.formats import quantise_q8_0
+from moa_shared.models.weights import parts
+from moa_shared.models.weights.parts import layer_names, layer_places, write_part
+from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD
+from safetensors.torch import load_file
+
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.fixture
+def files(write_gguf, cache: Path) -> ModelFiles:
+    return resolve(str(write_gguf(kind="Q4_1", untied=True)), cache)
+
+
+def test_the_parts_of_a_device(files: ModelFiles) -> None:
+    assert part_names(files) == [EMBEDDINGS, FINAL_NORM, HEAD]
+    last = layer_names(files, 1)
+    assert FINAL_NORM in last
+    assert UP in last
+    assert not [name for name in last if ".layers.0." in name or name in (EMBEDDINGS, HEAD)]
+    assert layer_places(files, [1])[UP] == "model.layers.0.mlp.up_proj.weight"
+    with pytest.raises(ModelSourceError, match="has the layers 0 to 1, asked were"):
+        layer_places(files, [2])
+
+
+def test_packed_parts_are_the_targets_own_blocks(files: ModelFiles, tmp_path: Path) -> None:
+    reader, path = WeightReader(files), tmp_path / "part.safetensors"
+    write_part(reader, [EMBEDDINGS, *layer_names(files, 1)], path, "packed")
+    part = WeightReader(dataclasses.replace(files, weights=(path,)))
+    assert sorted(part.names()) == sorted([EMBEDDINGS, *layer_names(files, 1)])
+    for name in part.names():
+        assert np.array_equal(part.array(name), reader.array(name)), name
+        assert (part.blocks(name) is None) == (len(part.shape(name)) == 1)
+    stored = load_file(path)
+    assert stored[f"{UP}.q4_1"].dtype == torch.uint8
+    assert stored[FINAL_NORM].dtype == torch.float32
+
+
+def test_other_matrices_are_packed_in_eight_bits(model_folder: Path, cache: Path, tmp_path: Path) -> None:
+    files = resolve(str(model_folder), cache)
+    path = tmp_path / "part.safetensors"
+    write_part(WeightReader(files), [UP], path, "packed")
+    blocks = WeightReader(dataclasses.replace(files, weights=(path,))).blocks(UP)
+    assert blocks is not None
+    assert blocks.kind == "q8_0"
+    exact = WeightReader(files).array(UP)
+    assert np.array_equal(blocks.raw, quantise_q8_0(exact))
+    assert np.abs(blocks.dequantised() - exact).max() <= np.abs(exact).max() / 127
+
+
+def test_parts_in_bfloat16(files: ModelFiles, tmp_path: Path) -> None:
+    path = tmp_path / "part.safetensors"
+    write_part(WeightReader(files), [UP, FINAL_NORM], path, "bf16")
+    expected = load_part(files, [UP, FINAL_NORM], torch.bfloat16)
+    stored = load_file(path)
+    assert stored.keys() == expected.keys()
+    assert all(torch.equal(stored[name], expected[name]) for name in expected)
+
+
+def test_rows_that_are_no_groups_of_32_stay_in_bfloat16(files: ModelFiles, tmp_path: Path) -> None:
+    odd = tmp_path / "odd.safetensors"
+    parts.write_tensors(odd, {UP: np.ones((4, 48), np.float32)})
+    path = tmp_path / "part.safetensors"
+    write_part(WeightReader(dataclasses.replace(files, weights=(odd,))), [UP], path, "packed")
+    assert load_file(path)[UP].dtype == torch.bfloat16
+
+
+def test_weights_that_no_scale_holds(files: ModelFiles, tmp_path: Path) -> None:
+    large = tmp_path / "large.safetensors"
+    parts.write_tensors(large, {UP: np.full((4, 32), 1e8, np.float32)})
+    reader = WeightReader(dataclasses.replace(files, weights=(large,)))
+    with pytest.raises(ModelSourceError, match=rf"The tensor {UP} cannot be packed: a scale is out of"):
+        write_part(reader, [UP], tmp_path / "part.safetensors", "packed")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "message"),
+    [(errno.ENOSPC, DiskFullError, "ran full"), (errno.EACCES, ModelSourceError, "cannot be written")],
+)
+def test_trouble_with_the_disk(
+    files: ModelFiles,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    expected: type[Exception],
+    message: str,
+) -> None:
+    def write_tensors(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(parts, "write_tensors", write_tensors)
+    with pytest.raises(expected, match=message):
+        write_part(WeightReader(files), [UP], tmp_path / "part.safetensors", "bf16")

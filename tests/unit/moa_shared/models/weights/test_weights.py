@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from moa_shared.errors import ModelSourceError
+from moa_shared.models import ModelFiles, WeightReader, resolve
+from moa_shared.models.tensors.safetensors import write_tensors
+from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD
+from safetensors.torch import load_file, save_file
+
+QUERIES = "model.layers.1.self_attn.q_proj.weight"
+
+
+@pytest.fixture
+def files(model_folder: Path, cache: Path) -> ModelFiles:
+    return resolve(str(model_folder), cache)
+
+
+def rewrite(folder: Path, **changes: torch.Tensor | None) -> None:
+    path = folder / "model.safetensors"
+    weights: dict[str, torch.Tensor | None] = {**load_file(path), **changes}
+    save_file({name: tensor for name, tensor in weights.items() if tensor is not None}, path, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_safetensors_are_read_as_the_library_reads_them(model_folder: Path, cache: Path, dtype: torch.dtype) -> None:
+    path = model_folder / "model.safetensors"
+    rewrite(model_folder, **{name: tensor.to(dtype) for name, tensor in load_file(path).items()})
+    expected = load_file(path)
+    reader = WeightReader(resolve(str(model_folder), cache))
+    assert sorted(reader.names()) == sorted(expected)
+    for name, tensor in expected.items():
+        assert reader.shape(name) == tuple(tensor.shape)
+        assert torch.equal(torch.from_numpy(reader.array(name)), tensor.float()), name
+        assert reader.blocks(name) is None
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "Q4_0"])
+def test_blocks_are_the_files_own_in_transformers_order(write_gguf, cache: Path, kind: str, family: str) -> None:
+    path = write_gguf(kind=kind, architecture=family)
+    raw = {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
+    reader = WeightReader(resolve(str(path), cache))
+    for name in reader.names():
+        blocks = reader.blocks(name)
+        if reader.array(name).ndim != 2 or kind == "Q4_0":
+            assert blocks is None
+            continue
+        assert blocks is not None
+        assert blocks.kind == kind.lower()
+        assert blocks.shape == reader.shape(name)
+        assert np.array_equal(blocks.dequantised(), reader.array(name))
+    if kind != "Q4_0":
+        up, queries = reader.blocks("model.layers.1.mlp.up_proj.weight"), reader.blocks(QUERIES)
+        assert up is not None
+        assert queries is not None
+        assert np.array_equal(up.raw.reshape(64, -1), raw["blk.1.ffn_up.weight"])
+        moved = not np.array_equal(queries.raw.reshape(32, -1), raw["blk.1.attn_q.weight"])
+        assert moved == (family == "llama")
+
+
+def test_biases_of_a_llama_are_unpaired_like_their_rows(write_gguf, cache: Path) -> None:
+    path = write_gguf(biases=True)
+    [stored] = [tensor.data for tensor in gguf.GGUFReader(path).tensors if tensor.name == "blk.0.attn_k.bias"]
+    bias = WeightReader(resolve(str(path), cache)).array("model.layers.0.self_attn.k_proj.bias")
+    assert np.array_equal(bias, stored.reshape(2, 4, 2).swapaxes(1, 2).reshape(-1))
+    assert not np.array_equal(bias, stored)
+
+
+def test_a_tied_head_is_the_embeddings(write_gguf, cache: Path) -> None:
+    reader = WeightReader(resolve(str(write_gguf()), cache))
+    assert HEAD not in reader.names()
+    assert HEAD in reader
+    assert not reader.has_own_head
+    assert np.array_equal(reader.array(HEAD), reader.array(EMBEDDINGS))
+    blocks = reader.blocks(HEAD)
+    assert blocks is not None
+    assert blocks.shape == reader.shape(EMBEDDINGS)
+    untied = WeightReader(resolve(str(write_gguf("untied.gguf", untied=True)), cache))
+    assert untied.has_own_head
+    assert not np.array_equal(untied.array(HEAD), untied.array(EMBEDDINGS))
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q4_0", "BF16"])
+def test_rows_are_those_of_the_whole(write_gguf, cache: Path, kind: str) -> None:
+    reader = WeightReader(resolve(str(write_gguf(kind=kind)), cache))
+    for name in (EMBEDDINGS, HEAD, QUERIES):
+        ids = [5, 0, 5, 31]
+        assert np.array_equal(reader.rows(name, ids), reader.array(name)[ids])
+        assert np.array_equal(reader.rows(name, np.array(ids)), reader.array(name)[ids])
+    assert reader.rows(EMBEDDINGS, []).shape == (0, 32)
+    with pytest.raises(IndexError):
+        reader.rows(EMBEDDINGS, [10**6])
+
+
+def test_what_is_given_out_is_the_callers_own(files: ModelFiles) -> None:
+    reader = WeightReader(files)
+    reader.array(FINAL_NORM)[:] = 7
+    assert not (reader.array(FINAL_NORM) == 7).any()
+
+
+def test_parts_in_blocks(model_folder: Path, cache: Path, write_gguf) -> None:
+    whole = WeightReader(resolve(str(write_gguf(kind="Q4_1")), cache))
+    blocks = whole.blocks(QUERIES)
+    assert blocks is not None
+    path = model_folder / "layers.packed.safetensors"
+    write_tensors(path, {f"{QUERIES}.q4_1": blocks.raw, FINAL_NORM: whole.array(FINAL_NORM)})
+    reader = WeightReader(dataclasses.replace(resolve(str(model_folder), cache), weights=(path,)))
+    assert sorted(reader.names()) == sorted([QUERIES, FINAL_NORM])
+    again = reader.blocks(QUERIES)
+    assert again is not None
+    assert again.kind == "q4_1"
+    assert np.array_equal(again.raw, blocks.raw)
+    assert np.array_equal(reader.array(QUERIES), whole.array(QUERIES))
+    assert reader.shape(QUERIES) == (32, 32)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("x", torch.zeros(2, 3, dtype=torch.int64)),
+        ("x", torch.zeros(2, 3, 34, dtype=torch.uint8)),
+        ("x.q8_0", torch.zeros(2, 3, 20, dtype=torch.uint8)),
+        ("x.q8_0", torch.zeros(2, 34, dtype=torch.uint8)),
+    ],
+)
+def test_tensors_of_another_kind(model_folder: Path, cache: Path, name: str, tensor: torch.Tensor) -> None:
+    rewrite(model_folder, **{name: tensor})
+    files = resolve(str(model_folder), cache)
+    with pytest.raises(ModelSourceError, match=rf"The tensor {name} of .* which moa does not read"):
+        WeightReader(files)
+
+
+def test_a_tensor_that_is_not_there(files: ModelFiles) -> None:
+    reader = WeightReader(files)
+    assert "nothing" not in reader
+    for read in (reader.array, reader.shape, reader.blocks, lambda name: reader.rows(name, [0])):
+        with pytest.raises(ModelSourceError, match="hold no tensor nothing"):
+            read("nothing")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("poison", [float("nan"), float("-inf")])
+def test_numbers_that_are_not_finite_are_refused(
+    model_folder: Path, cache: Path, dtype: torch.dtype, poison: float
+) -> None:
+    weights = load_file(model_folder / "model.safetensors")[QUERIES].to(dtype)
+    weights[3, 4] = poison
+    rewrite(model_folder, **{QUERIES: weights})
+    reader = WeightReader(resolve(str(model_folder), cache))
+    with pytest.raises(ModelSourceError, match=rf"The tensor {QUERIES} of tiny-llama holds no finite numbers"):
+        reader.array(QUERIES)
+    with pytest.raises(ModelSourceError, match="holds no finite numbers"):
+        reader.rows(QUERIES, [3])
+    assert reader.rows(QUERIES, [4]).shape == (1, 32)
+
+
+def test_scales_that_are_not_finite_are_refused(write_gguf, cache: Path) -> None:
+    files = resolve(str(write_gguf(kind="Q4_0")), cache)
+    path = cache / "changed.gguf"
+    for kind, place in (("Q8_0", 0), ("Q4_1", 2), ("Q4_0", 0)):
+        source = write_gguf(f"{kind}.gguf", kind=kind)
+        [tensor] = [tensor for tensor in gguf.GGUFReader(source).tensors if tensor.name == "blk.1.attn_q.weight"]
+        content = bytearray(source.read_bytes())
+        at = int(tensor.data_offset) + place
+        content[at : at + 2] = np.array([np.nan], "<f2").tobytes()
+        path.write_bytes(content)
+        reader = WeightReader(dataclasses.replace(files, weights=(path,)))
+        reads = (reader.array,) if kind == "Q4_0" else (reader.array, reader.blocks, reader.check)
+        for read in reads:
+            with pytest.raises(ModelSourceError, match=rf"The tensor {QUERIES} .* holds no finite numbers"):
+                read(QUERIES)
+
+
+def test_no_weights_at_all(files: ModelFiles) -> None:
+    assert WeightReader(dataclasses.replace(files, weights=())).names() == []
+
+
+def test_a_head_is_tied_only_where_the_configuration_says_so(model_folder: Path, cache: Path) -> None:
+    rewrite(model_folder, **{HEAD: None})
+    assert HEAD not in WeightReader(resolve(str(model_folder), cache))
+    config = model_folder / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "tie_word_embeddings": True}))
+    assert HEAD in WeightReader(resolve(str(model_folder), cache))

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.programs.config import SettingsBase, load_settings
+from pydantic import Field
+
+
+class Example(SettingsBase):
+    port: int = Field(default=1, ge=0, le=65535)
+    host: str = "a"
+    stop: tuple[str, ...] = ()
+
+
+def test_flags_win_over_the_environment_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "moa.toml"
+    file.write_text('[server]\nport = 2\nhost = "file"\nstop = ["x"]\n')
+    environment = {"MOA_SERVER_PORT": "3", "MOA_SERVER_HOST": "environment", "MOA_CLIENT_PORT": "9"}
+    settings = load_settings(Example, "server", {"port": 4, "host": None, "stop": ()}, file, environment)
+    assert settings == Example(port=4, host="environment", stop=("x",))
+
+
+def test_the_file_can_be_named_in_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "moa.toml"
+    file.write_text("[server]\nport = 2\n")
+    assert load_settings(Example, "server", {}, None, {"MOA_CONFIG": str(file)}).port == 2
+
+
+def test_lists_in_the_environment_are_separated_by_commas() -> None:
+    assert load_settings(Example, "server", {}, None, {"MOA_SERVER_STOP": "a,b"}).stop == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "message"),
+    [
+        ({"port": 70000}, {}, "--port is 70000: input should be less than or equal to 65535"),
+        ({}, {"MOA_SERVER_PORT": "x"}, "MOA_SERVER_PORT is 'x': input should be a valid integer"),
+        ({}, {"MOA_SERVER_PROT": "1"}, "MOA_SERVER_PROT is not a setting. Known settings: host, port, stop"),
+    ],
+)
+def test_bad_values_name_their_source(flags: dict[str, object], environment: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
+        load_settings(Example, "server", flags, None, environment)
+
+
+def test_a_bad_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "moa.toml"
+    with pytest.raises(NotFoundError, match="does not exist"):
+        load_settings(Example, "server", {}, file, {})
+    file.write_text("[server\n")
+    with pytest.raises(ConfigError, match=r"is not TOML: .*line 1"):
+        load_settings(Example, "server", {}, file, {})
+    file.write_text("server = 3\n")
+    with pytest.raises(ConfigError, match="is not a table"):
+        load_settings(Example, "server", {}, file, {})
+    file.write_text("[server]\nprot = 3\n")
+    with pytest.raises(ConfigError, match=r"prot in \[server\] of .*moa.toml is not a setting"):
+        load_settings(Example, "server", {}, file, {})

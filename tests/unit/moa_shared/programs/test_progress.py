@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from moa_shared.programs.progress import PlainProgress, SilentProgress, TerminalProgress, format_bytes, make_progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_plain_lines_tell_the_quarters() -> None:
+    stream = io.StringIO()
+    progress = make_progress(stream)
+    with progress.task("Loading", 200) as task:
+        for _ in range(20):
+            task.advance(10)
+    progress.note("ready")
+    lines = stream.getvalue().splitlines()
+    assert lines[:-2] == ["Loading ...", "Loading: 25 %", "Loading: 50 %", "Loading: 75 %"]
+    assert re.fullmatch(r"Loading: done in \d+\.\d s", lines[-2])
+    assert lines[-1] == "ready"
+
+
+def test_plain_lines_of_an_unknown_total() -> None:
+    stream = io.StringIO()
+    with PlainProgress(stream).task("Waiting") as task:
+        task.reach(7)
+    assert len(stream.getvalue().splitlines()) == 2
+
+
+def test_sizes_are_told_in_bytes() -> None:
+    stream = io.StringIO()
+    with PlainProgress(stream).task("Fetching", 92_871_040, is_bytes=True):
+        pass
+    assert stream.getvalue().startswith("Fetching (92.9 MB) ...\n")
+
+
+def test_a_failed_task_does_not_say_done() -> None:
+    stream = io.StringIO()
+    with pytest.raises(KeyError), PlainProgress(stream).task("Loading", 4):
+        raise KeyError
+    assert "done" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("is_bytes", [False, True])
+def test_a_terminal_gets_a_bar(is_bytes: bool) -> None:
+    stream = Terminal()
+    progress = make_progress(stream)
+    assert isinstance(progress, TerminalProgress)
+    with progress.task("Loading [x]", 2_000_000, is_bytes=is_bytes) as task:
+        task.advance(1_000_000)
+        task.reach(2_000_000)
+    progress.note("[ready]")
+    shown = stream.getvalue()
+    assert "Loading" in shown
+    assert "[ready]" in shown
+    assert ("2.0/2.0 MB" if is_bytes else "100%") in shown
+
+
+def test_silence() -> None:
+    progress = SilentProgress()
+    with progress.task("Loading", 4) as task:
+        task.advance(3)
+        task.reach(4)
+    progress.note("nobody hears")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (92_871_040, "92.9 MB"), (16_060_000_000, "16.1 GB")],
+)
+def test_bytes_for_people(count: int, text: str) -> None:
+    assert format_bytes(count) == text

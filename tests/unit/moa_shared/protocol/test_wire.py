@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import grpc
+import grpc.aio
+import pytest
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import ConfigError, MismatchError, OverloadedError, error_from_code
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.wire import (
+    CODE_KEY,
+    RETRY_AFTER_KEY,
+    check_identity,
+    check_protocol,
+    error_from_rpc,
+    error_status,
+    settings_from_proto,
+    settings_to_proto,
+)
+from moa_shared.sampling.coupling import Sampling
+
+SERVER = pb.Identity(
+    target_id="smollm2",
+    target_fingerprint=b"t" * 32,
+    tokenizer_hash=b"k" * 32,
+    drafter_fingerprint=b"d" * 32,
+    execution=b"e" * 32,
+)
+DRAFTERS = [pb.Drafter(name="small", fingerprint=b"d" * 32), pb.Drafter(name="deep", fingerprint=b"D" * 32)]
+
+
+def test_settings_survive_the_wire() -> None:
+    settings = AnswerSettings(Sampling(0.7, 40, 0.9, 2**64 - 1), 12, ("a", "b"), True)
+    assert settings_from_proto(settings_to_proto(settings)) == settings
+    assert settings_from_proto(pb.Sampling()) == AnswerSettings()
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        (pb.Sampling(temperature=-1), "temperature is -1"),
+        (pb.Sampling(stop=[""]), "A stop string has 0 characters"),
+        (pb.Sampling(stop=["x" * 65]), "A stop string has 65 characters"),
+        (pb.Sampling(stop=["x"] * 17), "17 stop strings"),
+    ],
+)
+def test_bad_settings_are_refused(message: pb.Sampling, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        settings_from_proto(message)
+
+
+def test_equal_identities_pass_and_a_client_may_have_no_drafter() -> None:
+    check_identity(SERVER, SERVER, DRAFTERS)
+    client = pb.Identity()
+    client.CopyFrom(SERVER)
+    client.drafter_fingerprint = b""
+    check_identity(SERVER, client)
+
+
+def test_any_drafter_that_is_served_passes_and_any_execution() -> None:
+    client = pb.Identity()
+    client.CopyFrom(SERVER)
+    client.drafter_fingerprint = b"D" * 32
+    client.execution = b"x" * 32
+    check_identity(SERVER, client, DRAFTERS)
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("target_fingerprint", "The target model does not match: the server has smollm2 .747474.*, the client has"),
+        ("tokenizer_hash", "The tokenizer does not match: the server has 6b6b6b6b6b6b, the client has 787878787878"),
+        (
+            "drafter_fingerprint",
+            "The drafter does not match: the server has 646464646464, 444444444444, the client has 787878787878",
+        ),
+    ],
+)
+def test_a_refusal_says_which_expected_and_got(field: str, message: str) -> None:
+    client = pb.Identity()
+    client.CopyFrom(SERVER)
+    setattr(client, field, b"x" * 32)
+    with pytest.raises(MismatchError, match=message) as caught:
+        check_identity(SERVER, client, DRAFTERS)
+    assert caught.value.hint
+
+
+def test_versions_must_be_equal() -> None:
+    check_protocol(1, 1)
+    with pytest.raises(MismatchError, match=r"the server has 2, the client has 1\. Update moa on the client"):
+        check_protocol(2, 1)
+
+
+def test_errors_survive_the_wire() -> None:
+    status, message, metadata = error_status(OverloadedError("Full.", hint="Wait 3 s."))
+    entries = dict(metadata)
+    assert status.name == "RESOURCE_EXHAUSTED"
+    assert message == "Full."
+    assert entries == {
+        "moa-error-code": "overloaded",
+        "moa-error-hint-bin": b"Wait 3 s.",
+        "moa-retry-after-ms": "2000",
+    }
+    assert isinstance(error_from_code("overloaded", message, "Wait 3 s."), OverloadedError)
+
+
+def test_a_refusal_for_lack_of_room_says_when_to_try_again() -> None:
+    error = OverloadedError("Full.")
+    error.retry_after_ms = 700
+    assert dict(error_status(error)[2])[RETRY_AFTER_KEY] == "700"
+    for told, understood in ((b"7", 2000), ("", 2000), ("-5", 2000), ("700", 700), ("9" * 9, 60_000), ("9" * 99, 2000)):
+        metadata = grpc.aio.Metadata((CODE_KEY, "overloaded"), (RETRY_AFTER_KEY, told))
+        failed = grpc.aio.AioRpcError(grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.aio.Metadata(), metadata, "Full.", None)
+        reported = error_from_rpc(failed)
+        assert isinstance(reported, OverloadedError)
+        assert reported.retry_after_ms == understood

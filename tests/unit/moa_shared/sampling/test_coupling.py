@@ -1,0 +1,277 @@
+"""The coupling rule: exact for the target's distribution, the same on both ends, keyed by (seed, position)."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
+from moa_shared.errors import ConfigError, InternalError
+from moa_shared.sampling.coupling import (
+    LEAST_TEMPERATURE,
+    Sampling,
+    draft_candidates,
+    draft_scores,
+    gumbel_noise,
+    process_logits,
+    select,
+)
+from moa_shared.tree.draft_tree import DraftTree, longest_path
+from scipy import stats
+
+VOCAB = 12
+SAMPLES = 20_000
+LOGITS = np.array([2.0, 1.5, 1.0, 0.5, 0.0, 0.0, -0.5, -1.0, -1.5, -2.0, -2.5, -3.0], np.float32)
+DRAFT_LOGITS = LOGITS + np.array([0.5, -0.5] * 6, np.float32)
+
+
+Rows = npt.NDArray[np.float32]
+
+
+def normal(*shape: int, seed: int) -> Rows:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def chi_square_p(chosen: np.ndarray, expected: np.ndarray) -> float:
+    kept = expected > 0
+    counts = np.bincount(chosen, minlength=VOCAB)
+    if counts[~kept].any():
+        return 0.0
+    exact = expected[kept].astype(np.float64)
+    return float(stats.chisquare(counts[kept], exact / exact.sum() * len(chosen)).pvalue)
+
+
+def speculative_samples(sampling: Sampling, verify_with: Sampling) -> np.ndarray:
+    """The first token of 20,000 verified drafts: drafted with one rule, verified with (perhaps) another one."""
+    chosen = []
+    for position in range(SAMPLES):
+        drafted = int(draft_scores(DRAFT_LOGITS[None], [position], sampling).argmax())
+        tree = DraftTree.chain([drafted])
+        root, after = select(np.stack([LOGITS, LOGITS]), [position, position + 1], verify_with)
+        path, bonus = longest_path(tree, root, [after])
+        chosen.append(tree.tokens[path[0]] if path else bonus)
+    return np.array(chosen)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(1.0, seed=3), Sampling(0.7, seed=4), Sampling(1.0, top_k=4, seed=5), Sampling(1.0, top_p=0.8, seed=6)],
+    ids=str,
+)
+def test_samples_follow_the_processed_distribution(sampling: Sampling) -> None:
+    chosen = speculative_samples(sampling, sampling)
+    expected = np.exp(process_logits(LOGITS, sampling))
+    assert chi_square_p(chosen, expected) > 0.001
+
+
+def test_a_wrong_rule_fails_the_same_test() -> None:
+    """Planted error: drafts accepted whatever the target chose, so that the drafter's distribution shows through."""
+    sampling = Sampling(1.0, seed=3)
+    chosen = np.array([int(draft_scores(DRAFT_LOGITS[None], [t], sampling).argmax()) for t in range(SAMPLES)])
+    assert chi_square_p(chosen, np.exp(process_logits(LOGITS, sampling))) < 1e-6
+
+
+def test_positions_are_independent_of_each_other() -> None:
+    sampling = Sampling(1.0, seed=8)
+    chosen = np.array([select(LOGITS[None], [t], sampling)[0] for t in range(SAMPLES)])
+    table = np.zeros((3, 3))
+    np.add.at(table, (np.minimum(chosen[:-1], 2), np.minimum(chosen[1:], 2)), 1)
+    assert stats.chi2_contingency(table).pvalue > 0.001
+
+
+def test_the_drafter_makes_the_targets_choice_when_it_agrees() -> None:
+    sampling = Sampling(0.9, top_p=0.95, seed=1)
+    target = normal(200, 500, seed=0) * 3
+    positions = list(range(200))
+    drafted = draft_scores(target, positions, sampling).argmax(-1).tolist()
+    assert drafted == select(target, positions, sampling)
+    near = (
+        draft_scores(target + np.float32(0.1) * normal(*target.shape, seed=1), positions, sampling).argmax(-1).tolist()
+    )
+    assert np.mean(np.array(near) == np.array(drafted)) > 0.8
+
+
+def test_a_reduced_vocabulary_uses_the_noise_of_the_targets_ids() -> None:
+    sampling = Sampling(1.0, seed=2)
+    ids = np.array([7, 2, 9])
+    full = np.full((1, 12), -np.inf, np.float32)
+    full[0, ids] = LOGITS[ids]
+    reduced = draft_scores(LOGITS[ids][None], [4], sampling, ids)
+    assert int(ids[reduced.argmax()]) == select(full, [4], sampling)[0]
+
+
+def by_the_rule(logits: Rows, positions: list[int], sampling: Sampling) -> list[int]:
+    """The rule as it is written down: everything sorted, normalised, and the argmax taken."""
+    return argmax_with_noise(process_logits(logits, sampling), positions, sampling)
+
+
+def argmax_with_noise(scores: Rows, positions: list[int], sampling: Sampling) -> list[int]:
+    if sampling.greedy:
+        return [int(token) for token in scores.argmax(-1)]
+    noise = np.stack([gumbel_noise(sampling.seed, position, scores.shape[-1]) for position in positions])
+    return [int(token) for token in (scores + noise).argmax(-1)]
+
+
+def in_torch(logits: Rows, sampling: Sampling) -> Rows:
+    """`process_logits` as it was first written."""
+    scores = torch.from_numpy(logits)
+    if sampling.greedy:
+        return scores.log_softmax(-1).numpy()
+    scores = scores / sampling.temperature
+    if 0 < sampling.top_k < scores.shape[-1]:
+        kth = scores.topk(sampling.top_k, dim=-1).values[..., -1:]
+        scores = scores.masked_fill(scores < kth, -torch.inf)
+    if sampling.top_p < 1.0:
+        ordered, order = scores.sort(dim=-1, descending=True, stable=True)
+        probabilities = ordered.softmax(dim=-1)
+        before = probabilities.cumsum(dim=-1) - probabilities
+        outside = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order, before >= sampling.top_p)
+        scores = scores.masked_fill(outside, -torch.inf)
+    return scores.log_softmax(-1).numpy()
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from([1, 2, 30, 500, 4000]),
+    st.sampled_from([0.0, LEAST_TEMPERATURE, 0.3, 0.8, 1.5, 90.0]),
+    st.sampled_from([0, 1, 2, 20, 300, 1 << 20]),
+    st.sampled_from([1.0, 0.999, 0.9, 0.5, 1e-6]),
+    st.sampled_from([0.0, 0.5, 3.0, 20.0]),
+    st.booleans(),
+    st.integers(0, 1 << 40),
+)
+def test_choices_are_those_of_the_rule_to_the_bit(
+    vocab: int, temperature: float, top_k: int, top_p: float, spread: float, coarse: bool, seed: int
+) -> None:
+    """Many ties among coarse (bfloat16) logits, flat and peaked rows, supports of one token and of all."""
+    logits = np.float32(spread) * normal(12, vocab, seed=seed)
+    logits = widen_bfloat16(round_to_bfloat16(logits)) if coarse else logits
+    sampling = Sampling(temperature, top_k, top_p, seed)
+    positions = [row // 3 for row in range(12)]
+    assert select(logits, positions, sampling) == by_the_rule(logits, positions, sampling)
+
+
+@pytest.mark.parametrize("coarse", [False, True])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(1.0, seed=1),
+        Sampling(0.7, top_k=20, seed=2),
+        Sampling(1.3, top_p=0.9, seed=3),
+        Sampling(0.9, top_k=300, top_p=0.95, seed=4),
+    ],
+    ids=str,
+)
+def test_choices_are_those_of_torch(sampling: Sampling, coarse: bool) -> None:
+    """The texts of earlier versions, which computed the rule in torch, must not change."""
+    logits = np.float32(3) * normal(400, 2000, seed=sampling.seed)
+    logits = widen_bfloat16(round_to_bfloat16(logits)) if coarse else logits
+    positions = list(range(400))
+    theirs = in_torch(logits, sampling)
+    assert select(logits, positions, sampling) == argmax_with_noise(theirs, positions, sampling)
+    ours = process_logits(logits, sampling)
+    same = (np.isfinite(ours) == np.isfinite(theirs)).all(axis=1)
+    assert same.sum() >= 397  # rounding may decide on the token at the edge of top-p
+    np.testing.assert_allclose(ours[same], theirs[same], rtol=1e-6, atol=2e-6)
+
+
+HOWS = (Sampling(), Sampling(0.7), Sampling(0.7, top_k=3, top_p=0.5))
+
+
+@pytest.mark.parametrize("sampling", HOWS)
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("whole", [False, True])
+def test_rows_that_are_no_numbers_are_an_error(sampling: Sampling, number: float, whole: bool) -> None:
+    good = normal(9, seed=1)
+    bad = np.full(9, number, np.float32) if whole else np.where(np.arange(9) == 4, np.float32(number), good)
+    if whole or number != -np.inf:
+        with pytest.raises(InternalError, match="position 8"):
+            select(np.stack([good, bad]), [7, 8], sampling)
+        with pytest.raises(InternalError, match="drafter"):
+            draft_scores(np.stack([good, bad]), [7, 8], sampling)
+    else:  # one token that cannot be is no defect
+        assert select(bad[None], [8], sampling) == by_the_rule(bad[None], [8], sampling)
+
+
+def test_the_least_temperature_still_chooses_by_logits_and_noise() -> None:
+    sampling = Sampling(LEAST_TEMPERATURE, seed=3)
+    rows = np.float32(1e4) * normal(50, 400, seed=2)
+    assert select(rows, range(50), sampling) == rows.argmax(axis=-1).tolist()
+    close = np.zeros((50, 400), np.float32)
+    assert len(set(select(close, range(50), sampling))) > 30
+
+
+@given(st.sampled_from([0, 3, 40]), st.sampled_from([0.3, 0.9, 0.9999]), st.integers(0, 999), st.floats(0.5, 4.0))
+def test_a_drafters_support_is_the_targets(top_k: int, top_p: float, seed: int, spread: float) -> None:
+    logits = np.float32(spread) * normal(3, 700, seed=seed)
+    sampling = Sampling(0.8, top_k, top_p, seed)
+    exact = np.isfinite(process_logits(logits, sampling))
+    ours = np.isfinite(draft_scores(logits, [1, 2, 3], sampling))
+    assert int((exact != ours).sum(-1).max()) <= 1  # rounding at the edge of top-p
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_k=40, top_p=0.9, seed=1)], ids=str)
+@pytest.mark.parametrize("reduced", [True, False])
+def test_candidates_are_the_best_of_the_scores(sampling: Sampling, reduced: bool) -> None:
+    logits, positions = normal(3, 700, seed=5) * 3, [4, 4, 5]
+    ids = np.random.default_rng(6).permutation(2000)[:700] if reduced else None
+    scores = draft_scores(logits, positions, sampling, ids)
+    best, tokens = draft_candidates(logits, positions, sampling, 16, ids)
+    columns = np.argsort(-scores, axis=1, kind="stable")[:, :16]
+    np.testing.assert_array_equal(tokens, columns if ids is None else ids[columns])
+    np.testing.assert_array_equal(best, np.take_along_axis(scores, columns, axis=1))
+    assert draft_candidates(logits[:, :5], positions, sampling, 16)[1].shape == (3, 5)
+
+
+def test_noise_is_pinned() -> None:
+    """Other versions and machines must draw the same: these numbers may never change."""
+    np.testing.assert_allclose(
+        gumbel_noise(seed=42, position=7, vocab_size=4), gumbel_noise(42, 7, 5)[:4], rtol=0, atol=0
+    )
+    pinned = [round(float(x), 5) for x in gumbel_noise(42, 7, 4)]
+    assert pinned == [1.16948, 0.22575, 0.87037, -0.16909]
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**31))
+def test_noise_is_a_function_of_seed_and_position(seed: int, position: int) -> None:
+    noise = gumbel_noise(seed, position, 65)
+    assert np.isfinite(noise).all()
+    assert not np.array_equal(noise, gumbel_noise(seed, position + 1, 65))
+    assert not np.array_equal(noise, gumbel_noise(seed ^ 1, position, 65))
+
+
+def test_top_k_and_top_p_keep_what_they_say() -> None:
+    kept = np.isfinite(process_logits(LOGITS, Sampling(1.0, top_k=3)))
+    assert kept.tolist() == [True] * 3 + [False] * 9
+    probabilities = np.exp(process_logits(LOGITS, Sampling()))
+    kept = np.isfinite(process_logits(LOGITS, Sampling(1.0, top_p=0.6)))
+    smallest = int((probabilities.cumsum(-1) < 0.6).sum()) + 1
+    assert int(kept.sum()) == smallest
+    assert np.isfinite(process_logits(LOGITS, Sampling(1.0, top_p=1e-9))).sum() == 1
+
+
+def test_greedy_needs_no_noise() -> None:
+    assert select(LOGITS[None], [0], Sampling(seed=9)) == [0]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"temperature": -0.1},
+        {"temperature": float("nan")},
+        {"temperature": 1e-40},
+        {"temperature": 0.9 * LEAST_TEMPERATURE},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"seed": -1},
+        {"seed": 2**64},
+    ],
+)
+def test_values_outside_their_range_are_refused(values: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(values))} is .*expected"):
+        Sampling(**values)  # type: ignore[arg-type]

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+from moa_shared.errors import ModelSourceError
+from moa_shared.models import ModelFiles, load_tokenizer
+from moa_shared.text.template import ChatTemplate
+
+
+def test_turns_append_what_the_whole_conversation_would_render(default_model_files: ModelFiles) -> None:
+    tokenizer = load_tokenizer(default_model_files)
+    template = ChatTemplate(tokenizer, "Be brief.")
+    first = template.first_turn("Hi")
+    answer = tokenizer.encode("Hello there!")
+    for ended in (True, False):  # by itself, or cut by the user
+        committed = [*first, *answer, *([tokenizer.eos_token_id] if ended else [])]
+        whole = committed + template.next_turn("And now?", committed)
+        messages = [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Hello there!"},
+            {"role": "user", "content": "And now?"},
+        ]
+        assert tokenizer.decode(whole) == tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+
+
+def test_without_a_system_prompt_the_template_has_its_own(default_model_files: ModelFiles) -> None:
+    tokenizer = load_tokenizer(default_model_files)
+    assert "SmolLM" in tokenizer.decode(ChatTemplate(tokenizer).first_turn("Hi"))
+
+
+def test_a_tokenizer_without_a_template_is_refused(default_model_files: ModelFiles) -> None:
+    tokenizer = load_tokenizer(default_model_files)
+    tokenizer.chat_template = None
+    with pytest.raises(ModelSourceError, match="no chat template"):
+        ChatTemplate(tokenizer)
+
+
+def test_a_template_that_refuses_is_quoted(default_model_files: ModelFiles) -> None:
+    tokenizer = load_tokenizer(default_model_files)
+    tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
+    with pytest.raises(ModelSourceError, match=r"refuses the conversation: System role not supported\. Leave out"):
+        ChatTemplate(tokenizer, "Be brief.").first_turn("Hi")
+
+
+def test_a_template_without_earlier_answers_is_refused(default_model_files: ModelFiles) -> None:
+    tokenizer = load_tokenizer(default_model_files)
+    tokenizer.chat_template = "{{ messages[-1].content }}"
+    template = ChatTemplate(tokenizer)
+    with pytest.raises(ModelSourceError, match="does not repeat earlier answers"):
+        template.next_turn("And now?", template.first_turn("Hi"))

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import moa_training.evaluation.acceptance
+import numpy as np
+import pytest
+import torch
+from moa_server.target.torch_target import TorchTarget
+from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, fresh_tensors
+from moa_shared.drafting import CopyGuesser, draft_chain, draft_tree
+from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.models import ModelFiles, WeightReader, load_target_model
+from moa_shared.sampling.coupling import Sampling, select
+from moa_shared.tree.draft_tree import DraftTree, longest_path
+from moa_training.evaluation.acceptance import Acceptance, DrafterSubject, LookupSubject, Shape
+from moa_training.fit.drafter_setup import drafter_config
+from moa_training.fit.warm_start import starting_tensors
+from moa_training.settings import FitSettings
+from moa_training.teacher.target_reader import TorchReader
+from moa_training.teacher.teacher import Teacher
+
+SHAPES = [Shape(4), Shape(9, TreeShape(depth=3, breadth=3, nodes=9))]
+PROMPT = random.Random(1).choices(range(5, 90), k=11)
+
+
+def checkpoint(files: ModelFiles, reused: int, kind: str = "moa") -> tuple[Checkpoint, TorchReader]:
+    settings = FitSettings.model_validate(
+        {
+            "shards": ["a"],
+            "output": "o",
+            "budget": {"tokens": 1},
+            "drafter": {"kind": kind, "own_layers": 2, "reused_layers": reused, "draft_vocab": 60},
+        }
+    )
+    config: DrafterConfig = drafter_config(settings, files)
+    teacher = Teacher.load(files, reused, torch.float32, torch.device("cpu"))
+    ids = torch.arange(60, dtype=torch.int32)
+    begun = starting_tensors(config, teacher, ids, 1, warm=True)  # of this seed some guesses are right
+    tensors = {name: value.numpy() for name, value in begun.items()}
+    return Checkpoint(config, tensors, ""), TorchReader(teacher, "float32")
+
+
+def subject_of(files: ModelFiles, reused: int, kind: str = "moa", *, guarded: bool = True) -> DrafterSubject:
+    return DrafterSubject(*checkpoint(files, reused, kind), WeightReader(files), "float32", guarded=guarded)
+
+
+@torch.inference_mode()
+def verify(files: ModelFiles, subject: DrafterSubject, shape: Shape, tokens: int) -> tuple[list[int], Acceptance]:
+    """The real thing: the server's target and cache, a draft and a verdict at a time."""
+    model: Any = load_target_model(files, torch.float32)
+    target = TorchTarget(model)
+    cache = target.new_cache()
+    layer = 4 - subject.reader.reused_layers if subject.reader.reused_layers else None
+    ids, counts = list(PROMPT), Acceptance()
+    first = target.prefill(cache, ids, layer)
+    states = [first.state]
+    ids += select(first.logits[-1:], [len(ids)], Sampling())
+    while len(ids) < len(PROMPT) + tokens:
+        drafter, newest = subject._new_state(), len(ids) - 1
+        drafter.extend(ids)
+        drafter.append_memory(0, subject._rows(cache.lsa_input(0, newest)))
+        if layer is not None:
+            drafter.append_reused_state(0, np.concatenate([state for state in states if state is not None]))
+        if shape.tree is None:
+            tree: DraftTree = draft_chain(drafter, min(shape.nodes, len(PROMPT) + tokens - len(ids)), Sampling())
+        else:
+            tree = draft_tree(drafter, shape.tree, Sampling())[0]
+        parents = [-1, *(0 if parent < 0 else parent + 1 for parent in tree.parents)]
+        out = target.forward(cache, [ids[-1], *tree.tokens], parents, slice(None), layer)
+        chosen = select(out.logits, [newest + 1, *(newest + 1 + depth for depth in tree.depths)], Sampling())
+        path, bonus = longest_path(tree, chosen[0], chosen[1:])
+        path = path[: len(PROMPT) + tokens - len(ids)]  # what lies behind the text was not written
+        kept = [0, *(node + 1 for node in path)]
+        cache.keep(kept)
+        states.append(None if out.state is None else out.state[kept])
+        counts.add(len(path))
+        ids += [*(tree.tokens[node] for node in path), bonus]
+    return ids[len(PROMPT) :], counts
+
+
+@pytest.mark.parametrize("reused", [0, 1, 2])
+@pytest.mark.parametrize("shape", SHAPES, ids=["chain", "tree"])
+def test_the_replay_counts_what_the_real_verifier_accepts(files: ModelFiles, reused: int, shape: Shape) -> None:
+    subject = subject_of(files, reused)
+    answer, expected = verify(files, subject, shape, 40)
+    (got,) = subject.replay(PROMPT, answer[:40], [shape])
+    assert got.forwards == expected.forwards
+    assert got.accepted[:-1] == expected.accepted[: len(got.accepted) - 1]
+    assert sum(got.accepted[1:]) > 0
+
+
+def test_an_oracle_is_accepted_whole_and_a_liar_never(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = subject_of(files, 0)
+    answer = random.Random(2).choices(range(5, 90), k=21)
+
+    def oracle(drafter: DraftState, shape: Shape, room: int, _: CopyGuesser | None) -> DraftTree:
+        at = len(drafter.tokens) - len(PROMPT)
+        return DraftTree.chain(answer[at : at + min(shape.nodes, room)])
+
+    monkeypatch.setattr(moa_training.evaluation.acceptance, "_draft", oracle)
+    (whole,) = subject.replay(PROMPT, answer, [Shape(4)])
+    assert whole.accepted == [0, 0, 0, 0, 4]
+    assert whole.length == 5.0
+    assert whole.by_position == [1.0] * 4
+    monkeypatch.setattr(moa_training.evaluation.acceptance, "_draft", lambda *_: DraftTree.chain([3, 3]))
+    (none,) = subject.replay(PROMPT, answer, [Shape(2)])
+    assert none.accepted == [20]
+    assert none.length == 1.0
+    assert none.by_position == []
+
+
+def test_counts_merge() -> None:
+    one, two = Acceptance(), Acceptance()
+    for count in (0, 2, 2):
+        one.add(count)
+    for count in (1, 0):
+        two.add(count)
+    one.merge(two)
+    assert one.accepted == [2, 1, 2]
+    assert one.length == pytest.approx(2.0)
+    assert one.by_position == pytest.approx([3 / 5, 2 / 3])
+    assert Acceptance().length == 0.0
+
+
+def test_fresh_tensors_fit_the_configuration(files: ModelFiles) -> None:
+    made, _ = checkpoint(files, 0)
+    assert set(made.tensors) == set(fresh_tensors(made.config, 0))
+
+
+def test_lookup_is_accepted_where_the_answer_repeats_the_question(files: ModelFiles) -> None:
+    subject = LookupSubject(Teacher.load(files, 0, torch.float32, torch.device("cpu")))
+    (copied,) = subject.replay(PROMPT, PROMPT, [Shape(4)])
+    assert copied.length > 3.5
+    assert copied.forwards < 5
+    (fresh,) = subject.replay([5, 6, 7], list(range(8, 30)), [Shape(4)])
+    assert fresh.accepted == [21]
+    assert subject.write(PROMPT + PROMPT[:2], 4) == PROMPT[2:6]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["chain", "tree"])
+@pytest.mark.parametrize("kind", ["eagle2", "independent"])
+def test_baselines_guess_from_what_a_client_holds(files: ModelFiles, kind: str, shape: Shape) -> None:
+    """A replay tells features bit by bit; a drafter that is told all at once guesses the same."""
+    subject = subject_of(files, 0, kind)
+    answer = random.Random(3).choices(range(5, 90), k=25)
+    (got,) = subject.replay(PROMPT, answer, [shape])
+    ids, expected, newest = [*PROMPT, *answer], Acceptance(), len(PROMPT)
+    hidden = subject.reader.read(ids).last_hidden
+    while newest + 1 < len(ids):
+        state = subject._new_state()
+        state.extend(ids[: newest + 1])
+        state.append_memory(0, hidden[:newest])
+        tree = moa_training.evaluation.acceptance._draft(state, shape, len(ids) - 1 - newest, None)
+        newest += moa_training.evaluation.acceptance._verify(tree, ids, newest, expected)
+    assert got.accepted == expected.accepted

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from moa_shared.errors import ConfigError, DataError
+from moa_training.cli import cli
+from moa_training.evaluation.comparison import read_evaluation, speed_up
+from moa_training.fit.curves import gain_per_doubling
+
+
+def evaluation(length: float) -> dict[str, Any]:
+    alone = {"agreement_8": 0.5, "agreement_16": 0.25, "repeated": 0.75, "target_repeated": 0.1, "log_likelihood": -1.5}
+    return {
+        "shapes": {"chain of 5": {"acceptance_length": length, "draft_ms": 10.0}},
+        "standalone": dict.fromkeys(("8", "32", "64"), alone),
+    }
+
+
+def test_tables_and_picture(tmp_path: Path) -> None:
+    for name, length in (("a", 1.5), ("b", 2.0)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(evaluation(length)))
+    arguments = [f"one={tmp_path / 'a.json'}", f"two={tmp_path / 'b.json'}", "--picture", str(tmp_path / "p.png")]
+    result = CliRunner().invoke(cli, ["compare", *arguments, "--forward-ms", "40", "--node-ms", "2"])
+    assert result.exit_code == 0
+    assert "| one | chain of 5 | 1.500 | 10.0 | 1.00 |" in result.output
+    assert "| two | 64 | 0.50 | 0.25 |  | 0.75 | -1.50 | 0.10 |" in result.output
+    assert (tmp_path / "p.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_speed_up_pays_for_nodes_and_drafts() -> None:
+    assert speed_up({"acceptance_length": 2.0, "draft_ms": 20.0}, 10, 50.0, 1.0) == pytest.approx(2 * 50 / 80)
+    assert speed_up({"acceptance_length": 1.0}, 0, 50.0, 1.0) == 1.0
+
+
+def test_what_is_no_evaluation(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text('{"shapes": {}}')
+    for path in (tmp_path / "bad.json", tmp_path / "none.json"):
+        with pytest.raises(DataError, match="no evaluation"):
+            read_evaluation(path)
+    result = CliRunner().invoke(cli, ["compare", "file.json"])
+    assert isinstance(result.exception, ConfigError)
+
+
+def test_the_gain_of_a_doubling_is_the_slope() -> None:
+    points = [{"tokens": 1000.0 * n, "agreement": 0.1 + 0.05 * (n.bit_length() - 1)} for n in (1, 2, 4, 8)]
+    assert gain_per_doubling(points) is None
+    assert gain_per_doubling([]) is None
+    gain = gain_per_doubling([point for point in points for _ in range(8)])
+    assert gain == pytest.approx(0.05)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from moa_shared.drafter import save_checkpoint
+from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.errors import DataError, MismatchError, NotFoundError
+from moa_shared.models import ModelFiles
+from moa_shared.programs.progress import SilentProgress
+from moa_training.data.questions import read_questions
+from moa_training.evaluation.evaluation import EvaluationOptions, evaluate, find_checkpoint, format_table
+from tests.unit.moa_training.test_acceptance import checkpoint
+
+from tests.unit.moa_training.tiny import tiny_files
+
+
+def options(files: ModelFiles, limit: int | None = None) -> EvaluationOptions:
+    tree = TreeShape(depth=3, breadth=3, nodes=8)
+    return EvaluationOptions(str(files.folder), limit, 16, 4, tree, 30, "float32")
+
+
+def write_questions(folder: Path) -> Path:
+    folder.mkdir()
+    for category in ("one", "two"):
+        rows = [{"category": "ignored", "turns": [f"w{index} w{index + 3}"]} for index in range(4)]
+        (folder / f"{category}.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    (folder / "other.jsonl").write_text('{"question": "of another form"}\nnot json\n')
+    return folder
+
+
+def test_results_add_up(tmp_path: Path, files: ModelFiles) -> None:
+    made, _ = checkpoint(files, 1)
+    path = tmp_path / "drafter.safetensors"
+    save_checkpoint(path, made.config, made.tensors)
+    questions = write_questions(tmp_path / "questions")
+    result = evaluate(str(tmp_path), questions, options(files, limit=3), SilentProgress())
+    content = result.to_json()
+    assert content["questions"] == 6
+    assert list(content["shapes"]) == ["chain of 4", "tree of 8"]
+    tree = content["shapes"]["tree of 8"]
+    assert content["acceptance_length"] == tree["acceptance_length"] >= 1
+    assert set(tree["by_category"]) == {"one", "two"}
+    accepted = sum(count * times for count, times in enumerate(tree["accepted"]))
+    assert tree["acceptance_length"] == pytest.approx(accepted / tree["forwards"] + 1, abs=1e-4)
+    assert set(content["standalone"]) == {"8", "32", "64"}
+    assert content["standalone"]["64"] == {"questions": 0}  # no answer reaches so far
+    assert content["cold"]["questions"] == 6
+    table = format_table(result)
+    assert "alone after 8 tokens" in table
+    assert "alone without memory (6)" in table
+    assert "chain of 4" in table
+    assert "6 questions" in table
+    assert evaluate(str(path), questions, options(files, limit=3), SilentProgress()).by_category == result.by_category
+
+
+def test_results_are_checked_where_references_name_them(tmp_path: Path, files: ModelFiles) -> None:
+    made, _ = checkpoint(files, 0)
+    save_checkpoint(tmp_path / "drafter.safetensors", made.config, made.tensors)
+    questions = write_questions(tmp_path / "questions")
+    checking = replace(options(files, limit=2), task_tokens=12, standalone_tokens=0)
+    with pytest.raises(DataError, match="No question has a result"):
+        evaluate(str(tmp_path), questions, checking, SilentProgress())
+    rows = [{"turns": [text], "reference": [f"so\n#### {last}"]} for text, last in (("w0 w5", 36), ("w1 w5", 2))]
+    (questions / "sums.jsonl").write_text("\n".join(json.dumps(row) for row in rows))  # answers end in w36 and w41
+    (questions / "wrong.jsonl").write_text(json.dumps({"turns": ["w1 w20"], "final_answer": "5"}))
+    result = evaluate(str(tmp_path), questions, checking, SilentProgress())
+    content = result.to_json()["task"]
+    assert set(content) == {"8", "32", "64"}
+    assert content["64"] == {"sums": {"questions": 0}, "wrong": {"questions": 0}}  # no answer is so long
+    sums = content["8"]["sums"]
+    assert set(sums) == {"questions", "right", "target_right", "same_result", "ended", "target_ended"}
+    assert (sums["questions"], sums["target_right"], sums["target_ended"]) == (2, 0.5, 0.0)
+    table = format_table(result)
+    assert "results of sums after 8 tokens (2): right 0.00, target right 0.50" in table
+    assert "the target itself is right in none of wrong:" in table
+
+
+def test_questions_that_cannot_be_asked_are_counted(tmp_path: Path, files: ModelFiles) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text(
+        '{"category": "a", "turns": ["w1"]}\nnot json\n{"turns": []}\n'
+        + json.dumps({"category": "a", "turns": ["w1 " * 60]})
+    )
+    questions, left_out = read_questions(path, files, None, 30)
+    assert (len(questions), left_out) == (1, 3)
+    path.write_text("{}\n")
+    with pytest.raises(DataError):
+        read_questions(path, files, None, 30)
+    with pytest.raises(NotFoundError):
+        read_questions(tmp_path / "none", files, None, 30)
+
+
+def test_drafters_of_other_targets_and_missing_ones_are_refused(tmp_path: Path, files: ModelFiles) -> None:
+    made, _ = checkpoint(files, 0)
+    save_checkpoint(tmp_path / "drafter.safetensors", made.config, made.tensors)
+    other = tiny_files(tmp_path / "other", tmp_path / "cache", seed=2)
+    questions = write_questions(tmp_path / "questions")
+    with pytest.raises(MismatchError, match="another target"):
+        evaluate(str(tmp_path), questions, options(other), SilentProgress())
+    for name in ("default", "deep"):
+        with pytest.raises(NotFoundError, match=f"No {name} drafter comes"):
+            find_checkpoint(name, files)
+    with pytest.raises(NotFoundError):
+        evaluate(str(tmp_path / "none.safetensors"), questions, options(files), SilentProgress())

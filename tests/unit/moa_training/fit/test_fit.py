@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import moa_training.fit.fit
+import numpy as np
+import pytest
+from moa_shared.drafter import load_checkpoint
+from moa_shared.errors import CheckpointError, DiskFullError, MismatchError
+from moa_shared.models import ModelFiles
+from moa_shared.models.tensors.safetensors import map_tensors
+from moa_shared.programs.progress import SilentProgress
+from moa_training.data.prepare import prepare
+from moa_training.fit.curves import read_points
+from moa_training.fit.fit import DRAFTER, Run
+from moa_training.fit.master_weights import MasterWeights
+from moa_training.settings import FitSettings, load_fit_settings
+
+from tests.unit.moa_training.tiny import tiny_files, write_conversations, write_fit_config
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory, files: ModelFiles) -> Path:
+    folder = tmp_path_factory.mktemp("shards")
+    prepare(files, [write_conversations(folder / "in.jsonl", 60)], folder / "a.jsonl.zst", 64, SilentProgress())
+    return folder / "a.jsonl.zst"
+
+
+def run(folder: Path, files: ModelFiles, shard: Path, extra: str = "", tokens: int = 3000) -> Path:
+    folder.mkdir(exist_ok=True)
+    return Run(
+        load_fit_settings(write_fit_config(folder, files.folder, shard, extra, tokens)), SilentProgress()
+    ).train()
+
+
+def test_training_lowers_the_loss_and_leaves_a_whole_checkpoint(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+    path = run(tmp_path, files, shard, tokens=12000)
+    points = read_points(path.parent)
+    assert points[-1]["cross_entropy"] < 0.88 * points[0]["cross_entropy"]
+    assert points[-1]["agreement"] > points[0]["agreement"]
+    assert points[-1]["tokens"] >= 12000
+    assert {"step", "tokens", "seconds", "learning_rate", "feature", "state", "agreement", "total"} <= set(points[0])
+    checkpoint = load_checkpoint(path)
+    assert checkpoint.config.target_fingerprint == files.fingerprint
+    assert checkpoint.config.reused_layers == 1
+    assert checkpoint.tensors["draft_ids"].shape == (48,)
+    assert (path.parent / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    card = (path.parent / "README.md").read_text()
+    assert f"{int(points[-1]['tokens']):,}" in card
+    assert str(tmp_path) not in card
+
+
+@pytest.mark.parametrize(
+    "options", ["", "[drafter]\nreused_layers = 0\n", "[blocks]\nbounded = false\n", "[cache]\ngigabytes = 1"]
+)
+def test_a_killed_run_goes_on_as_it_would_have(
+    tmp_path: Path, files: ModelFiles, shard: Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    def configured(folder: Path, minutes: str) -> Any:
+        folder.mkdir(exist_ok=True)
+        path = write_fit_config(folder, files.folder, shard, tokens=1200)
+        text = path.read_text().replace("checkpoint_minutes = 1000.0", f"checkpoint_minutes = {minutes}")
+        if options.startswith("[drafter]"):
+            text = text.replace("reused_layers = 1", "reused_layers = 0")
+        elif options.startswith("[cache]"):
+            text = text.replace("tokens = 1200", "tokens = 4000") + options  # so many are three epochs
+        elif options:
+            text = text.replace("[blocks]", "[blocks]\nbounded = false")
+        path.write_text(text)
+        return load_fit_settings(path)
+
+    straight = load_checkpoint(Run(configured(tmp_path / "straight", "1000.0"), SilentProgress()).train())
+    settings = configured(tmp_path / "killed", "0.0")  # a checkpoint after each update
+    real_step, done = MasterWeights.step, 0
+
+    def killed(self: MasterWeights, rate: float) -> float:
+        nonlocal done
+        done += 1
+        if done == (17 if options.startswith("[cache]") else 6):
+            raise KeyboardInterrupt
+        return real_step(self, rate)
+
+    monkeypatch.setattr(MasterWeights, "step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        Run(settings, SilentProgress()).train()
+    monkeypatch.setattr(MasterWeights, "step", real_step)
+    resumed = load_checkpoint(Run(settings, SilentProgress()).train())
+    for name, tensor in straight.tensors.items():
+        assert np.array_equal(tensor, resumed.tensors[name]), name
+    assert not list(settings.output.glob("*.int8"))  # needed no longer
+    steps = [point["step"] for point in read_points(settings.output)]
+    assert steps == sorted(set(steps))
+
+
+def test_a_full_disk_keeps_the_last_checkpoint_and_training_goes_on_from_it(
+    tmp_path: Path, files: ModelFiles, shard: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run(tmp_path, files, shard, tokens=1500)
+    before = path.read_bytes()
+
+    def full(*_: Any) -> None:
+        raise DiskFullError("The checkpoint cannot be written.")
+
+    monkeypatch.setattr(moa_training.fit.fit, "save_checkpoint", full)
+    with pytest.raises(DiskFullError):
+        run(tmp_path, files, shard, tokens=3000)
+    assert path.read_bytes() == before
+    monkeypatch.undo()
+    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+    run(tmp_path, files, shard, tokens=3000)
+    assert read_points(path.parent)[-1]["tokens"] >= 3000
+
+
+def test_another_target_tokenizer_or_run_is_refused(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+    path = run(tmp_path / "one", files, shard, tokens=500)
+    other = tiny_files(tmp_path / "other", tmp_path / "cache", seed=2)
+    with pytest.raises(CheckpointError, match="other settings or data"):
+        run(tmp_path / "one", other, shard)
+    again = tmp_path / "two"
+    again.mkdir()
+    config = write_fit_config(again, other.folder, shard)
+    config.write_text(f'start_from = "{path}"\n' + config.read_text())
+    with pytest.raises(MismatchError, match="another target"):
+        Run(load_fit_settings(config), SilentProgress())
+    words = ["<unk>", "user", "assistant", "system", "<end>", *(f"x{index}" for index in range(91))]
+    foreign = tiny_files(tmp_path / "foreign", tmp_path / "cache", words=words)
+    with pytest.raises(MismatchError, match="another tokenizer"):
+        run(tmp_path / "three", foreign, shard)
+
+
+def test_a_run_goes_on_after_an_upgrade_that_adds_a_setting(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+    class LaterSettings(FitSettings):
+        another: bool = False
+
+    def later(**values: Any) -> FitSettings:
+        return LaterSettings(**dict(load_fit_settings(tmp_path / "fit.toml")), **values)
+
+    run(tmp_path, files, shard, tokens=500)
+    assert Run(later(), SilentProgress()).position.step > 0
+    with pytest.raises(CheckpointError, match="other settings or data"):
+        Run(later(another=True), SilentProgress())
+
+
+def test_training_goes_on_from_a_finished_drafter(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+    path = run(tmp_path / "one", files, shard, tokens=6000)
+    again = tmp_path / "two"
+    again.mkdir()
+    config = write_fit_config(again, files.folder, shard, tokens=600)
+    config.write_text(f'start_from = "{path}"\n' + config.read_text())
+    Run(load_fit_settings(config), SilentProgress()).train()
+    first, second = read_points(tmp_path / "one" / "out"), read_points(again / "out")
+    halfway = (first[0]["cross_entropy"] + first[-1]["cross_entropy"]) / 2
+    assert second[0]["cross_entropy"] < halfway
+
+
+def test_bf16_trains_too(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+    folder = tmp_path / "bf16"
+    folder.mkdir()
+    config = write_fit_config(folder, files.folder, shard, tokens=6000)
+    config.write_text(config.read_text().replace('dtype = "float32"', 'dtype = "bf16"'))
+    path = Run(load_fit_settings(config), SilentProgress()).train()
+    points = read_points(path.parent)
+    assert points[-1]["cross_entropy"] < 0.9 * points[0]["cross_entropy"]
+    assert map_tensors(path)["Ekv2E.weight"].dtype == "BF16"
+
+
+def test_curves_are_json_lines(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+    path = run(tmp_path, files, shard, tokens=600)
+    lines = (path.parent / "curves.jsonl").read_text().splitlines()
+    assert all(isinstance(json.loads(line)["agreement"], float) for line in lines)
+    assert path.name == DRAFTER

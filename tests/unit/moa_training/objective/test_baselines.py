@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from moa_shared.drafter import load_checkpoint
+from moa_shared.errors import ConfigError
+from moa_shared.models import ModelFiles
+from moa_shared.programs.progress import SilentProgress
+from moa_training.data.prepare import prepare
+from moa_training.fit.curves import read_points
+from moa_training.fit.fit import Run
+from moa_training.objective.baselines import TrainingBaseline
+from moa_training.settings import load_fit_settings
+
+from tests.unit.moa_training.tiny import write_conversations, write_fit_config
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory, files: ModelFiles) -> Path:
+    folder = tmp_path_factory.mktemp("shards")
+    prepare(files, [write_conversations(folder / "in.jsonl", 60)], folder / "a.jsonl.zst", 64, SilentProgress())
+    return folder / "a.jsonl.zst"
+
+
+def configured(folder: Path, files: ModelFiles, shard: Path, drafter: str, tokens: int = 8000) -> Path:
+    path = write_fit_config(folder, files.folder, shard, tokens=tokens)
+    path.write_text(path.read_text().replace("reused_layers = 1", drafter))
+    return path
+
+
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        'kind = "eagle2"\nwarm_start = false',
+        'kind = "independent"\nown_layers = 2',
+        "lsa = false",
+        "lsa = false\nreused_layers = 1",
+    ],
+)
+def test_training_lowers_the_loss(tmp_path: Path, files: ModelFiles, shard: Path, drafter: str) -> None:
+    path = Run(load_fit_settings(configured(tmp_path, files, shard, drafter)), SilentProgress()).train()
+    points = read_points(path.parent)
+    assert points[-1]["total"] < 0.97 * points[0]["total"]
+    checkpoint = load_checkpoint(path)
+    assert checkpoint.config.kind == ("moa" if "lsa" in drafter else drafter.split('"')[1])
+    assert checkpoint.config.lsa == ("lsa" not in drafter)
+
+
+def test_a_baseline_reuses_no_layers(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+    with pytest.raises(ConfigError, match="reused_layers"):
+        load_fit_settings(configured(tmp_path, files, shard, 'kind = "eagle2"\nreused_layers = 1'))
+
+
+def test_a_run_that_goes_on_is_of_the_same_kind(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+    (tmp_path / "a").mkdir()
+    begun = Run(load_fit_settings(configured(tmp_path / "a", files, shard, 'kind = "eagle2"', 200)), SilentProgress())
+    other = configured(tmp_path, files, shard, "reused_layers = 0", 200)
+    settings = load_fit_settings(other, {"start_from": str(begun.train())})
+    with pytest.raises(ConfigError, match="kind"):
+        Run(settings, SilentProgress())
+
+
+def test_the_projection_starts_near_what_the_layer_was_made_for(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+    run = Run(load_fit_settings(configured(tmp_path, files, shard, 'kind = "eagle2"', 200)), SilentProgress())
+    target, state = run._sample(run.config.target_layers - 1, 1000)
+    assert isinstance(run.drafter, TrainingBaseline)
+    near = run.drafter.spec_model_fc(torch.cat((target.embeddings, target.last_hidden.roll(1, 1)), -1))
+    kept = target.positions > 0
+    assert (near - state)[kept].square().mean() < 0.8 * state[kept].square().mean()

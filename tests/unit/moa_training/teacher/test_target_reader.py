@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from moa_shared.models import ModelFiles, WeightReader, load_target_model, resolve
+from moa_shared.models.network.network import Network
+from moa_shared.programs.progress import SilentProgress
+from moa_training.teacher.target_reader import KernelReader, TargetReader, load_reader
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.unit.moa_training.tiny import WORDS, save_tiny_target
+
+PROMPTS = [random.Random(size).choices(range(5, 90), k=size) for size in (3, 300, 11)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    """A tiny target of sizes that the kernels take."""
+    folder: Path = tmp_path_factory.mktemp("reader")
+    save_tiny_target(folder / "target")
+    torch.manual_seed(2)
+    config = LlamaConfig(
+        vocab_size=len(WORDS), hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+        intermediate_size=96, num_hidden_layers=4, max_position_embeddings=512, eos_token_id=4, initializer_range=0.2,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder / "target")
+    return resolve(str(folder / "target"), folder / "cache")
+
+
+@pytest.fixture(params=["torch", "kernels"])
+def reader(request: pytest.FixtureRequest, files: ModelFiles) -> TargetReader:
+    """Both ways to compute in float32."""
+    if request.param == "torch":
+        return load_reader(files, 2, "float32", SilentProgress())
+    return KernelReader(Network(WeightReader(files), files.config, plain=True), 2)
+
+
+def test_a_text_is_read_as_transformers_reads_it(reader: TargetReader, files: ModelFiles) -> None:
+    ids = PROMPTS[1]
+    with torch.inference_mode():
+        model = load_target_model(files, torch.float32)
+        expected = model(torch.tensor([ids]), output_hidden_states=True, use_cache=True)
+    read = reader.read(ids)
+    close = {"atol": 0.02, "rtol": 0.02}  # the kernels keep keys and values in float16
+    np.testing.assert_allclose(read.last_hidden, expected.hidden_states[-1][0], **close)
+    assert read.state is not None
+    np.testing.assert_allclose(read.state, expected.hidden_states[2][0], **close)
+    keys = expected.past_key_values.layers[1].keys[0].transpose(0, 1)  # [tokens, kv heads, head_dim]
+    np.testing.assert_allclose(read.kv[:, 1].reshape(len(ids), 2, 2, 32)[:, :, 0], keys, **close)
+    np.testing.assert_allclose(reader.logits(read.last_hidden), expected.logits[0], **close)
+
+
+def test_answers_are_greedy_and_end_where_they_end(reader: TargetReader, files: ModelFiles) -> None:
+    answers = reader.answers(PROMPTS, 12, {7}, SilentProgress())
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        assert len(answer) == 12 or answer[-1] == 7
+        assert 7 not in answer[:-1]
+        logits = reader.logits(reader.read([*prompt, *answer]).last_hidden)
+        assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == answer
+
+
+def test_int8_is_close_to_float32(files: ModelFiles) -> None:
+    ids = PROMPTS[2]
+    wide, packed = (load_reader(files, 0, level, SilentProgress()) for level in ("float32", "int8"))
+    assert wide.read(ids).state is None
+    assert packed.read(ids).state is None
+    expected, got = wide.read(ids).last_hidden, packed.read(ids).last_hidden
+    assert float(np.abs(got - expected).mean() / np.abs(expected).mean()) < 0.12

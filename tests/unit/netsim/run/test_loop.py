@@ -1,0 +1,77 @@
+"""The event loop: timers in order and never early, readers, stop from a signal handler's place."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+
+import pytest
+from netsim.run.loop import Loop
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.close()
+
+
+def test_timers_fire_in_order_and_never_early(loop: Loop) -> None:
+    fired: list[tuple[float, float]] = []
+    for offset in (0.02, 0.005, 0.01):
+        due = loop.time() + offset
+        loop.call_at(due, lambda due=due: fired.append((due, loop.time())))  # type: ignore[misc]
+    loop.call_at(loop.time() + 0.03, loop.stop)
+    loop.run()
+    assert [due for due, _ in fired] == sorted(due for due, _ in fired)
+    assert all(at >= due for due, at in fired)
+
+
+def test_a_cancelled_timer_is_silent_and_an_infinite_one_never_comes(loop: Loop) -> None:
+    fired: list[str] = []
+    loop.call_at(loop.time(), lambda: fired.append("cancelled")).cancel()
+    loop.call_at(math.inf, lambda: fired.append("never"))
+    loop.call_at(loop.time() + 0.001, loop.stop)
+    loop.run()
+    assert fired == []
+
+
+def test_readers_are_called_until_taken_away(loop: Loop) -> None:
+    read, write = os.pipe()
+    seen: list[bytes] = []
+
+    def on_readable() -> None:
+        seen.append(os.read(read, 1))
+        if len(seen) == 2:
+            loop.read(read, None)
+            loop.stop()
+
+    loop.read(read, on_readable)
+    os.write(write, b"abc")
+    loop.run()
+    assert seen == [b"a", b"b"]
+    os.close(read)
+    os.close(write)
+
+
+def test_writers_are_called(loop: Loop) -> None:
+    read, write = os.pipe()
+    loop.write(write, loop.stop)
+    loop.run()
+    loop.write(write, None)
+    os.close(read)
+    os.close(write)
+
+
+def test_a_stop_before_the_run_counts(loop: Loop) -> None:
+    loop.stop()
+    loop.run()
+
+
+def test_stop_wakes_a_loop_that_waits(loop: Loop) -> None:
+    # As from a signal handler, which runs while select waits: the wake-up pipe makes the next wait return.
+    loop.call_at(loop.time() + 30.0, lambda: None)
+    loop.call_at(loop.time(), loop.stop)
+    loop.run()
+    assert loop.time() < 10.0

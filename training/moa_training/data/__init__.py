@@ -1,0 +1,1 @@
+"""Training data: conversations, questions, shards, batches."""

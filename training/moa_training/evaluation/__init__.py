@@ -1,0 +1,1 @@
+"""Drafters on questions: acceptance, text alone, tasks."""

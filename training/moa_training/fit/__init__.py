@@ -1,0 +1,1 @@
+"""A training run: the loop, its state, its curves."""

@@ -1,0 +1,79 @@
+"""The model card beside a checkpoint: what it was made from and how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from moa_shared.drafter import DrafterConfig
+from moa_shared.errors import DiskFullError, NotFoundError
+from moa_shared.models import ModelFiles
+
+from moa_training.fit.curves import gain_per_doubling, read_points
+from moa_training.fit.run_state import Position
+from moa_training.settings import FitSettings
+
+CARD = "README.md"
+_ACCEPTANCE = "## Acceptance"
+
+
+def write_card(
+    folder: Path,
+    settings: FitSettings,
+    config: DrafterConfig,
+    files: ModelFiles,
+    position: Position,
+    conversations: int,
+) -> None:
+    """Writes `README.md` whole or not at all."""
+    gain = gain_per_doubling(read_points(folder))
+    points = read_points(folder)[-10:]
+    agreement = sum(point["agreement"] for point in points) / max(1, len(points))
+    lsa = f"{config.lsa_heads} heads, MLP {config.lsa_mlp}"
+    text = f"""# Drafter for {files.target_id}
+
+A Mixture of Attentions drafter (arXiv 2410.03804), trained by moa. Licence: that of the target and of this package.
+
+| | |
+| --- | --- |
+| target | {files.target_id}, fingerprint `{files.fingerprint[:16]}` |
+| reused target layers N | {config.reused_layers} |
+| draft vocabulary | {config.draft_vocab or config.vocab_size} of {config.vocab_size} tokens |
+| layer self-attention | {lsa} |
+| longest block trained | {config.max_block} tokens beyond the memory |
+| training text | {conversations:,} conversations ({", ".join(path.name for path in settings.shards)}) |
+| tokens seen | {position.tokens:,} in {position.step:,} updates, {position.epoch + 1} epoch(s) begun |
+| running time | {position.seconds / 60:.0f} minutes |
+| agreement with the target at the end of training | {agreement:.3f} of positions, all depths of a block |
+| each doubling of the tokens brought | {"unknown, too short a run" if gain is None else f"{gain:.3f} of agreement"} |
+
+Command: `moa-train fit CONFIG` with
+
+```json
+{settings.model_dump_json(indent=1, exclude={"output", "shards", "start_from"})}
+```
+
+![learning curves](curves.png)
+"""
+    _replace(folder / CARD, text)
+
+
+def add_acceptance(card: Path, table: str, command: str) -> None:
+    """Puts an evaluation's table at the end of a card, in place of an earlier one.
+
+    Raises:
+        NotFoundError: no such card.
+    """
+    if not card.is_file():
+        raise NotFoundError(f"There is no card {card}.", hint="Train with moa-train fit, which writes one.")
+    text = card.read_text(encoding="utf-8").split(_ACCEPTANCE)[0].rstrip()
+    _replace(card, f"{text}\n\n{_ACCEPTANCE}\n\nTokens per target forward, by `{command}`:\n\n```\n{table}\n```\n")
+
+
+def _replace(path: Path, text: str) -> None:
+    beside = path.with_name(path.name + ".partial")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise DiskFullError(f"The card {path} cannot be written ({error.strerror}).") from None

@@ -1,0 +1,311 @@
+"""Training one drafter: the loop, its checkpoints, and taking it up again.
+
+`accelerate` owns processes, devices and gradient averaging; weights compute in bf16 over float32 masters. State of a
+run lies in its output folder. Invariant: what is drawn depends on (seed, step, process) alone, so that a run that was
+killed goes on exactly as it would have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from moa_shared.bfloat16 import round_to_bfloat16
+from moa_shared.drafter import DrafterConfig, load_checkpoint, save_checkpoint
+from moa_shared.drafter.checkpoint.config import EAGLE2, MOA
+from moa_shared.errors import ConfigError, MismatchError
+from moa_shared.models import ModelFiles, resolve
+from moa_shared.programs.progress import Progress, SilentProgress
+
+from moa_training.data.batch_stream import BatchStream
+from moa_training.data.packing import PackedBatch
+from moa_training.data.shards import TokenRow, find_shards, read_shard
+from moa_training.data.vocabulary import choose_draft_ids
+from moa_training.fit.card import write_card
+from moa_training.fit.curves import append_point, cut_points, draw_curves
+from moa_training.fit.drafter_setup import drafter_config
+from moa_training.fit.master_weights import MasterWeights
+from moa_training.fit.run_state import Position, load_state, save_state
+from moa_training.fit.schedule import learning_rate
+from moa_training.fit.warm_start import fit_memory, fit_projection, starting_tensors
+from moa_training.objective.baselines import TrainingBaseline, baseline_objective
+from moa_training.objective.batch import draw_objective
+from moa_training.objective.blocks import staircase_probability
+from moa_training.objective.losses import Losses, LossWeights, compute_losses
+from moa_training.objective.network import Activations
+from moa_training.settings import FitSettings
+from moa_training.teacher.layer_memory import FastDrafter
+from moa_training.teacher.teacher import Teacher
+from moa_training.teacher.teacher_cache import TeacherCache
+
+DRAFTER = "drafter.safetensors"
+_DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32}
+# An update takes seconds; what takes longer is a suspended machine or a stopped process, not running time.
+_LONGEST_UPDATE_SECONDS = 60.0
+
+
+class Run:
+    """One training run."""
+
+    def __init__(self, settings: FitSettings, progress: Progress) -> None:
+        from accelerate import Accelerator
+
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        self.settings = settings
+        self.accelerator = Accelerator()
+        self.progress = progress = progress if self.accelerator.is_main_process else SilentProgress()
+        self.device = self.accelerator.device
+        self.files: ModelFiles = resolve(settings.target, progress=progress)
+        self.rows = self._read_rows()
+        dtype = _DTYPES[settings.dtype]
+        self.teacher = Teacher.load(self.files, settings.drafter.reused_layers, dtype, self.device)
+        self.config: DrafterConfig = drafter_config(settings, self.files)
+        self.identity = self._identity()
+        saved = load_state(settings.output, self.identity)
+        self.draft_ids, tensors = self._start(saved)
+        self.drafter = self._network().to(self.device)
+        self.drafter.load_state_dict({name: t for name, t in tensors.items() if name != "draft_ids"})
+        self.stream = BatchStream(
+            self.rows,
+            batch_rows=settings.optimiser.batch_rows,
+            row_tokens=settings.optimiser.row_tokens,
+            seed=settings.seed,
+            process=self.accelerator.process_index,
+            processes=self.accelerator.num_processes,
+            repeat=settings.cache.gigabytes > 0,
+        )
+        self.cache = self._open_cache()
+        self.position = Position(self.identity) if saved is None else saved[0]
+        if saved is None and settings.drafter.warm_start and settings.start_from is None:
+            self._fit_inputs()
+        start = {name: weight.detach().clone() for name, weight in self.drafter.named_parameters()}
+        self.drafter.to(dtype)
+        self.module = self.accelerator.prepare(self.drafter)
+        self.masters = MasterWeights(self.drafter, settings.optimiser, start)
+        if saved is not None:
+            self.masters.restore(saved[1])
+            cut_points(settings.output, self.position.step)
+            progress.note(f"Going on from update {self.position.step}, {self.position.tokens:,} tokens.")
+        head = self.teacher.head
+        self.head = head if self.draft_ids is None else head[self.draft_ids.to(self.device).long()].contiguous()
+
+    # ------------------------------------------------------------ the loop
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is the one that writes and speaks."""
+        return bool(self.accelerator.is_main_process)
+
+    def train(self) -> Path:
+        """Trains until the budget is spent; the checkpoint's path."""
+        settings, budget = self.settings, self.settings.budget
+        last_update = last_saved = time.monotonic()
+        sums: dict[str, float] = {}
+        with self.progress.task("training", budget.tokens) as bar:
+            self.drafter.train()
+            for epoch, following, batch in self.stream.from_position(self.position.epoch, self.position.batch):
+                spent = self._spent()
+                if spent >= 1.0:
+                    break
+                rate = learning_rate(settings.optimiser, self.position.step, spent)
+                losses = self._losses(batch.to(self.device), spent, epoch)
+                self.accelerator.backward(losses.total)
+                norm = self.masters.step(rate)
+                now = time.monotonic()
+                elapsed, tokens = self._agree(min(now - last_update, _LONGEST_UPDATE_SECONDS), batch.tokens)
+                last_update = now
+                before, seen = self.position, self.position.tokens + tokens
+                self.position = Position(
+                    self.identity, before.step + 1, epoch, following, seen, before.seconds + elapsed
+                )
+                bar.reach(min(seen, budget.tokens))
+                self._count(losses, norm, rate, sums)
+                if self.position.step % settings.report_steps == 0:
+                    self._write_point(sums)
+                if time.monotonic() - last_saved >= 60 * settings.checkpoint_minutes:
+                    self.save()
+                    last_saved = time.monotonic()
+        if sums:
+            self._write_point(sums)
+        path = self.save()
+        if self.cache is not None:
+            self.cache.remove()
+        return path
+
+    def _agree(self, seconds: float, tokens: int) -> tuple[float, int]:
+        """Mean duration and sum of tokens of all processes, so that all end at the same update."""
+        if self.accelerator.num_processes == 1:
+            return seconds, tokens
+        mine = torch.tensor([seconds, float(tokens)], device=self.device)
+        total: torch.Tensor = self.accelerator.reduce(mine, "sum")
+        return float(total[0]) / self.accelerator.num_processes, round(float(total[1]))
+
+    def _spent(self) -> float:
+        """Share of the budget, 0 to 1 and beyond."""
+        budget, position = self.settings.budget, self.position
+        by_time = position.seconds / (60 * budget.minutes) if budget.minutes else 0.0
+        return max(position.tokens / budget.tokens, by_time)
+
+    def _losses(self, batch: PackedBatch, spent: float, epoch: int) -> Losses:
+        settings = self.settings
+        generator = torch.Generator().manual_seed(
+            (settings.seed * 1_000_003 + self.position.step) * 4096 + self.accelerator.process_index
+        )
+        torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))  # the memory's gradient share draws
+        if self.config.kind == MOA:
+            staircase = staircase_probability(round(1e6 * spent), 1_000_000)
+            drawn = draw_objective(batch, settings.blocks, staircase, generator)
+            blocks, weight = drawn.blocks, drawn.weight
+        else:
+            blocks, weight = baseline_objective(batch, settings.blocks)
+        target = self.teacher.run_packed(batch) if self.cache is None else self.cache.run_packed(batch, epoch)
+        weights = LossWeights(settings.losses.cross_entropy, settings.losses.feature, settings.losses.count_starts)
+        return compute_losses(self.module(target, blocks), target, self.head, weight, weights, blocks.is_start)
+
+    @staticmethod
+    def _count(losses: Losses, norm: float, rate: float, sums: dict[str, float]) -> None:
+        """Adds an update to the running means."""
+        for name in ("total", "cross_entropy", "feature", "state", "agreement"):
+            value = getattr(losses, name)
+            if value is not None:
+                sums[name] = sums.get(name, 0.0) + float(value.detach())
+        sums["gradient_norm"] = sums.get("gradient_norm", 0.0) + norm
+        sums["learning_rate"] = sums.get("learning_rate", 0.0) + rate
+        sums["count"] = sums.get("count", 0.0) + 1
+
+    def _write_point(self, sums: dict[str, float]) -> None:
+        """Writes the means since the last point down."""
+        count = sums.pop("count")
+        means = {name: value / count for name, value in sums.items()}
+        sums.clear()
+        if self.accelerator.is_main_process:
+            self.settings.output.mkdir(parents=True, exist_ok=True)
+            place = {"step": self.position.step, "tokens": self.position.tokens, "seconds": self.position.seconds}
+            append_point(self.settings.output, {**place, **means})
+
+    # ------------------------------------------------------------ beginning and end
+
+    def save(self) -> Path:
+        """Writes drafter, card, curves, and last the training state."""
+        output = self.settings.output
+        path = output / DRAFTER
+        if not self.accelerator.is_main_process:
+            return path
+        tensors: dict[str, npt.NDArray[Any]] = {
+            name: round_to_bfloat16(master.detach().cpu().numpy()) for name, master in self.masters.masters.items()
+        }
+        if self.draft_ids is not None:
+            tensors["draft_ids"] = self.draft_ids.numpy()
+        save_checkpoint(path, self.config, tensors)
+        draw_curves(output)
+        write_card(output, self.settings, self.config, self.files, self.position, len(self.rows))
+        state: dict[str, torch.Tensor] = dict(self.masters.state())
+        if self.draft_ids is not None:
+            state["draft_ids"] = self.draft_ids
+        save_state(output, self.position, state)
+        return path
+
+    def _open_cache(self) -> TeacherCache | None:
+        """Of this process; none where nothing is to be kept."""
+        settings = self.settings
+        if not settings.cache.gigabytes:
+            return None
+        path = settings.output / f"activations-{self.accelerator.process_index}.int8"
+        return TeacherCache(self.teacher, path, int(settings.cache.gigabytes * 1e9), self.progress)
+
+    def _read_rows(self) -> list[TokenRow]:
+        vocab = int(self.files.config["vocab_size"])
+        rows: list[TokenRow] = []
+        for path in find_shards(self.settings.shards):
+            rows += read_shard(path, self.files.tokenizer_hash, vocab)
+        return rows
+
+    def _start(self, saved: Any) -> tuple[torch.Tensor | None, dict[str, torch.Tensor]]:
+        """Draft vocabulary and first tensors: of the saved run, of the drafter to go on from, or fresh ones."""
+        settings = self.settings
+        if saved is not None:
+            tensors = {name.removeprefix("master."): t for name, t in saved[1].items() if name.startswith("master.")}
+            return saved[1].get("draft_ids"), tensors
+        if settings.start_from is not None:
+            begun = load_checkpoint(settings.start_from)
+            if begun.config.target_fingerprint != self.files.fingerprint:
+                raise MismatchError(
+                    f"The drafter {settings.start_from} was made for another target "
+                    f"({begun.config.target_fingerprint[:12]}, this one is {self.files.fingerprint[:12]}).",
+                    hint="Name the target that it was made for.",
+                )
+            if begun.config.kind != settings.drafter.kind:
+                raise ConfigError(
+                    f"drafter.kind is {settings.drafter.kind}, but {settings.start_from} is {begun.config.kind}.",
+                    hint="Set it to the drafter's own.",
+                )
+            if begun.config.reused_layers != settings.drafter.reused_layers:
+                raise ConfigError(
+                    f"drafter.reused_layers is {settings.drafter.reused_layers}, but {settings.start_from} has "
+                    f"{begun.config.reused_layers}.",
+                    hint="Set it to the drafter's own.",
+                )
+            self.config = begun.config
+            tensors = begun.torch_tensors()
+            return tensors.pop("draft_ids", None), tensors
+        draft_ids = None
+        if self.config.draft_vocab:
+            draft_ids, covered = choose_draft_ids(self.rows, self.config.draft_vocab, self.config.vocab_size)
+            self.progress.note(f"The draft vocabulary covers {100 * covered:.1f} % of the answers' tokens.")
+        warm = settings.drafter.warm_start
+        return draft_ids, starting_tensors(
+            self.config,
+            self.teacher,
+            draft_ids,
+            settings.seed,
+            warm=warm,
+            norms_near_zero=settings.drafter.norms_near_zero,
+        )
+
+    def _network(self) -> FastDrafter | TrainingBaseline:
+        """The network in its training form."""
+        settings = self.settings
+        if self.config.kind != MOA:
+            return TrainingBaseline(self.config, settings.drafter.eagle_noise)
+        inject = settings.losses.inject_true_state
+        drafter = FastDrafter(self.config, self.teacher.reused, self.teacher.final_norm, inject_true_state=inject)
+        drafter.gradient_share = settings.optimiser.memory_gradient_share
+        return drafter
+
+    def _fit_inputs(self) -> None:
+        """Starts what the drafter reads of the target near the state that its layer was made for."""
+        drafter, config = self.drafter, self.config
+        if isinstance(drafter, FastDrafter) and config.lsa:
+            target, state = self._sample(config.target_layers - 1 - config.reused_layers, 5 * config.kv_width)
+            drafter.eval()
+            fit_memory(drafter, target.kv.float(), state.float())
+        elif isinstance(drafter, TrainingBaseline) and config.kind == EAGLE2:
+            target, state = self._sample(config.target_layers - 1, 10 * config.hidden_size)
+            fit_projection(drafter.spec_model_fc, target, state)
+
+    def _sample(self, layer: int, tokens: int) -> tuple[Activations, torch.Tensor]:
+        """Activations of the first batches, and the state that enters a layer of the target."""
+        states: list[torch.Tensor] = []
+        hook = self.teacher.model.model.layers[layer].register_forward_pre_hook(
+            lambda _, inputs: states.append(inputs[0])
+        )
+        kept = []
+        for _, _, batch in self.stream.from_position(0, 0):
+            kept.append(self.teacher.run_packed(batch.to(self.device)))
+            if sum(part.positions.numel() for part in kept) >= tokens:
+                break
+        hook.remove()
+        both = [(part.embeddings, part.kv, part.last_hidden, part.positions) for part in kept]
+        embeddings, kv, last_hidden, positions = (torch.cat(parts) for parts in zip(*both, strict=True))
+        return Activations(embeddings, kv, last_hidden, None, positions), torch.cat(states)
+
+    def _identity(self) -> str:
+        sizes = [len(self.rows), sum(len(row.ids) for row in self.rows), self.accelerator.num_processes]
+        content = json.dumps([self.settings.identity(), sizes, self.files.fingerprint], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()

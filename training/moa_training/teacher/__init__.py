@@ -1,0 +1,1 @@
+"""The target as teacher: what it computes, and what it writes."""

@@ -1,0 +1,127 @@
+"""The target writes answers, many at once: a slot whose answer has ended is given the next prompt.
+
+State: the cache, and each slot's answer so far. Prompts are read several at a time; one forward a token serves all
+slots. Temperature 0 is the most likely token, otherwise plain sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from moa_training.teacher.batch_cache import BatchCache, use_batched_attention
+
+PREFILL_ROWS = 8  # prompts read together: more pad more, fewer repeat the reading of the weights
+
+
+@dataclass(slots=True)
+class Answer:
+    """A prompt and the answer to it.
+
+    Args:
+        most_tokens: where the answer is cut off.
+    """
+
+    key: str
+    source: str
+    prompt: list[int]
+    temperature: float
+    most_tokens: int
+    tokens: list[int] = field(default_factory=list)
+    finished: bool = False  # by an end-of-text token
+
+
+class Generator:
+    """Answers prompts in whatever order they finish.
+
+    Args:
+        model: transformers causal LM; its attention is replaced.
+        stop_ids: tokens that end an answer.
+        capacity: tokens of the longest prompt and answer together.
+    """
+
+    def __init__(
+        self, model: Any, *, slots: int, capacity: int, stop_ids: set[int], dtype: torch.dtype, seed: int
+    ) -> None:
+        use_batched_attention(model)
+        self._model, self._core = model, model.model
+        self._device = model.lm_head.weight.device
+        self._cache = BatchCache(model.config, slots, capacity, dtype, self._device)
+        self._answers: list[Answer | None] = [None] * slots
+        self._newest = torch.zeros(slots, dtype=torch.long, device=self._device)
+        self._stop_ids = stop_ids
+        self._random = torch.Generator(device=self._device).manual_seed(seed)
+
+    @torch.inference_mode()
+    def run(self, prompts: Iterator[Answer]) -> Iterator[Answer]:
+        """Yields each answer when it has ended."""
+        exhausted = False
+        while True:
+            free = [slot for slot, answer in enumerate(self._answers) if answer is None]
+            if not exhausted and (len(free) >= min(PREFILL_ROWS, len(self._answers))):
+                taken = []
+                for _ in free[: PREFILL_ROWS if len(free) < len(self._answers) else len(free)]:
+                    prompt = next(prompts, None)
+                    if prompt is None:
+                        exhausted = True
+                        break
+                    taken.append(prompt)
+                for start in range(0, len(taken), PREFILL_ROWS):
+                    part = taken[start : start + PREFILL_ROWS]
+                    yield from self._read(free[start : start + len(part)], part)
+                continue
+            if len(free) == len(self._answers):
+                return
+            yield from self._step()
+
+    def _read(self, slots: list[int], prompts: list[Answer]) -> Iterator[Answer]:
+        """Reads prompts, padded at their right, into free slots."""
+        lengths = [len(prompt.prompt) for prompt in prompts]
+        ids = torch.zeros(len(prompts), max(lengths), dtype=torch.long)
+        for row, prompt in enumerate(prompts):
+            ids[row, : lengths[row]] = torch.tensor(prompt.prompt)
+        self._cache.begin_prefill(slots, lengths)
+        positions = torch.arange(ids.shape[1], device=self._device)[None].expand(len(prompts), -1)
+        hidden = self._forward(ids.to(self._device), positions, None)  # causal: padding lies behind every token
+        last = hidden[torch.arange(len(prompts)), torch.tensor(lengths) - 1]
+        for slot, prompt in zip(slots, prompts, strict=True):
+            self._answers[slot] = prompt
+        yield from self._choose(slots, last)
+
+    def _step(self) -> Iterator[Answer]:
+        live = [slot for slot, answer in enumerate(self._answers) if answer is not None]
+        for slot, answer in enumerate(self._answers):
+            if answer is None:
+                self._cache.lengths[slot] = 0
+        positions, visible = self._cache.begin_step()
+        hidden = self._forward(self._newest[:, None], positions, visible)
+        self._cache.end_step()
+        yield from self._choose(live, hidden[live, 0])
+
+    def _forward(self, ids: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:
+        hidden = self._core.embed_tokens(ids)
+        rotary = self._core.rotary_emb(hidden, positions)
+        for layer in self._core.layers:
+            hidden = layer(hidden, attention_mask=visible, position_embeddings=rotary, past_key_values=self._cache)
+        out: torch.Tensor = self._core.norm(hidden)
+        return out
+
+    def _choose(self, slots: list[int], hidden: torch.Tensor) -> Iterator[Answer]:
+        logits = self._model.lm_head(hidden)
+        answers = [answer for slot in slots if (answer := self._answers[slot]) is not None]
+        hot = [row for row, answer in enumerate(answers) if answer.temperature > 0]
+        if hot:
+            temperature = torch.tensor([answers[row].temperature for row in hot], device=self._device)
+            warm = (logits[hot].float() / temperature[:, None]).softmax(-1)
+            logits = logits.float()
+            logits[hot] = warm / torch.empty_like(warm).exponential_(generator=self._random)
+        for slot, answer, token in zip(slots, answers, logits.argmax(-1).tolist(), strict=True):
+            answer.tokens.append(token)
+            self._newest[slot] = token
+            answer.finished = token in self._stop_ids
+            if answer.finished or len(answer.tokens) >= answer.most_tokens:
+                self._answers[slot] = None
+                yield answer

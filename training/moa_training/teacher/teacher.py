@@ -1,0 +1,88 @@
+"""The frozen target as a teacher: what it computes for packed rows.
+
+State: the target's weights, frozen. Any causal model of transformers that caches keys and values per layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from moa_shared.models import ModelFiles, load_target_model
+from torch import nn
+
+from moa_training.data.packing import PackedBatch
+from moa_training.objective.network import Activations
+
+
+class Teacher:
+    """The target.
+
+    Args:
+        model: transformers causal LM, in evaluation mode.
+        reused_layers: N; the state that enters the first of them is recorded.
+    """
+
+    def __init__(self, model: Any, reused_layers: int) -> None:
+        self.model = model
+        self.reused_layers = reused_layers
+        self.layers = len(model.model.layers)
+
+    @classmethod
+    def load(cls, files: ModelFiles, reused_layers: int, dtype: torch.dtype, device: torch.device) -> Teacher:
+        return cls(load_target_model(files, dtype).to(device), reused_layers)
+
+    @property
+    def embeddings(self) -> torch.Tensor:
+        """[vocab, hidden]."""
+        weight: torch.Tensor = self.model.model.embed_tokens.weight
+        return weight
+
+    @property
+    def head(self) -> torch.Tensor:
+        """[vocab, hidden]."""
+        weight: torch.Tensor = self.model.lm_head.weight
+        return weight
+
+    @property
+    def final_norm(self) -> nn.Module:
+        norm: nn.Module = self.model.model.norm
+        return norm
+
+    @property
+    def reused(self) -> list[nn.Module]:
+        """The last N layers."""
+        return list(self.model.model.layers[self.layers - self.reused_layers :]) if self.reused_layers else []
+
+    @torch.no_grad()
+    def run(self, ids: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor | None) -> Activations:
+        """Activations of [rows, length] tokens.
+
+        Args:
+            visible: [rows, length, length] bool, who sees whom; None: each row is one conversation.
+        """
+        states: list[torch.Tensor] = []
+        hook = None
+        if self.reused_layers:
+            first = self.model.model.layers[self.layers - self.reused_layers]
+            hook = first.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
+        try:
+            mask = None if visible is None else visible[:, None]
+            out = self.model.model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=True)
+        finally:
+            if hook is not None:
+                hook.remove()
+        held = out.past_key_values.layers
+        shape = (*ids.shape, len(held), held[0].keys.shape[1], 2, held[0].keys.shape[3])
+        kv = held[0].keys.new_empty(shape)  # [rows, length, layers, kv heads, 2, head_dim]
+        for index, layer in enumerate(held):
+            kv[:, :, index, :, 0] = layer.keys.transpose(1, 2)
+            kv[:, :, index, :, 1] = layer.values.transpose(1, 2)
+        embeddings = self.embeddings[ids]
+        return Activations(embeddings, kv.flatten(3), out.last_hidden_state, states[0] if states else None, positions)
+
+    def run_packed(self, batch: PackedBatch) -> Activations:
+        """Activations of packed rows; no conversation sees another."""
+        length = batch.ids.shape[1]
+        causal = torch.ones(length, length, dtype=torch.bool, device=batch.ids.device).tril()
+        return self.run(batch.ids, batch.positions, batch.same_segment & causal)
