@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from moa_shared.programs.extras import EXTRAS, missing_extra
 
-PROJECT = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text("utf-8"))["project"]
+PROJECT = tomllib.loads((Path(__file__).resolve().parents[4] / "pyproject.toml").read_text("utf-8"))["project"]
 
 
 def test_a_module_is_named_by_its_extra() -> None:

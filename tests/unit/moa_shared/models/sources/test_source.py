@@ -11,7 +11,7 @@ from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError, No
 from moa_shared.models import resolve
 from moa_shared.models.sources import source
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[5]
 
 
 def test_reading_needs_neither_torch_nor_transformers() -> None:

@@ -33,7 +33,7 @@ def tokenizer(files: ModelFiles) -> Tokenizer:
 
 def sample_texts() -> list[str]:
     """Our own sources, and made-up text of many scripts."""
-    root = Path(__file__).resolve().parents[4]
+    root = Path(__file__).resolve().parents[5]
     texts = [path.read_text("utf-8") for folder in ("docs", "shared") for path in (root / folder).rglob("*.md")]
     texts += [path.read_text("utf-8") for path in (root / "shared").rglob("*.py")]
     texts += [
