@@ -19,6 +19,7 @@ from moa_shared.answer import AnswerSettings
 from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.wire import settings_from_proto
 
+from moa_server.allowance import Allowances
 from moa_server.drafter_files import DrafterFiles
 from moa_server.engine import Engine
 from moa_server.kv_pool import KVPool
@@ -96,6 +97,7 @@ class Host:
         self.settings = settings
         self.drafter_files = drafter_files
         self.clock = clock
+        self.allowances = Allowances(clock)
         self.registry = SessionRegistry(
             settings.max_sessions,
             settings.max_streams,
@@ -129,9 +131,14 @@ class Host:
         return pb.Limits(
             context_tokens=self.served.context_tokens,
             draft_nodes=settings.draft_nodes,
-            frame_bytes=settings.frame_bytes,
+            frame_bytes=self.frame_bytes,
             sessions=settings.max_sessions,
         )
+
+    @property
+    def frame_bytes(self) -> int:
+        """The longest message taken in."""
+        return self.settings.most_frame_bytes(self.served.context_tokens)
 
     @property
     def most_tokens(self) -> int:
