@@ -514,4 +514,9 @@ def simulate(monkeypatch: pytest.MonkeyPatch, seed: int, run: Callable[[World], 
     try:
         loop.run_until_complete(whole())
     finally:
+        left = asyncio.all_tasks(loop)  # of wires that the world's end has cut
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
         loop.close()

@@ -46,6 +46,7 @@ def channel_options(frame_bytes: int, max_connections: int) -> list[tuple[str, i
         ("grpc.max_connection_idle_ms", IDLE_MS),
         ("grpc.server_handshake_timeout_ms", 10_000),
         ("grpc.http2.write_buffer_size", 16384),
+        ("grpc.http2.bdp_probe", 0),  # its pings took as long as all frames of a client that sends without end
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.ping_timeout_ms", 10_000),
@@ -98,7 +99,7 @@ async def start(host: Host) -> RunningServer:
         ConfigError: the address cannot be listened on.
     """
     settings = host.settings
-    server = grpc.aio.server(options=channel_options(settings.frame_bytes, settings.max_connections))
+    server = grpc.aio.server(options=channel_options(host.frame_bytes, settings.max_connections))
     server.add_generic_rpc_handlers((MoaService(host).handler(),))
     status = aio_health.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)

@@ -34,7 +34,7 @@ OPTIONS = {  # field: (what stands for its value, what it does)
     "max_sessions": ("N", "Sessions held, detached ones included."),
     "max_streams": ("N", "Conversations that may be open at once."),
     "kv_bytes": ("BYTES", "Of keys and values of all sessions; 0: three quarters of what is free."),
-    "frame_bytes": ("BYTES", "The longest message taken in."),
+    "frame_bytes": ("BYTES", "The longest message taken in; 0: what an Open with a whole context needs."),
     "draft_nodes": ("N", "The most draft nodes of one verification."),
     "choose_nodes": ("BOOL", "Verify the draft nodes that are worth their time (true) or all that have arrived."),
     "prefill_chunk": ("TOKENS", "Tokens of a prompt read in one step."),

@@ -81,7 +81,8 @@ def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution 
         row_ms=execution.test.row_ms if execution.test else 0.0,
     )
     offered = [DrafterFile(path, drafter.config.reused_layers) for _, path, drafter in named]
-    parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, settings.frame_bytes)
+    frame_bytes = settings.most_frame_bytes(served.context_tokens)
+    parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, frame_bytes)
     parts.prepare()
     return Host(served, Stepper(target, sources), settings, drafter_files=parts, before=execution.before)
 

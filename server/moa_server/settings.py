@@ -12,6 +12,8 @@ from pydantic import Field, field_validator
 from moa_server.memory.budget import SHARE
 
 SECTION = "server"
+LEAST_FRAME_BYTES = 1 << 16
+CONTEXT_TOKEN_BYTES = 16  # a token of the text (5 at most), one of a draft (5) and its parent (5)
 
 
 class ServerSettings(SettingsBase):
@@ -30,7 +32,7 @@ class ServerSettings(SettingsBase):
     max_sessions: int = Field(1024, ge=1, le=1_000_000)  # with their text alone: 0.5 MB at 8,192 tokens
     max_streams: int = Field(256, ge=1, le=100_000)  # open at once
     kv_bytes: int = Field(0, ge=0)  # of keys and values of all sessions; 0: three quarters of what is free
-    frame_bytes: int = Field(1 << 20, ge=4096, le=1 << 28)  # an Open with 250,000 tokens
+    frame_bytes: int = Field(0, ge=0, le=1 << 28)  # 0: enough for an Open with a whole context
     draft_nodes: int = Field(64, ge=1, le=4096)  # holds the paper's tree of 62
     choose_nodes: bool = True  # verify those draft nodes that are worth their time; off: all that have arrived
     prefill_chunk: int = Field(256, ge=1, le=65536)  # keeps other sessions' wait near 0.3 s on one core
@@ -49,6 +51,17 @@ class ServerSettings(SettingsBase):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     cache_dir: Path | None = None
     ready_file: Path | None = None
+
+    def most_frame_bytes(self, context_tokens: int) -> int:
+        """The longest message taken in, by a server of so many tokens of context."""
+        return self.frame_bytes or max(LEAST_FRAME_BYTES, CONTEXT_TOKEN_BYTES * context_tokens)
+
+    @field_validator("frame_bytes")
+    @classmethod
+    def _holds_a_question(cls, value: int) -> int:
+        if 0 < value < 4096:
+            raise ValueError("a message of less than 4096 bytes holds no question")
+        return value
 
     @field_validator("cores")
     @classmethod

@@ -247,7 +247,7 @@ class Engine:
         if slot.closed:
             return
         slot.closed = True
-        log.error("session failed", session=slot.token.hex()[:8], exc_info=error)
+        log.error("session failed", session=slot.number, exc_info=error)
         if slot.listener is not None:
             slot.listener.on_failure(_reported(error))
         self._on_lost(slot)

@@ -45,9 +45,16 @@ class ConverseStream:
         host: what is served.
         write: hands one frame to gRPC.
         client: whose it is, as far as the address says.
+        allowance: of its connection; None: its own.
     """
 
-    def __init__(self, host: Host, write: Callable[[pb.ServerFrame], Awaitable[None]], client: str = "") -> None:
+    def __init__(
+        self,
+        host: Host,
+        write: Callable[[pb.ServerFrame], Awaitable[None]],
+        client: str = "",
+        allowance: Allowance | None = None,
+    ) -> None:
         self.state = StreamState.AWAITING_OPEN
         self._host = host
         self._client = client
@@ -55,7 +62,7 @@ class ConverseStream:
         self._codecs: tuple[Codec, ...] = ()
         self._outlet = Outlet(write, self._code, self._hash_at, self._may_code, host.settings.write_seconds)
         self._reader: asyncio.Task[None] | None = None
-        self._allowance = Allowance(host.clock)
+        self._allowance = allowance or Allowance(host.clock)
 
     async def run(self, frames: AsyncIterator[bytes]) -> None:
         """Serves the stream until it ends.
@@ -114,7 +121,7 @@ class ConverseStream:
     def _on_frame(self, data: bytes) -> None:
         if self.state is StreamState.ENDED:
             return  # crossed with our goodbye
-        frame = parse(pb.ClientFrame, data, self._host.settings.frame_bytes)
+        frame = parse(pb.ClientFrame, data, self._host.frame_bytes)
         kind = frame.WhichOneof("frame")
         if kind is None:
             raise ProtocolError("a frame that this version knows", "an empty or unknown one")
@@ -122,7 +129,7 @@ class ConverseStream:
             expected = "Open as the first frame" if self.state is StreamState.AWAITING_OPEN else "one Open a stream"
             raise ProtocolError(expected, kind if kind != "open" else "another Open")
         check_lengths(frame, self._host.most_tokens)
-        self._allowance.charge(len(data), nodes_of(frame))
+        self._allowance.charge(len(data), nodes_of(frame), replies=kind == "beat")
         body = getattr(frame, kind)
         if kind == "open":
             self._on_open(body)

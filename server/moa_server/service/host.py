@@ -25,6 +25,7 @@ from moa_server.engine.live_session import Slot
 from moa_server.engine.registry import SessionRegistry
 from moa_server.engine.stepper import Stepper
 from moa_server.memory.row_store import most_nbytes
+from moa_server.service.allowance import Allowances
 from moa_server.service.fetch import DrafterFiles
 from moa_server.session.session import Session, SessionLimits
 from moa_server.settings import ServerSettings
@@ -96,6 +97,7 @@ class Host:
         self.settings = settings
         self.drafter_files = drafter_files
         self.clock = clock
+        self.allowances = Allowances(clock)
         self.registry = SessionRegistry(
             settings.max_sessions,
             settings.max_streams,
@@ -129,9 +131,14 @@ class Host:
         return pb.Limits(
             context_tokens=self.served.context_tokens,
             draft_nodes=settings.draft_nodes,
-            frame_bytes=settings.frame_bytes,
+            frame_bytes=self.frame_bytes,
             sessions=settings.max_sessions,
         )
+
+    @property
+    def frame_bytes(self) -> int:
+        """The longest message taken in."""
+        return self.settings.most_frame_bytes(self.served.context_tokens)
 
     @property
     def most_tokens(self) -> int:

@@ -5,7 +5,8 @@ Requests of all but Describe arrive as bytes and are parsed by us, so that what 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -55,6 +56,7 @@ class MoaService:
         )
 
     async def describe(self, _: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.DescribeResponse:
+        await self._wait_its_turn(context)
         host = self._host
         served = host.served
         return pb.DescribeResponse(
@@ -72,24 +74,52 @@ class MoaService:
 
     async def generate(self, data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         async def run() -> None:
-            request = parse(pb.GenerateRequest, data, self._host.settings.frame_bytes)
+            request = parse(pb.GenerateRequest, data, self._host.frame_bytes)
             await Generation(self._host, _writing(context), client_of(context.peer())).run(request)
 
-        await _answer("Generate", run(), context)
+        await self._answer("Generate", run(), context)
 
     async def fetch_drafter(self, data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         async def run() -> None:
-            request = parse(pb.FetchDrafterRequest, data, self._host.settings.frame_bytes)
+            request = parse(pb.FetchDrafterRequest, data, self._host.frame_bytes)
             if self._host.drafter_files is None:
                 raise NotFoundError("This server has no files for clients.", hint="Give --model and --drafter.")
             writer = PatientWriter(_writing(context), self._host.settings.write_seconds)
             await self._host.drafter_files.answer(request, writer.write)
 
-        await _answer("FetchDrafter", run(), context)
+        await self._answer("FetchDrafter", run(), context)
 
     async def converse(self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        stream = ConverseStream(self._host, _writing(context), client_of(context.peer()))
-        await _answer("Converse", stream.run(frames), context)
+        peer = context.peer()
+        stream = ConverseStream(self._host, _writing(context), client_of(peer), self._host.allowances.of(peer))
+        await self._answer("Converse", stream.run(frames), context)
+
+    async def _wait_its_turn(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """A connection that makes calls without end is answered at the pace that its allowance has."""
+        allowance = self._host.allowances.of(context.peer())
+        allowance.charge_call()
+        if pause_seconds := allowance.pause_seconds:
+            await asyncio.sleep(pause_seconds)
+
+    async def _answer(
+        self, call: str, work: Coroutine[Any, Any, None], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        """Runs a call; ends it with the status of the error that it meets."""
+        try:
+            await self._wait_its_turn(context)
+        except asyncio.CancelledError:
+            work.close()
+            raise
+        try:
+            await work
+            return
+        except MoaError as error:
+            refusal = error
+            log.warning("call refused", call=call, code=error.code, reason=error.message, peer=context.peer())
+        except Exception as error:
+            refusal = InternalError(f"The server failed in this call ({type(error).__name__}).")
+            log.exception("call failed", call=call, peer=context.peer())
+        await context.abort(*error_status(refusal))
 
 
 def client_of(peer: str) -> str:
@@ -107,20 +137,6 @@ def _writing(context: grpc.aio.ServicerContext[Any, Any]) -> Callable[[Message],
             raise UnavailableError("The connection to the client broke.") from None
 
     return write
-
-
-async def _answer(call: str, work: Awaitable[None], context: grpc.aio.ServicerContext[Any, Any]) -> None:
-    """Runs a call; ends it with the status of the error that it meets."""
-    try:
-        await work
-        return
-    except MoaError as error:
-        refusal = error
-        log.warning("call refused", call=call, code=error.code, reason=error.message, peer=context.peer())
-    except Exception as error:
-        refusal = InternalError(f"The server failed in this call ({type(error).__name__}).")
-        log.exception("call failed", call=call, peer=context.peer())
-    await context.abort(*error_status(refusal))
 
 
 def _version() -> str:

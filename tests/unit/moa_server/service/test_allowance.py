@@ -1,7 +1,16 @@
 from __future__ import annotations
 
 import pytest
-from moa_server.service.allowance import BURST_US, FRAME_US, NODE_US, SHARE, Allowance
+from moa_server.service.allowance import (
+    BURST_US,
+    FRAME_US,
+    MOST_KEPT,
+    NODE_US,
+    SHARE,
+    TOGETHER_US,
+    Allowance,
+    Allowances,
+)
 
 
 class Clock:
@@ -29,23 +38,60 @@ def test_over_time_a_stream_takes_its_share_of_the_loop() -> None:
     assert handled * (FRAME_US + 99 * NODE_US) == pytest.approx(100e6 * SHARE + BURST_US, rel=0.01)
 
 
+def test_after_a_pause_several_frames_are_handled_together() -> None:
+    clock = Clock()
+    allowance = Allowance(clock)
+    allowance.charge(0, int(BURST_US))
+    clock.now += allowance.pause_seconds
+    for _ in range(int(TOGETHER_US / FRAME_US)):
+        assert allowance.pause_seconds == pytest.approx(0.0)
+        allowance.charge(0, 0)
+
+
 def test_time_without_frames_is_not_saved_up_beyond_the_burst() -> None:
     clock = Clock()
     allowance = Allowance(clock)
     clock.now = 1e6
     allowance.charge(0, int(2 * BURST_US))
-    assert allowance.pause_seconds == pytest.approx((BURST_US + FRAME_US) / 1e6 / SHARE)
+    assert allowance.pause_seconds == pytest.approx((BURST_US + FRAME_US + TOGETHER_US) / 1e6 / SHARE)
     clock.now += allowance.pause_seconds
     assert allowance.pause_seconds == pytest.approx(0.0)
 
 
 def test_an_honest_client_is_never_held_back() -> None:
-    """Two hundred drafts of eight nodes, acks, credits and beats a second, after an Open of 131,072 tokens."""
+    """Two hundred drafts of eight nodes, fifty credits and twenty beats a second, after an Open of 131,072 tokens."""
     clock = Clock()
     allowance = Allowance(clock)
     allowance.charge(3 * 131_072, 0)
-    for _ in range(10_000):
+    allowance.charge_call()
+    for draft in range(10_000):
         allowance.charge(80, 8)
-        allowance.charge(10, 0)
+        if draft % 4 == 0:
+            allowance.charge(10, 0)
+        if draft % 10 == 0:
+            allowance.charge(10, 0, replies=True)
         clock.now += 0.005
         assert allowance.pause_seconds == 0.0
+
+
+def test_all_calls_of_a_connection_have_one_allowance() -> None:
+    clock = Clock()
+    allowances = Allowances(clock)
+    for _ in range(1000):
+        allowances.of("ipv4:192.0.2.1:5000").charge_call()
+    assert allowances.of("ipv4:192.0.2.1:5000").pause_seconds > 1.0
+    assert allowances.of("ipv4:192.0.2.1:5001").pause_seconds == 0.0
+
+
+def test_allowances_that_are_full_again_are_forgotten_and_others_are_not() -> None:
+    clock = Clock()
+    allowances = Allowances(clock)
+    for peer in range(MOST_KEPT):
+        allowances.of(str(peer)).charge_call()
+    clock.now += 1e3
+    owing = allowances.of("7")
+    for _ in range(1000):
+        owing.charge_call()
+    allowances.of("another")
+    assert allowances.of("7") is owing
+    assert len(allowances._kept) == 2

@@ -1,0 +1,167 @@
+"""Messages to protobuf and back; the only place that knows both."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TypeVar
+
+from moa.v1 import moa_pb2 as pb
+
+from moa_shared.errors import ConfigError, ProtocolError
+from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, Verdict
+from moa_shared.sampling.coupling import Sampling
+
+SHORT_HASH = 0xFFFF_FFFF  # what a Memory frame says of a hash
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 64  # of at most four tokens each (the bytes of UTF-8), so that the finish rule's window holds it
+
+Number = TypeVar("Number", bound=IntEnum)
+
+
+def settings_to_proto(settings: AnswerSettings) -> pb.Sampling:
+    sampling = settings.sampling
+    return pb.Sampling(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=sampling.seed,
+        max_tokens=settings.max_tokens,
+        stop=settings.stop,
+        ignore_end_of_text=settings.ignore_end_of_text,
+    )
+
+
+def settings_from_proto(message: pb.Sampling) -> AnswerSettings:
+    """Raises ConfigError for values outside their range."""
+    if len(message.stop) > MAX_STOP_STRINGS:
+        raise ConfigError(f"{len(message.stop)} stop strings were given, at most {MAX_STOP_STRINGS} are allowed.")
+    for stop in message.stop:
+        if not 0 < len(stop) <= MAX_STOP_CHARACTERS:
+            raise ConfigError(
+                f"A stop string has {len(stop)} characters, expected 1 to {MAX_STOP_CHARACTERS}.",
+            )
+    return AnswerSettings(
+        Sampling(message.temperature, message.top_k, message.top_p or 1.0, message.seed),
+        message.max_tokens,
+        tuple(message.stop),
+        message.ignore_end_of_text,
+    )
+
+
+def ask_to_proto(ask: Ask) -> pb.Ask:
+    return pb.Ask(
+        id=ask.id,
+        base=ask.base,
+        prefix_hash=ask.prefix_hash,
+        tokens=ask.tokens,
+        sampling=settings_to_proto(ask.settings),
+        answer_start=ask.answer_start,
+        provisional=draft_to_proto(ask.provisional) if ask.provisional is not None else None,
+    )
+
+
+def ask_from_proto(message: pb.Ask) -> Ask:
+    """A question from the wire.
+
+    Raises:
+        ProtocolError: it has no id.
+        ConfigError: settings outside their range.
+    """
+    if not message.id:
+        raise ProtocolError("an Ask with an id of 1 or more", "none")
+    return Ask(
+        message.id,
+        message.base,
+        message.prefix_hash,
+        tuple(message.tokens),
+        settings_from_proto(message.sampling),
+        message.answer_start,
+        draft_from_proto(message.provisional) if message.HasField("provisional") else None,
+    )
+
+
+def draft_to_proto(draft: Draft) -> pb.Draft:
+    return pb.Draft(
+        epoch=draft.epoch,
+        base=draft.base,
+        prefix_hash=draft.prefix_hash,
+        first_node=draft.first_node,
+        tokens=draft.tokens,
+        parents=draft.parents,
+        committed=draft.committed,
+    )
+
+
+def draft_from_proto(message: pb.Draft) -> Draft:
+    return Draft(
+        message.epoch,
+        message.base,
+        message.prefix_hash,
+        message.first_node,
+        tuple(message.tokens),
+        tuple(message.parents),
+        message.committed,
+    )
+
+
+def verdict_to_proto(verdict: Verdict) -> pb.Verdict:
+    return pb.Verdict(
+        ask=verdict.ask,
+        epoch=verdict.epoch,
+        base=verdict.base,
+        prefix_hash=verdict.prefix_hash,
+        tokens=verdict.tokens,
+        accepted=verdict.accepted,
+        finish=pb.Finish.Name(verdict.finish),
+        drafted=verdict.drafted,
+        stale_nodes=verdict.stale,
+        step_ms=verdict.step_ms,
+    )
+
+
+def verdict_from_proto(message: pb.Verdict) -> Verdict:
+    """Raises ProtocolError for a finish that this version does not know."""
+    return Verdict(
+        message.ask,
+        message.epoch,
+        message.base,
+        message.prefix_hash,
+        tuple(message.tokens),
+        _known(Finish, message.finish, "a verdict with a finish that this version knows", ""),
+        message.accepted,
+        message.drafted,
+        message.stale_nodes,
+        message.step_ms,
+    )
+
+
+def memory_to_proto(memory: Memory) -> pb.Memory:
+    return pb.Memory(
+        start=memory.start,
+        count=memory.count,
+        codec=pb.Codec.Name(memory.codec),
+        payload=memory.payload,
+        plane=pb.Plane.Name(memory.plane),
+        prefix_hash=memory.prefix_hash,
+    )
+
+
+def memory_from_proto(message: pb.Memory) -> Memory:
+    """Raises ProtocolError for a plane or codec that this version does not know."""
+    return Memory(
+        message.start,
+        message.count,
+        _known(Codec, message.codec, "memory in a codec that this version knows", "codec "),
+        message.payload,
+        _known(Plane, message.plane, "memory of plane 0 or 1", "plane "),
+        message.prefix_hash,
+    )
+
+
+def _known(kind: type[Number], value: int, expected: str, what: str) -> Number:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ProtocolError(expected, f"{what}{value}") from None

@@ -1,0 +1,120 @@
+"""Messages of one conversation as both ends hold them. Pure: `protocol.frames` turns them into protobuf and back.
+
+Positions are absolute: token t of the conversation, from 0. `base` is the position of a message's first token, and
+`prefix_hash` the hash of all tokens before it (protocol.prefix_hash): a message that is repeated, late or stale changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+
+
+class Plane(IntEnum):
+    """Which rows a Memory message holds; the numbers are those of the wire (moa.v1.Plane)."""
+
+    MEMORY = 0  # cross-attention keys and values, un-rotated
+    REUSED_STATE = 1  # the state that enters the first reused layer
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Draft nodes `first_node` and following of the tree that hangs below the token at `base` - 1.
+
+    Args:
+        epoch: grows whenever the client throws draft nodes away.
+        prefix_hash: 0 where the frame with node 0 has said it.
+        parents: node numbers, -1 for the root; empty: each node follows the one before it.
+        committed: how many committed tokens the client holds.
+    """
+
+    epoch: int
+    base: int
+    prefix_hash: int
+    first_node: int
+    tokens: Sequence[int]
+    parents: Sequence[int] = ()
+    committed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A turn to append and an answer to begin, or to continue.
+
+    Args:
+        id: the client's number of the question, from 1; a resumed answer keeps it.
+        answer_start: where the answer's own tokens begin; 0: after `tokens`.
+        provisional: what the client has written of the answer without the server.
+    """
+
+    id: int
+    base: int
+    prefix_hash: int
+    tokens: Sequence[int]
+    settings: AnswerSettings
+    answer_start: int = 0
+    provisional: Draft | None = None
+
+    @property
+    def end(self) -> int:
+        """How many tokens the conversation has with it."""
+        return self.base + len(self.tokens)
+
+    @property
+    def start(self) -> int:
+        """Where the answer's own tokens begin."""
+        return self.answer_start or self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The client holds `committed` tokens."""
+
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Tokens that the target has chosen: accepted draft nodes and the bonus token.
+
+    Args:
+        ask: id of the question that it answers.
+        epoch: the newest whose drafts the server had seen.
+        finish: whether and why the answer ends with them.
+        accepted: how many of `tokens` were drafted.
+        drafted: how many nodes the forward verified; `stale`: how many came too late since the last verdict.
+        step_ms: how long the forward took, selection included.
+    """
+
+    ask: int
+    epoch: int
+    base: int
+    prefix_hash: int
+    tokens: Sequence[int]
+    finish: Finish = Finish.UNFINISHED
+    accepted: int = 0
+    drafted: int = 0
+    stale: int = 0
+    step_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Rows of one plane, coded.
+
+    Args:
+        start: position of the first row.
+        prefix_hash: the low 32 bits of the hash of all tokens up to the last row's.
+    """
+
+    start: int
+    count: int
+    codec: Codec
+    payload: bytes
+    plane: Plane
+    prefix_hash: int
