@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from moa_client.conversation.conversation import AskMessage, Conversation, DraftMessage, Progress
+from moa_client.conversation.conversation import Conversation
 from moa_server.session.session import Session, SessionLimits, Work
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.sampling.coupling import Sampling, draft_candidates, select
 from moa_shared.tree.draft_tree import ROOT, DraftTree
 
@@ -85,19 +86,11 @@ class ToyServer:
         self.session = Session(self.limits, end_of_text=frozenset({VOCAB}), decode=decode, run_ahead=self.run_ahead)
         self.forwards = 0
 
-    def ask(self, message: AskMessage) -> None:
-        self.session.on_ask(message.base, message.prefix_hash, message.tokens, message.settings, message.answer_start)
+    def ask(self, message: Ask) -> None:
+        self.session.on_ask(message)
 
-    def draft(self, message: DraftMessage) -> None:
-        self.session.on_draft(
-            epoch=message.epoch,
-            base=message.base,
-            prefix_hash=message.prefix_hash,
-            first_node=message.first_node,
-            tokens=message.tokens,
-            parents=message.parents,
-            committed=message.committed,
-        )
+    def draft(self, message: Draft) -> None:
+        self.session.on_draft(message)
 
     def step(self) -> Verdict | None:
         """One forward, if the session's turn came; the verdict that it gives, if it chooses tokens."""
@@ -111,18 +104,7 @@ class ToyServer:
         judgement = work.judge((self.choose or self.model.choose)(work))
         base = len(self.session.tokens)
         assert self.session.on_judged(work, judgement)
-        return Verdict(base, self.session.hashes.at(base), judgement.taken, judgement.finish)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    base: int
-    prefix_hash: int
-    tokens: tuple[int, ...]
-    finish: Finish
-
-    def tell(self, conversation: Conversation) -> Progress:
-        return conversation.on_verdict(conversation.ask_id, self.base, self.prefix_hash, self.tokens, self.finish)
+        return Verdict(self.session.ask_id, 0, base, self.session.hashes.at(base), judgement.taken, judgement.finish)
 
 
 def converse_in_rounds(
@@ -134,7 +116,7 @@ def converse_in_rounds(
     while True:
         verdict = server.step()
         assert verdict is not None
-        if verdict.tell(conversation).finish is not Finish.UNFINISHED:
+        if conversation.on_verdict(verdict).finish is not Finish.UNFINISHED:
             return conversation
         tokens = conversation.tokens
         tree = drafter.tree(tokens[-1], len(tokens), settings.sampling, breadth, depth)

@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import InternalError, MoaError, ProtocolError, UnavailableError
 from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.frames import ask_to_proto, draft_to_proto, memory_from_proto, verdict_from_proto
+from moa_shared.protocol.messages import Ack, Ask, Draft, Memory, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.protocol.wire import PROTOCOL_VERSION
 
 from moa_client.conversation.answer_queue import Answers
-from moa_client.conversation.conversation import AskMessage, Conversation, Phase
+from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.events import Event, ExecutionChanged, LinkChanged, LinkState
 from moa_client.conversation.figures import Figures
 from moa_client.conversation.jobs import Job, Turn
@@ -30,7 +32,6 @@ from moa_client.drafting.online import ServedDrafting
 from moa_client.drafting.settings import TalkSettings
 from moa_client.link.channel import Link
 from moa_client.link.connection import Came, Connection, Down, Up
-from moa_client.link.frames import ask_frame
 from moa_client.link.monitor import LinkMonitor
 from moa_client.memory.plan import DeviceMemory
 
@@ -222,7 +223,7 @@ class Talk:
         self._desk = DrafterDesk(device.drafter, self._inbox.put_nowait) if device.drafter is not None else None
         self._memory = DeviceMemory(device, self._desk, self._codec)
         self._drafting = ServedDrafting(
-            self.settings, self.conversation, self._desk, self._memory, self.connection.send, device.step_ms
+            self.settings, self.conversation, self._desk, self._memory, self._send, device.step_ms
         )
 
     async def _refit(self, device: Device) -> None:
@@ -242,19 +243,25 @@ class Talk:
 
     # ------------------------------------------------------------ questions
 
-    def _ask(self, message: AskMessage | None) -> None:
+    def _ask(self, ask: Ask | None) -> None:
         """A question has become the conversation's: tells the server, if there is one."""
         job = self.answers.front
-        if message is None or job is None:
+        if ask is None or job is None:
             return
         self._drafting.on_asked()
         if self.connection.is_up and not self._alone:
-            self._send_ask(message, job)
+            self._send_ask(ask, job)
 
-    def _send_ask(self, message: AskMessage, job: Job) -> None:
-        self._told_ask = message.id
-        self.connection.send(ask=ask_frame(message, self._drafting.propose_written(job.written)))
+    def _send_ask(self, ask: Ask, job: Job) -> None:
+        self._told_ask = ask.id
+        self.connection.send(ask=ask_to_proto(replace(ask, provisional=self._drafting.propose_written(job.written))))
         self._drafting.on_told()
+
+    def _send(self, message: Draft | Ack) -> None:
+        if isinstance(message, Draft):
+            self.connection.send(draft=draft_to_proto(message))
+        else:
+            self.connection.send(ack=pb.Ack(committed=message.committed))
 
     def _forget_current(self) -> None:
         """The current answer goes no further."""
@@ -411,7 +418,8 @@ class Talk:
         ask = None
         self._opened_with = self._told_ask = 0
         if job is not None and conversation.phase is Phase.ANSWERING:
-            ask = ask_frame(conversation.resume(), self._drafting.propose_written(job.written))
+            resumed = conversation.resume()
+            ask = ask_to_proto(replace(resumed, provisional=self._drafting.propose_written(job.written)))
             self._told_ask = ask.id
             self._opened_with = len(job.written)
         return pb.Open(
@@ -530,24 +538,20 @@ class Talk:
                 self._drafting.window.rtt_ms.add(took)
                 self._grade()
         elif kind == "verdict":
-            self._on_verdict(frame.verdict, now)
+            self._on_verdict(verdict_from_proto(frame.verdict), now)
             if frame.verdict.HasField("memory"):
-                self._on_memory(frame.verdict.memory, now)
+                self._on_memory(memory_from_proto(frame.verdict.memory), now)
         elif kind == "memory":
-            self._on_memory(frame.memory, now)
+            self._on_memory(memory_from_proto(frame.memory), now)
         elif kind == "go_away":
             self._last_error = UnavailableError(
                 f"The server is going away: {frame.go_away.reason or 'it is shutting down'}."
             )
 
-    def _on_verdict(self, verdict: pb.Verdict, now: float) -> None:
-        try:
-            finish = Finish(verdict.finish)
-        except ValueError:
-            raise ProtocolError("a verdict with a finish that this version knows", f"{verdict.finish}") from None
-        if finish is Finish.DRAINING:
-            finish = Finish.UNFINISHED  # the server ends, not the answer
-        progress = self._drafting.on_verdict(now, verdict, finish)
+    def _on_verdict(self, verdict: Verdict, now: float) -> None:
+        if verdict.finish is Finish.DRAINING:
+            verdict = replace(verdict, finish=Finish.UNFINISHED)  # the server ends, not the answer
+        progress = self._drafting.on_verdict(now, verdict)
         if progress.tokens:
             if self.answers.current_is_front:  # others are of an answer before
                 self.figures.on_verdict(progress, verdict)
@@ -562,7 +566,7 @@ class Talk:
         if self.state is LinkState.BACK and not self._has_provisional:
             self._change(LinkState.GOOD)
 
-    def _on_memory(self, memory: pb.Memory, now: float) -> None:
+    def _on_memory(self, memory: Memory, now: float) -> None:
         taken = self._memory.on_memory(now, memory, self.conversation.hashes)
         if taken:
             self.connection.send(credit=pb.Credit(bytes=taken))

@@ -25,7 +25,7 @@ from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.wire import settings_to_proto
+from moa_shared.protocol.frames import settings_to_proto
 from moa_shared.sampling.coupling import Sampling
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("real target")]

@@ -11,6 +11,7 @@ import pytest
 from moa_shared.drafter import DraftState
 from moa_shared.drafting import draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.protocol.messages import Ask, Draft
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.tree.draft_tree import DraftTree, longest_path
 
@@ -176,7 +177,7 @@ def test_an_answer_ends_within_an_accepted_run(reference: Reference) -> None:
     end = reference.manifest["inference"]["eos_case"]["eos_token_id"]
     prompt = reference.infer["prompt_ids"].tolist()
     session = Session(SessionLimits(512, 512), end_of_text=frozenset({end}), decode=lambda _: "", run_ahead=False)
-    session.on_ask(0, 0, prompt, AnswerSettings(), 0)
+    session.on_ask(Ask(1, 0, 0, prompt, AnswerSettings(), 0))
     target = reference.target()
     cache = target.new_cache()
     finish = Finish.UNFINISHED
@@ -196,13 +197,15 @@ def test_an_answer_ends_within_an_accepted_run(reference: Reference) -> None:
         drafted = vanilla[base : base + 6]
         if finish is Finish.UNFINISHED:
             session.on_draft(
-                epoch=0,
-                base=base,
-                prefix_hash=session.hashes.at(base),
-                first_node=0,
-                tokens=drafted,
-                parents=(),
-                committed=base,
+                Draft(
+                    epoch=0,
+                    base=base,
+                    prefix_hash=session.hashes.at(base),
+                    first_node=0,
+                    tokens=drafted,
+                    parents=(),
+                    committed=base,
+                )
             )
     assert finish is Finish.END_OF_TEXT
     theirs = reference.infer["eos_case.ids"].tolist()

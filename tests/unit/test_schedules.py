@@ -12,11 +12,11 @@ import os
 import random
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pytest
-from moa_client.conversation.conversation import AskMessage, Conversation, DraftMessage, Phase, Progress
+from moa_client.conversation.conversation import Conversation, Phase, Progress
 from moa_client.conversation.events import (
     Committed,
     Corrected,
@@ -37,6 +37,7 @@ from moa_server.session.session import Judgement, Session, SessionLimits, Work
 from moa_shared.errors import MoaError
 from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.text.text_stream import TextStream
 from moa_shared.tree.draft_tree import DraftTree
@@ -90,8 +91,8 @@ class Schedule:
         self.drafting = StreamedDrafting(self.conversation, Rule(self.chance))
         self.run_ahead = self.chance.random() < 0.7
         self.server = self._new_session()
-        self.up: deque[AskMessage | DraftMessage | int] = deque()
-        self.down: deque[tuple[int, int, int, tuple[int, ...], Finish]] = deque()
+        self.up: deque[Ask | Draft | int] = deque()
+        self.down: deque[Verdict] = deque()
         self.is_open = False
         self.written: list[int] = []
         self.prompt = [self.chance.randrange(VOCAB) for _ in range(self.chance.randint(1, 12))]
@@ -162,7 +163,7 @@ class Schedule:
 
     def repeat(self) -> None:
         """A frame comes twice."""
-        if self.up and isinstance(self.up[0], DraftMessage):
+        if self.up and isinstance(self.up[0], Draft):
             self.up.appendleft(self.up[0])
         if self.down:
             self.down.appendleft(self.down[0])
@@ -199,24 +200,22 @@ class Schedule:
         if not self.up:
             return
         frame, server = self.up.popleft(), self.server
-        if isinstance(frame, AskMessage):
-            backlog = server.on_ask(
-                frame.base, frame.prefix_hash, frame.tokens, frame.settings, frame.answer_start, frame.id
-            )
+        if isinstance(frame, Ask):
+            backlog = server.on_ask(frame)
             if backlog.is_news:
                 self.say(backlog.base, backlog.tokens, backlog.finish)
-        elif isinstance(frame, DraftMessage):
-            server.on_draft(**{name: getattr(frame, name) for name in DraftMessage.__slots__})
+        elif isinstance(frame, Draft):
+            server.on_draft(frame)
         else:
             server.on_ack(frame)
 
     def say(self, base: int, tokens: tuple[int, ...], finish: Finish) -> None:
         if self.is_open:
-            self.down.append((self.server.ask_id, base, self.server.hashes.at(base), tokens, finish))
+            self.down.append(Verdict(self.server.ask_id, 0, base, self.server.hashes.at(base), tokens, finish))
 
     def deliver_down(self) -> None:
         if self.down:
-            self.drafting.on_verdict(*self.down.popleft())
+            self.drafting.on_verdict(self.down.popleft())
 
     def work(self) -> None:
         server = self.server
@@ -274,11 +273,9 @@ def test_a_server_that_trusts_drafts_is_found_out(monkeypatch: pytest.MonkeyPatc
 def test_a_client_that_takes_repeated_verdicts_for_new_ones_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     take = Conversation.on_verdict
 
-    def forgetful(
-        self: Conversation, ask: int, base: int, prefix_hash: int, tokens: Sequence[int], finish: Finish
-    ) -> Progress:
+    def forgetful(self: Conversation, verdict: Verdict) -> Progress:
         held = len(self.tokens)
-        return take(self, ask, held, self.hashes.at(held), tokens, finish)
+        return take(self, replace(verdict, base=held, prefix_hash=self.hashes.at(held)))
 
     monkeypatch.setattr(Conversation, "on_verdict", forgetful)
     wrong = 0

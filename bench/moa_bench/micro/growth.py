@@ -60,10 +60,11 @@ def _time(work: Callable[[], object], repeats: int) -> list[float]:
 def _session(prompt: int) -> Session:
     from moa_server.session.session import Session, SessionLimits
     from moa_shared.protocol.finish_rule import AnswerSettings
+    from moa_shared.protocol.messages import Ask
 
     limits = SessionLimits(1 << 30, 1000, prefill_chunk=SLICE, run_ahead_tokens=1 << 30)
     session = Session(limits, end_of_text=frozenset(), decode=str, run_ahead=True)
-    session.on_ask(0, session.hashes.at(0), [1] * prompt, AnswerSettings(), 1)
+    session.on_ask(Ask(1, 0, session.hashes.at(0), [1] * prompt, AnswerSettings(), 1))
     return session
 
 
@@ -94,9 +95,10 @@ def _prompt_slice(length: int) -> Callable[[], object]:
 
 
 def _server_memory(length: int) -> Callable[[], object]:
-    from moa_server.memory.feed import MemoryFeed, Plane
+    from moa_server.memory.feed import MemoryFeed
     from moa_server.memory.row_store import RowStore
     from moa_shared.protocol.codec import Codec, encode
+    from moa_shared.protocol.messages import Plane
 
     width = 256
     store, feed = RowStore(width), MemoryFeed({Plane.MEMORY: width}, Codec.INT4, 1 << 40, encoded=())

@@ -6,17 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from moa.v1 import moa_pb2 as pb
-from moa_client.conversation.conversation import DraftMessage, Phase
+from moa_client.conversation.conversation import Phase
 from moa_client.drafting.streamed import DraftRule
 from moa_shared.errors import InternalError
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.frames import draft_to_proto, verdict_to_proto
+from moa_shared.protocol.messages import Ack, Draft, Verdict
 from netsim.core.conditions import Conditions
 from netsim.core.delay import DelaySpec
 from netsim.core.link import Direction
 
 from moa_bench.simulation.client import SimulatedClient
 from moa_bench.simulation.events import EventLoop, OneWay
-from moa_bench.simulation.server import Costs, SentVerdict, SimulatedServer
+from moa_bench.simulation.server import Costs, SimulatedServer
 from moa_bench.simulation.text import PROMPT, ScriptedText, by_chance
 
 FRAME_OVERHEAD_BYTES = 14  # headers of an HTTP/2 frame (9) and of gRPC (5)
@@ -104,27 +106,22 @@ def simulate(
     up = OneWay(loop, link.conditions, seed, Direction.UP)
     down = OneWay(loop, link.conditions, seed, Direction.DOWN)
 
-    def send_up(frame: pb.ClientFrame, told: DraftMessage | int) -> None:
+    def send_up(message: Draft | Ack) -> None:
+        if isinstance(message, Draft):
+            frame = pb.ClientFrame(draft=draft_to_proto(message))
+        else:
+            frame = pb.ClientFrame(ack=pb.Ack(committed=message.committed))
+
         def deliver() -> None:
-            if isinstance(told, int):
-                server.on_ack(told)
+            if isinstance(message, Draft):
+                server.on_draft(message)
             else:
-                server.on_draft(told)
+                server.on_ack(message.committed)
 
         up.send(frame.ByteSize() + FRAME_OVERHEAD_BYTES, deliver)
 
-    def send_down(verdict: SentVerdict) -> None:
-        frame = pb.Verdict(
-            ask=1,
-            epoch=1,
-            base=verdict.base,
-            prefix_hash=verdict.prefix_hash,
-            tokens=verdict.tokens,
-            accepted=verdict.accepted,
-            drafted=verdict.verified,
-            step_ms=verdict.step_ms,
-        )
-        size = pb.ServerFrame(verdict=frame).ByteSize() + FRAME_OVERHEAD_BYTES
+    def send_down(verdict: Verdict) -> None:
+        size = pb.ServerFrame(verdict=verdict_to_proto(verdict)).ByteSize() + FRAME_OVERHEAD_BYTES
         down.send(size, lambda: client.on_verdict(verdict))
         if link.memory_bytes:
             down.send(link.memory_bytes * len(verdict.tokens), lambda: None)
@@ -140,7 +137,7 @@ def simulate(
     )
     client = SimulatedClient(loop, costs, text, send_up, rule=rule, round_length=round_length, rtt_ms=link.rtt_ms)
     ask = client.conversation.ask(PROMPT, AnswerSettings(max_tokens=tokens))
-    server.session.on_ask(ask.base, ask.prefix_hash, ask.tokens, ask.settings, ask.answer_start)
+    server.session.on_ask(ask)
     server.wake()
     loop.run(lambda: client.conversation.phase is Phase.IDLE)
     if list(client.conversation.answer) != text.tokens[len(PROMPT) : len(PROMPT) + tokens]:

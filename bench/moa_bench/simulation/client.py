@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from moa.v1 import moa_pb2 as pb
-from moa_client.conversation.conversation import Conversation, DraftMessage, Phase, Progress
+from moa_client.conversation.conversation import Conversation, Phase, Progress
 from moa_client.drafting.pacing import DraftWindow
 from moa_client.drafting.streamed import DraftRule, DraftStep, StreamedDrafting
+from moa_shared.protocol.messages import Ack, Draft, Verdict
 from moa_shared.tree.draft_tree import DraftTree
 
 from moa_bench.simulation.events import EventLoop
-from moa_bench.simulation.server import Costs, SentVerdict
+from moa_bench.simulation.server import Costs
 from moa_bench.simulation.text import VOCAB_SIZE, ScriptedText
 
 ACK_TOKENS = 16  # as the client program: a quarter of how far a server runs ahead of a silent client
@@ -22,7 +22,7 @@ class SimulatedClient:
     """Drafts chains.
 
     Args:
-        send: a frame, and what it tells the server.
+        send: takes a message for the server.
         rule: of streamed drafts; None: none.
         round_length: of synchronous rounds; None: none.
         rtt_ms: what its link monitor would say.
@@ -33,7 +33,7 @@ class SimulatedClient:
         loop: EventLoop,
         costs: Costs,
         text: ScriptedText,
-        send: Callable[[pb.ClientFrame, DraftMessage | int], object],
+        send: Callable[[Draft | Ack], object],
         *,
         rule: DraftRule | None,
         round_length: int | None,
@@ -54,7 +54,7 @@ class SimulatedClient:
         self._busy = False
         self._told = 0  # committed tokens that the server knows we have
 
-    def on_verdict(self, verdict: SentVerdict) -> None:
+    def on_verdict(self, verdict: Verdict) -> None:
         conversation, now_ms = self.conversation, self._loop.now_ms
         progress = self._take_in(verdict)
         self.arrivals_ms += [now_ms] * len(progress.tokens)
@@ -66,17 +66,16 @@ class SimulatedClient:
             self._loop.after(self._costs.draft_ms * self._round_length, partial(self._end_round, self._round_length))
         if len(conversation.tokens) - self._told >= ACK_TOKENS:
             self._told = len(conversation.tokens)
-            self._send(pb.ClientFrame(ack=pb.Ack(committed=self._told)), self._told)
+            self._send(Ack(self._told))
 
-    def _take_in(self, verdict: SentVerdict) -> Progress:
-        known = (self.conversation.ask_id, verdict.base, verdict.prefix_hash, verdict.tokens, verdict.finish)
+    def _take_in(self, verdict: Verdict) -> Progress:
         if self.drafting is None:
-            return self.conversation.on_verdict(*known)
+            return self.conversation.on_verdict(verdict)
         draft = self.conversation.draft
-        progress = self.drafting.on_verdict(*known)
+        progress = self.drafting.on_verdict(verdict)
         if self._window is not None:
             self._window.on_verdict(
-                self._loop.now_ms, draft, progress.tokens, step_ms=verdict.step_ms, verified=verdict.verified
+                self._loop.now_ms, draft, progress.tokens, step_ms=verdict.step_ms, verified=verdict.drafted
             )
         return progress
 
@@ -107,15 +106,6 @@ class SimulatedClient:
         self.drafted_nodes += length
         self._send_draft(self.conversation.propose(DraftTree.chain(tokens)))
 
-    def _send_draft(self, message: DraftMessage) -> None:
+    def _send_draft(self, message: Draft) -> None:
         self._told = max(self._told, message.committed)
-        frame = pb.Draft(
-            epoch=message.epoch,
-            base=message.base,
-            prefix_hash=message.prefix_hash,
-            first_node=message.first_node,
-            tokens=message.tokens,
-            parents=message.parents,
-            committed=message.committed,
-        )
-        self._send(pb.ClientFrame(draft=frame), message)
+        self._send(message)

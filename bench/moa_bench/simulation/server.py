@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from moa_client.conversation.conversation import DraftMessage
 from moa_server.engine.node_choice import NodeChoice
 from moa_server.session.session import Judgement, Session, SessionLimits, Work
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Draft, Verdict
 
 from moa_bench.simulation.events import EventLoop
 from moa_bench.simulation.text import VOCAB_SIZE, ScriptedText
@@ -34,23 +33,6 @@ class Costs:
         return self.verify_ms + self.node_ms * nodes if nodes else self.plain_ms
 
 
-@dataclass(frozen=True, slots=True)
-class SentVerdict:
-    """A verdict on its way.
-
-    Args:
-        step_ms: what the forward took; `verified`: draft nodes in it.
-    """
-
-    base: int
-    prefix_hash: int
-    tokens: tuple[int, ...]
-    accepted: int
-    finish: Finish
-    step_ms: float
-    verified: int
-
-
 class SimulatedServer:
     """Steps whenever it can.
 
@@ -65,7 +47,7 @@ class SimulatedServer:
         loop: EventLoop,
         costs: Costs,
         text: ScriptedText,
-        send: Callable[[SentVerdict], object],
+        send: Callable[[Verdict], object],
         *,
         run_ahead: bool,
         chooses_nodes: bool = True,
@@ -83,16 +65,8 @@ class SimulatedServer:
         self._stepped_ms: float | None = None
         self._busy = False
 
-    def on_draft(self, message: DraftMessage) -> None:
-        self.session.on_draft(
-            epoch=message.epoch,
-            base=message.base,
-            prefix_hash=message.prefix_hash,
-            first_node=message.first_node,
-            tokens=message.tokens,
-            parents=message.parents,
-            committed=message.committed,
-        )
+    def on_draft(self, message: Draft) -> None:
+        self.session.on_draft(message)
         self.wake()
 
     def on_ack(self, committed: int) -> None:
@@ -128,14 +102,16 @@ class SimulatedServer:
         self.accepted += judgement.accepted
         self.stale_nodes += session.pending.take_stale()
         self._send(
-            SentVerdict(
+            Verdict(
+                session.ask_id,
+                session.pending.epoch,
                 base,
                 session.hashes.at(base),
                 judgement.taken,
-                judgement.accepted,
                 judgement.finish,
-                took_ms,
+                judgement.accepted,
                 len(work.tree),
+                step_ms=took_ms,
             )
         )
         self.wake()

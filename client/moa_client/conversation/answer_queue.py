@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS, AnswerSettings, Finish, FinishRule
+from moa_shared.protocol.messages import Ask
 from moa_shared.tree.draft_tree import ROOT, DraftTree
 
-from moa_client.conversation.conversation import AskMessage, Conversation, Phase
+from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.events import (
     Committed,
     Corrected,
@@ -75,7 +76,7 @@ class Answers:
 
     # ------------------------------------------------------------ questions
 
-    def begin(self, turn: Turn, settings: AnswerSettings) -> AskMessage | None:
+    def begin(self, turn: Turn, settings: AnswerSettings) -> Ask | None:
         """A new question; what to ask a server, if nothing before it is unsettled."""
         job = self.current = Job(turn, settings)
         self._jobs.append(job)
@@ -84,7 +85,7 @@ class Answers:
         job.asked = list(turn(self._jobs.text_before(job, self.conversation.tokens)))
         return None
 
-    def ask_front(self) -> AskMessage | None:
+    def ask_front(self) -> Ask | None:
         """The front job's question becomes the conversation's; what to ask a server."""
         job = self.front
         if job is None:
@@ -125,7 +126,7 @@ class Answers:
             self._correct(job)
             self._tell(job, Committed(tuple(tokens[confirmed:])))
 
-    def on_finished(self, finish: Finish) -> AskMessage | None:
+    def on_finished(self, finish: Finish) -> Ask | None:
         """The front job's answer is decided to its end; the next question to ask, if there is one."""
         job = self.front
         if job is None:
@@ -139,7 +140,7 @@ class Answers:
             self.events.append(Settled(tuple(job.verified), job.corrected, finish))
         return self.ask_front()
 
-    def on_refused(self, error: MoaError) -> AskMessage | None:
+    def on_refused(self, error: MoaError) -> Ask | None:
         """The server refuses the front job's answer, which has ended; the next question to ask, if there is one."""
         self.conversation.give_up()
         self._jobs.pop_front()

@@ -13,6 +13,7 @@ from enum import Enum, auto
 
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree.draft_tree import ROOT, DraftTree
 from moa_shared.tree.streamed_tree import StreamedTree
@@ -32,31 +33,6 @@ class Provenance(Enum):
     DRAFT = auto()  # drafted here, confirmed by the target
     TARGET = auto()  # chosen by the target beyond the draft
     ALONE = auto()  # written here without the target, and kept unverified by the user's wish
-
-
-@dataclass(frozen=True, slots=True)
-class AskMessage:
-    """What an Ask frame says."""
-
-    id: int
-    base: int
-    prefix_hash: int
-    tokens: tuple[int, ...]
-    settings: AnswerSettings
-    answer_start: int
-
-
-@dataclass(frozen=True, slots=True)
-class DraftMessage:
-    """What a Draft frame says."""
-
-    epoch: int
-    base: int
-    prefix_hash: int
-    first_node: int
-    tokens: tuple[int, ...]
-    parents: tuple[int, ...]
-    committed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +77,7 @@ class Conversation:
 
     # ------------------------------------------------------------ the user
 
-    def ask(self, tokens: Sequence[int], settings: AnswerSettings) -> AskMessage:
+    def ask(self, tokens: Sequence[int], settings: AnswerSettings) -> Ask:
         """Appends a turn and begins an answer.
 
         Raises:
@@ -118,9 +94,9 @@ class Conversation:
         self.phase = Phase.ANSWERING
         self.ask_id += 1
         self.drop_draft()
-        return AskMessage(self.ask_id, base, self.hashes.at(base), tuple(tokens), settings, self.answer_start)
+        return Ask(self.ask_id, base, self.hashes.at(base), tuple(tokens), settings, self.answer_start)
 
-    def resume(self) -> AskMessage:
+    def resume(self) -> Ask:
         """The Ask that goes on with the answer under way, on a server that was opened with all committed tokens.
 
         Raises:
@@ -130,9 +106,9 @@ class Conversation:
             raise ProtocolError("an answer to resume", "none under way")
         self.drop_draft()
         base = len(self.tokens)
-        return AskMessage(self.ask_id, base, self.hashes.at(base), (), self.settings, self.answer_start)
+        return Ask(self.ask_id, base, self.hashes.at(base), (), self.settings, self.answer_start)
 
-    def repeat(self) -> AskMessage:
+    def repeat(self) -> Ask:
         """The Ask of the answer under way as it was first said, with all that is committed of it.
 
         Raises:
@@ -141,9 +117,7 @@ class Conversation:
         if self.phase is not Phase.ANSWERING:
             raise ProtocolError("an answer under way", "none")
         base = self._turn_start
-        return AskMessage(
-            self.ask_id, base, self.hashes.at(base), tuple(self.tokens[base:]), self.settings, self.answer_start
-        )
+        return Ask(self.ask_id, base, self.hashes.at(base), tuple(self.tokens[base:]), self.settings, self.answer_start)
 
     def keep(self, tokens: Sequence[int], finish: Finish) -> None:
         """Commits what was written without the target, unverified.
@@ -220,7 +194,7 @@ class Conversation:
         if self._node is not None:
             self._tree.forget(min(self._node, sent))
 
-    def propose(self, tree: DraftTree) -> DraftMessage:
+    def propose(self, tree: DraftTree) -> Draft:
         """Replaces the draft in flight by `tree`, below the newest committed token; what to send.
 
         An empty tree is a proposal too: it says that the client has nothing to guess.
@@ -231,7 +205,7 @@ class Conversation:
         self._tree, self._node, self._below = StreamedTree(tree.tokens, tree.parents), ROOT, None
         return self.draft_message(0)
 
-    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> DraftMessage:
+    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> Draft:
         """Appends nodes to the draft in flight (starts one below the newest token if there is none); what to send.
 
         Args:
@@ -247,11 +221,11 @@ class Conversation:
         self._below = None
         return self.draft_message(first)
 
-    def draft_message(self, first: int) -> DraftMessage:
+    def draft_message(self, first: int) -> Draft:
         """The frame that says nodes `first` and following of the tree in flight; that of node 0 names the prefix."""
         tokens, parents = self._tree.since(first)
         chain = all(parent == first + index - 1 for index, parent in enumerate(parents))
-        return DraftMessage(
+        return Draft(
             self.epoch,
             self._base,
             0 if first else self.hashes.at(self._base),
@@ -263,23 +237,21 @@ class Conversation:
 
     # ------------------------------------------------------------ the server
 
-    def on_verdict(self, ask: int, base: int, prefix_hash: int, tokens: Sequence[int], finish: Finish) -> Progress:
+    def on_verdict(self, verdict: Verdict) -> Progress:
         """Takes in a verdict; a repeated one changes nothing, and neither does one of an answer that is over here.
-
-        Args:
-            ask: id of the question that it answers.
 
         Raises:
             ProtocolError: a verdict that leaves a gap or contradicts what is committed.
         """
-        if ask != self.ask_id or self.phase is not Phase.ANSWERING:
+        if verdict.ask != self.ask_id or self.phase is not Phase.ANSWERING:
             return Progress((), 0, self._node is not None, Finish.UNFINISHED)
+        base, tokens, finish = verdict.base, verdict.tokens, verdict.finish
         held = len(self.tokens)
         if base > held:
             raise ProtocolError(f"a verdict from position {held} or before", f"one from {base}")
-        if self.hashes.at(base) != prefix_hash:
+        if self.hashes.at(base) != verdict.prefix_hash:
             raise ProtocolError(
-                f"a verdict after tokens that hash to {self.hashes.at(base):016x}", f"{prefix_hash:016x}"
+                f"a verdict after tokens that hash to {self.hashes.at(base):016x}", f"{verdict.prefix_hash:016x}"
             )
         known = min(held - base, len(tokens))
         if list(tokens[:known]) != self.tokens[base : base + known]:

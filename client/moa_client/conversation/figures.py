@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from moa.v1 import moa_pb2 as pb
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Verdict
 
 from moa_client.conversation.conversation import Progress
 from moa_client.conversation.events import Committed, Corrected, Ended, Event, Provisional
@@ -67,12 +67,12 @@ class Figures:
             self.seconds = seconds
             self.first_token_seconds = self.first_token_seconds or seconds
 
-    def on_verdict(self, progress: Progress, verdict: pb.Verdict) -> None:
+    def on_verdict(self, progress: Progress, verdict: Verdict) -> None:
         """The server has committed tokens."""
         self.verdicts += 1
         self.accepted += progress.accepted
         self.drafted += verdict.drafted
-        self.stale += verdict.stale_nodes
+        self.stale += verdict.stale
         self.step_ms.append(verdict.step_ms)
 
     def line(self) -> str:

@@ -7,10 +7,8 @@ Frames go out through `send`, the drafter runs at its desk; nothing here waits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from moa.v1 import moa_pb2 as pb
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Ack, Draft, Verdict
 from moa_shared.tree.draft_tree import DraftTree
 
 from moa_client.conversation.conversation import Conversation, Phase, Progress
@@ -18,7 +16,6 @@ from moa_client.drafting.drafter_thread import Drafted, DrafterDesk, Grown
 from moa_client.drafting.pacing import CHAIN_BYTES, TREE_BYTES, DraftWindow
 from moa_client.drafting.settings import TalkSettings
 from moa_client.drafting.streamed import StreamedDrafting
-from moa_client.link.frames import draft_frame
 from moa_client.memory.plan import DeviceMemory
 
 ACK_TOKENS = 16  # a quarter of how far a server runs ahead of a silent client
@@ -41,7 +38,7 @@ class ServedDrafting:
         conversation: Conversation,
         desk: DrafterDesk | None,
         memory: DeviceMemory,
-        send: Callable[..., Any],
+        send: Callable[[Draft | Ack], None],
         plain_ms: float = 0.0,
     ) -> None:
         self.window = DraftWindow(
@@ -71,14 +68,14 @@ class ServedDrafting:
         """The server has been told of all that is committed."""
         self._told = len(self._conversation.tokens)
 
-    def propose_written(self, written: list[int]) -> pb.Draft | None:
+    def propose_written(self, written: list[int]) -> Draft | None:
         """Makes what was written alone the draft in flight, as sent; None if there is nothing."""
         self.streamed.restart()
         if not written:
             return None
         message = self._conversation.propose(DraftTree.chain(written))
         self.streamed.adopt(len(written))
-        return draft_frame(message)
+        return message
 
     def draft_on(self, now: float) -> None:
         """Lets the drafter go on and sends what is due; `now` in milliseconds."""
@@ -92,14 +89,14 @@ class ServedDrafting:
                 desk.grow(step, conversation.settings.sampling)
             message = self.streamed.take_frame(flush=step is None)
             if message is not None:
-                self._send(draft=draft_frame(message))
+                self._send(message)
                 self.on_told()
         elif desk is not None and self._round_due and not desk.busy and may_draft:
             self._round_due = False
             desk.draft(len(conversation.tokens), conversation.settings.sampling)
         committed = len(conversation.tokens)
         if committed - self._told >= ACK_TOKENS:
-            self._send(ack=pb.Ack(committed=committed))
+            self._send(Ack(committed))
             self.on_told()
 
     def on_grown(self, now: float, grown: Grown) -> None:
@@ -111,19 +108,17 @@ class ServedDrafting:
         """A whole draft is done."""
         conversation = self._conversation
         if conversation.phase is Phase.ANSWERING and drafted.committed == len(conversation.tokens):
-            self._send(draft=draft_frame(conversation.propose(drafted.tree)))
+            self._send(conversation.propose(drafted.tree))
             self.on_told()
 
-    def on_verdict(self, now: float, verdict: pb.Verdict, finish: Finish) -> Progress:
+    def on_verdict(self, now: float, verdict: Verdict) -> Progress:
         """Takes in a verdict; what the drafter should wait for follows.
 
         Raises:
             ProtocolError: as `Conversation.on_verdict`.
         """
         draft, before = self._conversation.draft, len(self._conversation.tokens)
-        progress = self.streamed.on_verdict(
-            verdict.ask, verdict.base, verdict.prefix_hash, list(verdict.tokens), finish
-        )
+        progress = self.streamed.on_verdict(verdict)
         if progress.tokens:
             memory, window = self._memory, self.window
             if before == self._conversation.answer_start:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Draft, Verdict
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_client.conversation.conversation import Conversation, DraftMessage, Phase, Progress
+from moa_client.conversation.conversation import Conversation, Phase, Progress
 
 
 class DraftRule(Protocol):
@@ -103,7 +103,7 @@ class StreamedDrafting:
         )
         return True
 
-    def take_frame(self, *, flush: bool = False) -> DraftMessage | None:
+    def take_frame(self, *, flush: bool = False) -> Draft | None:
         """The frame to send now; None: there is nothing to say, or it may wait for the nodes that follow.
 
         Args:
@@ -125,13 +125,13 @@ class StreamedDrafting:
         self.rule.on_sent(unsent)
         return message
 
-    def on_verdict(self, ask: int, base: int, prefix_hash: int, tokens: Sequence[int], finish: Finish) -> Progress:
+    def on_verdict(self, verdict: Verdict) -> Progress:
         """Takes in a verdict: what it contradicts of the draft is dropped, what it confirms stays.
 
         Raises:
             ProtocolError: as `Conversation.on_verdict`.
         """
-        progress = self.conversation.on_verdict(ask, base, prefix_hash, tokens, finish)
+        progress = self.conversation.on_verdict(verdict)
         if progress.kept_draft:
             self.conversation.forget_nodes(self._sent)
         else:

@@ -6,10 +6,10 @@ asks for nothing. Clock readings are arguments, in milliseconds.
 
 from __future__ import annotations
 
-from moa.v1 import moa_pb2 as pb
 from moa_shared.drafting.estimates import Smoothed
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.codec import Codec, row_bytes
+from moa_shared.protocol.messages import Memory, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from moa_client.device.loading import Device
@@ -39,8 +39,8 @@ class DeviceMemory:
         self._desk = desk if reads else None
         self._codecs = tuple(each for each in Codec if each >= codec) if reads else ()
         # States are worth more than memory rows, and cost the server less: they come first (moa_server/memory/feed.py).
-        self._widths = {int(pb.PLANE_REUSED_STATE): device.state_width} if device.state_width else {}
-        self._widths[int(pb.PLANE_MEMORY)] = device.memory_width
+        self._widths = {Plane.REUSED_STATE: device.state_width} if device.state_width else {}
+        self._widths[Plane.MEMORY] = device.memory_width
         self._has_states = bool(device.state_width)
         self._answer_start = 0
         self._verdict_ms = 0.0
@@ -70,7 +70,7 @@ class DeviceMemory:
         Raises:
             ProtocolError: a codec that was not offered.
         """
-        if codec not in (int(pb.CODEC_UNSPECIFIED), *self.offered):
+        if codec not in (0, *self.offered):
             expected = f"memory in {self._codecs[0].name.lower()}" if self._codecs else "no memory"
             raise ProtocolError(expected, f"codec {codec}")
         self._owed = 0
@@ -113,14 +113,14 @@ class DeviceMemory:
         behind = length - 1 - tokens - self._intake.newest  # rows follow their verdict
         return self._ladder.on_verdict(now, tokens, behind)
 
-    def on_memory(self, now: float, memory: pb.Memory, hashes: PrefixHashes) -> int:
+    def on_memory(self, now: float, memory: Memory, hashes: PrefixHashes) -> int:
         """Takes in a frame; the bytes to give credit for now, if it is time.
 
         Raises:
             ProtocolError: memory that was not asked for, or of positions that do not exist.
         """
         if self._intake is None:
-            raise ProtocolError("no memory that was not asked for", f"a Memory frame of plane {memory.plane}")
+            raise ProtocolError("no memory that was not asked for", f"memory of plane {memory.plane}")
         before, lacked = self._intake.newest, self.lacks_prompt
         self._intake.on_frame(memory, hashes)
         self._ladder.on_memory(len(memory.payload))

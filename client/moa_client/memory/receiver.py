@@ -5,16 +5,14 @@ State: which positions have their row, on each plane. Invariant: rows of positio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.messages import SHORT_HASH, Memory, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from moa_client.drafting.drafter_thread import DrafterDesk
-
-SHORT_HASH = 0xFFFF_FFFF  # a Memory frame names its tokens by the low half of their hash
 
 
 class RowsHeld:
@@ -50,10 +48,10 @@ class MemoryIntake:
     The first of the planes is the one that drafts cannot do without: `newest` is about it.
     """
 
-    def __init__(self, desk: DrafterDesk, widths: dict[int, int], codecs: Sequence[Codec]) -> None:
+    def __init__(self, desk: DrafterDesk, widths: Mapping[Plane, int], codecs: Sequence[Codec]) -> None:
         self._desk = desk
         self._widths = widths
-        self._codecs = {codec.value: codec for codec in codecs}
+        self._codecs = tuple(codecs)
         self._rows = {plane: RowsHeld() for plane in widths}
 
     @property
@@ -71,7 +69,7 @@ class MemoryIntake:
         for rows in self._rows.values():
             rows.crop(length)
 
-    def on_frame(self, memory: pb.Memory, hashes: PrefixHashes) -> None:
+    def on_frame(self, memory: Memory, hashes: PrefixHashes) -> None:
         """Takes in a frame; one that belongs to other tokens (it was under way when they changed) is passed over.
 
         Args:
@@ -80,21 +78,18 @@ class MemoryIntake:
         Raises:
             ProtocolError: memory that was not asked for, or of positions that do not exist.
         """
-        if memory.plane not in pb.Plane.values():
-            raise ProtocolError("memory of plane 0 or 1", f"plane {memory.plane}")
         width = self._widths.get(memory.plane)
         if not width:
-            raise ProtocolError("no memory that was not asked for", f"a Memory frame of plane {memory.plane}")
-        codec = self._codecs.get(memory.codec)
-        if codec is None:
-            names = " or ".join(codec.name.lower() for codec in self._codecs.values())
-            raise ProtocolError(f"memory in {names}", f"codec {memory.codec}")
+            raise ProtocolError("no memory that was not asked for", f"memory of plane {memory.plane}")
+        if memory.codec not in self._codecs:
+            names = " or ".join(codec.name.lower() for codec in self._codecs)
+            raise ProtocolError(f"memory in {names}", memory.codec.name.lower())
         stop = memory.start + memory.count
         if stop > len(hashes):
             raise ProtocolError(f"memory of positions before {len(hashes)}", f"{memory.start} to {stop - 1}")
         if memory.prefix_hash != hashes.at(stop) & SHORT_HASH:
             return
         self._desk.remember(
-            memory.start, memory.payload, codec, memory.count, width, state=memory.plane == pb.PLANE_REUSED_STATE
+            memory.start, memory.payload, memory.codec, memory.count, width, state=memory.plane is Plane.REUSED_STATE
         )
         self._rows[memory.plane].add(memory.start, stop)

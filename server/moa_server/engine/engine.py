@@ -16,12 +16,13 @@ import structlog
 from moa_shared.errors import InternalError, MoaError
 from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Plane, Verdict
 
 from moa_server.engine.inference_thread import InferenceThread
-from moa_server.engine.live_session import Slot, Verdict
+from moa_server.engine.live_session import Slot
 from moa_server.engine.stepper import CodedRows, MemorySource, Stepper
 from moa_server.engine.turns import Turns
-from moa_server.memory.feed import Chunk, MemoryFeed, Plane
+from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.session.session import Judgement, Work
 
 log = structlog.get_logger()

@@ -12,36 +12,13 @@ from itertools import count
 from typing import Protocol
 
 from moa_shared.errors import MoaError
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Plane, Verdict
 
 from moa_server.engine.node_choice import NodeChoice
 from moa_server.engine.stepper import CodedRows, Holdings, MemorySource
 from moa_server.memory.budget import MemoryBudget
-from moa_server.memory.feed import MemoryFeed, Plane
+from moa_server.memory.feed import MemoryFeed
 from moa_server.session.session import Phase, Session
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a step committed.
-
-    Args:
-        ask: the client's number of the question that it answers.
-        base: position of the first of `tokens`.
-        accepted: how many of them were drafted; `drafted`: nodes verified; `stale`: nodes that came too late.
-        step_ms: how long the forward took, selection included.
-    """
-
-    ask: int
-    epoch: int
-    base: int
-    prefix_hash: int
-    tokens: tuple[int, ...]
-    finish: Finish
-    accepted: int = 0
-    drafted: int = 0
-    stale: int = 0
-    step_ms: float = 0.0
 
 
 class Listener(Protocol):

@@ -13,21 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 
 from moa_shared.protocol.codec import Codec, row_bytes
+from moa_shared.protocol.messages import Plane
 
 from moa_server.memory.outbox import MemoryOutbox
 
 CHUNK_BYTES = 32 * 1024  # of one Memory frame: 13 ms of a 20 Mbit/s link, which is how long a verdict may wait for it
 CHUNK_ROWS = 4  # rows encoded at once: a quarter of a plain step of the default target, which is how long it waits
-
-
-class Plane(IntEnum):
-    """The numbers are those of the wire (moa.v1.Plane)."""
-
-    MEMORY = 0
-    REUSED_STATE = 1
 
 
 @dataclass(frozen=True, slots=True)

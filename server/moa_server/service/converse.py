@@ -14,11 +14,13 @@ import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, MoaError, OverloadedError, ProtocolError, UnavailableError
 from moa_shared.protocol.codec import Codec
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.frames import ask_from_proto, draft_from_proto
+from moa_shared.protocol.messages import Ask, Verdict
 from moa_shared.protocol.wire import PROTOCOL_VERSION, check_identity, check_protocol
 
 from moa_server.engine.forward_cost import NODE_SHARE
-from moa_server.engine.live_session import Slot, Verdict
+from moa_server.engine.live_session import Slot
 from moa_server.engine.node_choice import NodeChoice
 from moa_server.engine.stepper import CodedRows
 from moa_server.memory.budget import MemoryBudget
@@ -148,10 +150,9 @@ class ConverseStream:
         slot = found or host.registry.new()
         session = slot.session
         cached = session.on_open(message.tokens, asks=message.HasField("ask"))
-        if message.HasField("ask"):  # judged before it takes anybody's place
-            ask = message.ask
-            self._settings_of(ask)
-            session.check_ask(ask.base, ask.prefix_hash, ask.tokens, ask.answer_start)
+        ask = self._ask_of(message.ask) if message.HasField("ask") else None
+        if ask is not None:
+            session.check_ask(ask)  # before it takes anybody's place
         host.registry.attach(slot, self._client)
         if slot.listener is not None:
             slot.listener.on_taken_over()
@@ -188,8 +189,8 @@ class ConverseStream:
             slot.feed = MemoryFeed(widths, codec, credit, message.memory_from, encoded=encoded)
             self._outlet.follow(slot.feed)
         log.info("session resumed" if found else "session opened", **self._facts(), cached=cached)
-        if message.HasField("ask"):
-            self._on_ask(slot, message.ask)
+        if ask is not None:
+            self._begin(slot, ask)
         elif slot.feed is not None:
             slot.feed.rows_ready(session.cached)
 
@@ -202,32 +203,33 @@ class ConverseStream:
             return None
         return self._codecs[0]
 
-    def _settings_of(self, message: pb.Ask) -> AnswerSettings:
-        if not message.id:
-            raise ProtocolError("an Ask with an id of 1 or more", "none")
-        return self._host.answer_settings(message.sampling)
+    def _ask_of(self, message: pb.Ask) -> Ask:
+        ask = ask_from_proto(message)
+        self._host.check_settings(ask.settings)
+        return ask
 
     def _on_ask(self, slot: Slot, message: pb.Ask) -> None:
-        settings = self._settings_of(message)
+        self._begin(slot, self._ask_of(message))
+
+    def _begin(self, slot: Slot, ask: Ask) -> None:
+        """Begins an answer, or continues one."""
         if self._host.draining:
             self._send_away(slot)
             return
         session = slot.session
-        backlog = session.on_ask(
-            message.base, message.prefix_hash, message.tokens, settings, message.answer_start, message.id
-        )
+        backlog = session.on_ask(ask)
         if backlog.repeats:
             return
         if session.phase is Phase.ANSWERING:
             self._reserve(slot)
         slot.budget.begin_answer()
         if slot.feed is not None:
-            self._outlet.void(message.base)
-            slot.feed.crop(message.base)
+            self._outlet.void(ask.base)
+            slot.feed.crop(ask.base)
             slot.feed.rows_ready(session.cached)
             self._outlet.poke()
-        if message.HasField("provisional"):
-            self._on_draft(slot, message.provisional)
+        if ask.provisional is not None:
+            session.on_draft(ask.provisional)
         if backlog.is_news:
             prefix_hash = session.hashes.at(backlog.base)
             self.on_verdict(Verdict(session.ask_id, 0, backlog.base, prefix_hash, backlog.tokens, backlog.finish))
@@ -241,15 +243,7 @@ class ConverseStream:
             raise
 
     def _on_draft(self, slot: Slot, message: pb.Draft) -> None:
-        slot.session.on_draft(
-            epoch=message.epoch,
-            base=message.base,
-            prefix_hash=message.prefix_hash,
-            first_node=message.first_node,
-            tokens=message.tokens,
-            parents=message.parents,
-            committed=message.committed,
-        )
+        slot.session.on_draft(draft_from_proto(message))
         self._host.engine.wake(slot)
 
     def _on_ack(self, slot: Slot, message: pb.Ack) -> None:

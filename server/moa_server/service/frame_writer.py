@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, UnavailableError
+from moa_shared.protocol.messages import Plane
 
 from moa_server.engine.stepper import CodedRows
-from moa_server.memory.feed import Chunk, MemoryFeed, Plane
+from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.service.frames import memory_frame, merge_verdicts
 from moa_server.service.patient_writer import PatientWriter
 

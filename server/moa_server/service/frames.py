@@ -7,8 +7,9 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ContextLengthError, ProtocolError, TreeError
+from moa_shared.protocol.frames import memory_to_proto, verdict_to_proto
+from moa_shared.protocol.messages import SHORT_HASH, Memory, Verdict
 
-from moa_server.engine.live_session import Verdict
 from moa_server.engine.stepper import CodedRows
 
 Parsed = TypeVar("Parsed", bound=Message)
@@ -56,20 +57,7 @@ def nodes_of(frame: pb.ClientFrame) -> int:
 
 
 def verdict_frame(verdict: Verdict) -> pb.ServerFrame:
-    return pb.ServerFrame(
-        verdict=pb.Verdict(
-            ask=verdict.ask,
-            epoch=verdict.epoch,
-            base=verdict.base,
-            prefix_hash=verdict.prefix_hash,
-            tokens=verdict.tokens,
-            accepted=verdict.accepted,
-            finish=pb.Finish.Name(verdict.finish),
-            drafted=verdict.drafted,
-            stale_nodes=verdict.stale,
-            step_ms=verdict.step_ms,
-        )
-    )
+    return pb.ServerFrame(verdict=verdict_to_proto(verdict))
 
 
 def merge_verdicts(earlier: pb.ServerFrame, later: pb.ServerFrame) -> bool:
@@ -98,13 +86,5 @@ def memory_frame(rows: CodedRows, prefix_hash: int) -> pb.ServerFrame:
             to tell a row of another branch.
     """
     chunk = rows.chunk
-    return pb.ServerFrame(
-        memory=pb.Memory(
-            start=chunk.start,
-            count=chunk.count,
-            codec=pb.Codec.Name(chunk.codec),
-            payload=rows.payload,
-            plane=pb.Plane.Name(chunk.plane),
-            prefix_hash=prefix_hash & 0xFFFFFFFF,
-        )
-    )
+    memory = Memory(chunk.start, chunk.count, chunk.codec, rows.payload, chunk.plane, prefix_hash & SHORT_HASH)
+    return pb.ServerFrame(memory=memory_to_proto(memory))

@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ContextLengthError, MoaError
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.frames import settings_from_proto
+from moa_shared.protocol.messages import Ask, Verdict
 
-from moa_server.engine.live_session import Verdict
 from moa_server.engine.stepper import CodedRows
 from moa_server.service.host import Host
 from moa_server.service.patient_writer import PatientWriter
@@ -46,14 +47,15 @@ class Generation:
         """
         host = self._host
         host.check_open()
-        settings = host.answer_settings(request.sampling)
+        settings = settings_from_proto(request.sampling)
+        host.check_settings(settings)
         if len(request.tokens) > host.most_tokens:
             raise ContextLengthError(f"The request has {len(request.tokens)} tokens, at most {host.most_tokens} fit.")
         slot = host.registry.new()
         slot.listener = self
         session = slot.session
         session.run_ahead = True
-        session.on_ask(0, session.hashes.at(0), request.tokens, settings, 0)
+        session.on_ask(Ask(1, 0, session.hashes.at(0), tuple(request.tokens), settings))
         host.registry.attach(slot, self._client)
         host.enter(self)
         try:

@@ -17,7 +17,6 @@ from typing import Protocol
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.wire import settings_from_proto
 
 from moa_server.engine.engine import Engine
 from moa_server.engine.kv_pool import KVPool
@@ -158,18 +157,13 @@ class Host:
         finally:
             self._unopened.pop(stream, None)
 
-    def answer_settings(self, message: pb.Sampling) -> AnswerSettings:
-        """What a client asks of an answer.
-
-        Raises:
-            ConfigError: values outside their range, or what this server does not do.
-        """
-        if message.ignore_end_of_text and not self.settings.allow_ignore_end_of_text:
+    def check_settings(self, settings: AnswerSettings) -> None:
+        """Raises ConfigError where a client asks for what this server does not do."""
+        if settings.ignore_end_of_text and not self.settings.allow_ignore_end_of_text:
             raise ConfigError(
                 "This server ends answers at end-of-text.",
                 hint="Ask without ignore_end_of_text, or start the server with --allow-ignore-end-of-text true.",
             )
-        return settings_from_proto(message)
 
     def new_execution(self, before: bytes) -> pb.NewExecution | None:
         """What a client is told whose conversation began on another execution than this server's."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from moa_shared.errors import ProtocolError, TreeError
+from moa_shared.protocol.messages import Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree.draft_tree import ROOT, DraftTree
 from moa_shared.tree.streamed_tree import StreamedTree
@@ -37,18 +38,7 @@ class PendingDraft:
         self._node = ROOT
         self._reached = base
 
-    def add(
-        self,
-        committed: Sequence[int],
-        hashes: PrefixHashes,
-        *,
-        epoch: int,
-        base: int,
-        prefix_hash: int,
-        first_node: int,
-        tokens: Sequence[int],
-        parents: Sequence[int],
-    ) -> bool:
+    def add(self, committed: Sequence[int], hashes: PrefixHashes, draft: Draft) -> bool:
         """Takes in a Draft frame; True if it named a state that holds (even if nothing of it is new).
 
         A frame of an older epoch or base, for a base beyond what is committed, with another prefix, or that leaves a
@@ -60,14 +50,15 @@ class PendingDraft:
             TreeError: parents that do not stand before their children.
             ProtocolError: parents that are neither absent nor one for each token.
         """
+        tokens, parents, first_node, base = draft.tokens, draft.parents, draft.first_node, draft.base
         if parents and len(parents) != len(tokens):
             raise ProtocolError("one parent for each token of a draft, or none", f"{len(parents)} for {len(tokens)}")
-        holds = (epoch, base) >= (self.epoch, self._base) and 1 <= base <= len(committed)
-        goes_on = not prefix_hash and first_node > 0 and (epoch, base) == (self.epoch, self._base)
-        if not holds or not (goes_on or hashes.at(base) == prefix_hash):
+        same = (draft.epoch, base) == (self.epoch, self._base)
+        holds = (draft.epoch, base) >= (self.epoch, self._base) and 1 <= base <= len(committed)
+        continues = same and not draft.prefix_hash and first_node > 0
+        if not holds or not (continues or hashes.at(base) == draft.prefix_hash):
             self.stale_nodes += len(tokens)
             return False
-        same = (epoch, base) == (self.epoch, self._base)
         known = self._tree.end if same else 0
         forgotten = self._tree.first if same else 0
         if first_node > known or first_node + len(tokens) - forgotten > MOST_NODES:
@@ -76,7 +67,7 @@ class PendingDraft:
         count = min(len(tokens), FRAME_NODES)
         numbered = _number_parents(first_node, count, parents)
         if not same:
-            self.epoch = epoch
+            self.epoch = draft.epoch
             self._begin(base)
         self.stale_nodes += len(tokens) - count
         for index in range(known - first_node, count):

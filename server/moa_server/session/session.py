@@ -14,6 +14,7 @@ from enum import Enum, auto
 import numpy as np
 from moa_shared.errors import ContextLengthError, ProtocolError
 from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS, AnswerSettings, Finish, FinishRule
+from moa_shared.protocol.messages import Ask, Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree.draft_tree import DraftTree, check_tokens, longest_path
 
@@ -208,19 +209,8 @@ class Session:
         self.acknowledged = len(tokens)
         return min(self.cached, len(tokens))
 
-    def on_ask(
-        self,
-        base: int,
-        prefix_hash: int,
-        tokens: Sequence[int],
-        settings: AnswerSettings,
-        answer_start: int,
-        ask_id: int = 1,
-    ) -> Backlog:
-        """Appends a turn and begins (or goes on with) an answer. An Ask that is repeated in one stream changes nothing.
-
-        Args:
-            ask_id: the client's number of the question.
+    def on_ask(self, ask: Ask) -> Backlog:
+        """Appends a turn and begins (or continues) an answer. An Ask that is repeated in one stream changes nothing.
 
         Returns:
             What was chosen of this answer beyond the client's tokens already, to be sent at once; without tokens, but
@@ -230,22 +220,24 @@ class Session:
             ProtocolError: the Ask does not continue the conversation.
             ContextLengthError, TokenRangeError: tokens that cannot be held.
         """
-        self.check_ask(base, prefix_hash, tokens, answer_start)
-        end = base + len(tokens)
-        start = answer_start or end
-        same = start == self.answer_start and settings == self._settings and self.tokens[base:end] == list(tokens)
-        if same and self.phase is Phase.ANSWERING and ask_id == self.ask_id:
+        self.check_ask(ask)
+        end, start = ask.end, ask.start
+        same = (
+            start == self.answer_start
+            and ask.settings == self._settings
+            and self.tokens[ask.base : end] == list(ask.tokens)
+        )
+        if same and self.phase is Phase.ANSWERING and ask.id == self.ask_id:
             return Backlog(end, repeats=True)
+        self.ask_id = ask.id
         if same and self._resumable:
-            self.ask_id = ask_id
             return self._resume(end)
-        self.ask_id = ask_id
-        self._replace(base, tokens)
+        self._replace(ask.base, ask.tokens)
         self._crop(end)
         self.cached = min(self.cached, end - 1)
         self.answer_start = start
-        self._settings = settings
-        self._finish = self._rule(settings, start).finish_of(self.tokens[start:])
+        self._settings = ask.settings
+        self._finish = self._rule(ask.settings, start).finish_of(self.tokens[start:])
         self._resumable = False
         if self._finish is Finish.UNFINISHED:
             self._begin(end)
@@ -253,28 +245,28 @@ class Session:
             self._end(self._finish)
         return Backlog(end, (), self._finish)
 
-    def check_ask(self, base: int, prefix_hash: int, tokens: Sequence[int], answer_start: int) -> None:
+    def check_ask(self, ask: Ask) -> None:
         """Whether `on_ask` would take this in.
 
         Raises:
             ProtocolError: the Ask does not continue the conversation.
             ContextLengthError, TokenRangeError: tokens that cannot be held.
         """
+        base = ask.base
         if not 0 <= base <= len(self.tokens):
             raise ProtocolError(f"an Ask with base 0 to {len(self.tokens)}", f"base {base}")
-        if self.hashes.at(base) != prefix_hash:
+        if self.hashes.at(base) != ask.prefix_hash:
             raise ProtocolError(
                 f"an Ask that continues this conversation ({base} tokens hash to {self.hashes.at(base):016x})",
-                f"{prefix_hash:016x}",
+                f"{ask.prefix_hash:016x}",
                 hint="The client must open a new stream with all its tokens.",
             )
-        end = base + len(tokens)
-        if end == 0:
+        if ask.end == 0:
             raise ProtocolError("an Ask with at least one token", "an empty conversation")
-        start = answer_start or end
-        if not 1 <= start <= end:
-            raise ProtocolError(f"an Ask with answer_start 1 to {end}", f"{start}")
-        self._check_new(tokens, held=base, spare=1 if start == end else 0)  # a full context ends what has begun
+        if not 1 <= ask.start <= ask.end:
+            raise ProtocolError(f"an Ask with answer_start 1 to {ask.end}", f"{ask.start}")
+        spare = 1 if ask.start == ask.end else 0  # a full context ends what has begun
+        self._check_new(ask.tokens, held=base, spare=spare)
 
     def _resume(self, end: int) -> Backlog:
         backlog = Backlog(end, tuple(self.tokens[end:]), self._finish)
@@ -298,40 +290,22 @@ class Session:
             self._append(tokens[common:])
         return common == len(tokens)
 
-    def on_draft(
-        self,
-        *,
-        epoch: int,
-        base: int,
-        prefix_hash: int,
-        first_node: int,
-        tokens: Sequence[int],
-        parents: Sequence[int],
-        committed: int,
-    ) -> None:
+    def on_draft(self, draft: Draft) -> None:
         """Takes in draft nodes; those that came too late are counted and dropped.
 
         Raises:
             TreeError, TokenRangeError: nodes that are no tree of this target's tokens.
             ProtocolError: a client that claims tokens which were never committed.
         """
-        check_tokens(tokens, self.limits.vocab_size)
-        if committed > len(self.tokens):
-            raise ProtocolError(f"a client that holds at most {len(self.tokens)} committed tokens", f"{committed}")
+        check_tokens(draft.tokens, self.limits.vocab_size)
+        held = len(self.tokens)
+        if draft.committed > held:
+            raise ProtocolError(f"a client that holds at most {held} committed tokens", f"{draft.committed}")
         if self.phase is not Phase.ANSWERING:
-            self.pending.stale_nodes += len(tokens)
+            self.pending.stale_nodes += len(draft.tokens)
             return
-        self.pending.add(
-            self.tokens,
-            self.hashes,
-            epoch=epoch,
-            base=base,
-            prefix_hash=prefix_hash,
-            first_node=first_node,
-            tokens=tokens,
-            parents=parents,
-        )
-        self.acknowledged = max(self.acknowledged, committed, min(base, len(self.tokens)))
+        self.pending.add(self.tokens, self.hashes, draft)
+        self.acknowledged = max(self.acknowledged, draft.committed, min(draft.base, held))
 
     def on_ack(self, committed: int) -> None:
         """The client holds `committed` tokens.

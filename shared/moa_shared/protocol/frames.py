@@ -13,7 +13,6 @@ from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, Verdict
 from moa_shared.sampling.coupling import Sampling
 
-SHORT_HASH = 0xFFFF_FFFF  # what a Memory frame says of a hash
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 64  # of at most four tokens each (the bytes of UTF-8), so that the finish rule's window holds it
 

@@ -14,6 +14,8 @@ from enum import IntEnum
 from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 
+SHORT_HASH = 0xFFFF_FFFF  # the low half of a hash, by which a Memory message names its tokens
+
 
 class Plane(IntEnum):
     """Which rows a Memory message holds; the numbers are those of the wire (moa.v1.Plane)."""

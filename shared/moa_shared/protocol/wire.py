@@ -1,4 +1,4 @@
-"""Where protobuf meets the rest: the only conversions between frames and our own types.
+"""What both ends check of each other, and how errors cross the wire.
 
 Errors cross the wire as a gRPC status with two trailing metadata entries, the catalogue's code and the hint.
 """
@@ -13,7 +13,6 @@ from google.protobuf.message import Message
 from moa.v1 import moa_pb2 as pb
 
 from moa_shared.errors import (
-    ConfigError,
     InternalError,
     MismatchError,
     MoaError,
@@ -21,8 +20,6 @@ from moa_shared.errors import (
     UnavailableError,
     error_from_code,
 )
-from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.sampling.coupling import Sampling
 from moa_shared.text.plain_text import plain_line
 
 PROTOCOL_VERSION = 2
@@ -31,39 +28,7 @@ HINT_KEY = "moa-error-hint-bin"  # binary: a hint may hold any text
 RETRY_AFTER_KEY = "moa-retry-after-ms"
 MOST_RETRY_AFTER_MS = 60_000
 MAX_TEXT_CHARACTERS = 300  # of a name or a reason that a peer gives: more is no line any more
-MAX_STOP_STRINGS = 16
-MAX_STOP_CHARACTERS = 64  # of at most four tokens each (the bytes of UTF-8), so that the finish rule's window holds it
 MOST_NAME_CHARACTERS = 80  # of a peer's words that are repeated to it; gRPC drops a status of more than 16 kB
-
-
-def settings_to_proto(settings: AnswerSettings) -> pb.Sampling:
-    sampling = settings.sampling
-    return pb.Sampling(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        seed=sampling.seed,
-        max_tokens=settings.max_tokens,
-        stop=settings.stop,
-        ignore_end_of_text=settings.ignore_end_of_text,
-    )
-
-
-def settings_from_proto(message: pb.Sampling) -> AnswerSettings:
-    """Raises ConfigError for values outside their range."""
-    if len(message.stop) > MAX_STOP_STRINGS:
-        raise ConfigError(f"{len(message.stop)} stop strings were given, at most {MAX_STOP_STRINGS} are allowed.")
-    for stop in message.stop:
-        if not 0 < len(stop) <= MAX_STOP_CHARACTERS:
-            raise ConfigError(
-                f"A stop string has {len(stop)} characters, expected 1 to {MAX_STOP_CHARACTERS}.",
-            )
-    return AnswerSettings(
-        Sampling(message.temperature, message.top_k, message.top_p or 1.0, message.seed),
-        message.max_tokens,
-        tuple(message.stop),
-        message.ignore_end_of_text,
-    )
 
 
 def check_protocol(server: int, client: int) -> None:

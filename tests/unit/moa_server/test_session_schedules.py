@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from moa_server.session.session import Judgement, Session, SessionLimits, Work
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.messages import Ask, Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -38,11 +39,11 @@ class Device:
     prompt: list[int]
     tokens: list[int]
     delivered: list[tuple[int, tuple[int, ...], Finish]] = field(default_factory=list)
-    sent: list[dict[str, object]] = field(default_factory=list)
+    sent: list[Draft] = field(default_factory=list)
     epoch: int = 0
     finish: Finish = Finish.UNFINISHED
 
-    def draft(self, rng: random.Random, text: Sequence[int]) -> dict[str, object]:
+    def draft(self, rng: random.Random, text: Sequence[int]) -> Draft:
         """A frame: of the newest state or of an old one, right or wrong, with gaps, other hashes and epochs."""
         self.epoch += rng.random() < 0.3
         base = len(self.tokens) if rng.random() < 0.6 else rng.randrange(1, len(self.tokens) + 1)
@@ -53,15 +54,15 @@ class Device:
         first = 0 if rng.random() < 0.7 else rng.randrange(6)
         parents = [rng.randrange(-1, first + index) for index in range(len(tokens))] if rng.random() < 0.3 else []
         right = PrefixHashes(self.tokens[:base]).at(base)
-        return {
-            "epoch": max(0, self.epoch - (rng.random() < 0.1)),
-            "base": base,
-            "prefix_hash": rng.choice([right, right, right, 0, 12345]),
-            "first_node": first,
-            "tokens": tokens,
-            "parents": parents,
-            "committed": rng.randrange(len(self.tokens) + 1),
-        }
+        return Draft(
+            epoch=max(0, self.epoch - (rng.random() < 0.1)),
+            base=base,
+            prefix_hash=rng.choice([right, right, right, 0, 12345]),
+            first_node=first,
+            tokens=tokens,
+            parents=parents,
+            committed=rng.randrange(len(self.tokens) + 1),
+        )
 
     def take(self, rng: random.Random) -> None:
         """A verdict arrives, now and then an old one again."""
@@ -105,7 +106,7 @@ class Server:
 
     def ask(self, device: Device) -> None:
         base = len(device.tokens)
-        backlog = self.session.on_ask(base, PrefixHashes(device.tokens).at(base), (), HOW, len(device.prompt))
+        backlog = self.session.on_ask(Ask(1, base, PrefixHashes(device.tokens).at(base), (), HOW, len(device.prompt)))
         if backlog.tokens:
             device.delivered.append((backlog.base, backlog.tokens, backlog.finish))
 
@@ -158,9 +159,9 @@ def run_schedule(rng: random.Random, *, run_ahead: bool) -> tuple[Device, list[i
     raise AssertionError("the answer did not end")
 
 
-def _deliver(server: Server, frame: dict[str, object]) -> None:
+def _deliver(server: Server, frame: Draft) -> None:
     with suppress(ProtocolError):  # a frame that claims what is not committed here is refused, and nothing is changed
-        server.session.on_draft(**frame)  # type: ignore[arg-type]
+        server.session.on_draft(frame)
 
 
 @given(seed=st.integers(0, 2**32), run_ahead=st.booleans())

@@ -6,6 +6,7 @@ from moa_client.conversation.answer_queue import Answers, EndRule
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.events import Committed, Ended, LinkChanged, LinkState, Provisional
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.messages import Verdict
 
 PROMPT = [1, 2, 3]
 
@@ -20,7 +21,7 @@ def commit(answers: Answers, tokens: list[int]) -> None:
     conversation = answers.conversation
     held = len(conversation.tokens)
     progress = conversation.on_verdict(
-        conversation.ask_id, held, conversation.hashes.at(held), tokens, Finish.UNFINISHED
+        Verdict(conversation.ask_id, 0, held, conversation.hashes.at(held), tokens, Finish.UNFINISHED)
     )
     answers.on_committed(progress.tokens)
 

@@ -9,6 +9,7 @@ from moa_client.drafting.online import ServedDrafting
 from moa_client.drafting.settings import TalkSettings
 from moa_client.memory.plan import DeviceMemory
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.messages import Verdict
 
 
 def test_a_round_that_was_lost_with_the_link_is_drafted_again() -> None:
@@ -26,7 +27,7 @@ def test_a_round_that_was_lost_with_the_link_is_drafted_again() -> None:
     )
     conversation.ask([1, 2, 3], AnswerSettings())
     drafting.on_asked()
-    conversation.on_verdict(1, 3, conversation.hashes.at(3), [4], Finish.UNFINISHED)
+    conversation.on_verdict(Verdict(1, 0, 3, conversation.hashes.at(3), [4], Finish.UNFINISHED))
     drafting.draft_on(0.0)
     assert rounds == []  # no verdict has gone through it
     drafting.restart()  # the link is lost, and what was drafted with it

@@ -5,6 +5,7 @@ from __future__ import annotations
 from moa_client.conversation.conversation import Conversation
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.messages import Verdict
 from moa_shared.tree.draft_tree import DraftTree
 
 
@@ -33,7 +34,7 @@ def begun(*, announces_nothing: bool = False) -> StreamedDrafting:
 def commit(drafting: StreamedDrafting, *tokens: int) -> None:
     conversation = drafting.conversation
     base = len(conversation.tokens)
-    drafting.on_verdict(conversation.ask_id, base, conversation.hashes.at(base), tokens, Finish.UNFINISHED)
+    drafting.on_verdict(Verdict(conversation.ask_id, 0, base, conversation.hashes.at(base), tokens, Finish.UNFINISHED))
 
 
 def grow(drafting: StreamedDrafting, *tokens: int) -> None:

@@ -7,14 +7,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 from moa_server.engine.engine import Engine
-from moa_server.engine.live_session import Slot, Verdict
+from moa_server.engine.live_session import Slot
 from moa_server.engine.node_choice import NodeChoice
 from moa_server.engine.stepper import CodedRows, Holdings, Stepper
-from moa_server.memory.feed import Chunk, MemoryFeed, Plane
+from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.session.session import Judgement, Session, SessionLimits, Work
 from moa_shared.errors import InternalError, MoaError, TokenRangeError
 from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.messages import Ask, Draft, Plane, Verdict
 from moa_shared.tree.draft_tree import DraftTree
 
 ANSWER = AnswerSettings(max_tokens=3)
@@ -101,7 +102,7 @@ class Bench:
 
     def ask(self, prompt: Sequence[int], *, memory: bool = False) -> tuple[Slot, Ear]:
         session = Session(LIMITS, end_of_text=frozenset(), decode=str, run_ahead=True)
-        session.on_ask(0, session.hashes.at(0), prompt, ANSWER, 0)
+        session.on_ask(Ask(1, 0, session.hashes.at(0), prompt, ANSWER, 0))
         ear = Ear(self.stepper)
         slot = Slot(bytes(prompt), session, Holdings(None, {}), listener=ear)  # type: ignore[arg-type]
         if memory:
@@ -144,7 +145,7 @@ async def test_a_draft_that_arrives_during_a_step_counts_in_the_next(bench: Benc
     slot, ear = bench.ask([1])
     session = slot.session
     prefix = session.hashes.at(1)
-    session.on_draft(epoch=1, base=1, prefix_hash=prefix, first_node=0, tokens=[7, 7], parents=[], committed=1)
+    session.on_draft(Draft(1, 1, prefix, 0, [7, 7], committed=1))
     bench.engine.wake(slot)  # it is stepping: nothing to do
     bench.stepper.gate.set()
     await ear.ended.wait()
@@ -210,9 +211,7 @@ async def test_only_nodes_worth_their_time_are_verified_unless_all_are_wanted(be
             slot.choice.on_step(1.0, 0, DraftTree((3,), (-1,)), [7])
             slot.choice.on_step(100.0, 1, DraftTree((3,), (-1,)), [7])
         prefix = slot.session.hashes.at(1)
-        slot.session.on_draft(
-            epoch=1, base=1, prefix_hash=prefix, first_node=0, tokens=[7, 3, 3], parents=[], committed=1
-        )
+        slot.session.on_draft(Draft(1, 1, prefix, 0, [7, 3, 3], committed=1))
         bench.stepper.gate.set()
         await ear.ended.wait()
         assert ear.verdicts[1].drafted == verified

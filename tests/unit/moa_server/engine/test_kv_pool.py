@@ -10,6 +10,7 @@ from moa_server.engine.stepper import Holdings
 from moa_server.session.session import Session, SessionLimits
 from moa_shared.errors import ContextLengthError, OverloadedError
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import Ask
 
 TOKENS = count()
 
@@ -28,7 +29,7 @@ class Bench:
         return slot
 
     def ask(self, slot: Slot, nbytes: int) -> None:
-        slot.session.on_ask(0, slot.session.hashes.at(0), [1], AnswerSettings(), 0)
+        slot.session.on_ask(Ask(1, 0, slot.session.hashes.at(0), [1], AnswerSettings(), 0))
         self.pool.reserve(slot, nbytes)
 
     def answered(self, client: str = "a", *, promised: int, held: int, attached: bool = True) -> Slot:

@@ -10,6 +10,7 @@ from moa_server.engine.stepper import Holdings
 from moa_server.session.session import Phase, Session, SessionLimits
 from moa_shared.errors import OverloadedError
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import Ask
 
 
 class Clock:
@@ -47,7 +48,7 @@ class Bench:
         """A session with a stream."""
         slot = self.registry.new()
         if answering:
-            slot.session.on_ask(0, slot.session.hashes.at(0), [1] * tokens, AnswerSettings(), 0)
+            slot.session.on_ask(Ask(1, 0, slot.session.hashes.at(0), [1] * tokens, AnswerSettings(), 0))
         else:
             slot.session.on_open([1] * tokens)
         self.registry.attach(slot, client)

@@ -8,6 +8,7 @@ from moa_server.engine.stepper import Holdings
 from moa_server.engine.turns import Turns
 from moa_server.session.session import Session, SessionLimits
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import Ask
 
 NUMBERS = count()
 LONG = 1000
@@ -15,7 +16,7 @@ LONG = 1000
 
 def waiting(tokens: int) -> Slot:
     session = Session(SessionLimits(10_000, 50), end_of_text=frozenset(), decode=str, run_ahead=True)
-    session.on_ask(0, session.hashes.at(0), [1] * tokens, AnswerSettings(), 0)
+    session.on_ask(Ask(1, 0, session.hashes.at(0), [1] * tokens, AnswerSettings(), 0))
     return Slot(next(NUMBERS).to_bytes(4, "big"), session, Holdings(None, {}))  # type: ignore[arg-type]
 
 

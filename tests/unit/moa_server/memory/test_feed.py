@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.memory.feed import CHUNK_BYTES, CHUNK_ROWS, Chunk, MemoryFeed, Plane
+from moa_server.memory.feed import CHUNK_BYTES, CHUNK_ROWS, Chunk, MemoryFeed
 from moa_shared.protocol.codec import Codec, row_bytes
+from moa_shared.protocol.messages import Plane
 
 WIDTHS = {Plane.MEMORY: 32, Plane.REUSED_STATE: 64}
 ROW = row_bytes(Codec.BF16, 32)  # 64

@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_server.engine.stepper import CodedRows
-from moa_server.memory.feed import CHUNK_ROWS, Chunk, MemoryFeed, Plane
+from moa_server.memory.feed import CHUNK_ROWS, Chunk, MemoryFeed
 from moa_server.service.frame_writer import QUEUE_BYTES, Outlet
 from moa_shared.errors import InternalError, UnavailableError
 from moa_shared.protocol.codec import Codec, row_bytes
+from moa_shared.protocol.messages import Plane
 
 ROW = row_bytes(Codec.BF16, 4)
 

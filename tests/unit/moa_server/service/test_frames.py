@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa.v1 import moa_pb2 as pb
-from moa_server.engine.live_session import Verdict
 from moa_server.engine.stepper import CodedRows
-from moa_server.memory.feed import Chunk, Plane
+from moa_server.memory.feed import Chunk
 from moa_server.service.frames import check_lengths, memory_frame, merge_verdicts, nodes_of, parse, verdict_frame
 from moa_shared.errors import ContextLengthError, MoaError, ProtocolError, TreeError
 from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Plane, Verdict
 
 
 @given(data=st.binary(max_size=200))

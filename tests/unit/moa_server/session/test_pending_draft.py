@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from moa_server.session import pending_draft as pending_module
 from moa_server.session.pending_draft import FRAME_NODES, PendingDraft
 from moa_shared.errors import ProtocolError, TreeError
+from moa_shared.protocol.messages import Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -26,8 +28,8 @@ class Receiver:
         self.pending = PendingDraft()
 
     def add(self, tokens: Sequence[int], parents: Sequence[int] = (), **changes: Any) -> bool:
-        fields = {"epoch": 0, "base": 4, "first_node": 0, "prefix_hash": PrefixHashes(TEXT).at(4), **changes}
-        return self.pending.add(self.committed, self.hashes, tokens=tokens, parents=parents, **fields)
+        draft = Draft(0, 4, PrefixHashes(TEXT).at(4), 0, tokens, parents)
+        return self.pending.add(self.committed, self.hashes, replace(draft, **changes))
 
     def commit(self, *tokens: int) -> None:
         self.committed += tokens

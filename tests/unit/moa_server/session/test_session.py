@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moa_client.conversation.conversation import AskMessage, Conversation, DraftMessage
+from moa_client.conversation.conversation import Conversation
 from moa_server.session.session import Backlog, Judgement, Phase, Session, SessionLimits, Work
 from moa_shared.errors import ContextLengthError, ProtocolError, TokenRangeError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
+from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -61,21 +62,11 @@ class Harness:
         self.session = Session(limits, end_of_text=frozenset({END_OF_TEXT}), decode=decode, run_ahead=run_ahead)
         self.kv: list[int] = []
 
-    def ask(self, message: AskMessage) -> Backlog:
-        return self.session.on_ask(
-            message.base, message.prefix_hash, message.tokens, message.settings, message.answer_start, message.id
-        )
+    def ask(self, message: Ask) -> Backlog:
+        return self.session.on_ask(message)
 
-    def draft(self, message: DraftMessage) -> None:
-        self.session.on_draft(
-            epoch=message.epoch,
-            base=message.base,
-            prefix_hash=message.prefix_hash,
-            first_node=message.first_node,
-            tokens=message.tokens,
-            parents=message.parents,
-            committed=message.committed,
-        )
+    def draft(self, message: Draft) -> None:
+        self.session.on_draft(message)
 
     def forward(self, work: Work) -> list[int]:
         """Runs work as the inference thread would; the tokens chosen."""
@@ -123,7 +114,7 @@ class Harness:
 
 def asked(prompt: Sequence[int], how: AnswerSettings = PLAIN, **options: Any) -> Harness:
     harness = Harness(**options)
-    harness.ask(AskMessage(1, 0, 0, tuple(prompt), how, len(prompt)))
+    harness.ask(Ask(1, 0, 0, tuple(prompt), how, len(prompt)))
     return harness
 
 
@@ -146,13 +137,15 @@ def test_without_run_ahead_it_waits_for_a_draft() -> None:
     assert harness.step() is None
     tokens = harness.session.tokens
     harness.session.on_draft(
-        epoch=0,
-        base=len(tokens),
-        prefix_hash=harness.session.hashes.at(len(tokens)),
-        first_node=0,
-        tokens=(),
-        parents=(),
-        committed=len(tokens),
+        Draft(
+            epoch=0,
+            base=len(tokens),
+            prefix_hash=harness.session.hashes.at(len(tokens)),
+            first_node=0,
+            tokens=(),
+            parents=(),
+            committed=len(tokens),
+        )
     )
     assert harness.step() is not None
     assert harness.step() is None
@@ -196,7 +189,7 @@ def test_an_ask_that_shares_a_beginning_keeps_its_cache() -> None:
     harness = asked([1, 2, 3, 1, 2])
     harness.step()
     harness.session.on_stop()
-    harness.ask(AskMessage(1, 0, 0, (1, 2, 3, 3), PLAIN, 4))
+    harness.ask(Ask(1, 0, 0, (1, 2, 3, 3), PLAIN, 4))
     assert harness.session.cached == 3
     assert harness.session.tokens == [1, 2, 3, 3]
     harness.step()
@@ -209,7 +202,7 @@ def test_a_resume_of_an_answer_that_ended_meanwhile_gets_all_of_it() -> None:
     while harness.step() is not None:
         pass
     assert harness.session.on_open(prompt, asks=True) == 2
-    backlog = harness.ask(AskMessage(1, 2, PrefixHashes(prompt).at(2), (), AnswerSettings(max_tokens=4), 2))
+    backlog = harness.ask(Ask(1, 2, PrefixHashes(prompt).at(2), (), AnswerSettings(max_tokens=4), 2))
     assert backlog == Backlog(2, tuple(expected), finish)
     assert harness.step() is None
 
@@ -222,7 +215,7 @@ def test_an_ended_answer_that_the_client_holds_whole_is_told_to_have_ended() -> 
     held = list(harness.session.tokens)
     for _ in range(2):  # and again, if that is lost too
         harness.session.on_open(held, asks=True)
-        backlog = harness.ask(AskMessage(1, len(held), PrefixHashes(held).at(len(held)), (), how, 2))
+        backlog = harness.ask(Ask(1, len(held), PrefixHashes(held).at(len(held)), (), how, 2))
         assert backlog == Backlog(len(held), (), Finish.MAX_TOKENS)
         assert backlog.is_news
         assert harness.step() is None
@@ -242,7 +235,7 @@ def test_an_ask_whose_answer_has_ended_chooses_nothing(answer: list[int], how: A
     """Resumed on a server that knows nothing of it: not one more token."""
     harness, held = Harness(run_ahead=True), [3, 1, *answer]
     harness.session.on_open(held, asks=True)
-    backlog = harness.ask(AskMessage(7, len(held), PrefixHashes(held).at(len(held)), (), how, 2))
+    backlog = harness.ask(Ask(7, len(held), PrefixHashes(held).at(len(held)), (), how, 2))
     assert backlog == Backlog(len(held), (), finish)
     assert harness.step() is None
     assert harness.session.ask_id == 7
@@ -251,8 +244,8 @@ def test_an_ask_whose_answer_has_ended_chooses_nothing(answer: list[int], how: A
 def test_a_repeated_ask_says_nothing_again() -> None:
     harness = asked([3, 1], run_ahead=True)
     harness.step()
-    assert not harness.ask(AskMessage(1, 0, 0, (3, 1), PLAIN, 2)).is_news
-    assert harness.ask(AskMessage(2, 0, 0, (3, 1), PLAIN, 2)) == Backlog(2)  # another question begins anew
+    assert not harness.ask(Ask(1, 0, 0, (3, 1), PLAIN, 2)).is_news
+    assert harness.ask(Ask(2, 0, 0, (3, 1), PLAIN, 2)) == Backlog(2)  # another question begins anew
     assert harness.session.tokens == [3, 1]
 
 
@@ -261,7 +254,7 @@ def test_a_resume_with_other_settings_begins_anew() -> None:
     harness = asked(prompt, AnswerSettings(max_tokens=4), run_ahead=True)
     harness.step()
     harness.session.on_open(prompt, asks=True)
-    backlog = harness.ask(AskMessage(1, 2, PrefixHashes(prompt).at(2), (), AnswerSettings(max_tokens=5), 2))
+    backlog = harness.ask(Ask(1, 2, PrefixHashes(prompt).at(2), (), AnswerSettings(max_tokens=5), 2))
     assert backlog.tokens == ()
     assert harness.session.tokens == prompt
 
@@ -271,7 +264,7 @@ def test_a_cancelled_answer_is_not_resumed_as_it_ended() -> None:
     harness.step()
     harness.session.on_stop()
     harness.session.on_open([3, 1], asks=True)
-    assert harness.ask(AskMessage(1, 2, PrefixHashes([3, 1]).at(2), (), PLAIN, 2)).tokens == ()
+    assert harness.ask(Ask(1, 2, PrefixHashes([3, 1]).at(2), (), PLAIN, 2)).tokens == ()
     assert harness.step() is not None
 
 
@@ -280,10 +273,10 @@ def test_a_new_stream_counts_its_epochs_anew() -> None:
     harness.step()
     tokens = list(harness.session.tokens)
     base, prefix = len(tokens), PrefixHashes(tokens).at(len(tokens))
-    harness.draft(DraftMessage(9, base, prefix, 0, (1,), (), base))
+    harness.draft(Draft(9, base, prefix, 0, (1,), (), base))
     harness.session.on_open(tokens)
-    harness.ask(AskMessage(1, base, prefix, (), PLAIN, 2))
-    harness.draft(DraftMessage(0, base, prefix, 0, (2,), (), base))
+    harness.ask(Ask(1, base, prefix, (), PLAIN, 2))
+    harness.draft(Draft(0, base, prefix, 0, (2,), (), base))
     assert harness.session.pending.usable(harness.session.tokens) == DraftTree.chain([2])
 
 
@@ -294,7 +287,7 @@ def test_forgotten_cache_is_read_again() -> None:
     harness.kv = []
     harness.session.on_open(list(harness.session.tokens))
     held = harness.session.tokens
-    harness.ask(AskMessage(1, len(held), PrefixHashes(held).at(len(held)), (), PLAIN, 3))
+    harness.ask(Ask(1, len(held), PrefixHashes(held).at(len(held)), (), PLAIN, 3))
     assert harness.step() is not None
 
 
@@ -307,7 +300,7 @@ def test_a_conversation_longer_than_the_context() -> None:
         harness.session.on_open([1] * (CONTEXT + 1))
     harness.session.on_open([1] * CONTEXT)
     with pytest.raises(ContextLengthError, match=r"has 60 tokens"):
-        harness.ask(AskMessage(1, 0, 0, (1,) * CONTEXT, PLAIN, CONTEXT))
+        harness.ask(Ask(1, 0, 0, (1,) * CONTEXT, PLAIN, CONTEXT))
 
 
 @pytest.mark.parametrize("token", [-1, VOCAB])
@@ -321,13 +314,13 @@ def test_tokens_outside_the_vocabulary(token: int) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        AskMessage(1, 3, 0, (1,), PLAIN, 4),  # beyond the end
-        AskMessage(1, 2, 1, (1,), PLAIN, 3),  # another conversation
-        AskMessage(1, 0, 0, (), PLAIN, 0),  # nothing at all
-        AskMessage(1, 0, 0, (1, 2), PLAIN, 3),  # an answer that starts later
+        Ask(1, 3, 0, (1,), PLAIN, 4),  # beyond the end
+        Ask(1, 2, 1, (1,), PLAIN, 3),  # another conversation
+        Ask(1, 0, 0, (), PLAIN, 0),  # nothing at all
+        Ask(1, 0, 0, (1, 2), PLAIN, 3),  # an answer that starts later
     ],
 )
-def test_asks_that_do_not_continue(message: AskMessage) -> None:
+def test_asks_that_do_not_continue(message: Ask) -> None:
     harness = Harness()
     harness.session.on_open([1, 2])
     with pytest.raises(ProtocolError):
@@ -339,7 +332,7 @@ def test_a_client_cannot_hold_more_than_was_committed() -> None:
     with pytest.raises(ProtocolError):
         harness.session.on_ack(3)
     with pytest.raises(ProtocolError):
-        harness.draft(DraftMessage(0, 2, PrefixHashes([1, 2]).at(2), 0, (1,), (), 3))
+        harness.draft(Draft(0, 2, PrefixHashes([1, 2]).at(2), 0, (1,), (), 3))
 
 
 # ---------------------------------------------------------------- any schedule gives the same text
@@ -364,7 +357,7 @@ class Link:
     """Frames on their way from client to server, and verdicts on their way back, both late by a random time."""
 
     def __init__(self) -> None:
-        self.up: deque[AskMessage | DraftMessage] = deque()
+        self.up: deque[Ask | Draft] = deque()
         self.down: deque[tuple[int, int, Sequence[int], Finish]] = deque()
 
 
@@ -387,7 +380,7 @@ def run_schedule(rng: random.Random, how: AnswerSettings, *, run_ahead: bool, ri
                 deliver_up(harness, link, frame)
         elif event < 0.6 and link.down:
             base, prefix_hash, tokens, end = link.down[0] if rng.random() < 0.2 else link.down.popleft()
-            finish = conversation.on_verdict(conversation.ask_id, base, prefix_hash, tokens, end).finish
+            finish = conversation.on_verdict(Verdict(conversation.ask_id, 0, base, prefix_hash, tokens, end)).finish
         elif event < 0.85:
             if flying is None:
                 flying = harness.begin()
@@ -414,8 +407,8 @@ def run_schedule(rng: random.Random, how: AnswerSettings, *, run_ahead: bool, ri
     raise AssertionError("the answer did not end")
 
 
-def deliver_up(harness: Harness, link: Link, frame: AskMessage | DraftMessage) -> None:
-    if isinstance(frame, AskMessage):
+def deliver_up(harness: Harness, link: Link, frame: Ask | Draft) -> None:
+    if isinstance(frame, Ask):
         backlog = harness.ask(frame)
         if backlog.tokens:
             send_verdict(harness, link, (backlog.base, backlog.tokens, backlog.finish))
@@ -447,7 +440,7 @@ def test_the_text_depends_on_no_schedule(seed: int, run_ahead: bool, right: floa
 @pytest.mark.parametrize("before", [1, 1000, 20_000])
 def test_a_plain_step_reads_no_more_of_a_long_answer(before: int) -> None:
     session = Session(SessionLimits(100_000, 50), end_of_text=frozenset(), decode=str, run_ahead=True)
-    session.on_ask(0, session.hashes.at(0), [1], AnswerSettings(stop=("x",)), 0)
+    session.on_ask(Ask(1, 0, session.hashes.at(0), [1], AnswerSettings(stop=("x",)), 0))
     while len(session.tokens) < before:
         step = session.next_work()
         assert step is not None
@@ -464,7 +457,7 @@ def test_a_plain_step_reads_no_more_of_a_long_answer(before: int) -> None:
 def test_slices_of_a_prompt_read_it_once() -> None:
     limits = SessionLimits(100_000, 50, prefill_chunk=100)
     session = Session(limits, end_of_text=frozenset(), decode=str, run_ahead=True)
-    session.on_ask(0, session.hashes.at(0), [1] * 10_000, AnswerSettings(), 0)
+    session.on_ask(Ask(1, 0, session.hashes.at(0), [1] * 10_000, AnswerSettings(), 0))
     session.tokens = CountedList(session.tokens)
     slices = 0
     while (work := session.next_work()) is not None and not work.chooses:
@@ -480,7 +473,7 @@ def test_a_long_answer_ends_where_it_should() -> None:
         (AnswerSettings(max_tokens=900, stop=("z",)), Finish.STOP),
     ):
         session = Session(SessionLimits(2000, 50), end_of_text=frozenset(), decode=decode_last, run_ahead=True)
-        session.on_ask(0, session.hashes.at(0), [1], wanted, 0)
+        session.on_ask(Ask(1, 0, session.hashes.at(0), [1], wanted, 0))
         judgement = None
         while session.phase is Phase.ANSWERING:
             work = session.next_work()
@@ -500,7 +493,7 @@ def test_a_draft_without_an_answer_is_not_looked_at_token_by_token() -> None:
     server = Harness().session
     tokens = TouchedTokens(100_000)
     server.on_draft(
-        epoch=0, base=0, prefix_hash=0, first_node=0, tokens=tokens, parents=TouchedTokens(100_000), committed=0
+        Draft(epoch=0, base=0, prefix_hash=0, first_node=0, tokens=tokens, parents=TouchedTokens(100_000), committed=0)
     )
     assert server.pending.take_stale() == 100_000
     assert tokens.touched == 0
@@ -511,7 +504,7 @@ def test_a_repeated_ask_says_nothing_new() -> None:
     harness.step()
     session = harness.session
     held = list(session.tokens)
-    assert session.on_ask(0, 0, (1, 2, 3), PLAIN, 3) == Backlog(3, repeats=True)
-    assert session.on_ask(1, session.hashes.at(1), (2, 3), PLAIN, 3) == Backlog(3, repeats=True)
+    assert session.on_ask(Ask(1, 0, 0, (1, 2, 3), PLAIN, 3)) == Backlog(3, repeats=True)
+    assert session.on_ask(Ask(1, 1, session.hashes.at(1), (2, 3), PLAIN, 3)) == Backlog(3, repeats=True)
     assert session.tokens == held
-    assert session.on_ask(0, 0, (1, 2, 3), AnswerSettings(max_tokens=5), 3) == Backlog(3)  # another question
+    assert session.on_ask(Ask(1, 0, 0, (1, 2, 3), AnswerSettings(max_tokens=5), 3)) == Backlog(3)  # another question

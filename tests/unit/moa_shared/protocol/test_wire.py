@@ -6,6 +6,7 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ConfigError, MismatchError, OverloadedError, error_from_code
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.frames import settings_from_proto, settings_to_proto
 from moa_shared.protocol.wire import (
     CODE_KEY,
     RETRY_AFTER_KEY,
@@ -13,8 +14,6 @@ from moa_shared.protocol.wire import (
     check_protocol,
     error_from_rpc,
     error_status,
-    settings_from_proto,
-    settings_to_proto,
 )
 from moa_shared.sampling.coupling import Sampling
 
