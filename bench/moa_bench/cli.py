@@ -50,7 +50,7 @@ def common_options(command: Command) -> Command:
 def cli() -> None:
     """Measure moa on this machine.
 
-    Without --quick and --json, results go to bench/results/ of the checkout and their tables into docs/bench.md.
+    Without --quick and --json, results go to bench/results/ of the checkout and their tables into its docs.
     Figures depend on the machine: compare ratios within one run.
     """
 

@@ -24,7 +24,7 @@ from moa_server.service.service import SERVICE, MoaService
 
 log = structlog.get_logger()
 
-SWITCH_SECONDS = 0.0005  # of threads: the loop answers beside a busy inference thread (measured: ARCHITECTURE.md)
+SWITCH_SECONDS = 0.0005  # of threads: the loop answers beside a busy inference thread (docs/architecture.md)
 LAST_WORD_SECONDS = 1.0  # for a GoAway to be written: a few round trips
 SWEEP_SECONDS = 1.0  # how late a detached session may be dropped, and a hanging forward be noticed
 
@@ -34,7 +34,7 @@ METADATA_BYTES = 8192  # of one call; ours needs 300
 
 
 def channel_options(frame_bytes: int, max_connections: int) -> list[tuple[str, int]]:
-    """Options of the gRPC server; where they come from: ARCHITECTURE.md, 'gRPC facts'."""
+    """Options of the gRPC server; docs/architecture.md, "gRPC settings", says why."""
     return [
         ("grpc.max_receive_message_length", 2 * frame_bytes),  # above frame_bytes we refuse in words ourselves
         ("grpc.max_send_message_length", 2 * frame_bytes),

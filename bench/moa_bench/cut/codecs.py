@@ -19,7 +19,7 @@ from moa_shared.protocol.codec import Codec, row_bytes
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import checkout_root, facts_line, publish, table
+from moa_bench.report.report import LINK, checkout_root, facts_line, publish, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def run_codecs(*, model: str, quick: bool, json_file: Path | None) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
     result: dict[str, Any] = {"suite": "codecs", "quick": quick, "pinned": False, "machine": facts}
     result |= _measure(model, prompts=1 if quick else 12, tokens=16 if quick else 96)
-    publish("codecs", result, _render(result), quick=quick, json_file=json_file, page="link.md")
+    publish("codecs", result, _render(result), quick=quick, json_file=json_file, page=LINK)
 
 
 def _measure(model: str, *, prompts: int, tokens: int) -> dict[str, Any]:

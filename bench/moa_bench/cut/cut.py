@@ -31,7 +31,7 @@ from moa_bench.network.emulated import RunningLink, find_links, linked
 from moa_bench.network.oracle import Script
 from moa_bench.report.answers import PlainClient
 from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import checkout_root, publish
+from moa_bench.report.report import LINK, checkout_root, publish
 
 if TYPE_CHECKING:
     from moa_bench.harness.split_client import SplitClient
@@ -170,7 +170,7 @@ def run_cut(
         "incidents": incidents,
         "answers": answers,
     }
-    publish("cut", result, tables.render_cut(result), quick=quick, json_file=json_file)
+    publish("cut", result, tables.render_cut(result), quick=quick, json_file=json_file, page=LINK)
 
 
 def _effort(quick: bool, cuts: int | None, kills: int | None) -> CutEffort:

@@ -22,7 +22,7 @@ from moa_bench.harness.cores import on_cores, split_cores
 from moa_bench.network.emulated import RunningLink, find_links, linked
 from moa_bench.report.answers import PlainClient
 from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import checkout_root, publish
+from moa_bench.report.report import LINK, checkout_root, publish
 
 SILENCE_S = 60.0
 TEMPERATURE, TOP_P = 0.8, 0.95  # of the sampled answers
@@ -123,7 +123,7 @@ def run_texts(
         "resets": incidents.resets,
         "differences": differences,
     }
-    publish("texts", result, render_texts(result), quick=quick, json_file=json_file)
+    publish("texts", result, render_texts(result), quick=quick, json_file=json_file, page=LINK)
 
 
 def answer_settings(number: int, tokens: int) -> AnswerSettings:

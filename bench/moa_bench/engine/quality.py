@@ -20,7 +20,7 @@ from moa_bench.engine.tables import render_quality
 from moa_bench.harness.prompts import QUESTIONS, chat_tokens, read_questions
 from moa_bench.harness.targets import load_level
 from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import checkout_root, publish
+from moa_bench.report.report import ENGINE, checkout_root, publish
 
 if TYPE_CHECKING:
     from moa_server.target import Target
@@ -137,7 +137,7 @@ def run_quality(
         "answers": answers,
         "levels": [each.quality(level, executions[level].details, sums[REFERENCE]) for level, each in sums.items()],
     }
-    publish("quality", result, render_quality(result), quick=quick, json_file=json_file, page="engine.md")
+    publish("quality", result, render_quality(result), quick=quick, json_file=json_file, page=ENGINE)
 
 
 def compare(targets: dict[str, Target], text: Answered, sums: dict[str, Sums]) -> None:

@@ -22,7 +22,7 @@ from moa_bench.harness.cores import on_cores, split_cores
 from moa_bench.harness.drafters import drafter_file, find_drafter
 from moa_bench.report.facts import cpu_flags, gather_facts
 from moa_bench.report.interleave import collect_interleaved
-from moa_bench.report.report import checkout_root, publish
+from moa_bench.report.report import ENGINE, checkout_root, publish
 from moa_bench.report.spread import Spread, paired_ratio
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def run_engine(*, model: str, quick: bool, json_file: Path | None, pin: bool, ll
         drafter = str(drafter_file(find_drafter(files), Path(folder)))
         with progress.task("Start-up"):
             result["starts"] = measure_starts(model, INT8, drafter, effort.starts, server_cores, own_cores)
-    publish("engine", result, tables.render(result), quick=quick, json_file=json_file, page="engine.md")
+    publish("engine", result, tables.render(result), quick=quick, json_file=json_file, page=ENGINE)
     root = checkout_root()
     if json_file is None and not quick and root is not None:
         from moa_bench.engine.picture import draw

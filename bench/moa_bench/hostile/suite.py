@@ -23,7 +23,7 @@ from moa_bench.hostile import tables
 from moa_bench.hostile.attacks import ATTACKS, NEIGHBOUR, Attack
 from moa_bench.hostile.observed import Gaps, gaps_of, resident_mb, settle, watching_memory
 from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import checkout_root, publish
+from moa_bench.report.report import SECURITY, checkout_root, publish
 
 MOST_GROWTH = 0.2  # of the p95 gap
 MOST_MEMORY_MB = 32.0
@@ -115,7 +115,7 @@ def run_hostile(
     serve = partial(running_server, model, level=level, cores=server_cores)
     with on_cores(own_cores), serve() as server:
         result |= _measure(model, server, effort, chosen, own_cores)
-    publish("hostile", result, tables.render(result), quick=quick, json_file=json_file, page="security.md")
+    publish("hostile", result, tables.render(result), quick=quick, json_file=json_file, page=SECURITY)
 
 
 def _find(names: Sequence[str]) -> tuple[Attack, ...]:

@@ -31,7 +31,7 @@ from moa_bench.invariance.readings import (
 from moa_bench.invariance.reference import read_alone
 from moa_bench.invariance.texts import PlannedText, plan_texts
 from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import checkout_root, machine_line, publish, table, to_json, write_text
+from moa_bench.report.report import ENGINE, checkout_root, machine_line, publish, table, to_json, write_text
 
 if TYPE_CHECKING:
     from moa_server.target import Target
@@ -174,7 +174,7 @@ def run_invariance(
             }
             if json_file is not None and str(json_file) != "-":
                 write_text(json_file, to_json(result))  # an hour's run that is ended leaves what it has found
-    publish(f"invariance-{level}", result, render(result), quick=quick, json_file=json_file, page="engine.md")
+    publish(f"invariance-{level}", result, render(result), quick=quick, json_file=json_file, page=ENGINE)
     if execution.exact and any(counts.different for counts in tallies.values()):
         raise InternalError(f"At {level} a row's bits depend on what is computed with it.")
 

@@ -24,7 +24,7 @@ from moa_bench.harness.servers import running_server
 from moa_bench.network import tables
 from moa_bench.network.emulated import Link, find_links
 from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import checkout_root, publish
+from moa_bench.report.report import LINK, checkout_root, publish
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,7 @@ def run_network(
         tables.render(result),
         quick=quick,
         json_file=json_file,
+        page=LINK,
     )
 
 

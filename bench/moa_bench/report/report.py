@@ -11,6 +11,10 @@ from typing import Any
 import click
 from moa_shared.errors import ConfigError, DataError, NotFoundError
 
+# Pages of docs/ that hold the tables.
+PARTS, LINK, ENGINE = (f"measurements/{name}.md" for name in ("parts", "link", "engine"))
+SECURITY = "security.md"
+
 
 def checkout_root() -> Path | None:
     """The checkout that this package was installed from (editable), where results and docs live; None elsewhere."""
@@ -79,9 +83,7 @@ def machine_line(result: Mapping[str, Any], how: str = "") -> str:
     )
 
 
-def publish(
-    suite: str, result: object, tables: str, *, quick: bool, json_file: Path | None, page: str = "bench.md"
-) -> None:
+def publish(suite: str, result: object, tables: str, *, quick: bool, json_file: Path | None, page: str = PARTS) -> None:
     """Put results where they belong: `json_file` if given ("-": standard output), else the checkout, unless quick.
 
     Args:

@@ -6,7 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
-from moa_bench.report.report import checkout_root, publish, replace_section, table, to_json, write_text
+from moa_bench.report.report import (
+    ENGINE,
+    LINK,
+    PARTS,
+    SECURITY,
+    checkout_root,
+    publish,
+    replace_section,
+    table,
+    to_json,
+    write_text,
+)
 from moa_bench.report.spread import Spread
 from moa_shared.errors import ConfigError, DataError, NotFoundError
 
@@ -52,12 +63,21 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
         write_text(tmp_path / "file" / "result.json", "{}")
 
 
-def test_the_page_of_this_checkout_has_its_markers() -> None:
+@pytest.mark.parametrize(
+    ("page", "suites"),
+    [
+        (PARTS, ["micro", "simulate", "soak"]),
+        (LINK, ["network", "network-padded", "codecs", "cut", "texts"]),
+        (ENGINE, ["invariance-int8", "invariance-bf16", "invariance-float32", "engine", "quality"]),
+        (SECURITY, ["hostile"]),
+    ],
+)
+def test_the_pages_of_this_checkout_have_their_markers(page: str, suites: list[str]) -> None:
     root = checkout_root()
     assert root is not None
-    page = (root / "docs" / "bench.md").read_text("utf-8")
-    for suite in ("micro", "network", "cut"):
-        assert page.index(f"<!-- {suite} -->\n") < page.index(f"<!-- /{suite} -->")
+    text = (root / "docs" / page).read_text("utf-8")
+    for suite in suites:
+        assert text.index(f"<!-- {suite} -->\n") < text.index(f"<!-- /{suite} -->")
 
 
 def test_json_goes_where_it_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

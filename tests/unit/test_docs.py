@@ -1,0 +1,69 @@
+"""The pages: links and named files exist, lines are short, and every decision has its place in the index."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "training" / "data" / "README.md"]
+DECISIONS = sorted((ROOT / "docs" / "adr").glob("0*.md"))
+FOLDERS = "bench|client|deploy|docs|kernels|netsim|proto|server|shared|tests|training"
+MOST_CHARACTERS = 160
+SECTIONS = ["Status", "Context", "Decision", "Consequences"]
+
+for_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def prose(page: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines, without code, tables, and sections that a program wrote."""
+    fenced = published = False
+    for number, line in enumerate(page.read_text("utf-8").splitlines(), start=1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif marker := re.fullmatch(r"<!-- (.*) -->", line):
+            published = not re.match(r"/|end$", marker[1])
+        elif not fenced and not published and not line.startswith(("    ", "|")):
+            yield number, line
+
+
+def anchors(page: Path) -> set[str]:
+    """What links to headings of a page end in, as GitHub makes them."""
+    titles = [line.lstrip("# ") for line in page.read_text("utf-8").splitlines() if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@for_every_page
+def test_links_lead_somewhere_in_the_repository(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+        if re.match(r"https?://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.is_relative_to(ROOT), target
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target
+
+
+@for_every_page
+def test_files_that_are_named_exist(page: Path) -> None:
+    for name in re.findall(rf"`((?:{FOLDERS})/[\w./-]*(?:/|\.\w+))`", page.read_text("utf-8")):
+        assert (ROOT / name).exists(), name
+
+
+@for_every_page
+def test_lines_are_short(page: Path) -> None:
+    longest = {number: re.sub(r"https?://\S+", "", line) for number, line in prose(page)}
+    assert not [number for number, line in longest.items() if len(line) > MOST_CHARACTERS]
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_decisions_have_one_layout_and_are_in_the_index(page: Path) -> None:
+    text = page.read_text("utf-8")
+    number, title = re.findall(r"\A# (\d+)\. (.+)\n", text)[0]
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE)[:4] == SECTIONS
+    assert int(number) == int(page.name[:4])
+    assert f"| [{number}]({page.name}) | {title} | " in (page.parent / "index.md").read_text("utf-8")
