@@ -10,7 +10,7 @@ KERNEL_SOURCES := $(wildcard kernels/kernel_build.py kernels/moa_kernels/variant
 INSTALLATION := pyproject.toml setup.py constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test check lint proto format bench kernels sanitize clean
+.PHONY: help chat test test-all check lint proto format bench kernels sanitize clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -18,8 +18,11 @@ help: ## Show what can be made
 chat: $(VENV)/.chat $(VENV)/.kernels ## Chat through the real split system; PROMPT="..." for one answer, NETWORK=4g for an emulated link; commands are then in .venv/bin
 	@BIN=$(BIN) PROMPT='$(subst ','\'',$(PROMPT))' NETWORK='$(NETWORK)' MODEL='$(MODEL)' sh deploy/chat.sh
 
-test: $(VENV)/.dev $(VENV)/.kernels ## Run the whole test suite
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+test: $(VENV)/.dev $(VENV)/.kernels ## Run the tests but for the long ones; ARGS="..." goes to pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long" $(ARGS)
+
+test-all: test ## Run the long tests too: real links, the reference level, sanitizers, short measurements
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m long $(ARGS)
 
 lint: $(VENV)/.dev ## Style, types, import rules, freshness of the generated wire code
 	$(BIN)/ruff check .
@@ -28,7 +31,7 @@ lint: $(VENV)/.dev ## Style, types, import rules, freshness of the generated wir
 	PYTHONPATH=proto:shared:server:client:netsim:training:bench:kernels $(BIN)/lint-imports
 	$(BIN)/python proto/regenerate.py --check
 
-check: lint test ## What CI runs
+check: lint test-all ## What CI runs
 
 proto: $(VENV)/.dev ## Generate the wire code from proto/moa/v1/moa.proto
 	$(BIN)/python proto/regenerate.py

@@ -18,18 +18,27 @@ settings.load_profile("moa")
 CHECKOUT = Path(__file__).resolve().parents[1]
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What makes network namespaces needs root: it skips without, or fails where nothing may skip."""
+    if item.get_closest_marker("root") is not None and os.geteuid() != 0:
+        _cannot_run("it makes network namespaces, which needs root")
+
+
+def _cannot_run(reason: str) -> None:
+    if os.environ.get("MOA_NO_SKIPS"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
 @pytest.fixture(scope="session")
 def shared_dir() -> Path:
     """The folder of reference vectors, text and traces next to the checkout.
 
-    A test that needs it skips without it, or fails where MOA_REFERENCE=required says that it must be there.
+    A test that needs it skips without it, or fails where MOA_NO_SKIPS=1 says that nothing may skip.
     """
     folder = CHECKOUT.parent / "shared"
     if not (folder / "parity").is_dir():
-        reason = f"the reference data is not public, and not next to the checkout ({folder})"
-        if os.environ.get("MOA_REFERENCE") == "required":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        _cannot_run(f"the reference data is not public, and not next to the checkout ({folder})")
     return folder
 
 

@@ -70,6 +70,7 @@ def test_a_model_that_is_not_there_is_one_sentence() -> None:
     assert done.stderr.startswith("moa-bench: There is no model './no-such-folder'")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_micro_measures_everything_and_writes_json(tmp_path: Path) -> None:
     written = tmp_path / "micro.json"
@@ -88,6 +89,7 @@ def test_micro_measures_everything_and_writes_json(tmp_path: Path) -> None:
     assert "### Verification over the bare forward" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_soak_leaves_sessions_in_every_way(tmp_path: Path) -> None:
     written = tmp_path / "soak.json"
@@ -100,6 +102,7 @@ def test_soak_leaves_sessions_in_every_way(tmp_path: Path) -> None:
     assert "Growth: " in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_engine_measures_every_engine_and_the_start(tmp_path: Path) -> None:
     written = tmp_path / "engine.json"
@@ -117,6 +120,7 @@ def test_engine_measures_every_engine_and_the_start(tmp_path: Path) -> None:
     assert "| memory limit |" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_quality_is_held_against_float32(tmp_path: Path) -> None:
     written = tmp_path / "quality.json"
@@ -139,6 +143,7 @@ def test_invariance_finds_no_difference_at_int8(tmp_path: Path) -> None:
     assert next(kind["counts"]["rows"] for kind in result["kinds"] if kind["kind"] == "trees of 8 to 62") == 60
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_network_measures_an_oracle_and_a_drafter(tmp_path: Path) -> None:
     written = tmp_path / "network.json"
@@ -187,6 +192,7 @@ def test_a_measurement_that_is_ended_leaves_no_server_behind(tmp_path: Path) -> 
         os.kill(child, 0)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_cut_answers_are_whole(tmp_path: Path) -> None:
     written = tmp_path / "cut.json"
@@ -197,6 +203,7 @@ def test_cut_answers_are_whole(tmp_path: Path) -> None:
     assert all(incident["whole"] for incident in result["incidents"])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_simulation_needs_no_model() -> None:
     done = moa_bench("simulate", "--quick", "--json", "-", timeout=110)

@@ -115,6 +115,7 @@ async def alone(address: str, tokens: list[int], settings: AnswerSettings) -> li
         return [token async for part in stub.Generate(request) for token in part.tokens]
 
 
+@pytest.mark.long
 async def test_greedy_text_is_what_transformers_generates(
     float32_server: str, tokenizer: Tokenizer, generated: list[list[int]]
 ) -> None:

@@ -18,6 +18,7 @@ from tests.unit.moa_training.tiny import tiny_files, write_conversations, write_
 ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("proto", "shared", "training")]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_two_processes_share_the_tokens_and_write_once(tmp_path: Path) -> None:
     files = tiny_files(tmp_path / "target", tmp_path / "cache")

@@ -1,4 +1,4 @@
-"""The tun backend: real packets between namespaces. It needs root, and is never skipped: CI is root."""
+"""The tun backend: real packets between namespaces. It needs root."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from netsim.validate.links import PORT, SERVER_ADDRESS, CheckedLink, open_checke
 
 from netsim import open_link
 
-pytestmark = [pytest.mark.timeout(90), pytest.mark.xdist_group("netsim-real-time")]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(90), pytest.mark.xdist_group("netsim-real-time")]
 
 DELAY = {"delay": {"mean_ms": 10}}
 ROOT = Path(__file__).resolve().parents[3]

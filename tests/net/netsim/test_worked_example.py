@@ -47,6 +47,7 @@ def web_port() -> Iterator[int]:
         thread.join()
 
 
+@pytest.mark.long
 def test_record_replay_cut_report(tmp_path: Path, web_port: int) -> None:
     far_end = subprocess.Popen([*NETSIM, "serve", "--listen", ":0"], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
     assert far_end.stdout is not None

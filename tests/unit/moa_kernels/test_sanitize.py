@@ -11,6 +11,7 @@ from moa_kernels.variants import SOURCES, variants_of
 ROOT = SOURCES.parents[1]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)  # compiling, on a busy machine
 def test_sanitizers_find_nothing_in_the_plainest_variant() -> None:
     """All that the CPU runs: `make sanitize`; one alone takes a quarter of a minute to compile."""

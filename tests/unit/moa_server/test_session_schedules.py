@@ -165,7 +165,7 @@ def _deliver(server: Server, frame: Draft) -> None:
 
 
 @given(seed=st.integers(0, 2**32), run_ahead=st.booleans())
-@settings(max_examples=1500)
+@settings(max_examples=500)
 def test_what_is_committed_is_the_target_s_text(seed: int, run_ahead: bool) -> None:
     device, text = run_schedule(random.Random(seed), run_ahead=run_ahead)
     assert device.tokens == text

@@ -75,6 +75,7 @@ def test_synchronous_rounds_are_left_behind_on_4g() -> None:
     assert streamed("4g", 0.8)[0] * 1e3 / COSTS.plain_ms >= 1.2 * best
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("link", "acceptance"), [("rtt 0", 0.35), ("5g", 0.65), ("4g", 0.8), ("150 ms", 0.8)])
 def test_no_fixed_window_of_the_same_uplink_is_much_better(link: str, acceptance: float) -> None:
     best = 0.0
@@ -96,6 +97,7 @@ def test_no_fixed_window_of_the_same_uplink_is_much_better(link: str, acceptance
     assert streamed(link, acceptance)[0] * 1e3 / COSTS.plain_ms >= 0.95 * best
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("link", ["5g", "4g", "150 ms"])
 @pytest.mark.parametrize("acceptance", [0.35, 0.8])
 def test_no_fixed_wait_for_drafts_is_better_than_none(link: str, acceptance: float) -> None:
