@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from netsim.backends.tun import namespaces
 from netsim.cli import COMMANDS, main
 from netsim.profile import catalogue
-from netsim.tun import namespaces
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "netsim")}
@@ -32,7 +32,7 @@ def test_help_lists_every_command_as_it_describes_itself() -> None:
     for name, (module, text) in COMMANDS.items():
         assert f"{name} " in result.output
         assert text in " ".join(result.output.split())
-        command = import_module(f"netsim.cli.{module}").command
+        command = getattr(import_module(f"netsim.cli.{module}"), name)
         assert command.name == name
         assert command.help.splitlines()[0] == text
 
@@ -56,7 +56,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 def test_a_link_needs_no_torch_and_no_matplotlib() -> None:
     script = (
-        "import sys; import netsim.cli.proxy, netsim.cli.play, netsim.cli.validate\n"
+        "import sys; import netsim.cli.links, netsim.cli.measure, netsim.cli.control\n"
         "heavy = {'torch', 'matplotlib', 'scipy', 'grpc', 'numpy'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )
@@ -113,7 +113,7 @@ def test_convert_there_and_back(tmp_path: Path) -> None:
         (["proxy", "--profile", "4g", "--upstream", "nowhere"], 2, "--upstream: 'nowhere' is no address"),
         (["proxy", "--profile", "4g", "--upstream", ":1", "--event", "5"], 2, "'5' names no event"),
         (["proxy", "--profile", "4g", "--upstream", ":1", "--event", "5:change:6g"], 2, "There is no profile '6g'"),
-        (["run", "--profile", "4g", "--", "true"], 2, "Say which server is behind the link"),
+        (["run", "--profile", "4g", "--", "true"], 2, "Say which server the link leads to"),
         (["run", "--profile", "4g", "--backend", "proxy", "--port", "5", "--", "true"], 2, "needs --upstream"),
         (["run", "--profile", "4g", "--serve", "true", "--", "true"], 2, "--serve needs --port"),
         (["run", "--profile", "4g", "--upstream", ":9", "--", "no-such"], 127, "'no-such' does not start"),

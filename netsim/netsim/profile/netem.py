@@ -13,7 +13,7 @@ from netsim.profile.profile import Profile
 MEAN_PACKET_BYTES = 1500  # netem's queue limit counts packets
 
 
-def commands(profile: Profile, device: str, direction: Direction) -> list[str]:
+def tc_commands(profile: Profile, device: str, direction: Direction) -> list[str]:
     """Shell lines; those that begin with # say what netem cannot do."""
     conditions = profile.conditions(direction)
     lines = [f"# {profile.name}, {direction}: on the device that sends this way"]

@@ -7,27 +7,22 @@ from __future__ import annotations
 
 import gc
 import os
-import shlex
-import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from netsim.errors import AddressError, CommandError
+from netsim.errors import AddressError
 from netsim.output.recorder import Recorder
 from netsim.profile.scenario import Scenario
 from netsim.run import control
 from netsim.run.backend import Backend
+from netsim.run.command import end_command, start_command
 from netsim.run.conductor import Conductor
 from netsim.run.loop import Loop
-
-LINK_VARIABLE = "NETSIM_LINK"
-PLACEHOLDER = "{link}"
 
 MakeBackend = Callable[[Loop, Recorder], Backend]
 
@@ -125,30 +120,6 @@ class Session:
         return {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
 
 
-def start_command(command: Sequence[str], link: str, prefix: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Starts the command with the link's address in place of `{link}` and in NETSIM_LINK; raises CommandError."""
-    words = [word.replace(PLACEHOLDER, link) for word in command]
-    # The launcher into a namespace would report a missing program in its own words: look before.
-    if prefix and shutil.which(words[0]) is None:
-        raise CommandError(f"The command {words[0]!r} does not start: there is no such program.")
-    try:
-        return subprocess.Popen([*prefix, *words], env={**os.environ, LINK_VARIABLE: link})
-    except OSError as error:
-        raise CommandError(f"The command {shlex.join(words)!r} does not start: {error.strerror}.") from error
-
-
-def end_command(child: subprocess.Popen[bytes]) -> int:
-    """The command's status as a shell reports it: 128 and the number for a signal."""
-    if child.poll() is None:
-        child.terminate()
-        try:
-            child.wait(5.0)
-        except subprocess.TimeoutExpired:
-            child.kill()
-    status = child.wait()
-    return status if status >= 0 else 128 - status
-
-
 def punctual() -> str:
     """Asks the kernel for real-time scheduling, which only root gets; says which one the run has.
 
@@ -159,9 +130,3 @@ def punctual() -> str:
     except (PermissionError, OSError):
         return "normal"
     return "real-time"
-
-
-def say(text: str) -> None:
-    """One line on standard output, at once: whoever started netsim may be reading a pipe."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()

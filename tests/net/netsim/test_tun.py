@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from netsim.backends.tun.namespaces import NAMESPACES, NamespacePair, clean_leftovers
 from netsim.errors import NamespaceError
-from netsim.tun.namespaces import NAMESPACES, NamespacePair, clean_leftovers
 from netsim.validate.links import PORT, SERVER_ADDRESS, CheckedLink, open_checked_link
 
 from netsim import open_link

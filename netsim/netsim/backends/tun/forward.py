@@ -11,10 +11,10 @@ import signal
 import socket
 import sys
 
+from netsim.backends.proxy.server import ProxyBackend
 from netsim.output.recorder import Recorder
 from netsim.profile import catalogue
 from netsim.profile.scenario import Scenario
-from netsim.proxy.server import ProxyBackend
 from netsim.run.address import parse_address
 from netsim.run.loop import Loop
 

@@ -1,4 +1,4 @@
-"""`netsim ctl`: changes a running link over its control socket."""
+"""The commands about running and finished runs: `netsim ctl`, `netsim clean`, `netsim report`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any
 
 import click
 
+from netsim.backends.tun.namespaces import clean_leftovers, require_root
+from netsim.cli.options import PATH
 from netsim.errors import ControlError
+from netsim.output.report import write_report
 from netsim.profile.changes import parse_settings
 from netsim.run import control
 
-DIRECTION = click.option("--direction", type=click.Choice(["up", "down", "both"]), default="both", show_default=True)
-SECONDS = click.option("--for", "seconds", type=click.FloatRange(min=0), help="End by itself after so many seconds.")
+_DIRECTION = click.option("--direction", type=click.Choice(["up", "down", "both"]), default="both", show_default=True)
+_SECONDS = click.option("--for", "seconds", type=click.FloatRange(min=0), help="End by itself after so many seconds.")
 
 
 @click.group("ctl")
-@click.option(
-    "--control", "path", type=click.Path(path_type=Path), help="The link's control socket; needed if several run."
-)
+@click.option("--control", "path", type=PATH, help="The link's control socket; needed if several links are running.")
 @click.pass_context
-def command(ctx: click.Context, path: Path | None) -> None:
-    """Change a link that is running."""
+def ctl(ctx: click.Context, path: Path | None) -> None:
+    """Change a running link."""
     ctx.obj = path
 
 
@@ -44,60 +45,60 @@ def _done(ctx: click.Context, request: dict[str, Any]) -> None:
     click.echo(f"done at {answer['t_s']:.3f} s")
 
 
-@command.command("cut")
-@DIRECTION
-@SECONDS
+@ctl.command("cut")
+@_DIRECTION
+@_SECONDS
 @click.pass_context
 def cut(ctx: click.Context, direction: str, seconds: float | None) -> None:
     """Lose everything, until healed or for a time."""
     _done(ctx, {"do": "cut", "direction": direction, "seconds": seconds})
 
 
-@command.command("hold")
-@DIRECTION
-@SECONDS
+@ctl.command("hold")
+@_DIRECTION
+@_SECONDS
 @click.pass_context
 def hold(ctx: click.Context, direction: str, seconds: float | None) -> None:
     """Keep everything waiting, until healed or for a time."""
     _done(ctx, {"do": "hold", "direction": direction, "seconds": seconds})
 
 
-@command.command("heal")
+@ctl.command("heal")
 @click.pass_context
 def heal(ctx: click.Context) -> None:
-    """End every cut, hold and refusal that is on."""
+    """End every cut, hold and refusal."""
     _done(ctx, {"do": "heal"})
 
 
-@command.command("reset")
+@ctl.command("reset")
 @click.pass_context
 def reset(ctx: click.Context) -> None:
     """End every connection with a reset."""
     _done(ctx, {"do": "reset"})
 
 
-@command.command("fin")
+@ctl.command("fin")
 @click.pass_context
 def fin(ctx: click.Context) -> None:
     """End every connection in the orderly way, as a middle box would."""
     _done(ctx, {"do": "fin"})
 
 
-@command.command("refuse")
-@SECONDS
+@ctl.command("refuse")
+@_SECONDS
 @click.pass_context
 def refuse(ctx: click.Context, seconds: float | None) -> None:
     """Refuse new connections, until healed or for a time."""
     _done(ctx, {"do": "refuse", "seconds": seconds})
 
 
-@command.command("set")
+@ctl.command("set")
 @click.argument("settings", nargs=-1, metavar="[NAME=NUMBER]...")
 @click.option("--profile", metavar="NAME|FILE", help="Become this profile first.")
 @click.option(
     "--ramp", "ramp_s", type=click.FloatRange(min=0), default=0.0, help="Seconds that the change of profile takes."
 )
-@DIRECTION
+@_DIRECTION
 @click.pass_context
 def change(ctx: click.Context, settings: tuple[str, ...], profile: str | None, ramp_s: float, direction: str) -> None:
     """Change profile, or single values: rate_mbps (or none), delay_ms, deviation_ms, loss, queue_kib."""
@@ -108,8 +109,42 @@ def change(ctx: click.Context, settings: tuple[str, ...], profile: str | None, r
     _done(ctx, {"do": "set", "settings": values, "profile": resolved, "ramp_s": ramp_s, "direction": direction})
 
 
-@command.command("status")
+@ctl.command("status")
 @click.pass_context
 def status(ctx: click.Context) -> None:
-    """Print what the link is like now, as JSON."""
+    """Print the state of the link, as JSON."""
     click.echo(json.dumps(_send(ctx, {"do": "status"}), indent=2))
+
+
+@click.command("clean")
+def clean() -> None:
+    """Remove what killed runs left.
+
+    A run does so itself when it starts; use this to look, or to leave nothing.
+    """
+    require_root()
+    removed = clean_leftovers()
+    control.running()  # removes dead sockets on its way
+    click.echo("\n".join(f"removed {name}" for name in removed) or "nothing was left")
+
+
+@click.command("report")
+@click.argument("folder", type=PATH)
+@click.option("--to", "target", type=PATH, help="The HTML file [default: FOLDER/report.html].")
+@click.option(
+    "--png",
+    is_flag=False,
+    flag_value=Path(),
+    type=PATH,
+    metavar="[FILE]",
+    help="Write the plots as a picture too [without a FILE: FOLDER/report.png].",
+)
+def report(folder: Path, target: Path | None, png: Path | None) -> None:
+    """Draw a run's outputs as one HTML file.
+
+    FOLDER is what a run wrote with --out.
+    """
+    path = target or folder / "report.html"
+    picture = folder / "report.png" if png == Path() else png
+    write_report(folder, path, picture)
+    click.echo(f"written to {path}" + (f" and {picture}" if picture else ""))

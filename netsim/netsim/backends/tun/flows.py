@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from netsim.backends.tun.packet import ACK, FIN, RST, SYN, FlowKey, forge, later, parse, reverse
 from netsim.core.link import Direction
-from netsim.tun.packet import ACK, FIN, RST, SYN, FlowKey, forge, later, parse, reverse
 
 MAX_FLOWS = 10_000  # the oldest is forgotten beyond it; a forgotten one can no longer be reset, nothing else
 OTHER = {Direction.UP: Direction.DOWN, Direction.DOWN: Direction.UP}

@@ -14,15 +14,8 @@ import sys
 from collections import deque
 from typing import Any
 
-from netsim.core.link import Direction, LinkModel, Release
-from netsim.errors import AddressError
-from netsim.output.recorder import BOTH_WAYS, Recorder
-from netsim.profile.scenario import Scenario
-from netsim.run.address import Address
-from netsim.run.loop import Loop
-from netsim.run.process import environment
-from netsim.tun.flows import FlowTable, Forged
-from netsim.tun.namespaces import (
+from netsim.backends.tun.flows import FlowTable, Forged
+from netsim.backends.tun.namespaces import (
     CLIENT_ADDRESS,
     SERVER_ADDRESS,
     NamespacePair,
@@ -30,7 +23,14 @@ from netsim.tun.namespaces import (
     command_prefix,
     socket_inside,
 )
-from netsim.tun.packet import FIN, RST, FlowKey, is_tcp, payload_bytes, reverse
+from netsim.backends.tun.packet import FIN, RST, FlowKey, is_tcp, payload_bytes, reverse
+from netsim.core.link import Direction, LinkModel, Release
+from netsim.errors import AddressError
+from netsim.output.recorder import BOTH_WAYS, Recorder
+from netsim.profile.scenario import Scenario
+from netsim.run.address import Address
+from netsim.run.loop import Loop
+from netsim.run.process import environment
 
 READ_BATCH = 32  # packets a turn: enough to keep up, few enough not to make a due release wait (0.2 ms)
 PACKET_BYTES = 65536
@@ -83,7 +83,7 @@ class TunBackend:
             ) from error
         fd = listener.fileno()
         self._forwarder = subprocess.Popen(
-            [sys.executable, "-P", "-m", "netsim.tun.forward", str(fd), str(upstream)],
+            [sys.executable, "-P", "-m", "netsim.backends.tun.forward", str(fd), str(upstream)],
             pass_fds=[fd],
             stdin=subprocess.PIPE,  # its end tells the forwarder that we are gone, however we went
             stdout=subprocess.PIPE,

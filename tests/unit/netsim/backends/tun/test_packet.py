@@ -6,7 +6,7 @@ import struct
 
 from hypothesis import given
 from hypothesis import strategies as st
-from netsim.tun.packet import ACK, FIN, SYN, checksum, forge, is_tcp, later, parse, payload_bytes, reverse
+from netsim.backends.tun.packet import ACK, FIN, SYN, checksum, forge, is_tcp, later, parse, payload_bytes, reverse
 
 keys = st.binary(min_size=12, max_size=12)
 numbers = st.integers(0, 2**32 - 1)

@@ -11,10 +11,10 @@ import errno
 import socket
 from typing import Any
 
+from netsim.backends.proxy.connection import Connection
 from netsim.core.link import Direction, LinkModel
 from netsim.output.recorder import Recorder
 from netsim.profile.scenario import Scenario
-from netsim.proxy.connection import Connection
 from netsim.run.address import Address, listen, resolve
 from netsim.run.loop import Loop
 

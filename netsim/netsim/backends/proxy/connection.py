@@ -12,14 +12,14 @@ import socket
 import struct
 from typing import TYPE_CHECKING
 
+from netsim.backends.proxy.half import Half
 from netsim.core.link import Direction, Release
 from netsim.core.stream import StreamSender
 from netsim.output.recorder import BOTH_WAYS
-from netsim.proxy.half import Half
 from netsim.run.loop import Timer
 
 if TYPE_CHECKING:
-    from netsim.proxy.server import ProxyBackend
+    from netsim.backends.proxy.server import ProxyBackend
 
 SYN_BYTES = 60  # 20 of IP and 40 of TCP with the usual options
 SYN_RETRIES = 6  # tcp_syn_retries of Linux
