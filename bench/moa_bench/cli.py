@@ -223,7 +223,7 @@ def invariance(
     model: str,
 ) -> None:
     """Whether a row's bits depend on what is computed with it: chains, trees, chunks, batches, threads, variants."""
-    from moa_bench.invariance.suite import run_invariance
+    from moa_bench.engine.invariance.suite import run_invariance
 
     run_invariance(
         model=model,

@@ -7,7 +7,6 @@ brings are a property of the drafter and its memory alone.
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ from moa_shared.programs.progress import make_progress
 from moa_shared.protocol.codec import Codec, row_bytes
 from moa_shared.protocol.finish_rule import AnswerSettings
 
-from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import checkout_root, facts_line, publish, table
+from moa_bench.report.experiment import Experiment
+from moa_bench.report.report import facts_line, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +45,9 @@ def run_codecs(*, model: str, quick: bool, json_file: Path | None) -> None:
     Raises:
         MoaError: a server or client that fails.
     """
-    facts = gather_facts(checkout_root())
-    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
-    result: dict[str, Any] = {"suite": "codecs", "quick": quick, "pinned": False, "machine": facts}
-    result |= _measure(model, prompts=1 if quick else 12, tokens=16 if quick else 96)
-    publish("codecs", result, _render(result), quick=quick, json_file=json_file, page="link.md")
+    experiment = Experiment("codecs", quick=quick, json_file=json_file)
+    experiment.result |= _measure(model, prompts=1 if quick else 12, tokens=16 if quick else 96)
+    experiment.publish(_render(experiment.result), page="link.md")
 
 
 def _measure(model: str, *, prompts: int, tokens: int) -> dict[str, Any]:

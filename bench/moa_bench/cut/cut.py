@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import tempfile
 import threading
 import time
@@ -25,13 +24,12 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.cut.incidents import Incident, Kind, Planned, Struck, judge_incident, plan_incidents
 from moa_bench.harness.child import Child
-from moa_bench.harness.cores import on_cores, split_cores
+from moa_bench.harness.cores import on_cores
 from moa_bench.network import tables
 from moa_bench.network.emulated import RunningLink, find_links, linked
 from moa_bench.network.oracle import Script
 from moa_bench.report.answers import PlainClient
-from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import checkout_root, publish
+from moa_bench.report.experiment import Experiment
 
 if TYPE_CHECKING:
     from moa_bench.harness.split_client import SplitClient
@@ -119,9 +117,10 @@ def run_cut(
     """
     effort = _effort(quick, cuts, kills)
     chosen = find_links((link,))[0]
-    facts = gather_facts(checkout_root())
-    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
-    server_cores, own_cores = split_cores(pin)
+    experiment = Experiment(
+        "cut", quick=quick, json_file=json_file, pin=pin, level=level, link=chosen.name, effort=effort
+    )
+    own_cores = experiment.own_cores
     from moa_shared.models import load_tokenizer, resolve
 
     from moa_bench.harness.byte_counter import counting
@@ -139,7 +138,7 @@ def run_cut(
         drafter = str(drafter_file(find_drafter(files), folder))
         relay = stack.enter_context(counting("127.0.0.1:1"))  # until there is a server: a port where nothing listens
         server = MortalServer(
-            lambda: running_server(model, level=level, drafter=drafter, cores=server_cores),
+            lambda: running_server(model, level=level, drafter=drafter, cores=experiment.server_cores),
             relay.address,
             relay.redirect,
         )
@@ -158,19 +157,8 @@ def run_cut(
                 incidents += stage.disturbed(plan, number, whole[number])
                 answers += 1
                 task.advance(left - len(plan))
-    result = {
-        "suite": "cut",
-        "quick": quick,
-        "pinned": pin,
-        "machine": facts,
-        "target": files.target_id,
-        "level": level,
-        "link": chosen.name,
-        "effort": effort,
-        "incidents": incidents,
-        "answers": answers,
-    }
-    publish("cut", result, tables.render_cut(result), quick=quick, json_file=json_file)
+    experiment.result |= {"target": files.target_id, "incidents": incidents, "answers": answers}
+    experiment.publish(tables.render_cut(experiment.result))
 
 
 def _effort(quick: bool, cuts: int | None, kills: int | None) -> CutEffort:

@@ -18,11 +18,10 @@ from moa_shared.programs.progress import make_progress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.coupling import Sampling
 
-from moa_bench.harness.cores import on_cores, split_cores
+from moa_bench.harness.cores import on_cores
 from moa_bench.network.emulated import RunningLink, find_links, linked
 from moa_bench.report.answers import PlainClient
-from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import checkout_root, publish
+from moa_bench.report.experiment import Experiment
 
 SILENCE_S = 60.0
 TEMPERATURE, TOP_P = 0.8, 0.95  # of the sampled answers
@@ -80,8 +79,11 @@ def run_texts(
     from moa_bench.harness.servers import running_server
     from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 
-    chosen, facts = find_links((link,))[0], gather_facts(checkout_root())
-    server_cores, own_cores = split_cores(pin)
+    chosen = find_links((link,))[0]
+    experiment = Experiment(
+        "texts", quick=quick, json_file=json_file, pin=pin, level=level, link=chosen.name, drafter=drafter
+    )
+    own_cores = experiment.own_cores
     progress = make_progress()
     tokenizer = load_tokenizer(resolve(model, progress=progress))
     texts = QUESTIONS if questions is None else read_questions(questions)
@@ -90,7 +92,7 @@ def run_texts(
     differences: list[Difference] = []
     written = alone = 0
     with on_cores(own_cores), asyncio.Runner() as runner, ExitStack() as stack:
-        server = stack.enter_context(running_server(model, level=level, cores=server_cores))
+        server = stack.enter_context(running_server(model, level=level, cores=experiment.server_cores))
         running = stack.enter_context(linked(chosen, server.address, cores=own_cores))
         plain = PlainClient(server.address)
         stack.callback(plain.close)
@@ -108,14 +110,7 @@ def run_texts(
                 if got != expected:
                     differences.append(_difference(question, settings.sampling, got, expected))
                 task.advance(1)
-    result = {
-        "suite": "texts",
-        "quick": quick,
-        "pinned": pin,
-        "machine": facts,
-        "level": level,
-        "link": chosen.name,
-        "drafter": drafter,
+    experiment.result |= {
         "answers": answers,
         "tokens": written,
         "written_alone": alone,
@@ -123,7 +118,7 @@ def run_texts(
         "resets": incidents.resets,
         "differences": differences,
     }
-    publish("texts", result, render_texts(result), quick=quick, json_file=json_file)
+    experiment.publish(render_texts(experiment.result))
 
 
 def answer_settings(number: int, tokens: int) -> AnswerSettings:

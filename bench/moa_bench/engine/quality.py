@@ -6,11 +6,10 @@ Every level reads the same prompts and answers, and its distribution of each nex
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +18,7 @@ from moa_shared.programs.progress import make_progress
 from moa_bench.engine.tables import render_quality
 from moa_bench.harness.prompts import QUESTIONS, chat_tokens, read_questions
 from moa_bench.harness.targets import load_level
-from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import checkout_root, publish
+from moa_bench.report.experiment import Experiment
 
 if TYPE_CHECKING:
     from moa_server.target import Target
@@ -111,8 +109,7 @@ def run_quality(
     Raises:
         MoaError: the target or the questions cannot be had.
     """
-    facts = gather_facts(checkout_root())
-    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
+    experiment = Experiment("quality", quick=quick, json_file=json_file)
     from moa_shared.models import load_tokenizer, resolve
 
     progress = make_progress()
@@ -128,16 +125,13 @@ def run_quality(
             compare(targets, text, sums)
             answers += 1
             task.advance(len(text.answer))
-    result: dict[str, Any] = {
-        "suite": "quality",
-        "quick": quick,
-        "machine": facts,
+    experiment.result |= {
         "target": files.target_id,
         "positions": sums[REFERENCE].positions,
         "answers": answers,
         "levels": [each.quality(level, executions[level].details, sums[REFERENCE]) for level, each in sums.items()],
     }
-    publish("quality", result, render_quality(result), quick=quick, json_file=json_file, page="engine.md")
+    experiment.publish(render_quality(experiment.result), page="engine.md")
 
 
 def compare(targets: dict[str, Target], text: Answered, sums: dict[str, Sums]) -> None:

@@ -22,8 +22,8 @@ from moa_shared.programs.progress import make_progress
 from moa_bench.engine.worker import resident_mb
 from moa_bench.harness.byte_counter import counting
 from moa_bench.harness.servers import running_server
-from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import checkout_root, publish, table
+from moa_bench.report.experiment import Experiment
+from moa_bench.report.report import table
 
 if TYPE_CHECKING:
     from moa.v1 import moa_pb2 as pb
@@ -72,15 +72,15 @@ def run_soak(*, model: str, quick: bool, json_file: Path | None) -> None:
         DataError: its memory has grown by more than it may.
     """
     sessions, batch = (20, 10) if quick else (SESSIONS, BATCH)
-    facts, progress = gather_facts(checkout_root()), make_progress()
+    experiment, progress = Experiment("soak", quick=quick, json_file=json_file), make_progress()
     flags = ["--kv-bytes", str(KV_BYTES), "--detached-seconds", f"{DETACHED_S:g}", "--log-level", "error"]
     try:
         with running_server(model, flags=flags) as server, progress.task(f"{sessions} sessions"):
             soak = asyncio.run(soak_server(server.address, server.process.pid, sessions, batch))
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
-    result: dict[str, Any] = {"suite": "soak", "quick": quick, "machine": facts, "soak": soak, "growth": soak.growth}
-    publish("soak", result, render(soak), quick=quick, json_file=json_file)
+    experiment.result |= {"soak": soak, "growth": soak.growth}
+    experiment.publish(render(soak))
     if not quick and soak.growth > MOST_GROWTH:
         raise DataError(f"The server's memory has grown by {soak.growth:.1%}.", hint="Something of a session is kept.")
 

@@ -11,25 +11,17 @@ from moa_bench.micro.tables import render
 from moa_bench.micro.verification import VerificationCost
 from moa_bench.report.spread import Spread
 
-BASE: dict[str, Any] = {
-    "machine": {
-        "time": "2026-01-02T03:04:05+00:00", "cpu": "A CPU", "cores": 2, "packages": {"torch": "2"}, "commit": "abc",
-    },
-    "pinned": True,
-    "target": "A target",
-}  # fmt: skip
 
-
-def test_every_result_says_what_it_depends_on() -> None:
-    assert render(BASE) == (
+def test_every_result_says_what_it_depends_on(facts: dict[str, Any]) -> None:
+    assert render(facts) == (
         "Measured 2026-01-02 on A CPU (2 cores), one thread each, server and client pinned to a core each; A target; "
-        "torch 2; commit abc.\n"
+        "numpy 2; commit abc.\n"
     )
 
 
-def test_measurements_become_tables() -> None:
+def test_measurements_become_tables(facts: dict[str, Any]) -> None:
     text = render(
-        BASE
+        facts
         | {
             "level": "int8",
             "execution": "avx2, 1 threads",

@@ -7,10 +7,10 @@ from random import Random
 
 import numpy as np
 import pytest
+from moa_bench.engine.invariance.readings import Tally
+from moa_bench.engine.invariance.suite import Subject, compare
+from moa_bench.engine.invariance.texts import PlannedText
 from moa_bench.harness.targets import on_variant, variants_here
-from moa_bench.invariance.readings import Tally
-from moa_bench.invariance.suite import Subject, compare
-from moa_bench.invariance.texts import PlannedText
 from moa_kernels import threads, variant_name
 from moa_server.target import Target, TargetOutput
 from moa_server.target.kernel_target import KernelTarget

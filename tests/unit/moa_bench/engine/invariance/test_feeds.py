@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from moa_bench.invariance.feeds import any_feed, chain_feed, tree_feed
+from moa_bench.engine.invariance.feeds import any_feed, chain_feed, tree_feed
 
 TEXT = tuple(range(100, 140))
 VOCAB = 50  # below the text's tokens: wrong branches are told apart

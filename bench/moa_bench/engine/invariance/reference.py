@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from moa_shared.errors import InternalError
 from moa_shared.sampling.coupling import Sampling, select
 
-from moa_bench.invariance.feeds import Feed
-from moa_bench.invariance.texts import PlannedText
+from moa_bench.engine.invariance.feeds import Feed
+from moa_bench.engine.invariance.texts import PlannedText
 
 if TYPE_CHECKING:
     import numpy as np

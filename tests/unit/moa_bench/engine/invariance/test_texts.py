@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from moa_bench.invariance.texts import LONG_TOKENS, LONGEST_PROMPT, plan_texts
+from moa_bench.engine.invariance.texts import LONG_TOKENS, LONGEST_PROMPT, plan_texts
 
 
 class WordTokenizer:

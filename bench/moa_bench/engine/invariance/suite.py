@@ -15,9 +15,7 @@ from moa_shared.errors import InternalError
 from moa_shared.programs.progress import Progress, make_progress
 from moa_shared.protocol.levels import INT8
 
-from moa_bench.harness.prompts import PASSAGE, QUESTIONS, read_questions
-from moa_bench.harness.targets import load_level, on_variant, use_threads, variants_here
-from moa_bench.invariance.readings import (
+from moa_bench.engine.invariance.readings import (
     ResumeTallies,
     Tally,
     chains,
@@ -28,10 +26,12 @@ from moa_bench.invariance.readings import (
     read_resumed,
     trees,
 )
-from moa_bench.invariance.reference import read_alone
-from moa_bench.invariance.texts import PlannedText, plan_texts
-from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import checkout_root, machine_line, publish, table, to_json, write_text
+from moa_bench.engine.invariance.reference import read_alone
+from moa_bench.engine.invariance.texts import PlannedText, plan_texts
+from moa_bench.harness.prompts import PASSAGE, QUESTIONS, read_questions
+from moa_bench.harness.targets import load_level, on_variant, use_threads, variants_here
+from moa_bench.report.experiment import Experiment
+from moa_bench.report.report import machine_line, table
 
 if TYPE_CHECKING:
     from moa_server.target import Target
@@ -136,7 +136,7 @@ def run_invariance(
     """
     from moa_shared.models import load_tokenizer, resolve
 
-    facts = gather_facts(checkout_root())
+    experiment = Experiment("invariance", quick=quick, json_file=json_file, level=level)
     progress = make_progress()
     asked = read_questions(questions) if questions else [*QUESTIONS, PASSAGE]
     files = resolve(model, progress=progress)
@@ -151,30 +151,21 @@ def run_invariance(
         names = variants_here()
         subject.others = {name: _load_on(name, files, progress) for name in names if name != variant_name()}
     _say_duration(subject.target, wanted, progress)
-    result: dict[str, Any] = {
-        "suite": "invariance",
-        "quick": quick,
-        "machine": facts,
-        "target": files.target_id,
-        "level": level,
-        "execution": execution.details,
-        "variants": names,
-    }
+    experiment.result |= {"target": files.target_id, "execution": execution.details, "variants": names}
     began = time.monotonic()
     tallies: dict[str, Tally] = {}
     with progress.task("Positions", wanted) as task:
         for count, tallies in compare(subject, planned, task.advance):
             done = planned[:count]
-            result |= {
+            experiment.result |= {
                 "positions": sum(text.positions for text in done),
                 "texts": count,
                 "longest": max(text.positions for text in done),
                 "seconds": round(time.monotonic() - began, 1),
                 "kinds": [{"kind": kind, "counts": counts} for kind, counts in tallies.items()],
             }
-            if json_file is not None and str(json_file) != "-":
-                write_text(json_file, to_json(result))  # an hour's run that is ended leaves what it has found
-    publish(f"invariance-{level}", result, render(result), quick=quick, json_file=json_file, page="engine.md")
+            experiment.save()  # a run takes an hour
+    experiment.publish(render(experiment.result), name=f"invariance-{level}", page="engine.md")
     if execution.exact and any(counts.different for counts in tallies.values()):
         raise InternalError(f"At {level} a row's bits depend on what is computed with it.")
 

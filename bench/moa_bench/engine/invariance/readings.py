@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from moa_bench.invariance.feeds import (
+from moa_bench.engine.invariance.feeds import (
     LARGEST_CHUNK,
     LARGEST_TREE,
     SMALLEST_TREE,
@@ -19,7 +19,7 @@ from moa_bench.invariance.feeds import (
     chain_feed,
     tree_feed,
 )
-from moa_bench.invariance.reference import Reference, Row, row_of
+from moa_bench.engine.invariance.reference import Reference, Row, row_of
 
 if TYPE_CHECKING:
     from moa_server.target import Target, TargetOutput
