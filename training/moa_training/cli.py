@@ -12,7 +12,7 @@ from moa_shared.errors import ConfigError, MoaError
 from moa_shared.programs.extras import missing_extra
 
 if TYPE_CHECKING:
-    from moa_training.data.rewrite import RewriteOptions
+    from moa_training.teacher.rewrite import RewriteOptions
 
 _TARGET = click.option("--target", default="default", show_default=True, help="default, hub id, folder or .gguf.")
 _THREADS = click.option("--threads", type=click.IntRange(0), default=1, show_default=True, help="Of torch; 0: its own.")
@@ -74,8 +74,8 @@ def prepare(
     if rewrite:
         import torch
 
-        from moa_training.data.rewrite import RewriteOptions
-        from moa_training.data.rewrite import rewrite as write_answers
+        from moa_training.teacher.rewrite import RewriteOptions
+        from moa_training.teacher.rewrite import rewrite as write_answers
 
         if threads:
             torch.set_num_threads(threads)

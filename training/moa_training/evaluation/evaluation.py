@@ -17,10 +17,11 @@ from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import INT8
 
-from moa_training.data.questions import AnsweredQuestion, Question, answer_questions, read_questions, stop_tokens
+from moa_training.data.questions import Question, read_questions, stop_tokens
 from moa_training.evaluation.acceptance import Acceptance, DrafterSubject, LookupSubject, Shape, Subject
 from moa_training.evaluation.standalone import CUTS, StandaloneQuality, standalone_quality
 from moa_training.evaluation.task_accuracy import TaskAccuracy, task_accuracy
+from moa_training.teacher.answers import AnsweredQuestion, answer_questions
 from moa_training.teacher.target_reader import load_reader
 
 LOOKUP, NONE = "lookup", "none"

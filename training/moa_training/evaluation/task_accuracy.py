@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
-from moa_training.data.questions import AnsweredQuestion
+from moa_training.data.task_results import stated_result
 from moa_training.evaluation.acceptance import Subject
-from moa_training.evaluation.task_results import stated_result
+from moa_training.teacher.answers import AnsweredQuestion
 
 
 @dataclass(slots=True)

@@ -36,10 +36,10 @@ from moa_training.fit.warm_start import fit_memory, fit_projection, starting_ten
 from moa_training.objective.baselines import TrainingBaseline, baseline_objective
 from moa_training.objective.batch import draw_objective
 from moa_training.objective.blocks import staircase_probability
+from moa_training.objective.layer_memory import FastDrafter
 from moa_training.objective.losses import Losses, LossWeights, compute_losses
 from moa_training.objective.network import Activations
 from moa_training.settings import FitSettings
-from moa_training.teacher.layer_memory import FastDrafter
 from moa_training.teacher.teacher import Teacher
 from moa_training.teacher.teacher_cache import TeacherCache
 

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import moa_training.data.rewrite
+import moa_training.teacher.rewrite
 import pytest
 import torch
 from moa_shared.errors import DiskFullError, MismatchError
 from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress
-from moa_training.data.rewrite import RewriteOptions, rewrite
 from moa_training.data.shards import ShardWriter, TokenRow, read_shard
+from moa_training.teacher.rewrite import RewriteOptions, rewrite
 
 from tests.unit.moa_training.tiny import tiny_files, write_conversations
 
@@ -24,7 +24,7 @@ def test_every_prompt_is_answered_once_though_it_was_killed(
     tmp_path: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, output = write_conversations(tmp_path / "in.jsonl", 40), tmp_path / "out.jsonl.zst"
-    monkeypatch.setattr(moa_training.data.rewrite, "_FLUSH_ANSWERS", 5)
+    monkeypatch.setattr(moa_training.teacher.rewrite, "_FLUSH_ANSWERS", 5)
     real_add, added = ShardWriter.add, 0
 
     def killed(self: ShardWriter, row: TokenRow) -> None:

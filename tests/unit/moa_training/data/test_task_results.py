@@ -4,7 +4,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from moa_training.evaluation.task_results import reference_result, stated_result
+from moa_training.data.task_results import reference_result, stated_result
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import torch
 from moa_shared.drafter import DrafterConfig
+from moa_training.objective.layer_memory import FastDrafter
 from moa_training.objective.network import TrainingDrafter
-from moa_training.teacher.layer_memory import FastDrafter
 
 
 def pair(lsa_heads: int = 4, lsa_kv_heads: int = 2) -> tuple[TrainingDrafter, FastDrafter, torch.Tensor]:
