@@ -110,7 +110,7 @@ def test_convert_there_and_back(tmp_path: Path) -> None:
     [
         (["show", "4gg"], 2, "netsim: There is no profile '4gg'.\n  Did you mean 4g"),
         (["proxy", "--profile", "wierd", "--upstream", ":1"], 2, "Did you mean wired"),
-        (["proxy", "--profile", "4g", "--upstream", "nowhere"], 2, "--upstream: 'nowhere' is no address"),
+        (["proxy", "--profile", "4g", "--upstream", "nowhere"], 2, "--upstream: 'nowhere' is not an address"),
         (["proxy", "--profile", "4g", "--upstream", ":1", "--event", "5"], 2, "'5' names no event"),
         (["proxy", "--profile", "4g", "--upstream", ":1", "--event", "5:change:6g"], 2, "There is no profile '6g'"),
         (["run", "--profile", "4g", "--", "true"], 2, "Say which server the link leads to"),
@@ -144,7 +144,7 @@ def test_a_malformed_trace_names_line_and_column(tmp_path: Path) -> None:
     trace = tmp_path / "t.csv"
     trace.write_text("t_s,down_mbps\n0,5\n1,fast\n")
     result = netsim("replay", "--upstream", ":1", str(trace), "--", "true")
-    assert result.stderr == f"netsim: {trace}, line 3, column 2: 'fast' is no number.\n"
+    assert result.stderr == f"netsim: {trace}, line 3, column 2: 'fast' is not a number.\n"
     assert result.exit_code == 2
 
 

@@ -1,7 +1,7 @@
 """`moa-bench codecs`: what each memory codec costs on the wire, and what it costs the drafter.
 
 In synchronous rounds, so that what is drafted does not depend on how fast anything was: then the tokens a verification
-brings are a property of the drafter and its memory alone.
+brings depend only on the drafter and its memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from moa_bench.report.report import facts_line, table
 
 @dataclass(frozen=True, slots=True)
 class CodecCost:
-    """One codec.
+    """What one codec costs.
 
     Args:
         row_bytes: of a memory row.

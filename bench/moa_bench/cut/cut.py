@@ -1,7 +1,7 @@
 """`moa-bench cut`: answers whose link is cut or reset, or whose server is killed, at random times.
 
 State: one server that can be killed and replaced, one emulated link, one client. An answer meets as many incidents as
-its time allows; its text is held against that of an undisturbed one.
+its time allows; its text is compared with that of an undisturbed one.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from moa_bench.report.experiment import Experiment
 if TYPE_CHECKING:
     from moa_bench.harness.split_client import SplitClient
 
-SILENCE_S = 60.0  # that a client which cannot write alone waits for a server: above a restart
+SILENCE_S = 60.0  # how long a client that cannot write standalone text waits for a server: longer than a restart
 ORACLE_ACCEPTANCE = 0.65
-ORACLE_DRAFT_MS = 25.0  # a slow device: writing alone, it is not done before a cut is over
+ORACLE_DRAFT_MS = 25.0  # a slow device: its standalone text does not end before a cut does
 
 
 @dataclass(frozen=True, slots=True)
 class CutEffort:
-    """How many of each kind, and how long the answers are."""
+    """How many incidents of each kind, and how long the answers are."""
 
     cuts: int = 200
     resets: int = 20
@@ -55,7 +55,7 @@ QUICK = CutEffort(2, 1, 1, 1, 32)
 
 
 class MortalServer:
-    """A server behind one address that can die and be replaced by another one, which knows nothing of its sessions.
+    """A server at one address that can be killed and replaced by one that knows nothing of its sessions.
 
     The replacement is started beforehand, so that the time without a server is the bench's to choose.
 
@@ -81,7 +81,7 @@ class MortalServer:
         return stack.enter_context(self._start()), stack
 
     def kill_and_replace(self, seconds: float) -> None:
-        """Returns when the other one is in its place, after `seconds` or when it can be called."""
+        """Kills the server; returns when its replacement can be called, `seconds` later at the earliest."""
         self._child.kill()
         self._stack.close()
         time.sleep(seconds)
@@ -188,7 +188,7 @@ def _connector(runner: asyncio.Runner, server: str, through: str, drafter: str) 
 
 
 class _Stage:
-    """Where answers meet incidents."""
+    """A server, a link and a client, where answers meet incidents."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class _Stage:
         return [incident for incident in met if incident is not None]
 
     def _strike_on(self, plan: deque[Planned], over: threading.Event, struck: list[Struck]) -> None:
-        """Strikes until the answer is over or the plan is done; a wait that outlasts an answer goes on in the next."""
+        """Strikes until the answer or the plan is over; a wait that outlasts an answer continues in the next."""
         while plan:
             planned, began_s = plan.popleft(), time.perf_counter()
             if over.wait(planned.after_s):

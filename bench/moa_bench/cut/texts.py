@@ -31,7 +31,7 @@ RESET_SHARE = 0.15  # of the cuts are resets of the connection
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An answer that does not read as the server's own.
+    """An answer that differs from the server's own.
 
     Args:
         agreed: tokens before the first that differs.
@@ -90,7 +90,7 @@ def run_texts(
     prompts = [chat_tokens(tokenizer, text) for text in texts]
     answers = min(answers, 4) if quick else answers
     differences: list[Difference] = []
-    written = alone = 0
+    written = standalone = 0
     with on_cores(own_cores), asyncio.Runner() as runner, ExitStack() as stack:
         server = stack.enter_context(running_server(model, level=level, cores=experiment.server_cores))
         running = stack.enter_context(linked(chosen, server.address, cores=own_cores))
@@ -106,14 +106,14 @@ def run_texts(
                 expected = plain.ask(prompts[question], settings).tokens
                 got = split.ask(prompts[question], settings).tokens
                 written += len(got)
-                alone += split.figures.provisional
+                standalone += split.figures.provisional
                 if got != expected:
                     differences.append(_difference(question, settings.sampling, got, expected))
                 task.advance(1)
     experiment.result |= {
         "answers": answers,
         "tokens": written,
-        "written_alone": alone,
+        "standalone": standalone,
         "cuts": incidents.cuts,
         "resets": incidents.resets,
         "differences": differences,
@@ -122,14 +122,14 @@ def run_texts(
 
 
 def answer_settings(number: int, tokens: int) -> AnswerSettings:
-    """Of the answer of that number: greedy and sampled in turn, each with its own seed."""
+    """Settings of the answer of that number: greedy and sampled in turn, each with its own seed."""
     sampling = Sampling(TEMPERATURE, 0, TOP_P, seed=number) if number % 2 else Sampling(seed=number)
     return AnswerSettings(sampling, max_tokens=tokens)
 
 
 @contextmanager
 def cutting(link: RunningLink, seed: int = 0) -> Iterator[Incidents]:
-    """Cuts and resets a link at random times until the block ends; loopback is left alone."""
+    """Cuts and resets a link at random times until the block ends; loopback is left as it is."""
     draw, over, incidents = random.Random(seed), threading.Event(), Incidents()
 
     def strike_on() -> None:
@@ -158,8 +158,8 @@ def render_texts(result: dict[str, object]) -> str:
     """One row of what was found."""
     differences = result["differences"]
     count = len(differences) if isinstance(differences, list) else 0
-    names = ("level", "link", "drafter", "answers", "tokens", "written_alone", "cuts", "resets")
-    head = [*(name.replace("_", " ") for name in names), "answers that differ"]
+    names = ("level", "link", "drafter", "answers", "tokens", "standalone", "cuts", "resets")
+    head = [*names, "answers that differ"]
     row = [*(str(result[name]) for name in names), str(count)]
     return f"| {' | '.join(head)} |\n|{' --- |' * len(head)}\n| {' | '.join(row)} |\n"
 

@@ -1,6 +1,6 @@
 """`moa-bench quality`: how far the levels are from float32, over the float32 target's own greedy answers.
 
-Every level reads the same prompts and answers, and its distribution of each next token is held against float32's.
+Every level reads the same prompts and answers, and its distribution of each next token is compared with float32's.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class LevelQuality:
-    """How one level does.
+    """The quality of one level.
 
     Args:
         divergence: mean KL(float32 || level) of the next token, in nats.
@@ -62,7 +62,7 @@ class LevelQuality:
 
 @dataclass(slots=True)
 class Sums:
-    """Over positions, in nats."""
+    """Sums over positions, in nats."""
 
     positions: int = 0
     divergence: float = 0.0
@@ -90,7 +90,7 @@ class Sums:
 
 
 def log_softmax(logits: Rows) -> npt.NDArray[np.float64]:
-    """In float64: sums over 49,152 entries."""
+    """Log probabilities, in float64 because they sum over 49,152 entries."""
     wide = logits.astype(np.float64)
     wide -= wide.max(-1, keepdims=True)
     wide -= np.log(np.exp(wide).sum(-1, keepdims=True))

@@ -23,7 +23,7 @@ POLL_S = 0.01  # between looks at a program's memory
 
 @dataclass(frozen=True, slots=True)
 class StartCost:
-    """From the start of a process until `until`.
+    """What a program takes from the start of its process until `until`.
 
     Args:
         peak_mb: the most memory that lay in RAM by then; None: the system does not say.
@@ -38,7 +38,7 @@ class StartCost:
 def measure_starts(
     model: str, level: str, drafter: str, starts: int, server_cores: set[int] | None, client_cores: set[int] | None
 ) -> list[StartCost]:
-    """Everything is in the disk's cache and the model is fetched.
+    """Measures starts while everything is in the disk's cache and the model is fetched.
 
     Args:
         drafter: file of the drafter that both ends load.

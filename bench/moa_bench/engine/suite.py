@@ -54,7 +54,7 @@ QUICK = EngineEffort((32,), (1, 8), 1, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class ForwardCost:
-    """A forward on one engine.
+    """What a forward costs on one engine.
 
     Args:
         to_step: ratio to the same engine's plain step, round by round.
@@ -69,7 +69,7 @@ class ForwardCost:
 
 @dataclass(frozen=True, slots=True)
 class PromptCost:
-    """Reading a prompt of `context` tokens; milliseconds a token."""
+    """What reading a prompt of `context` tokens costs, in milliseconds per token."""
 
     engine: str
     context: int

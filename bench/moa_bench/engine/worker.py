@@ -1,7 +1,7 @@
 """`python -m moa_bench.engine.worker`: a target in a process of its own, which forwards on command and says how long.
 
 State: one target, one cache. A line of JSON in, a line of JSON out, as llama_cpp.mjs speaks it too: `read` tokens into
-an empty cache, or `forward` a binary tree of rows behind them.
+an empty cache, or `forward` a binary tree of rows after them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def some_tokens(count: int, vocab_size: int) -> list[int]:
 
 
 class Worker:
-    """Obeys commands."""
+    """A target and its cache, which obey commands."""
 
     def __init__(self, target: Target) -> None:
         self._target = target

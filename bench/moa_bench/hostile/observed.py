@@ -19,13 +19,13 @@ SAMPLE_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Between the tokens of some answers, the wait for the first one left out.
+    """Gaps between the tokens of some answers, without the wait for the first token.
 
     Args:
         p95_ms: of all gaps.
         worst_ms: the longest.
         answers: how many answers.
-        exact: whether each is the text that the server writes when it is alone.
+        exact: whether each is the text that the server writes without attackers.
         failure: why there was none; the figures are 0 then.
     """
 

@@ -37,12 +37,12 @@ DETACHED_S = 1.0
 SETTLED_S = 4.0  # after which detached sessions are gone; the server looks every second
 RETRY_S = 1.0
 PATIENCE_S = 60.0
-REFUSALS = 200  # how often a refused session tries again: there is no queue, so one may be unlucky for long
+REFUSALS = 200  # how often a refused session tries again: without a queue, one may be unlucky for long
 
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """What a run found.
+    """What a soak found.
 
     Args:
         memory: resident MB, without files, by how many sessions there had been; 0 where the system does not say.
@@ -56,13 +56,13 @@ class Soak:
 
     @property
     def growth(self) -> float:
-        """From the first reading to the last, as a share."""
+        """Growth of the memory from the first reading to the last, as a share."""
         readings = list(self.memory.values())
         return readings[-1] / readings[0] - 1.0 if readings[0] else 0.0
 
 
 class Refused(Exception):
-    """The server has no room now."""
+    """Raised when the server has no room for a session now."""
 
 
 def run_soak(*, model: str, quick: bool, json_file: Path | None) -> None:
@@ -135,7 +135,7 @@ async def _until_admitted(address: str, number: int, way: Callable[[User], Await
 
 
 class User:
-    """A client that says what a way of leaving wants it to say."""
+    """A client of one session, which leaves it in any of the ways."""
 
     def __init__(self, address: str, chance: random.Random) -> None:
         import grpc.aio

@@ -29,7 +29,7 @@ MOST_MEMORY_MB = 32.0
 
 @dataclass(frozen=True, slots=True)
 class HostileEffort:
-    """How much to measure.
+    """How much of an attack to measure.
 
     Args:
         answers: of the honest client before, during and after each attack.
@@ -50,8 +50,8 @@ class Endured:
     """What the honest client and the server's memory showed of one attack.
 
     Args:
-        before, during, after: gaps between the honest client's tokens; `before` is beside an honest neighbour where the
-            attack has answers written.
+        before, during, after: gaps between the honest client's tokens; `before` is next to an honest neighbour where
+            the attack has answers written.
         memory_before_mb, memory_peak_mb, memory_after_mb: of the server.
     """
 
@@ -66,7 +66,7 @@ class Endured:
 
     @property
     def growth(self) -> float:
-        """Of the p95 gap."""
+        """Growth of the p95 gap during the attack, as a share."""
         return self.during.p95_ms / self.before.p95_ms - 1.0 if self.before.p95_ms else 0.0
 
     @property

@@ -39,7 +39,7 @@ class Effort:
     """How much to measure.
 
     Args:
-        prefix_tokens: behind which forwards and drafts run: a question and half of its answer.
+        prefix_tokens: before forwards and drafts: a question and half of its answer.
         repeats: of each forward; 20 pairs give ratios to about 1 % on a quiet machine.
             prompt_tokens: lengths of the prompts whose first token is timed.
         answer_tokens: of each answer that is timed or counted.
@@ -170,7 +170,7 @@ def _measure_serving(bench: Bench, runner: asyncio.Runner, address: str) -> None
 
 
 def _measure_traffic(bench: Bench, runner: asyncio.Runner, address: str, way: str, prompt: Sequence[int]) -> Traffic:
-    """On a connection of its own."""
+    """The bytes of one answer, on a connection of its own."""
     with counting(address) as counter:
         client = bench.ways(runner, counter.address)[way]()
         try:

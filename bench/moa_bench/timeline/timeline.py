@@ -46,7 +46,7 @@ class Timeline:
     drafting: tuple[tuple[float, float], ...]
 
     def span(self, seconds: float) -> Timeline:
-        """From just before the second verdict on, where drafting has begun, for some time; the clock starts there."""
+        """The part from the second verdict on, where drafting has begun, `seconds` long; its clock starts there."""
         verdicts = [note.at_s for note in self.notes if note.kind == "verdict"]
         start = verdicts[min(1, len(verdicts) - 1)]
         return Timeline(

@@ -29,7 +29,7 @@ MakeBackend = Callable[[Loop, Recorder], Backend]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a run is observed and steered."""
+    """How a run is observed, controlled and ended."""
 
     out: Path | None = None
     control: Path | None = None
@@ -38,7 +38,7 @@ class Options:
 
 
 class Session:
-    """Owns everything that lives as long as the run."""
+    """One run; owns everything that lives as long as it."""
 
     def __init__(self, scenario: Scenario, make_backend: MakeBackend, options: Options) -> None:
         self.scenario = scenario
@@ -75,7 +75,7 @@ class Session:
             if self._options.seconds is not None:
                 self.loop.call_at(started + self._options.seconds, self.loop.stop)
             self._announce()
-            gc.freeze()  # what exists now stays: the collector need not walk it while packets are due
+            gc.freeze()  # what exists now stays: the collector need not walk it during the run
             self.loop.run()
             if child is not None:
                 self.loop.read(pidfd, None)
@@ -114,7 +114,7 @@ class Session:
             if running is None:
                 self.loop.stop()
             elif number == signal.SIGTERM:
-                running.terminate()  # its end ends the run
+                running.terminate()  # the run ends when it does
             # SIGINT from a terminal has reached the command itself, which decides what to do with it.
 
         return {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

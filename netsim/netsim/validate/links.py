@@ -1,4 +1,4 @@
-"""Links for the checks in real time: processes of netsim over a profile made on the spot, and sockets at both ends."""
+"""Links for the checks in real time: processes of netsim with a profile of their own, and sockets at both ends."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_connections_end_on_both_sides(action: str, expected: str) -> None:
         assert (end_of(client), end_of(server)) == (expected, expected)
         client.close()
         server.close()
-        ask(*link.pair())  # the link goes on
+        ask(*link.pair())  # the link still works
 
 
 def test_connections_are_refused(link_refusing: CheckedLink) -> None:

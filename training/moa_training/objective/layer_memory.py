@@ -1,8 +1,8 @@
 """Memory rows for training, fast: what `TrainingDrafter.memory` computes, in fewer and narrower passes.
 
-Layer self-attention runs over every layer of every token and is the dearest part of training. Here the norm keeps no
-float32 copies, attention over so few layers is small batched products, and the mean over layers is taken before the
-last projection. Only a share of the tokens carries gradients. No state.
+Layer self-attention runs over every layer of every token and is the most expensive part of training. Here the norm
+keeps no float32 copies, attention over so few layers is small batched products, and the mean over layers is taken
+before the last projection. Only a share of the tokens carries gradients. No state.
 """
 
 from __future__ import annotations

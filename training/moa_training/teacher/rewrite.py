@@ -1,7 +1,7 @@
 """`moa-train prepare --rewrite`: the target writes its own answers to the prompts of conversations.
 
-Answers go to the shard a few at a time as they finish; prompts that it answers already are passed over, so that the
-same command takes up where it was stopped. What is asked, in which order and at which temperature is a function of the
+Answers go to the shard a few at a time as they finish; prompts that it already answers are skipped, so that the
+same command resumes where it was stopped. What is asked, in which order and at which temperature is a function of the
 rows and the seed.
 """
 
@@ -74,7 +74,7 @@ def rewrite(
         capacity=options.prompt_tokens + options.answer_tokens + 1,
         stop_ids=stop_tokens(files),
         dtype=options.dtype,
-        seed=options.seed + len(done),  # a run taken up again must not repeat the first one's noise
+        seed=options.seed + len(done),  # a resumed run must not repeat the first one's noise
     )
     prompts = _prompts(load_tokenizer(files), conversations, done, options, counts)
     total = min(len(conversations), options.limit or len(conversations))

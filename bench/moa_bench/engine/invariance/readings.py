@@ -1,4 +1,4 @@
-"""The ways to read a text again, each held against its reference: chains, chunks, trees, batches, resumes, forks.
+"""The ways to read a text again, each compared with its reference: chains, chunks, trees, batches, resumes, forks.
 
 What differs between two ways is only what shares a forward with a row, so every row must keep its bits.
 """
@@ -31,7 +31,7 @@ RESUMED_ROWS = 64  # compared after a resume
 
 @dataclass(slots=True)
 class Tally:
-    """What was compared.
+    """Counts of what was compared.
 
     Args:
         rows: rows compared; `different`: those of other bits; `flipped`: those whose highest logit is another token.
@@ -132,14 +132,14 @@ def read_batches(target: Target, references: Sequence[Reference], tally: Tally, 
 
 @dataclass(slots=True)
 class ResumeTallies:
-    """Counted apart: `forks` have branches that no text takes, `resumes` read on where the cache was lost."""
+    """Tallies of resumed readings: `forks` counts branches that no text takes, `resumes` what follows a lost cache."""
 
     forks: Tally = field(default_factory=Tally)
     resumes: Tally = field(default_factory=Tally)
 
 
 def read_resumed(target: Target, reference: Reference, tallies: ResumeTallies, random: Random) -> None:
-    """The cache is lost at the fork: what stands before it is read in other chunks, then the fork, then the text."""
+    """Loses the cache at the fork: what comes before it is read in other chunks, then the fork, then the text."""
     for fork in reference.forks:
         reading = Reading(target, reference, tallies.forks)
         while reading.at < fork.start:

@@ -43,7 +43,7 @@ class Row:
 
     @classmethod
     def of(cls, logits: Rows, state: Rows, kept: Rows | None) -> Row:
-        """Of float32 vectors; `kept`: its row of `lsa_input`."""
+        """The row of these float32 vectors; `kept`: its row of `lsa_input`."""
         digest = blake2b(logits.tobytes(), digest_size=16)
         digest.update(state.tobytes())
         if kept is not None:
@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A tree of wrong tokens behind `start` tokens of the text, each node computed as its path alone."""
+    """A tree of wrong tokens after `start` tokens of the text; each node is computed as its path by itself."""
 
     start: int
     feed: Feed
@@ -95,7 +95,7 @@ def read_alone(target: Target, planned: PlannedText, number: int) -> Reference:
 
 
 def row_of(output: TargetOutput, row: int, kept: Rows | None) -> Row:
-    """Of a forward that was asked for all logits and a state."""
+    """A row of a forward that was asked for all logits and a state."""
     if output.state is None:
         raise InternalError("A forward gave no state though it was asked for one.")
     return Row.of(output.logits[row], output.state[row], kept)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from moa_server.target import Target
 
 POSITIONS, QUICK_POSITIONS = 100_000, 300
-THREADS = (2, 3)  # three on two cores: a thread that wakes late is no exception then
+THREADS = (2, 3)  # three on two cores: threads then often wake late
 GROUP = 8  # texts that share the batches
 # What a position costs besides the single step, in rows: ten are computed, wrong branches among them; those on slower
 # variants, and hashing, make them 25 (4,119 positions took 42 ms of processor time each: 10.9 a step, 1.2 a row).
@@ -46,7 +46,7 @@ ROWS_A_POSITION = 25
 
 @dataclass(slots=True)
 class Subject:
-    """What is compared with itself.
+    """The target that is compared with itself.
 
     Args:
         others: the same target on other variants of the kernels, by name.
@@ -65,7 +65,7 @@ def compare(
     """Reads all texts in all ways.
 
     Args:
-        advance: told of positions that are done.
+        advance: takes the number of positions done since the last call.
 
     Yields:
         After each group how many texts are done, and what was counted so far, by kind.
@@ -184,7 +184,7 @@ def _say_duration(target: Target, positions: int, progress: Progress) -> None:
 
 
 def _costs(target: Target) -> tuple[float, float]:
-    """Milliseconds of a step behind 100 tokens, and of each row more in a chain of 32."""
+    """Milliseconds of a step after 100 tokens, and of each further row in a chain of 32."""
     cache = target.new_cache()
     target.forward(cache, [1] * 100, logits_for=())
     taken: dict[int, list[float]] = {1: [], 32: []}

@@ -1,7 +1,7 @@
-"""One connection through the proxy: handshake, two halves, and every way in which it can end.
+"""One connection through the proxy: handshake, two halves, and every way it can end.
 
 The client's kernel has the connection the moment it asks, so the handshake's round trip is paid before its first byte
-goes on; the server is asked when the virtual SYN reaches it.
+is forwarded; the server is asked when the virtual SYN reaches it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LINGER_S = 2.0  # how long an end by a middle box waits for both sides to close
 
 
 class State(enum.Enum):
-    """Where a connection is."""
+    """The state of a connection."""
 
     CONNECTING = "connecting"
     OPEN = "open"
@@ -37,7 +37,7 @@ class State(enum.Enum):
 
 
 class Connection:
-    """Owns both sockets."""
+    """One proxied connection; owns both sockets."""
 
     def __init__(self, backend: ProxyBackend, client: socket.socket, number: int) -> None:
         self.number = number
@@ -48,7 +48,7 @@ class Connection:
         self._client = client
         self._server = socket.socket(backend.upstream_family, socket.SOCK_STREAM)
         self._asked_at: float | None = None
-        self._has_requests: bool | None = None  # its first bytes say
+        self._has_requests: bool | None = None  # unknown until its first bytes
         self._timers: list[Timer] = []
         for sock in (client, self._server):
             sock.setblocking(False)
@@ -135,7 +135,7 @@ class Connection:
             self._asked_at = None
 
     def _on_error(self, direction: Direction, error: OSError) -> None:
-        """A side reset its connection: the other hears of it after the link's delay."""
+        """A side reset its connection: the other learns it after the link's delay."""
         for half in self.halves.values():
             half.close()
         t = self._loop.time()

@@ -16,11 +16,11 @@ from netsim.run.loop import Loop, Timer
 READ_BYTES = 256 * 1024
 # Linux lets a connection buffer some multiples of its window before a writer blocks; at least this much.
 MIN_SEND_BUFFER = 64 * 1024
-MAX_WRITE_BUFFER = 1024 * 1024  # what a receiver that does not read may have waiting here
+MAX_WRITE_BUFFER = 1024 * 1024  # that may wait here for a receiver that does not read
 
 
 class Half:
-    """Moves bytes from `source` to `sink`."""
+    """One direction of a connection: moves bytes from `source` to `sink`."""
 
     def __init__(
         self,

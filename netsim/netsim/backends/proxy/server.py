@@ -19,7 +19,7 @@ from netsim.run.address import Address, listen, resolve
 from netsim.run.loop import Loop
 
 MAX_CONNECTIONS = 480  # two sockets each, and select(2) knows no more than 1,024
-RETRY_S = 0.05  # how soon a server that has come up is noticed
+RETRY_S = 0.05  # between looks at a server that refuses
 RECEIVE_BUFFER = 256 * 1024  # what a client may have under way to the proxy before the link is asked
 
 
@@ -134,7 +134,7 @@ class ProxyBackend:
         return len(ended)
 
     def refuse(self, refusing: bool) -> None:
-        """New connections are refused, or again accepted."""
+        """Refuses new connections, or accepts them again."""
         if refusing:
             self._close_for("timeline")
         else:

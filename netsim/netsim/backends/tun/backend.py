@@ -70,7 +70,7 @@ class TunBackend:
             loop.read(self._entries[direction], lambda direction=direction: self._read(direction))  # type: ignore[misc]
 
     def _forward(self, upstream: Address) -> None:
-        """Starts the process that takes connections in the server's namespace on to the upstream."""
+        """Starts the process that forwards connections from the server's namespace to the upstream."""
         listener = socket_inside(self.namespaces.server)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,19 +79,19 @@ class TunBackend:
         except OSError as error:
             listener.close()
             raise AddressError(
-                f"Port {self.port} cannot be had in the server's namespace: {error.strerror}."
+                f"Port {self.port} cannot be bound in the server's namespace: {error.strerror}."
             ) from error
         fd = listener.fileno()
         self._forwarder = subprocess.Popen(
             [sys.executable, "-P", "-m", "netsim.backends.tun.forward", str(fd), str(upstream)],
             pass_fds=[fd],
-            stdin=subprocess.PIPE,  # its end tells the forwarder that we are gone, however we went
+            stdin=subprocess.PIPE,  # closes when we end, however we end: the forwarder then ends too
             stdout=subprocess.PIPE,
             env=environment(),
         )
         listener.close()
         if self._forwarder.stdout is not None and not self._forwarder.stdout.readline():
-            raise AddressError(f"Connections cannot be forwarded to {upstream}: the forwarder ended as it began.")
+            raise AddressError(f"Connections cannot be forwarded to {upstream}: the forwarder ended at its start.")
 
     def _read(self, direction: Direction) -> None:
         fd, link, queue, flows = self._entries[direction], self.links[direction], self._queues[direction], self._flows
@@ -203,7 +203,7 @@ class TunBackend:
         return count
 
     def refuse(self, refusing: bool) -> None:
-        """New flows are refused with a reset, or again let through."""
+        """Refuses new flows with a reset, or lets them through again."""
         self._flows.refusing = refusing
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """The connections that pass through the packet backend, and the packets that end or refuse them.
 
 Pure: packets in, packets out. A flow that was ended stays ended: whatever a side still sends in it is answered with a
-reset that carries the very number it expects, as a router answers for a connection it no longer knows.
+reset that carries the number it expects, as a router answers for a connection that it no longer knows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Forged(NamedTuple):
 
 
 class FlowTable:
-    """Owns, for each direction, the last packet of each flow, and the flows that were ended."""
+    """The flows of a link; owns the last packet of each, by direction, and which were ended."""
 
     def __init__(self) -> None:
         self.refusing = False
@@ -78,7 +78,7 @@ class FlowTable:
             if self.refusing and direction is Direction.UP:
                 answer = forge(reverse(segment.key), 0, segment.next_sequence, RST | ACK)
                 return False, [Forged(Direction.DOWN, answer)]
-            # The ports are used anew.
+            # A new connection on the same ports.
             self._ended.pop(segment.key, None)
             self._ended.pop(reverse(segment.key), None)
             return True, []

@@ -1,7 +1,7 @@
-"""A process of its own that takes connections in the server's namespace on to the upstream outside it.
+"""A process that forwards connections from the server's namespace to the upstream outside it.
 
-It is the stream proxy with a perfect link, given a socket that already listens in the namespace: so a refusal by the
-upstream is passed on as a refusal. It ends when its standard input does, that is when the emulator is gone.
+It is the stream proxy with a perfect link, given a socket that already listens in the namespace, so a refusal by the
+upstream is passed on as a refusal. It ends when its standard input does, which means that the emulator is gone.
 """
 
 from __future__ import annotations

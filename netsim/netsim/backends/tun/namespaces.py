@@ -1,8 +1,8 @@
 """Two network namespaces and the TUN device in each, made and removed.
 
-Each pair is named after its process and guarded by a locked file, so that what a killed run left behind can be told
-from what is in use, also when a process number comes round again. Invariant: the lock is held before the first
-namespace is.
+Each pair is named after its process and guarded by a locked file, so that what a killed run left can be told
+from what is in use, even when a process number is reused. Invariant: the lock is held before the first namespace
+exists.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ def require_root() -> None:
     if os.geteuid() != 0:
         raise PrivilegeError(
             "The tun backend needs root: it makes network namespaces.",
-            hint="Run it as root, or take --backend proxy, which needs no privileges and is approximate.",
+            hint="Run it as root, or use --backend proxy, which needs no privileges and is approximate.",
         )
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         raise PrivilegeError(
-            "The tun backend needs /dev/net/tun, which is not there.",
-            hint="In a container, pass the device in (--device /dev/net/tun --cap-add NET_ADMIN,SYS_ADMIN), or take "
+            "The tun backend needs /dev/net/tun, which does not exist here.",
+            hint="In a container, pass the device in (--device /dev/net/tun --cap-add NET_ADMIN,SYS_ADMIN), or use "
             "--backend proxy.",
         )
 
 
 class NamespacePair:
-    """Owns both namespaces, both devices and the lock."""
+    """The client's and the server's namespaces; owns both, their devices and the lock."""
 
     def __init__(self, congestion: str, port: int) -> None:
         require_root()
@@ -65,8 +65,8 @@ class NamespacePair:
         try:
             self.client_fd = self._make(self.client, CLIENT_ADDRESS, SERVER_ADDRESS, congestion)
             self.server_fd = self._make(self.server, SERVER_ADDRESS, CLIENT_ADDRESS, congestion)
-            # A command that connects to loopback's port reaches the server all the same. The table of local addresses
-            # is otherwise asked first.
+            # A command that connects to loopback's port must reach the server too. Without these rules the table of
+            # local addresses would be asked first.
             _ip(
                 f"rule add pref 10 to 127.0.0.1 ipproto tcp dport {port} lookup {LINK_TABLE}\n"
                 "rule add pref 100 lookup local\n"
@@ -115,7 +115,7 @@ class NamespacePair:
 
 @contextmanager
 def inside(name: str) -> Iterator[None]:
-    """The calling thread is in the namespace for a while; what it opens stays there. Raises NamespaceError."""
+    """Moves the calling thread into the namespace for the block; what it opens stays there. Raises NamespaceError."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         there = os.open(NAMESPACES / name, os.O_RDONLY)
@@ -185,9 +185,7 @@ def _ip(batch: str, namespace: str | None = None) -> None:
     try:
         done = subprocess.run(command, input=batch, capture_output=True, text=True, check=False, timeout=20)
     except FileNotFoundError:
-        raise NamespaceError(
-            "The program `ip` is missing.", hint="Install iproute2, or take --backend proxy."
-        ) from None
+        raise NamespaceError("The program `ip` is missing.", hint="Install iproute2, or use --backend proxy.") from None
     if done.returncode != 0:
         said = " ".join(done.stderr.split())
         raise NamespaceError(

@@ -33,7 +33,7 @@ MEASURED: dict[str, Any] = {
 
 def test_forwards_become_a_table_a_context(facts: dict[str, Any]) -> None:
     text = render(facts | MEASURED)
-    assert "### A forward behind 128 tokens, ms" in text
+    assert "### A forward after 128 tokens, ms" in text
     assert "| kernels, avx2 | 10.0 | 14.0 | 1.40 |  |" in text
     assert "| llama.cpp | 22.0 |  |  |  |" in text
     assert "| memory limit | 8.0 |  |  |  |" in text

@@ -33,10 +33,10 @@ def test_measurements_become_tables(facts: dict[str, Any]) -> None:
             "traffic": [Traffic("split", 50, 64, Bytes(1, 2), 3.5, 4.5, 1.25)],
         }
     )
-    assert "Behind 256 tokens, int8 (avx2, 1 threads)." in text
+    assert "After 256 tokens, int8 (avx2, 1 threads)." in text
     assert "| tree | 8 | 10.0 (10.0 to 10.0) | 8 | 11.0 (11.0 to 11.0) | 1.10 (1.10 to 1.10) |" in text
     assert "Answers of 64 tokens." in text
     assert "| split | 50 | 1.25 | 3.5 | 4.5 | 1 | 2 |" in text
-    assert "behind 1,000 tokens | behind 64,000 tokens |" in text
+    assert "after 1,000 tokens | after 64,000 tokens |" in text
     assert "| a step | 5 (5 to 5) | 6 (6 to 6) |" in text
     assert "Drafting" not in text

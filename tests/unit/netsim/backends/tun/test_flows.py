@@ -61,7 +61,7 @@ def test_new_flows_are_refused_while_refusing() -> None:
     assert table.intercept(Direction.DOWN, forge(reverse(KEY), 41, 0, SYN)) == (True, [])
 
 
-def test_ports_may_be_used_anew() -> None:
+def test_ports_may_be_used_again() -> None:
     table = established()
     table.end_all(RST)
     assert table.intercept(Direction.UP, forge(KEY, 7, 0, SYN)) == (True, [])
