@@ -247,6 +247,16 @@ def test_validate_prints_and_writes_and_fails_on_a_planted_error(tmp_path: Path)
     assert "FAIL  loss-runs" in result.output
 
 
+def test_validate_without_scipy_names_the_extra_before_it_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    result = netsim("validate", "--check", "determinism")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        "netsim: `netsim validate` needs scipy, which is not installed.\n"
+        "  Install it: pip install 'moa[netsim-validate]'.\n"
+    )
+
+
 def test_the_version_is_the_packages() -> None:
     done = CliRunner().invoke(main, ["--version"])
     assert done.exit_code == 0

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from moa_shared.errors import DataError
 from moa_shared.programs.progress import make_progress
 
-from moa_bench.engine.worker import resident_mb
 from moa_bench.harness.byte_counter import counting
 from moa_bench.harness.servers import running_server
 from moa_bench.report.experiment import Experiment
+from moa_bench.report.memory import Kind, memory_mb
 from moa_bench.report.report import table
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ async def soak_server(address: str, process: int, sessions: int, batch: int) -> 
                 tasks.append(group.create_task(use(number, way)))
         refused += sum(task.result() for task in tasks)
         await asyncio.sleep(SETTLED_S)
-        memory[start + len(tasks)] = resident_mb(process, "RssAnon") or 0.0
+        memory[start + len(tasks)] = memory_mb(process, Kind.ANONYMOUS) or 0.0
     return Soak(memory, left, refused)
 
 

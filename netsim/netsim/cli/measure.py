@@ -23,6 +23,7 @@ from netsim.run.address import Address, listen, parse_address
 from netsim.trace.csv_format import format_csv
 from netsim.validate.check import ATTEMPTS, Outcome, Plan, Verdict, carry_out
 from netsim.validate.checks import document, find_checks
+from netsim.validate.statistics import scipy_stats
 
 
 @click.command("record")
@@ -93,13 +94,14 @@ def validate(
 
     The status is 1 if a check fails. Checks in real time are tried up to three times and pass with the first success
     (the number of attempts is shown). If an idle process was late too in every failed attempt, the verdict is `busy`,
-    which is not a failure unless --strict is given.
+    which is not a failure unless --strict is given. Needs scipy: pip install 'moa[netsim-validate]'.
     """
     checks = find_checks(names)
     if only_list:
         for check in checks:
             click.echo(f"{check.name:18} {check.aim}; planted: {check.plant}")
         return
+    scipy_stats()  # before the first check: it would be missed minutes later
     if any(check.needs_root for check in checks):
         require_root()
     plan = Plan(quick=quick, planted=plant, seed=seed)

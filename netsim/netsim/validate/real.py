@@ -21,7 +21,7 @@ from netsim.core.window import HEADER, MSS
 from netsim.output.lateness import MEDIAN_LIMIT_S, P99_LIMIT_S
 from netsim.validate.check import Check, Measured, Plan
 from netsim.validate.links import CheckedLink, open_checked_link
-from netsim.validate.statistics import KS_D_300, ks_distance
+from netsim.validate.statistics import KS_D_300, kolmogorov_smirnov
 from netsim.validate.traffic import bulk_mbps, flood, stamped_delays_ms, ticks
 
 PAYLOAD_SHARE = MSS / (MSS + HEADER)
@@ -40,7 +40,7 @@ def real_delays(plan: Plan, backend: str) -> Measured:
         through = median(stamped_delays_ms(*_ends(link, backend), 50, 0.01))
     with open_checked_link(backend, fields, plan.seed) as link:
         values = [value - through for value in stamped_delays_ms(*_ends(link, backend), count, spacing_s)]
-    distance = ks_distance(values, spec.cdf)
+    distance = kolmogorov_smirnov(values, spec.cdf).distance
     passed = len(values) == count and distance < limit
     return Measured(passed, f"D {distance:.3f} (limit {limit:.3f}) at n = {len(values)}, passthrough {through:.2f} ms")
 
