@@ -25,7 +25,7 @@ pin_option = click.option("--pin", is_flag=True, help="Pin the server to one cor
 short_option = click.option("--quick", is_flag=True, help="Short answers: shows that it works.")
 json_option = click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), metavar="FILE",
-    help="Write the results there (- for standard output) and leave the checkout's results and docs alone.",
+    help="Write the results there (- for standard output) instead of into the checkout's results and docs.",
 )  # fmt: skip
 repeats_option = click.option("--quick", is_flag=True, help="Few repeats: shows that it works, not what it costs.")
 
@@ -67,7 +67,7 @@ def micro(quick: bool, json_file: Path | None, model: str, level: str, pin: bool
 @cli.command()
 @common_options
 @click.option("--link", "links", multiple=True, metavar="NAME", help="Only this link (may be repeated), such as 4G.")
-@click.option("--acceptance", "acceptances", multiple=True, type=float, help="Only this one of the oracle, 0 to 1.")
+@click.option("--acceptance", "acceptances", multiple=True, type=float, help="Only this acceptance, 0 to 1.")
 @click.option(
     "--drafter", metavar="default|deep|auto|PATH", default="default", show_default=True, help="The real drafter."
 )
@@ -75,13 +75,13 @@ def micro(quick: bool, json_file: Path | None, model: str, level: str, pin: bool
     "--target-ms",
     type=click.FloatRange(min=0, min_open=True),
     metavar="T",
-    help="Emulate a larger target: each forward takes so long.",
+    help="Emulate a larger target: each forward takes this long.",
 )
 @click.option(
     "--target-row-ms",
     type=click.FloatRange(min=0),
     metavar="T",
-    help="And so much for each row more.  [a 50th of --target-ms]",
+    help="And this much for each further row.  [a 50th of --target-ms]",
 )
 def network(
     quick: bool,
@@ -128,7 +128,7 @@ def cut(
     cuts: int | None,
     kills: int | None,
 ) -> None:
-    """Answers whose link is cut or reset or whose server is killed: is their text whole, how long do they stall?"""
+    """Whether answers stay whole, and how long they stall, when the link is cut or the server killed."""
     from moa_bench.cut.cut import run_cut
 
     run_cut(model=model, quick=quick, json_file=json_file, pin=pin, level=level, link=link, cuts=cuts, kills=kills)
@@ -157,7 +157,7 @@ def engine(quick: bool, json_file: Path | None, model: str, pin: bool, llama_cpp
 @json_option
 @model_option
 @questions_option
-@click.option("--positions", type=click.IntRange(min=1), help="Of answers that are compared.  [2000]")
+@click.option("--positions", type=click.IntRange(min=1), help="Positions of answers to compare.  [2000]")
 def quality(quick: bool, json_file: Path | None, model: str, questions: Path | None, positions: int | None) -> None:
     """How far int8 and bf16 are from float32: divergence, perplexity and first choices over its own answers."""
     from moa_bench.engine.quality import run_quality
@@ -172,9 +172,9 @@ def quality(quick: bool, json_file: Path | None, model: str, questions: Path | N
 @level_option
 @pin_option
 @click.option("--link", default="5G", show_default=True, metavar="NAME", help="The link that is cut.")
-@click.option("--drafter", default="default", show_default=True, help="As of moa-client chat.")
+@click.option("--drafter", default="default", show_default=True, help="As for moa-client chat.")
 @click.option("--answers", type=click.IntRange(1), default=200, show_default=True, help="Every second one is sampled.")
-@click.option("--tokens", type=click.IntRange(2), default=64, show_default=True, help="Of an answer, at most.")
+@click.option("--tokens", type=click.IntRange(2), default=64, show_default=True, help="Longest answer.")
 @click.option("--questions", type=click.Path(path_type=Path), help="JSON lines, or a folder of such.  [own ones]")
 def texts(
     quick: bool,
@@ -207,7 +207,7 @@ def texts(
 
 @cli.command()
 @level_option
-@click.option("--positions", type=click.IntRange(min=1), help="Of the texts that are read.  [100000]")
+@click.option("--positions", type=click.IntRange(min=1), help="Positions of the texts to read.  [100000]")
 @click.option("--threads", multiple=True, type=click.IntRange(2, 64), help="Compared with one (repeat).  [2 and 3]")
 @questions_option
 @short_option
@@ -223,7 +223,7 @@ def invariance(
     model: str,
 ) -> None:
     """Whether a row's bits depend on what is computed with it: chains, trees, chunks, batches, threads, variants."""
-    from moa_bench.invariance.suite import run_invariance
+    from moa_bench.engine.invariance.suite import run_invariance
 
     run_invariance(
         model=model,
@@ -241,9 +241,13 @@ def invariance(
 @pin_option
 @click.option("--rtt-ms", type=click.FloatRange(min=1), default=50.0, show_default=True, help="Fixed round trip.")
 @click.option(
-    "--acceptance", type=click.FloatRange(0, 1), default=0.8, show_default=True, help="Of the oracle drafter."
+    "--acceptance",
+    type=click.FloatRange(0, 1),
+    default=0.8,
+    show_default=True,
+    help="Of the oracle drafter.",
 )
-@click.option("--tokens", type=click.IntRange(min=8), default=48, show_default=True, help="Of each answer.")
+@click.option("--tokens", type=click.IntRange(min=8), default=48, show_default=True, help="Length of each answer.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Draw there instead.")
 def timeline(model: str, pin: bool, rtt_ms: float, acceptance: float, tokens: int, out: Path | None) -> None:
     """A picture of one answer: draft steps, forwards, and every frame between client and server."""
@@ -281,7 +285,7 @@ def codecs(quick: bool, json_file: Path | None, model: str) -> None:
 @common_options
 @click.option("--attack", "attacks", multiple=True, metavar="NAME", help="Only this one (may be repeated).")
 def hostile(quick: bool, json_file: Path | None, model: str, level: str, pin: bool, attacks: tuple[str, ...]) -> None:
-    """One honest client beside attackers: how do its gaps between tokens grow, and the server's memory?"""
+    """How one honest client's gaps between tokens and the server's memory grow next to attackers."""
     from moa_bench.hostile.suite import run_hostile
 
     run_hostile(model=model, quick=quick, json_file=json_file, pin=pin, level=level, attacks=attacks)
@@ -291,7 +295,7 @@ def hostile(quick: bool, json_file: Path | None, model: str, level: str, pin: bo
 @short_option
 @json_option
 def simulate(quick: bool, json_file: Path | None) -> None:
-    """The event simulation alone: streamed drafts, rounds and waiting over all links; no model, no network."""
+    """Streamed drafts, rounds and waiting over all links, in the event simulation; no model, no network."""
     from moa_bench.simulation.suite import run_simulation
 
     run_simulation(quick=quick, json_file=json_file)
@@ -302,15 +306,15 @@ def simulate(quick: bool, json_file: Path | None) -> None:
 @json_option
 @model_option
 def soak(quick: bool, json_file: Path | None, model: str) -> None:
-    """500 sessions opened, used and left in every way: does the server's memory stay what it was after 50?"""
+    """Whether the server's memory stays as it was after 50 sessions while 500 are opened, used and left."""
     from moa_bench.hostile.soak import run_soak
 
     run_soak(model=model, quick=quick, json_file=json_file)
 
 
 def main() -> None:
-    """Entry point; one sentence and the catalogue's exit code for every error that we know."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers and links end with us
+    """Entry point: every known error is one sentence and the catalogue's exit code."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers and links must end with us
     try:
         cli.main(standalone_mode=False)
     except click.ClickException as error:

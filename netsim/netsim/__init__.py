@@ -1,6 +1,6 @@
 """netsim: links that behave like 4G, 5G and yesterday's train ride, for any TCP client and server.
 
-Names are imported when first used, so that the command line starts fast: `open_link` (a running link, as an async
+Names are imported when first used, so that the command line starts quickly: `open_link` (a running link, as an async
 context manager), `LinkModel` and its values (the pure core), `load_profile`.
 """
 

@@ -1,4 +1,4 @@
-"""The errors that netsim shows to a user: one clear sentence, a hint that says what to do, and an exit status.
+"""The errors that netsim shows to its user: one clear sentence, a hint that says what to do, and an exit status.
 
 `NetsimError` is the root; the command line prints `message` and `hint` and ends with `exit_code`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class NetsimError(Exception):
-    """Root of the tree. `message` says what is wrong, `hint` what to do next."""
+    """An error that netsim shows to its user. `message` says what is wrong, `hint` what to do next."""
 
     exit_code = 1
 

@@ -7,20 +7,33 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "COLUMNS": "100"}
+Measure = Callable[..., tuple[dict[str, Any], CompletedProcess[str]]]
 
-def moa_bench(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "COLUMNS": "100"}
-    return subprocess.run(
-        [sys.executable, "-m", "moa_bench.cli", *arguments],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=timeout,
-    )
+
+def moa_bench(*arguments: str, timeout: float = 60) -> CompletedProcess[str]:
+    command = [sys.executable, "-m", "moa_bench.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=timeout)
+
+
+@pytest.fixture
+def measure(tmp_path: Path) -> Measure:
+    """Runs a suite with --quick; gives its result and what it printed."""
+
+    def run(suite: str, *arguments: str) -> tuple[dict[str, Any], CompletedProcess[str]]:
+        written = tmp_path / "result.json"
+        done = moa_bench(suite, "--quick", *arguments, "--json", str(written), timeout=580)
+        assert done.returncode == 0, done.stderr
+        return json.loads(written.read_text()), done
+
+    return run
 
 
 def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
@@ -44,8 +57,7 @@ def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
         "import sys; from moa_bench.cli import cli; sys.argv = ['moa-bench', 'micro', '--help'];"
         "cli(standalone_mode=False); print(sorted({'torch', 'grpc', 'transformers', 'numpy'} & set(sys.modules)))"
     )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
     assert done.stdout.endswith("\n[]\n"), done.stdout + done.stderr
 
 
@@ -72,12 +84,9 @@ def test_a_model_that_is_not_there_is_one_sentence() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_micro_measures_everything_and_writes_json(tmp_path: Path) -> None:
-    written = tmp_path / "micro.json"
+def test_micro_measures_everything_and_writes_json(measure: Measure) -> None:
     began = time.monotonic()
-    done = moa_bench("micro", "--quick", "--json", str(written), timeout=580)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(written.read_text())
+    result, done = measure("micro")
     assert result["quick"] is True
     assert {row["tokens"] for row in result["verification"]} == {1, 8, 62}
     assert all(row["ratio"]["median"] > 0 for row in result["verification"])
@@ -90,12 +99,9 @@ def test_micro_measures_everything_and_writes_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
-def test_soak_leaves_sessions_in_every_way(tmp_path: Path) -> None:
-    written = tmp_path / "soak.json"
-    done = moa_bench("soak", "--quick", "--json", str(written), timeout=280)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(written.read_text())
+@pytest.mark.timeout(600)
+def test_soak_leaves_sessions_in_every_way(measure: Measure) -> None:
+    result, done = measure("soak")
     assert sum(result["soak"]["left"].values()) == 20
     assert len(result["soak"]["left"]) == 7
     assert list(result["soak"]["memory"]) == ["10", "20"]
@@ -104,12 +110,9 @@ def test_soak_leaves_sessions_in_every_way(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_engine_measures_every_engine_and_the_start(tmp_path: Path) -> None:
-    written = tmp_path / "engine.json"
-    done = moa_bench("engine", "--quick", "--json", str(written), timeout=580)
-    assert done.returncode == 0, done.stderr
+def test_engine_measures_every_engine_and_the_start(measure: Measure) -> None:
+    result, done = measure("engine")
     assert "llama.cpp is not measured" in done.stderr
-    result = json.loads(written.read_text())
     engines = {cost["engine"] for cost in result["forwards"]}
     assert {"torch bf16", "torch float32"} < engines
     assert any(engine.startswith("kernels, ") for engine in engines)
@@ -122,22 +125,17 @@ def test_engine_measures_every_engine_and_the_start(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_quality_is_held_against_float32(tmp_path: Path) -> None:
-    written = tmp_path / "quality.json"
-    done = moa_bench("quality", "--quick", "--json", str(written), timeout=580)
-    assert done.returncode == 0, done.stderr
-    float32, int8, bf16 = json.loads(written.read_text())["levels"]
+def test_quality_is_held_against_float32(measure: Measure) -> None:
+    result, _ = measure("quality")
+    float32, int8, bf16 = result["levels"]
     assert (float32["level"], float32["divergence"], float32["agreement"]) == ("float32", 0.0, 1.0)
     assert 0 < int8["divergence"] < 0.05  # a scale in the wrong place costs far more
     assert 0 < bf16["divergence"] < 0.05
 
 
-@pytest.mark.timeout(300)
-def test_invariance_finds_no_difference_at_int8(tmp_path: Path) -> None:
-    written = tmp_path / "invariance.json"
-    done = moa_bench("invariance", "--quick", "--positions", "60", "--json", str(written), timeout=280)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(written.read_text())
+@pytest.mark.timeout(600)
+def test_invariance_finds_no_difference_at_int8(measure: Measure) -> None:
+    result, _ = measure("invariance", "--positions", "60")
     assert result["level"] == "int8"
     assert {kind["counts"]["different"] for kind in result["kinds"]} == {0}
     assert next(kind["counts"]["rows"] for kind in result["kinds"] if kind["kind"] == "trees of 8 to 62") == 60
@@ -145,13 +143,8 @@ def test_invariance_finds_no_difference_at_int8(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_network_measures_an_oracle_and_a_drafter(tmp_path: Path) -> None:
-    written = tmp_path / "network.json"
-    done = moa_bench(
-        "network", "--quick", "--link", "RTT 0", "--acceptance", "0.8", "--json", str(written), timeout=580
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(written.read_text())
+def test_network_measures_an_oracle_and_a_drafter(measure: Measure) -> None:
+    result, _ = measure("network", "--link", "RTT 0", "--acceptance", "0.8")
     cells = result["cells"]
     assert [(cell["link"], cell["acceptance"], cell["way"]) for cell in cells] == [
         ("RTT 0", 0.8, "streamed"), ("RTT 0", 0.8, "streamed, server waits"), ("RTT 0", 0.8, "rounds"),
@@ -194,11 +187,8 @@ def test_a_measurement_that_is_ended_leaves_no_server_behind(tmp_path: Path) -> 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_cut_answers_are_whole(tmp_path: Path) -> None:
-    written = tmp_path / "cut.json"
-    done = moa_bench("cut", "--quick", "--json", str(written), timeout=580)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(written.read_text())
+def test_cut_answers_are_whole(measure: Measure) -> None:
+    result, _ = measure("cut")
     assert sorted(incident["kind"] for incident in result["incidents"]) == ["cut", "cut", "kill", "reset"]
     assert all(incident["whole"] for incident in result["incidents"])
 
@@ -213,7 +203,7 @@ def test_a_simulation_needs_no_model() -> None:
     assert all(cell["streamed"] >= 0.97 for cell in cells)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_timeline_is_drawn(tmp_path: Path) -> None:
     picture = tmp_path / "lines.png"
     done = moa_bench("timeline", "--tokens", "8", "--out", str(picture), timeout=280)

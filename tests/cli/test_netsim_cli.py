@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from netsim.backends.tun import namespaces
 from netsim.cli import COMMANDS, main
 from netsim.profile import catalogue
-from netsim.tun import namespaces
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "netsim")}
@@ -32,7 +32,7 @@ def test_help_lists_every_command_as_it_describes_itself() -> None:
     for name, (module, text) in COMMANDS.items():
         assert f"{name} " in result.output
         assert text in " ".join(result.output.split())
-        command = import_module(f"netsim.cli.{module}").command
+        command = getattr(import_module(f"netsim.cli.{module}"), name)
         assert command.name == name
         assert command.help.splitlines()[0] == text
 
@@ -56,7 +56,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 def test_a_link_needs_no_torch_and_no_matplotlib() -> None:
     script = (
-        "import sys; import netsim.cli.proxy, netsim.cli.play, netsim.cli.validate\n"
+        "import sys; import netsim.cli.links, netsim.cli.measure, netsim.cli.control\n"
         "heavy = {'torch', 'matplotlib', 'scipy', 'grpc', 'numpy'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )
@@ -110,10 +110,10 @@ def test_convert_there_and_back(tmp_path: Path) -> None:
     [
         (["show", "4gg"], 2, "netsim: There is no profile '4gg'.\n  Did you mean 4g"),
         (["proxy", "--profile", "wierd", "--upstream", ":1"], 2, "Did you mean wired"),
-        (["proxy", "--profile", "4g", "--upstream", "nowhere"], 2, "--upstream: 'nowhere' is no address"),
+        (["proxy", "--profile", "4g", "--upstream", "nowhere"], 2, "--upstream: 'nowhere' is not an address"),
         (["proxy", "--profile", "4g", "--upstream", ":1", "--event", "5"], 2, "'5' names no event"),
         (["proxy", "--profile", "4g", "--upstream", ":1", "--event", "5:change:6g"], 2, "There is no profile '6g'"),
-        (["run", "--profile", "4g", "--", "true"], 2, "Say which server is behind the link"),
+        (["run", "--profile", "4g", "--", "true"], 2, "Say which server the link leads to"),
         (["run", "--profile", "4g", "--backend", "proxy", "--port", "5", "--", "true"], 2, "needs --upstream"),
         (["run", "--profile", "4g", "--serve", "true", "--", "true"], 2, "--serve needs --port"),
         (["run", "--profile", "4g", "--upstream", ":9", "--", "no-such"], 127, "'no-such' does not start"),
@@ -144,7 +144,7 @@ def test_a_malformed_trace_names_line_and_column(tmp_path: Path) -> None:
     trace = tmp_path / "t.csv"
     trace.write_text("t_s,down_mbps\n0,5\n1,fast\n")
     result = netsim("replay", "--upstream", ":1", str(trace), "--", "true")
-    assert result.stderr == f"netsim: {trace}, line 3, column 2: 'fast' is no number.\n"
+    assert result.stderr == f"netsim: {trace}, line 3, column 2: 'fast' is not a number.\n"
     assert result.exit_code == 2
 
 
@@ -245,6 +245,16 @@ def test_validate_prints_and_writes_and_fails_on_a_planted_error(tmp_path: Path)
     result = netsim("validate", "--check", "loss-runs", "--plant")
     assert result.exit_code == 1
     assert "FAIL  loss-runs" in result.output
+
+
+def test_validate_without_scipy_names_the_extra_before_it_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    result = netsim("validate", "--check", "determinism")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        "netsim: `netsim validate` needs scipy, which is not installed.\n"
+        "  Install it: pip install 'moa[netsim-validate]'.\n"
+    )
 
 
 def test_the_version_is_the_packages() -> None:

@@ -12,10 +12,12 @@ from moa_shared.errors import ConfigError, MoaError
 from moa_shared.programs.extras import missing_extra
 
 if TYPE_CHECKING:
-    from moa_training.data.rewrite import RewriteOptions
+    from moa_training.teacher.rewrite import RewriteOptions
 
 _TARGET = click.option("--target", default="default", show_default=True, help="default, hub id, folder or .gguf.")
-_THREADS = click.option("--threads", type=click.IntRange(0), default=1, show_default=True, help="Of torch; 0: its own.")
+_THREADS = click.option(
+    "--threads", type=click.IntRange(0), default=1, show_default=True, help="Of torch; 0: its choice."
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -28,7 +30,13 @@ def cli() -> None:
 @click.argument("sources", nargs=-1, required=True)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="NAME.jsonl.zst")
 @_TARGET
-@click.option("--max-tokens", type=click.IntRange(2), default=1024, show_default=True, help="Of one conversation.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(2),
+    default=1024,
+    show_default=True,
+    help="Where a row is cut.",
+)
 @click.option("--rewrite", is_flag=True, help="The target writes its own answers; an existing shard is continued.")
 @click.option(
     "--prompt-tokens", type=click.IntRange(1), default=192, show_default=True, help="Longer ones are left out."
@@ -74,8 +82,8 @@ def prepare(
     if rewrite:
         import torch
 
-        from moa_training.data.rewrite import RewriteOptions
-        from moa_training.data.rewrite import rewrite as write_answers
+        from moa_training.teacher.rewrite import RewriteOptions
+        from moa_training.teacher.rewrite import rewrite as write_answers
 
         if threads:
             torch.set_num_threads(threads)
@@ -94,7 +102,7 @@ def prepare(
 @cli.command()
 @click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
 def fit(config: Path) -> None:
-    """Train a drafter as CONFIG (TOML or YAML) says; started again, it goes on from its last checkpoint.
+    """Train a drafter as CONFIG (TOML or YAML) says; started again, it continues from its last checkpoint.
 
     For several GPUs or machines start it with `accelerate launch -m moa_training.cli fit CONFIG`, for several
     processes on a CPU with `ACCELERATE_USE_CPU=1 torchrun --nproc_per_node N -m moa_training.cli fit CONFIG`.
@@ -131,8 +139,8 @@ def fit(config: Path) -> None:
 @click.option("--copies", is_flag=True, help="Trees merge what the conversation suggests (prompt look-up).")
 @click.option("--depth", type=click.IntRange(1), default=5, show_default=True, help="Of the tree.")
 @click.option("--breadth", type=click.IntRange(1), default=6, show_default=True, help="Of the tree.")
-@click.option("--alone", type=click.IntRange(0), default=96, show_default=True, help="Tokens written alone; 0: none.")
-@click.option("--unguarded", is_flag=True, help="Text written alone may go round in loops, which the client bars.")
+@click.option("--alone", type=click.IntRange(0), default=96, show_default=True, help="Standalone tokens; 0: none.")
+@click.option("--unguarded", is_flag=True, help="Allow repeated 6-grams in standalone text (the client forbids them).")
 @click.option("--task-tokens", type=click.IntRange(0), default=0, show_default="not checked",
               help="Check results of answers cut and continued to so many tokens; GSM8K needs 320.")  # fmt: skip
 @click.option("--execution", type=click.Choice(["int8", "float32", "bf16"]), default="int8", show_default=True,
@@ -163,7 +171,7 @@ def evaluate(
     threads: int,
 ) -> None:
     """Acceptance of CHECKPOINT on QUESTIONS: tokens per target forward, by category and by position; and
-    how it goes on alone where the server is cut off.
+    its standalone text where the server is cut off.
 
     CHECKPOINT is a file, a folder with drafter.safetensors, default or deep (those that come with the package),
     lookup (prompt look-up, a chain copied from the conversation) or none (plain steps).
@@ -214,7 +222,7 @@ def evaluate(
 
 @cli.command()
 @click.argument("results", nargs=-1, required=True, metavar="NAME=FILE...")
-@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Stand-alone quality, as a PNG.")
+@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Standalone quality, as a PNG.")
 @click.option(
     "--forward-ms", type=click.FloatRange(0.001), default=49.0, show_default=True, help="Of a target forward."
 )
@@ -227,7 +235,9 @@ def compare(results: tuple[str, ...], picture: Path | None, forward_ms: float, n
     for result in results:
         name, separator, file = result.partition("=")
         if not separator:
-            raise ConfigError(f"{result!r} is no NAME=FILE.", hint="Name each evaluation, such as eagle2=eagle2.json.")
+            raise ConfigError(
+                f"{result!r} is not of the form NAME=FILE.", hint="Name each evaluation, such as eagle2=eagle2.json."
+            )
         evaluations[name] = read_evaluation(Path(file))
     click.echo(acceptance_table(evaluations, forward_ms, node_ms))
     click.echo("")
@@ -237,7 +247,7 @@ def compare(results: tuple[str, ...], picture: Path | None, forward_ms: float, n
 
 
 def main() -> None:
-    """Entry point; one sentence and the catalogue's exit code for every error that we know."""
+    """Entry point: every known error is one sentence and the catalogue's exit code."""
     try:
         cli.main(standalone_mode=False)
     except click.ClickException as error:

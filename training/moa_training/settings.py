@@ -1,7 +1,7 @@
 """Settings of a training run, from a TOML or YAML file; every value is checked where it is read.
 
-Defaults are what measured best on the default target at small budgets (docs/drafters.md); the authors' values stand
-beside them and are reached by setting them.
+Defaults are what measured best on the default target at small budgets (docs/drafters.md); the authors' values are
+named next to them, to be set where wanted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 
 
 class DrafterSettings(SettingsBase):
-    """The network. Sizes left out are the target's own, which a warm start needs."""
+    """The drafter's network. Sizes left out are the target's own, which a warm start needs."""
 
     kind: Literal["moa", "eagle2", "independent"] = Field(default="moa", description="the others are baselines")
     own_layers: int = Field(default=4, gt=0, description="of an independent model; a seventh of the default target's")
@@ -44,7 +44,7 @@ class DrafterSettings(SettingsBase):
     @model_validator(mode="after")
     def _of_one_kind(self) -> DrafterSettings:
         if self.kind != "moa" and self.reused_layers:
-            raise ValueError(f"drafter.reused_layers is of moa drafters alone, not of {self.kind}")
+            raise ValueError(f"drafter.reused_layers is for moa drafters only, not for {self.kind}")
         if self.norms_near_zero and self.warm_start:
             raise ValueError("drafter.norms_near_zero needs drafter.warm_start = false")
         return self
@@ -56,11 +56,11 @@ class BlockSettings(SettingsBase):
     shortest: int = Field(default=5, ge=2, description="authors: 6")
     longest: int = Field(default=12, ge=2, description="authors: 14; up to 40 for pipelined drafting on old memory")
     bounded: bool = Field(default=True, description="false: an answer is one block (ablation of the bound)")
-    staircase: bool = Field(default=True, description="self-attention of early training sees its own block alone")
+    staircase: bool = Field(default=True, description="self-attention of early training sees only its own block")
     memory_dropout: float = Field(
-        default=0.1, ge=0, le=1, description="share of rows with one block a conversation: memory of its start alone"
+        default=0.1, ge=0, le=1, description="share of rows with one block a conversation: memory of its start only"
     )
-    prompts: bool = Field(default=True, description="blocks and losses in prompts too; authors: answers alone")
+    prompts: bool = Field(default=True, description="blocks and losses in prompts too; authors: only in answers")
     depth_decay: float = Field(default=0.9, gt=0, le=1, description="weight of each further token of a block")
 
     @model_validator(mode="after")
@@ -80,7 +80,7 @@ class LossSettings(SettingsBase):
 
 
 class OptimiserSettings(SettingsBase):
-    """AdamW."""
+    """The settings of AdamW."""
 
     learning_rate: float = Field(default=1.5e-3, gt=0, description="authors: 6e-4")
     final_learning_rate: float = Field(default=3e-5, ge=0)
@@ -97,7 +97,7 @@ class OptimiserSettings(SettingsBase):
 
 
 class BudgetSettings(SettingsBase):
-    """When training ends: at the first of them."""
+    """When training ends: at the first of these limits."""
 
     tokens: int = Field(gt=0)
     minutes: float | None = Field(default=None, gt=0, description="of running time, all pieces together")
@@ -115,17 +115,17 @@ class CacheSettings(SettingsBase):
         default=0.0,
         ge=0,
         description="of disk in the output folder, each process; 14 kB a token of the default target. An epoch whose "
-        "batches are all kept takes a third less time. 0: none is kept, and every epoch packs its rows anew",
+        "batches are all kept takes a third less time. 0: none is kept, and every epoch packs its rows again",
     )
 
 
 class FitSettings(SettingsBase):
-    """A training run."""
+    """The settings of a training run."""
 
     target: str = "default"
     shards: tuple[Path, ...] = Field(min_length=1, description="files or folders of token shards")
     output: Path
-    start_from: Path | None = Field(default=None, description="go on from this drafter's tensors instead of fresh ones")
+    start_from: Path | None = Field(default=None, description="continue from this drafter instead of fresh tensors")
     seed: int = 0
     dtype: Literal["bf16", "float32"] = "bf16"
     threads: int = Field(default=1, ge=0, description="of torch on a CPU; 0: its own choice")
@@ -139,8 +139,8 @@ class FitSettings(SettingsBase):
     budget: BudgetSettings
 
     def identity(self) -> dict[str, Any]:
-        """What a run must have in common with one that it goes on from: the settings that differ from their defaults,
-        and the version of the defaults. So a setting that comes new into the program, off, parts no run from its state.
+        """What a run must have in common with one that it resumes: the settings that differ from their defaults, and
+        the version of the defaults. So a new setting that is off by default does not keep a run from its state.
         """
         chosen = self.model_dump(mode="json", exclude=_NOT_IDENTITY, exclude_defaults=True)
         return {"defaults": DEFAULTS_VERSION, **chosen}

@@ -1,13 +1,12 @@
 """`moa-bench codecs`: what each memory codec costs on the wire, and what it costs the drafter.
 
 In synchronous rounds, so that what is drafted does not depend on how fast anything was: then the tokens a verification
-brings are a property of the drafter and its memory alone.
+brings depend only on the drafter and its memory.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,13 +17,13 @@ from moa_shared.programs.progress import make_progress
 from moa_shared.protocol.codec import Codec, row_bytes
 from moa_shared.protocol.finish_rule import AnswerSettings
 
-from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import LINK, checkout_root, facts_line, publish, table
+from moa_bench.report.experiment import Experiment
+from moa_bench.report.report import LINK, facts_line, table
 
 
 @dataclass(frozen=True, slots=True)
 class CodecCost:
-    """One codec.
+    """What one codec costs.
 
     Args:
         row_bytes: of a memory row.
@@ -46,11 +45,9 @@ def run_codecs(*, model: str, quick: bool, json_file: Path | None) -> None:
     Raises:
         MoaError: a server or client that fails.
     """
-    facts = gather_facts(checkout_root())
-    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
-    result: dict[str, Any] = {"suite": "codecs", "quick": quick, "pinned": False, "machine": facts}
-    result |= _measure(model, prompts=1 if quick else 12, tokens=16 if quick else 96)
-    publish("codecs", result, _render(result), quick=quick, json_file=json_file, page=LINK)
+    experiment = Experiment("codecs", quick=quick, json_file=json_file)
+    experiment.result |= _measure(model, prompts=1 if quick else 12, tokens=16 if quick else 96)
+    experiment.publish(_render(experiment.result), page=LINK)
 
 
 def _measure(model: str, *, prompts: int, tokens: int) -> dict[str, Any]:

@@ -1,14 +1,13 @@
 """`moa-bench cut`: answers whose link is cut or reset, or whose server is killed, at random times.
 
 State: one server that can be killed and replaced, one emulated link, one client. An answer meets as many incidents as
-its time allows; its text is held against that of an undisturbed one.
+its time allows; its text is compared with that of an undisturbed one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import os
 import tempfile
 import threading
 import time
@@ -25,25 +24,25 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.cut.incidents import Incident, Kind, Planned, Struck, judge_incident, plan_incidents
 from moa_bench.harness.child import Child
-from moa_bench.harness.cores import on_cores, split_cores
+from moa_bench.harness.cores import on_cores
 from moa_bench.network import tables
 from moa_bench.network.emulated import RunningLink, find_links, linked
 from moa_bench.network.oracle import Script
 from moa_bench.report.answers import PlainClient
-from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import LINK, checkout_root, publish
+from moa_bench.report.experiment import Experiment
+from moa_bench.report.report import LINK
 
 if TYPE_CHECKING:
     from moa_bench.harness.split_client import SplitClient
 
-SILENCE_S = 60.0  # that a client which cannot write alone waits for a server: above a restart
+SILENCE_S = 60.0  # how long a client that cannot write standalone text waits for a server: longer than a restart
 ORACLE_ACCEPTANCE = 0.65
-ORACLE_DRAFT_MS = 25.0  # a slow device: writing alone, it is not done before a cut is over
+ORACLE_DRAFT_MS = 25.0  # a slow device: its standalone text does not end before a cut does
 
 
 @dataclass(frozen=True, slots=True)
 class CutEffort:
-    """How many of each kind, and how long the answers are."""
+    """How many incidents of each kind, and how long the answers are."""
 
     cuts: int = 200
     resets: int = 20
@@ -57,7 +56,7 @@ QUICK = CutEffort(2, 1, 1, 1, 32)
 
 
 class MortalServer:
-    """A server behind one address that can die and be replaced by another one, which knows nothing of its sessions.
+    """A server at one address that can be killed and replaced by one that knows nothing of its sessions.
 
     The replacement is started beforehand, so that the time without a server is the bench's to choose.
 
@@ -83,7 +82,7 @@ class MortalServer:
         return stack.enter_context(self._start()), stack
 
     def kill_and_replace(self, seconds: float) -> None:
-        """Returns when the other one is in its place, after `seconds` or when it can be called."""
+        """Kills the server; returns when its replacement can be called, `seconds` later at the earliest."""
         self._child.kill()
         self._stack.close()
         time.sleep(seconds)
@@ -119,9 +118,10 @@ def run_cut(
     """
     effort = _effort(quick, cuts, kills)
     chosen = find_links((link,))[0]
-    facts = gather_facts(checkout_root())
-    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
-    server_cores, own_cores = split_cores(pin)
+    experiment = Experiment(
+        "cut", quick=quick, json_file=json_file, pin=pin, level=level, link=chosen.name, effort=effort
+    )
+    own_cores = experiment.own_cores
     from moa_shared.models import load_tokenizer, resolve
 
     from moa_bench.harness.byte_counter import counting
@@ -139,7 +139,7 @@ def run_cut(
         drafter = str(drafter_file(find_drafter(files), folder))
         relay = stack.enter_context(counting("127.0.0.1:1"))  # until there is a server: a port where nothing listens
         server = MortalServer(
-            lambda: running_server(model, level=level, drafter=drafter, cores=server_cores),
+            lambda: running_server(model, level=level, drafter=drafter, cores=experiment.server_cores),
             relay.address,
             relay.redirect,
         )
@@ -158,19 +158,8 @@ def run_cut(
                 incidents += stage.disturbed(plan, number, whole[number])
                 answers += 1
                 task.advance(left - len(plan))
-    result = {
-        "suite": "cut",
-        "quick": quick,
-        "pinned": pin,
-        "machine": facts,
-        "target": files.target_id,
-        "level": level,
-        "link": chosen.name,
-        "effort": effort,
-        "incidents": incidents,
-        "answers": answers,
-    }
-    publish("cut", result, tables.render_cut(result), quick=quick, json_file=json_file, page=LINK)
+    experiment.result |= {"target": files.target_id, "incidents": incidents, "answers": answers}
+    experiment.publish(tables.render_cut(experiment.result), page=LINK)
 
 
 def _effort(quick: bool, cuts: int | None, kills: int | None) -> CutEffort:
@@ -200,7 +189,7 @@ def _connector(runner: asyncio.Runner, server: str, through: str, drafter: str) 
 
 
 class _Stage:
-    """Where answers meet incidents."""
+    """A server, a link and a client, where answers meet incidents."""
 
     def __init__(
         self,
@@ -251,7 +240,7 @@ class _Stage:
         return [incident for incident in met if incident is not None]
 
     def _strike_on(self, plan: deque[Planned], over: threading.Event, struck: list[Struck]) -> None:
-        """Strikes until the answer is over or the plan is done; a wait that outlasts an answer goes on in the next."""
+        """Strikes until the answer or the plan is over; a wait that outlasts an answer continues in the next."""
         while plan:
             planned, began_s = plan.popleft(), time.perf_counter()
             if over.wait(planned.after_s):

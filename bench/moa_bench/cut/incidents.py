@@ -32,7 +32,7 @@ class Planned:
 
     Args:
         after_s: from the answer's begin or the end of the incident before.
-        seconds: how long a cut lasts, or how long there is no server at least.
+        seconds: how long a cut lasts, or the shortest time without a server.
     """
 
     kind: Kind
@@ -57,15 +57,15 @@ class Struck:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """What an answer shows of one.
+    """What an answer shows of an incident.
 
     Args:
         seconds: until the link or the server was there again.
         stall_ms: the longest wait for new text that lasted into the incident or began in it; None: all of the text
-            stood on the screen already.
+            was already on the screen.
         resume_ms: from when link and server were there again to the next verdict; None: the next incident came first,
             or nothing was left to decide.
-        alone: whether text was written without the server, from the incident until then.
+        alone: whether standalone text was written from the incident until then.
         whole: whether the answer's final text is that of an undisturbed one, and the screen showed it, token for token.
     """
 

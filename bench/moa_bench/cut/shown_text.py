@@ -1,4 +1,4 @@
-"""What a reader sees of an answer, rebuilt from the client's events: was text lost or doubled, and when did it stand?
+"""What a reader sees of an answer, rebuilt from the client's events: was text lost or doubled, and when was it shown?
 
 Pure: clock readings are arguments. State: committed and provisional tokens on the screen. Invariant: an event that does
 not fit what is on the screen is remembered as a contradiction.
@@ -14,7 +14,7 @@ from moa_client.conversation.events import Committed, Corrected, Ended, Event, P
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Something was shown, or taken back.
+    """A moment at which text was shown or taken back.
 
     Args:
         at_s: since the question.
@@ -29,7 +29,7 @@ class Moment:
 
 
 class ShownText:
-    """Of one answer."""
+    """The text of one answer as its reader sees it."""
 
     def __init__(self) -> None:
         self.committed: list[int] = []
@@ -39,7 +39,7 @@ class ShownText:
         self.ended_alone = False
 
     def on_event(self, event: Event, at_s: float) -> None:
-        """Takes in what the client tells."""
+        """Takes in an event of the client."""
         before = len(self.committed) + len(self.provisional)
         if isinstance(event, Committed):
             confirmed = event.tokens[: event.confirmed]
@@ -61,7 +61,7 @@ class ShownText:
         self.moments.append(Moment(at_s, length, len(self.committed), length > before))
 
     def fits(self, answer: Sequence[int]) -> bool:
-        """Whether the screen shows this final answer: all of it, or what was committed when it ended alone."""
+        """Whether the screen shows this final answer: all of it, or its committed part if that is where it ended."""
         if self.contradictions:
             return False
         if self.ended_alone:

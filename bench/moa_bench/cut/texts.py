@@ -18,11 +18,11 @@ from moa_shared.programs.progress import make_progress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.coupling import Sampling
 
-from moa_bench.harness.cores import on_cores, split_cores
+from moa_bench.harness.cores import on_cores
 from moa_bench.network.emulated import RunningLink, find_links, linked
 from moa_bench.report.answers import PlainClient
-from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import LINK, checkout_root, publish
+from moa_bench.report.experiment import Experiment
+from moa_bench.report.report import LINK
 
 SILENCE_S = 60.0
 TEMPERATURE, TOP_P = 0.8, 0.95  # of the sampled answers
@@ -32,7 +32,7 @@ RESET_SHARE = 0.15  # of the cuts are resets of the connection
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An answer that does not read as the server's own.
+    """An answer that differs from the server's own.
 
     Args:
         agreed: tokens before the first that differs.
@@ -80,17 +80,20 @@ def run_texts(
     from moa_bench.harness.servers import running_server
     from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 
-    chosen, facts = find_links((link,))[0], gather_facts(checkout_root())
-    server_cores, own_cores = split_cores(pin)
+    chosen = find_links((link,))[0]
+    experiment = Experiment(
+        "texts", quick=quick, json_file=json_file, pin=pin, level=level, link=chosen.name, drafter=drafter
+    )
+    own_cores = experiment.own_cores
     progress = make_progress()
     tokenizer = load_tokenizer(resolve(model, progress=progress))
     texts = QUESTIONS if questions is None else read_questions(questions)
     prompts = [chat_tokens(tokenizer, text) for text in texts]
     answers = min(answers, 4) if quick else answers
     differences: list[Difference] = []
-    written = alone = 0
+    written = standalone = 0
     with on_cores(own_cores), asyncio.Runner() as runner, ExitStack() as stack:
-        server = stack.enter_context(running_server(model, level=level, cores=server_cores))
+        server = stack.enter_context(running_server(model, level=level, cores=experiment.server_cores))
         running = stack.enter_context(linked(chosen, server.address, cores=own_cores))
         plain = PlainClient(server.address)
         stack.callback(plain.close)
@@ -104,37 +107,30 @@ def run_texts(
                 expected = plain.ask(prompts[question], settings).tokens
                 got = split.ask(prompts[question], settings).tokens
                 written += len(got)
-                alone += split.figures.provisional
+                standalone += split.figures.provisional
                 if got != expected:
                     differences.append(_difference(question, settings.sampling, got, expected))
                 task.advance(1)
-    result = {
-        "suite": "texts",
-        "quick": quick,
-        "pinned": pin,
-        "machine": facts,
-        "level": level,
-        "link": chosen.name,
-        "drafter": drafter,
+    experiment.result |= {
         "answers": answers,
         "tokens": written,
-        "written_alone": alone,
+        "standalone": standalone,
         "cuts": incidents.cuts,
         "resets": incidents.resets,
         "differences": differences,
     }
-    publish("texts", result, render_texts(result), quick=quick, json_file=json_file, page=LINK)
+    experiment.publish(render_texts(experiment.result), page=LINK)
 
 
 def answer_settings(number: int, tokens: int) -> AnswerSettings:
-    """Of the answer of that number: greedy and sampled in turn, each with its own seed."""
+    """Settings of the answer of that number: greedy and sampled in turn, each with its own seed."""
     sampling = Sampling(TEMPERATURE, 0, TOP_P, seed=number) if number % 2 else Sampling(seed=number)
     return AnswerSettings(sampling, max_tokens=tokens)
 
 
 @contextmanager
 def cutting(link: RunningLink, seed: int = 0) -> Iterator[Incidents]:
-    """Cuts and resets a link at random times until the block ends; loopback is left alone."""
+    """Cuts and resets a link at random times until the block ends; loopback is left as it is."""
     draw, over, incidents = random.Random(seed), threading.Event(), Incidents()
 
     def strike_on() -> None:
@@ -163,8 +159,8 @@ def render_texts(result: dict[str, object]) -> str:
     """One row of what was found."""
     differences = result["differences"]
     count = len(differences) if isinstance(differences, list) else 0
-    names = ("level", "link", "drafter", "answers", "tokens", "written_alone", "cuts", "resets")
-    head = [*(name.replace("_", " ") for name in names), "answers that differ"]
+    names = ("level", "link", "drafter", "answers", "tokens", "standalone", "cuts", "resets")
+    head = [*names, "answers that differ"]
     row = [*(str(result[name]) for name in names), str(count)]
     return f"| {' | '.join(head)} |\n|{' --- |' * len(head)}\n| {' | '.join(row)} |\n"
 

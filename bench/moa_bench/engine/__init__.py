@@ -1,1 +1,1 @@
-"""`moa-bench engine` and `moa-bench quality`: the target's forward beside other engines, and how good its texts are."""
+"""The target's forward next to other engines, the quality of its texts, and whether its bits depend on the batch."""

@@ -33,7 +33,7 @@ class StepBytes:
 
 
 def step_bytes(files: ModelFiles) -> StepBytes:
-    """Of a target."""
+    """The bytes that a step of this target reads."""
     from moa_shared.models.network.layers import stack_shape
     from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
 
@@ -46,7 +46,7 @@ def step_bytes(files: ModelFiles) -> StepBytes:
 
 
 def make_array() -> Floats:
-    """READ_BYTES of numbers."""
+    """An array of READ_BYTES."""
     return np.ones(READ_BYTES // 4, np.float32)
 
 

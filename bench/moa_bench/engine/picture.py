@@ -36,7 +36,7 @@ def draw(result: Mapping[str, Any], path: Path) -> Path:
             )
         limit = next(limit for limit in result["limits"] if limit.context == context)
         panel.axhline(limit.ms.median, color="grey", linewidth=1, label="reading a step's bytes")
-        panel.set(title=f"behind {context} tokens", xlabel="rows of the forward", xscale="log", yscale="log")
+        panel.set(title=f"after {context} tokens", xlabel="rows of the forward", xscale="log", yscale="log")
         panel.set_xticks(counts, [str(count) for count in counts])
         panel.minorticks_off()
         panel.grid(alpha=0.3)

@@ -1,16 +1,15 @@
 """`moa-bench quality`: how far the levels are from float32, over the float32 target's own greedy answers.
 
-Every level reads the same prompts and answers, and its distribution of each next token is held against float32's.
+Every level reads the same prompts and answers, and its distribution of each next token is compared with float32's.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +18,8 @@ from moa_shared.programs.progress import make_progress
 from moa_bench.engine.tables import render_quality
 from moa_bench.harness.prompts import QUESTIONS, chat_tokens, read_questions
 from moa_bench.harness.targets import load_level
-from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import ENGINE, checkout_root, publish
+from moa_bench.report.experiment import Experiment
+from moa_bench.report.report import ENGINE
 
 if TYPE_CHECKING:
     from moa_server.target import Target
@@ -46,7 +45,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class LevelQuality:
-    """How one level does.
+    """The quality of one level.
 
     Args:
         divergence: mean KL(float32 || level) of the next token, in nats.
@@ -64,7 +63,7 @@ class LevelQuality:
 
 @dataclass(slots=True)
 class Sums:
-    """Over positions, in nats."""
+    """Sums over positions, in nats."""
 
     positions: int = 0
     divergence: float = 0.0
@@ -92,7 +91,7 @@ class Sums:
 
 
 def log_softmax(logits: Rows) -> npt.NDArray[np.float64]:
-    """In float64: sums over 49,152 entries."""
+    """Log probabilities, in float64 because they sum over 49,152 entries."""
     wide = logits.astype(np.float64)
     wide -= wide.max(-1, keepdims=True)
     wide -= np.log(np.exp(wide).sum(-1, keepdims=True))
@@ -111,8 +110,7 @@ def run_quality(
     Raises:
         MoaError: the target or the questions cannot be had.
     """
-    facts = gather_facts(checkout_root())
-    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
+    experiment = Experiment("quality", quick=quick, json_file=json_file)
     from moa_shared.models import load_tokenizer, resolve
 
     progress = make_progress()
@@ -128,16 +126,13 @@ def run_quality(
             compare(targets, text, sums)
             answers += 1
             task.advance(len(text.answer))
-    result: dict[str, Any] = {
-        "suite": "quality",
-        "quick": quick,
-        "machine": facts,
+    experiment.result |= {
         "target": files.target_id,
         "positions": sums[REFERENCE].positions,
         "answers": answers,
         "levels": [each.quality(level, executions[level].details, sums[REFERENCE]) for level, each in sums.items()],
     }
-    publish("quality", result, render_quality(result), quick=quick, json_file=json_file, page=ENGINE)
+    experiment.publish(render_quality(experiment.result), page=ENGINE)
 
 
 def compare(targets: dict[str, Target], text: Answered, sums: dict[str, Sums]) -> None:

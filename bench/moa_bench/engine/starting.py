@@ -8,13 +8,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from moa_shared.errors import UnavailableError
 
 from moa_bench.harness.child import child_environment
 from moa_bench.harness.cores import on_cores
 from moa_bench.harness.servers import running_server
+from moa_bench.report.memory import Kind, memory_mb
 from moa_bench.report.spread import Spread
 
 RUN_TIMEOUT_S = 120.0  # far above any of these programs, also on a machine under load
@@ -23,7 +23,7 @@ POLL_S = 0.01  # between looks at a program's memory
 
 @dataclass(frozen=True, slots=True)
 class StartCost:
-    """From the start of a process until `until`.
+    """What a program takes from the start of its process until `until`.
 
     Args:
         peak_mb: the most memory that lay in RAM by then; None: the system does not say.
@@ -38,7 +38,7 @@ class StartCost:
 def measure_starts(
     model: str, level: str, drafter: str, starts: int, server_cores: set[int] | None, client_cores: set[int] | None
 ) -> list[StartCost]:
-    """Everything is in the disk's cache and the model is fetched.
+    """Measures starts while everything is in the disk's cache and the model is fetched.
 
     Args:
         drafter: file of the drafter that both ends load.
@@ -50,7 +50,7 @@ def measure_starts(
     answers: list[_Run] = []
     for _ in range(starts):
         with running_server(model, level=level, drafter=drafter, cores=server_cores) as server:
-            ready.append(_Run(server.start_ms, peak_mb(server.process.pid)))
+            ready.append(_Run(server.start_ms, memory_mb(server.process.pid, Kind.PEAK)))
             chat = [
                 "moa_client.cli", "chat", "--server", server.address, "--model", model, "--drafter", drafter,
                 "--threads", "1", "--max-tokens", "1", "Hi.",
@@ -78,16 +78,6 @@ def _cost(program: str, until: str, runs: Sequence[_Run]) -> StartCost:
     return StartCost(program, until, Spread.of([run.ms for run in runs]), Spread.of(peaks) if peaks else None)
 
 
-def peak_mb(pid: int) -> float | None:
-    """The most memory of a process that lay in RAM so far; None where it has ended, or the system does not say."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return None
-    line = next((line for line in lines if line.startswith("VmHWM")), None)
-    return None if line is None else int(line.split()[1]) * 1024 / 1e6
-
-
 def _run(module_and_arguments: Sequence[str], cores: set[int] | None) -> _Run:
     """A program of ours from its start to its end."""
     began = time.perf_counter()
@@ -103,7 +93,7 @@ def _run(module_and_arguments: Sequence[str], cores: set[int] | None) -> _Run:
             )
         # What the system says at the end of a child counts this process too, from which it was forked.
         while process.poll() is None:
-            peak = peak_mb(process.pid) or peak
+            peak = memory_mb(process.pid, Kind.PEAK) or peak
             if time.perf_counter() - began > RUN_TIMEOUT_S:
                 process.kill()
             time.sleep(POLL_S)

@@ -32,12 +32,12 @@ SCRIPT = Path(__file__).with_name("llama_cpp.mjs")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """An engine.
+    """An engine to measure.
 
     Args:
         name: for tables.
         command: that starts it.
-        environment: what it is told besides ours.
+        environment: variables added to ours.
         trees: whether it takes more than one row at once.
     """
 
@@ -77,13 +77,13 @@ def llama_subject(folder: Path, files: ModelFiles) -> Subject:
         )
     if files.weights[0].suffix != ".gguf":
         raise ConfigError(
-            f"llama.cpp cannot be measured: {files.target_id} is no GGUF file.", hint="Leave out --llama-cpp."
+            f"llama.cpp cannot be measured: {files.target_id} is not a GGUF file.", hint="Leave out --llama-cpp."
         )
     return Subject(LLAMA_CPP, (node, str(SCRIPT), str(folder.resolve()), str(files.weights[0])), trees=False)
 
 
 class Worker:
-    """A subject that runs; made by `running_workers`."""
+    """A running engine; made by `running_workers`."""
 
     def __init__(self, subject: Subject, process: subprocess.Popen[str], log: Path) -> None:
         self.subject = subject
@@ -97,7 +97,7 @@ class Worker:
         return self._ask({"read": tokens})
 
     def forward(self, rows: int) -> float:
-        """Milliseconds of a forward behind that prompt."""
+        """Milliseconds of a forward after that prompt."""
         return self._ask({"forward": rows})
 
     def _ask(self, command: Mapping[str, int]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +17,12 @@ from moa_bench.engine import tables
 from moa_bench.engine.limit import READ_BYTES, make_array, step_bytes, time_reading
 from moa_bench.engine.starting import measure_starts
 from moa_bench.engine.subjects import Worker, llama_subject, our_subjects, running_workers
-from moa_bench.harness.cores import on_cores, split_cores
+from moa_bench.harness.cores import on_cores
 from moa_bench.harness.drafters import drafter_file, find_drafter
-from moa_bench.report.facts import cpu_flags, gather_facts
+from moa_bench.report.experiment import Experiment
+from moa_bench.report.facts import cpu_flags
 from moa_bench.report.interleave import collect_interleaved
-from moa_bench.report.report import ENGINE, checkout_root, publish
+from moa_bench.report.report import ENGINE, checkout_root
 from moa_bench.report.spread import Spread, paired_ratio
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ QUICK = EngineEffort((32,), (1, 8), 1, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class ForwardCost:
-    """A forward on one engine.
+    """What a forward costs on one engine.
 
     Args:
         to_step: ratio to the same engine's plain step, round by round.
@@ -69,7 +69,7 @@ class ForwardCost:
 
 @dataclass(frozen=True, slots=True)
 class PromptCost:
-    """Reading a prompt of `context` tokens; milliseconds a token."""
+    """What reading a prompt of `context` tokens costs, in milliseconds per token."""
 
     engine: str
     context: int
@@ -100,8 +100,7 @@ def run_engine(*, model: str, quick: bool, json_file: Path | None, pin: bool, ll
         MoaError: an engine cannot be had, or fails.
     """
     effort = QUICK if quick else EngineEffort()
-    facts = gather_facts(checkout_root())
-    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
+    experiment = Experiment("engine", quick=quick, json_file=json_file, pin=pin, effort=effort)
     from moa_shared.models import resolve
 
     progress = make_progress()
@@ -111,15 +110,8 @@ def run_engine(*, model: str, quick: bool, json_file: Path | None, pin: bool, ll
         subjects.append(llama_subject(llama_cpp, files))
     else:
         progress.note("llama.cpp is not measured: --llama-cpp names no folder with node-llama-cpp.")
-    server_cores, own_cores = split_cores(pin)
-    result: dict[str, Any] = {
-        "suite": "engine",
-        "quick": quick,
-        "pinned": pin,
-        "machine": facts,
-        "target": files.target_id,
-        "effort": effort,
-    }
+    server_cores, own_cores, result = experiment.server_cores, experiment.own_cores, experiment.result
+    result["target"] = files.target_id
     with running_workers(subjects, server_cores, progress) as workers:
         with on_cores(server_cores):
             result |= _measure(workers, files, effort, progress)
@@ -129,7 +121,7 @@ def run_engine(*, model: str, quick: bool, json_file: Path | None, pin: bool, ll
         drafter = str(drafter_file(find_drafter(files), Path(folder)))
         with progress.task("Start-up"):
             result["starts"] = measure_starts(model, INT8, drafter, effort.starts, server_cores, own_cores)
-    publish("engine", result, tables.render(result), quick=quick, json_file=json_file, page=ENGINE)
+    experiment.publish(tables.render(result), page=ENGINE)
     root = checkout_root()
     if json_file is None and not quick and root is not None:
         from moa_bench.engine.picture import draw

@@ -14,7 +14,7 @@ def render(result: Mapping[str, Any]) -> str:
     """Forwards by context, prompts, the limit, start-up."""
     parts = [facts_line(result)]
     for context in dict.fromkeys(cost.context for cost in result["forwards"]):
-        parts += [f"### A forward behind {context} tokens, ms\n", _forwards(result, context)]
+        parts += [f"### A forward after {context} tokens, ms\n", _forwards(result, context)]
     parts += ["### Reading a prompt, ms a token\n", _prompts(result["prompts"], result["memory"])]
     parts += ["### The plain step over its limit\n", _limits(result)]
     parts += ["### Start-up and memory\n", _starts(result)]
@@ -59,7 +59,7 @@ def _limits(result: Mapping[str, Any]) -> str:
                 rows.append([cost.engine, cost.context, cost.ms.text(), limit.ms.text(), f"{over:.2f}"])
     first = result["limits"][0]
     note = (
-        f"The bytes of a step in the file's own format, and keys and values in float16: {first.mb:.0f} MB behind "
+        f"The bytes of a step in the file's own format, and keys and values in float16: {first.mb:.0f} MB after "
         f"{first.context} tokens. One core reads {first.gb_s.text()} GB/s.\n\n"
     )
     return note + table(["engine", "context", "plain step, ms", "reading its bytes, ms", "ratio"], rows)

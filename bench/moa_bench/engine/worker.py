@@ -1,7 +1,7 @@
 """`python -m moa_bench.engine.worker`: a target in a process of its own, which forwards on command and says how long.
 
 State: one target, one cache. A line of JSON in, a line of JSON out, as llama_cpp.mjs speaks it too: `read` tokens into
-an empty cache, or `forward` a binary tree of rows behind them.
+an empty cache, or `forward` a binary tree of rows after them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import json
 import os
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from moa_shared.protocol.levels import LEVELS
 
 from moa_bench.harness.targets import load_level
+from moa_bench.report.memory import memory_mb
 
 if TYPE_CHECKING:
     from moa_server.target import Target
@@ -33,7 +33,7 @@ def some_tokens(count: int, vocab_size: int) -> list[int]:
 
 
 class Worker:
-    """Obeys commands."""
+    """A target and its cache, which obey commands."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -74,20 +74,7 @@ def main(model: str, level: str) -> None:
     for line in sys.stdin:
         command: dict[str, Any] = json.loads(line)
         taken = worker.read(command["read"]) if "read" in command else worker.forward(command["forward"])
-        print(json.dumps({"ms": taken, "resident_mb": resident_mb(os.getpid())}), file=answers)
-
-
-def resident_mb(pid: int, kind: str = "VmRSS") -> float | None:
-    """Memory of a process that lies in RAM, where the system says it.
-
-    Args:
-        kind: VmRSS: all; RssAnon: without files, which the system may drop and read again.
-    """
-    status = Path(f"/proc/{pid}/status")
-    if not status.is_file():
-        return None
-    line = next(line for line in status.read_text().splitlines() if line.startswith(kind))
-    return round(int(line.split()[1]) * 1024 / 1e6, 1)
+        print(json.dumps({"ms": taken, "resident_mb": memory_mb(os.getpid())}), file=answers)
 
 
 if __name__ == "__main__":

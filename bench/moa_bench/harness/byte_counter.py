@@ -30,7 +30,7 @@ class Bytes:
 
 
 class ByteCounter:
-    """Made by `counting`."""
+    """Counts the bytes that pass a TCP proxy; made by `counting`."""
 
     def __init__(self, upstream: str) -> None:
         self.redirect(upstream)

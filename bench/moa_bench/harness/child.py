@@ -1,4 +1,4 @@
-"""Programs of ours as child processes: started, waited for until they can be called, ended when the block ends."""
+"""Programs of ours as child processes: started, awaited until they can be called, ended with the block."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def running(
 
 
 def child_environment() -> dict[str, str]:
-    """Ours, with one thread and with the packages that this process sees, installed or not."""
+    """Our environment, with one thread and the packages that this process sees, installed or not."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
 
 

@@ -29,7 +29,7 @@ UNTRAINED_VOCAB = 16_384  # covers 97 % of the default target's greedy tokens; t
 
 @dataclass(frozen=True, slots=True)
 class MeasuredDrafter:
-    """A drafter.
+    """The drafter to measure with.
 
     Args:
         origin: SHIPPED, NAMED or UNTRAINED.

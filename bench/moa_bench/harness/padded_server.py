@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class PaddedTarget(Target):
-    """A target that takes its time."""
+    """A target whose forwards take a stated time."""
 
     def __init__(self, inner: Target, padding: Padding, sleep: Callable[[float], None] = time.sleep) -> None:
         super().__init__(inner.shape)
@@ -71,7 +71,7 @@ def cli(context: click.Context, target_ms: float, target_row_ms: float) -> None:
 @settings_options
 @click.pass_obj
 def serve(padding: Padding, /, **flags: Any) -> None:
-    """As `moa-server serve`."""
+    """Serve, with the options of `moa-server serve`."""
 
     def load(files: ModelFiles, settings: ServerSettings, progress: Progress) -> Execution:
         execution = load_execution(files, settings, progress)

@@ -9,7 +9,7 @@ ROW_SHARE = 1 / 50  # of a plain step, for each row more: rows of a larger targe
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """A stated cost.
+    """The stated cost of a forward.
 
     Args:
         step_ms: of a forward of one row.
@@ -21,13 +21,13 @@ class Padding:
 
     @classmethod
     def of(cls, step_ms: float | None, row_ms: float | None) -> Padding | None:
-        """As the command line says; None: forwards are not padded."""
+        """What the command line asks for; None: forwards are not padded."""
         if step_ms is None:
             return None
         return cls(step_ms, ROW_SHARE * step_ms if row_ms is None else row_ms)
 
     def seconds(self, rows: int) -> float:
-        """Of a forward of so many rows, of however many conversations."""
+        """What a forward of so many rows takes, however many conversations they are of."""
         return (self.step_ms + self.row_ms * (rows - 1)) / 1e3
 
     @property

@@ -62,7 +62,7 @@ def read_questions(path: Path) -> list[str]:
 
     Raises:
         NotFoundError: no such path.
-        DataError: no question, or a line that is none.
+        DataError: no question, or a line that is not one.
     """
     if not path.exists():
         raise NotFoundError(
@@ -80,7 +80,7 @@ def _first_turn(file: Path, line: str) -> str:
     try:
         return str(json.loads(line)["turns"][0])
     except (ValueError, KeyError, IndexError, TypeError):
-        raise DataError(f"{file} holds a line that is no question.", hint='A line is {"turns": ["text"]}.') from None
+        raise DataError(f"{file} holds a line that is not a question.", hint='A line is {"turns": ["text"]}.') from None
 
 
 def chat_tokens(tokenizer: Tokenizer, question: str) -> list[int]:
@@ -94,7 +94,7 @@ def question_of(tokenizer: Tokenizer, tokens: int) -> str:
     """A question of about `tokens` tokens (within 5 %) in the chat template: a request about as much text as fits.
 
     Raises:
-        DataError: the template alone is longer, or the text is too short for it.
+        DataError: the template by itself is longer, or the text is too short.
     """
     words: Sequence[str] = PASSAGE.split()
     low, high = 0, len(words)

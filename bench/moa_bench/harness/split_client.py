@@ -35,14 +35,14 @@ SETTLE_EVERY_S = 0.05  # between looks at whether the server is there again
 
 
 class SplitClient:
-    """Asks through split inference.
+    """Asks questions through split inference.
 
     Args:
         runner: whose event loop is used.
         address: "host:port".
         device: what this end holds; its drafter is used by one client at a time.
         codec: of the memory.
-        mode: how to draft, and what becomes of text that was written alone.
+        mode: how to draft, and what becomes of standalone text.
         silence_s: how long the client waits for a server that it cannot do without; None: as the program does.
     """
 

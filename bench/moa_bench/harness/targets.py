@@ -31,7 +31,7 @@ def load_level(files: ModelFiles, level: str, progress: Progress) -> Execution:
 
 
 def use_threads(level: str, count: int) -> None:
-    """So many threads from the next forward on."""
+    """Use so many threads from the next forward on."""
     if level == INT8:
         from moa_kernels import set_threads
 

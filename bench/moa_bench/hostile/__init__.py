@@ -1,1 +1,1 @@
-"""One honest client beside attackers, one kind after the other: what does it notice?"""
+"""What one honest client notices of attackers, one kind of attack after the other."""

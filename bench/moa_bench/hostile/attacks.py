@@ -28,13 +28,13 @@ Run = Callable[[Victim], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One kind.
+    """One kind of attack.
 
     Args:
         name: for tables and --attack.
         run: once; it is repeated.
         answers: it has answers written, so that its turns of the target are taken from everybody's, as an honest
-            client's are. It is compared with the honest client beside an honest neighbour, not with it alone.
+            client's are. It is compared with the honest client next to an honest neighbour, not by itself.
     """
 
     name: str

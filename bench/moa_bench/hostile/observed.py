@@ -7,25 +7,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
+from moa_shared.errors import UnavailableError
 
 from moa_bench.report.answers import TimedAnswer
+from moa_bench.report.memory import memory_mb
 
-MEGABYTE = 1 << 20
 SAMPLE_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Between the tokens of some answers, the wait for the first one left out.
+    """Gaps between the tokens of some answers, without the wait for the first token.
 
     Args:
         p95_ms: of all gaps.
         worst_ms: the longest.
         answers: how many answers.
-        exact: whether each is the text that the server writes when it is alone.
+        exact: whether each is the text that the server writes without attackers.
         failure: why there was none; the figures are 0 then.
     """
 
@@ -48,10 +48,15 @@ def gaps_of(answers: Sequence[TimedAnswer], expected: Sequence[int]) -> Gaps:
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory of a process, in MB."""
-    status = Path(f"/proc/{pid}/status").read_text("utf-8")
-    line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
-    return int(line.split()[1]) * 1024 / MEGABYTE
+    """Resident memory of a process, in MB.
+
+    Raises:
+        UnavailableError: it has ended, or the system does not tell.
+    """
+    found = memory_mb(pid)
+    if found is None:
+        raise UnavailableError(f"The memory of process {pid} cannot be read.", hint="Measure on Linux.")
+    return found
 
 
 @dataclass(slots=True)

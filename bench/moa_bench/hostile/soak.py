@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from moa_shared.errors import DataError
 from moa_shared.programs.progress import make_progress
 
-from moa_bench.engine.worker import resident_mb
 from moa_bench.harness.byte_counter import counting
 from moa_bench.harness.servers import running_server
-from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import checkout_root, publish, table
+from moa_bench.report.experiment import Experiment
+from moa_bench.report.memory import Kind, memory_mb
+from moa_bench.report.report import table
 
 if TYPE_CHECKING:
     from moa.v1 import moa_pb2 as pb
@@ -37,12 +37,12 @@ DETACHED_S = 1.0
 SETTLED_S = 4.0  # after which detached sessions are gone; the server looks every second
 RETRY_S = 1.0
 PATIENCE_S = 60.0
-REFUSALS = 200  # how often a refused session tries again: there is no queue, so one may be unlucky for long
+REFUSALS = 200  # how often a refused session tries again: without a queue, one may be unlucky for long
 
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """What a run found.
+    """What a soak found.
 
     Args:
         memory: resident MB, without files, by how many sessions there had been; 0 where the system does not say.
@@ -56,13 +56,13 @@ class Soak:
 
     @property
     def growth(self) -> float:
-        """From the first reading to the last, as a share."""
+        """Growth of the memory from the first reading to the last, as a share."""
         readings = list(self.memory.values())
         return readings[-1] / readings[0] - 1.0 if readings[0] else 0.0
 
 
 class Refused(Exception):
-    """The server has no room now."""
+    """Raised when the server has no room for a session now."""
 
 
 def run_soak(*, model: str, quick: bool, json_file: Path | None) -> None:
@@ -72,15 +72,15 @@ def run_soak(*, model: str, quick: bool, json_file: Path | None) -> None:
         DataError: its memory has grown by more than it may.
     """
     sessions, batch = (20, 10) if quick else (SESSIONS, BATCH)
-    facts, progress = gather_facts(checkout_root()), make_progress()
+    experiment, progress = Experiment("soak", quick=quick, json_file=json_file), make_progress()
     flags = ["--kv-bytes", str(KV_BYTES), "--detached-seconds", f"{DETACHED_S:g}", "--log-level", "error"]
     try:
         with running_server(model, flags=flags) as server, progress.task(f"{sessions} sessions"):
             soak = asyncio.run(soak_server(server.address, server.process.pid, sessions, batch))
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
-    result: dict[str, Any] = {"suite": "soak", "quick": quick, "machine": facts, "soak": soak, "growth": soak.growth}
-    publish("soak", result, render(soak), quick=quick, json_file=json_file)
+    experiment.result |= {"soak": soak, "growth": soak.growth}
+    experiment.publish(render(soak))
     if not quick and soak.growth > MOST_GROWTH:
         raise DataError(f"The server's memory has grown by {soak.growth:.1%}.", hint="Something of a session is kept.")
 
@@ -115,7 +115,7 @@ async def soak_server(address: str, process: int, sessions: int, batch: int) -> 
                 tasks.append(group.create_task(use(number, way)))
         refused += sum(task.result() for task in tasks)
         await asyncio.sleep(SETTLED_S)
-        memory[start + len(tasks)] = resident_mb(process, "RssAnon") or 0.0
+        memory[start + len(tasks)] = memory_mb(process, Kind.ANONYMOUS) or 0.0
     return Soak(memory, left, refused)
 
 
@@ -135,7 +135,7 @@ async def _until_admitted(address: str, number: int, way: Callable[[User], Await
 
 
 class User:
-    """A client that says what a way of leaving wants it to say."""
+    """A client of one session, which leaves it in any of the ways."""
 
     def __init__(self, address: str, chance: random.Random) -> None:
         import grpc.aio

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,13 +16,13 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.child import Child, running
-from moa_bench.harness.cores import on_cores, split_cores
+from moa_bench.harness.cores import on_cores
 from moa_bench.harness.servers import running_server
 from moa_bench.hostile import tables
 from moa_bench.hostile.attacks import ATTACKS, NEIGHBOUR, Attack
 from moa_bench.hostile.observed import Gaps, gaps_of, resident_mb, settle, watching_memory
-from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import SECURITY, checkout_root, publish
+from moa_bench.report.experiment import Experiment
+from moa_bench.report.report import SECURITY
 
 MOST_GROWTH = 0.2  # of the p95 gap
 MOST_MEMORY_MB = 32.0
@@ -31,7 +30,7 @@ MOST_MEMORY_MB = 32.0
 
 @dataclass(frozen=True, slots=True)
 class HostileEffort:
-    """How much to measure.
+    """How much of an attack to measure.
 
     Args:
         answers: of the honest client before, during and after each attack.
@@ -52,8 +51,8 @@ class Endured:
     """What the honest client and the server's memory showed of one attack.
 
     Args:
-        before, during, after: gaps between the honest client's tokens; `before` is beside an honest neighbour where the
-            attack has answers written.
+        before, during, after: gaps between the honest client's tokens; `before` is next to an honest neighbour where
+            the attack has answers written.
         memory_before_mb, memory_peak_mb, memory_after_mb: of the server.
     """
 
@@ -68,7 +67,7 @@ class Endured:
 
     @property
     def growth(self) -> float:
-        """Of the p95 gap."""
+        """Growth of the p95 gap during the attack, as a share."""
         return self.during.p95_ms / self.before.p95_ms - 1.0 if self.before.p95_ms else 0.0
 
     @property
@@ -101,21 +100,11 @@ def run_hostile(
     """
     chosen = _find(attacks)
     effort = QUICK if quick else HostileEffort()
-    facts = gather_facts(checkout_root())
-    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
-    server_cores, own_cores = split_cores(pin)
-    result: dict[str, Any] = {
-        "suite": "hostile",
-        "quick": quick,
-        "pinned": pin,
-        "machine": facts,
-        "effort": effort,
-        "level": level,
-    }
-    serve = partial(running_server, model, level=level, cores=server_cores)
-    with on_cores(own_cores), serve() as server:
-        result |= _measure(model, server, effort, chosen, own_cores)
-    publish("hostile", result, tables.render(result), quick=quick, json_file=json_file, page=SECURITY)
+    experiment = Experiment("hostile", quick=quick, json_file=json_file, pin=pin, effort=effort, level=level)
+    serve = partial(running_server, model, level=level, cores=experiment.server_cores)
+    with on_cores(experiment.own_cores), serve() as server:
+        experiment.result |= _measure(model, server, effort, chosen, experiment.own_cores)
+    experiment.publish(tables.render(experiment.result), page=SECURITY)
 
 
 def _find(names: Sequence[str]) -> tuple[Attack, ...]:

@@ -16,7 +16,7 @@ def render(result: Mapping[str, Any]) -> str:
     note = (
         f"{effort.answers} answers of {effort.answer_tokens} tokens before, during and after each attack, "
         f"{result['level']}. "
-        "Where the attacker has answers written too (*), *before* is beside an honest client that does the same. "
+        "Where the attacker has answers written too (*), *before* is next to an honest client that does the same. "
         f"{held} of {len(endured)} attacks stayed within the limits.\n"
     )
     rows = [

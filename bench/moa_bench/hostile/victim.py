@@ -19,7 +19,7 @@ FAILURES = (grpc.RpcError, asyncio.InvalidStateError)  # what a call that the se
 
 
 class Victim:
-    """One server.
+    """A server under attack.
 
     Args:
         address: "host:port".

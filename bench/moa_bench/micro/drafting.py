@@ -20,7 +20,7 @@ NEW_TOKENS = 2  # committed since the last draft: an accepted one and the bonus 
 
 @dataclass(frozen=True, slots=True)
 class DraftCost:
-    """One piece of drafting.
+    """What one piece of drafting costs.
 
     Args:
         ratio: to a target forward of one token, pair by pair.
@@ -32,7 +32,7 @@ class DraftCost:
 
 
 def measure_drafting(target: Target, decoder: DraftDecoder, prefix: int, repeats: int) -> list[DraftCost]:
-    """Behind `prefix` tokens with all their memory rows, greedy.
+    """Greedy drafting after `prefix` tokens with all their memory rows.
 
     The first step of a draft also reads the tokens committed since the last one; it is timed for two of them.
     """

@@ -1,4 +1,4 @@
-"""What a step costs beside the models, behind texts of different lengths: it must not grow with them."""
+"""What a step costs besides the models, after texts of different lengths: it must not grow with them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLICE = 256  # of a prompt
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """One piece of work.
+    """What a piece of work costs as the text before it grows.
 
     Args:
         us: microseconds, by the length of the text before it.
@@ -39,7 +39,7 @@ def measure_growth(decoder: DraftDecoder, repeats: int, lengths: Sequence[int] =
         f"server: a slice of {SLICE} of a prompt": _prompt_slice,
         "server: a memory frame": _server_memory,
         "client: a memory frame, taken in": lambda length: _client_memory(decoder, length),
-        "client: the drafter told of a verdict": _verdict_told,
+        "client: the drafter learns a verdict": _verdict_told,
     }
     return [
         Growth(what, {length: Spread.of(_time(prepare(length), repeats)) for length in lengths})
@@ -69,7 +69,7 @@ def _session(prompt: int) -> Session:
 
 
 def _plain_step(length: int) -> Callable[[], object]:
-    """In an answer as long as the text."""
+    """A plain step in an answer as long as the text."""
     session = _session(length)
     session.cached = length - 1
 
@@ -82,7 +82,7 @@ def _plain_step(length: int) -> Callable[[], object]:
 
 
 def _prompt_slice(length: int) -> Callable[[], object]:
-    """With the whole prompt still to be read."""
+    """A slice of a prompt that is still to be read whole."""
     session = _session(length)
 
     def read() -> None:
@@ -154,7 +154,7 @@ def _verdict_told(length: int) -> Callable[[], object]:
 
 
 def _desk() -> DrafterDesk:
-    """Over a drafter whose thread is left out: what is measured happens on the event loop."""
+    """A desk whose drafter has no thread: what is measured happens on the event loop."""
     from moa_client.drafting.drafter_thread import DrafterDesk
     from moa_client.drafting.drafters import LookupDrafter
 

@@ -16,7 +16,7 @@ STEADY_AFTER_TOKENS = 16  # the prompt's memory rows have been sent by then
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
-    """From the question to the first token, over loopback."""
+    """Time from the question to the first token, over loopback."""
 
     way: str
     prompt_tokens: int
@@ -26,7 +26,7 @@ class FirstToken:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes of TCP payload.
+    """Bytes of TCP payload that an answer moved.
 
     Args:
         whole: of the answer, connection and prompt included.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ from moa_client.drafting.settings import TalkSettings
 from moa_shared.programs.progress import Progress, make_progress
 
 from moa_bench.harness.byte_counter import counting
-from moa_bench.harness.cores import on_cores, split_cores
+from moa_bench.harness.cores import on_cores
 from moa_bench.harness.drafters import MeasuredDrafter, drafter_file, find_drafter, load_decoder
 from moa_bench.harness.prompts import chat_tokens, question_of
 from moa_bench.harness.servers import running_server
@@ -26,8 +25,7 @@ from moa_bench.harness.targets import load_level
 from moa_bench.micro import tables
 from moa_bench.micro.serving import Traffic, measure_first_tokens, measure_traffic
 from moa_bench.report.answers import AnswerClient, PlainClient, closing_all
-from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import checkout_root, publish
+from moa_bench.report.experiment import Experiment
 
 if TYPE_CHECKING:
     from moa_client.device.loading import Device
@@ -41,7 +39,7 @@ class Effort:
     """How much to measure.
 
     Args:
-        prefix_tokens: behind which forwards and drafts run: a question and half of its answer.
+        prefix_tokens: before forwards and drafts: a question and half of its answer.
         repeats: of each forward; 20 pairs give ratios to about 1 % on a quiet machine.
             prompt_tokens: lengths of the prompts whose first token is timed.
         answer_tokens: of each answer that is timed or counted.
@@ -75,8 +73,8 @@ class Bench:
     tokenizer: Tokenizer
     drafter: MeasuredDrafter
     progress: Progress
+    result: dict[str, Any]
     devices: dict[str, Device] = field(default_factory=dict)
-    result: dict[str, Any] = field(default_factory=dict)
 
     @contextmanager
     def section(self, title: str) -> Iterator[None]:
@@ -109,33 +107,25 @@ def run_micro(*, model: str, quick: bool, json_file: Path | None, pin: bool, lev
     Raises:
         MoaError: the model cannot be had, or a server or client fails.
     """
-    facts = gather_facts(checkout_root())
-    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
+    experiment = Experiment("micro", quick=quick, json_file=json_file, pin=pin, level=level)
     from moa_shared.models import load_tokenizer, resolve
 
     progress = make_progress()
     files = resolve(model, progress=progress)
-    bench = Bench(QUICK if quick else Effort(), files, load_tokenizer(files), find_drafter(files), progress)
-    bench.result |= {
-        "suite": "micro",
-        "quick": quick,
-        "pinned": pin,
-        "machine": facts,
-        "target": files.target_id,
-        "level": level,
-        "drafter": bench.drafter.description,
-    }
-    server_cores, own_cores = split_cores(pin)
-    with on_cores(own_cores), tempfile.TemporaryDirectory(prefix="moa-bench-") as folder:
+    bench = Bench(
+        QUICK if quick else Effort(), files, load_tokenizer(files), find_drafter(files), progress, experiment.result
+    )
+    bench.result |= {"target": files.target_id, "drafter": bench.drafter.description}
+    with on_cores(experiment.own_cores), tempfile.TemporaryDirectory(prefix="moa-bench-") as folder:
         drafter = str(drafter_file(bench.drafter, Path(folder)))
         _measure_forwards(bench, level)
         with (
             asyncio.Runner() as runner,
-            running_server(model, level=level, drafter=drafter, cores=server_cores) as server,
+            running_server(model, level=level, drafter=drafter, cores=experiment.server_cores) as server,
         ):
             bench.load_devices(runner, server.address, drafter)
             _measure_serving(bench, runner, server.address)
-    publish("micro", bench.result, tables.render(bench.result), quick=quick, json_file=json_file)
+    experiment.publish(tables.render(experiment.result))
 
 
 def _measure_forwards(bench: Bench, level: str) -> None:
@@ -180,7 +170,7 @@ def _measure_serving(bench: Bench, runner: asyncio.Runner, address: str) -> None
 
 
 def _measure_traffic(bench: Bench, runner: asyncio.Runner, address: str, way: str, prompt: Sequence[int]) -> Traffic:
-    """On a connection of its own."""
+    """The bytes of one answer, on a connection of its own."""
     with counting(address) as counter:
         client = bench.ways(runner, counter.address)[way]()
         try:

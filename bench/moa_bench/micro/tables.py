@@ -38,7 +38,7 @@ def _verification(result: Mapping[str, Any]) -> str:
     ]
     head = ["fed at once", "tokens", "bare forward, ms", "rows encoded", "whole verification, ms", "ratio"]
     return (
-        f"### Verification over the bare forward\n\nBehind {result['prefix_tokens']} tokens, {result['level']} "
+        f"### Verification over the bare forward\n\nAfter {result['prefix_tokens']} tokens, {result['level']} "
         f"({result['execution']}). Ratios are of interleaved pairs.\n\n" + table(head, rows)
     )
 
@@ -52,7 +52,7 @@ def _drafting(result: Mapping[str, Any]) -> str:
 def _growth(result: Mapping[str, Any]) -> str:
     lengths = list(result["growth"][0].us)
     rows = [[growth.what, *(growth.us[length].text(0) for length in lengths)] for growth in result["growth"]]
-    head = ["beside the models, us: median (quartiles)", *(f"behind {length:,} tokens" for length in lengths)]
+    head = ["besides the models, us: median (quartiles)", *(f"after {length:,} tokens" for length in lengths)]
     return "### Growth\n\nWhat must cost the same however long the text is.\n\n" + table(head, rows)
 
 

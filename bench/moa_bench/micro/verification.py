@@ -1,6 +1,6 @@
 """What a verification costs over the bare forward that it contains.
 
-Bare: `Target.forward` of n tokens behind a prefix, logits of all rows. Whole: with the choice of tokens, cutting the
+Bare: `Target.forward` of n tokens after a prefix, logits of all rows. Whole: with the choice of tokens, cutting the
 cache to the accepted path, and encoding its memory rows. Both take turns, so that the ratio is one of pairs.
 """
 
@@ -26,7 +26,7 @@ Encode = Callable[["npt.NDArray[np.float32]"], object]
 
 @dataclass(frozen=True, slots=True)
 class VerificationCost:
-    """One kind of verification.
+    """What one kind of verification costs.
 
     Args:
         shape: "chain" or "tree".
@@ -54,7 +54,7 @@ def draft_parents(nodes: int, depth: int) -> list[int]:
 def measure_verification(
     target: Target, prefix: Sequence[int], encode: Encode, repeats: int, counts: Sequence[int] = TOKEN_COUNTS
 ) -> list[VerificationCost]:
-    """Chains and trees of each of `counts` tokens behind `prefix`.
+    """Chains and trees of each of `counts` tokens after `prefix`.
 
     As many drafts are accepted as the paper's tree is deep (all of a shorter one), and their memory rows encoded with
     that of the newest token: the most work that an ordinary step brings.

@@ -1,1 +1,1 @@
-"""`moa-bench network`: ways to answer, over emulated links."""
+"""`moa-bench network`: ways to answer, compared over emulated links."""

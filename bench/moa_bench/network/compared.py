@@ -66,7 +66,7 @@ class ComparedWays:
 def count_bytes(
     ways: ComparedWays, sure: Sequence[int], prompt: Sequence[int], tokens: int, vocab_size: int
 ) -> list[Traffic]:
-    """At the socket, without an emulated link: plain streaming, an oracle's chains, the drafter's chains and trees.
+    """Bytes at the socket, without an emulated link: plain streaming, an oracle's chains, a drafter's chains and trees.
 
     Args:
         sure: a prompt whose text the oracle can replay; `prompt`: one for the drafter.

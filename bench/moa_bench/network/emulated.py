@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What lies between client and server.
+    """A link between client and server.
 
     Args:
         name: for tables.
@@ -36,7 +36,7 @@ class Link:
 
     @property
     def document(self) -> dict[str, Any]:
-        """As a profile of netsim."""
+        """The link as a profile of netsim."""
         document: dict[str, Any] = {
             "version": 1,
             "name": self.name.lower().replace(" ", "-"),
@@ -48,7 +48,7 @@ class Link:
 
     @property
     def conditions(self) -> Conditions:
-        """Of each direction, as the simulation wants them."""
+        """The conditions of each direction, for the simulation."""
         from netsim.core.link import Direction
         from netsim.profile.catalogue import parse
 

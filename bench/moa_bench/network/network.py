@@ -1,4 +1,4 @@
-"""The experiment behind `moa-bench network`: ways to answer, over links, at acceptances, against plain streaming.
+"""The experiment of `moa-bench network`: ways to answer, over links, at acceptances, against plain streaming.
 
 Everything runs in one server; for each link and prompt plain streaming is measured before and after the other ways, and
 each ratio is to the mean of those two, so that slow changes of the machine cancel.
@@ -48,7 +48,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One way over one link.
+    """How one way does over one link.
 
     Args:
         acceptance: of the oracle, a token; None: a real drafter's own.
@@ -89,7 +89,7 @@ class _Pair:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run.
+    """The answers to run.
 
     Args:
         prompts: token ids.
@@ -119,7 +119,7 @@ def run_plan(
     Args:
         server: its "host:port".
         cores: of the emulated links.
-        advance: told of answers that are done.
+        advance: takes the number of answers done since the last call.
 
     Raises:
         MoaError: a link, the server or plain streaming fails. Where another way fails, its cell says so.
@@ -165,7 +165,7 @@ def _run_link(plan: Plan, link: Link, running: RunningLink, advance: Callable[[i
 def _ask(
     connect: Callable[[], AnswerClient], prompt: Sequence[int], settings: AnswerSettings
 ) -> TimedAnswer | MoaError:
-    """One answer over a connection that is open already, as that of plain streaming is; or why there is none."""
+    """One answer over a connection that is already open, as plain streaming's is; or why there is none."""
     try:
         client = connect()
     except MoaError as error:

@@ -1,8 +1,8 @@
 """The oracle drafter: replays a text that the target is known to write, with errors at a chosen rate.
 
-It measures the protocol apart from any drafter's quality. It stands where `DraftState` stands: it takes in committed
+It measures the protocol apart from any drafter's quality. It takes the place of a `DraftState`: it takes in committed
 tokens and memory rows (which it only counts) and gives logits. State: the conversation's tokens and the nodes of the
-draft under way. Invariant: what it proposes at a position depends on the text, the seed and that position alone.
+draft under way. Invariant: what it proposes at a position depends on the text, the seed and that position only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from moa_shared.errors import ConfigError
 
 Rows = npt.NDArray[np.float32]
 
-_SURE = 30.0  # logit of what it proposes, beside zeros: a log-probability of 0 in float32
+_SURE = 30.0  # logit of what it proposes, among zeros: a log-probability of 0 in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Script:
 
 
 class OracleDrafter:
-    """Drafts from a script.
+    """A drafter that follows a script.
 
     Args:
         script: what it knows.
@@ -113,7 +113,7 @@ class OracleDrafter:
         self.memory_rows += int(rows.shape[0])
 
     def append_reused_state(self, start: int, rows: Rows) -> None:
-        """Has no use for it."""
+        """Does nothing: the oracle needs no state of the target."""
 
     # ------------------------------------------------------------ drafting
 

@@ -15,7 +15,7 @@ from moa_bench.simulation.answer import SimulatedLink, simulate
 from moa_bench.simulation.server import Costs
 
 ENCODE_SHARE = 0.02  # of a plain step: encoding the memory row of a new token (docs/bench.md)
-# From one draft step's end to the next one's begin: thread, inbox and frames of the client program beside the oracle.
+# From one draft step's end to the next one's begin: thread, inbox and frames of the client program, besides the oracle.
 CLIENT_MS = 1.0
 MEMORY_BYTES = 260  # that follow each token down in int4
 

@@ -18,7 +18,7 @@ WARM_UP = 1  # answers not counted: they open connections
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Over one link.
+    """How answers begin over one link.
 
     Args:
         plain_ms, split_ms: from the question to the first token.

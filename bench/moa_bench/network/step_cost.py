@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """In milliseconds.
+    """What a forward costs, in milliseconds.
 
     Args:
         step_ms: of a plain step.
-        row_ms: of each row more.
+        row_ms: of each further row.
     """
 
     step_ms: float

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -18,13 +17,13 @@ from moa_shared.programs.progress import make_progress
 from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.child import Child
-from moa_bench.harness.cores import on_cores, split_cores
+from moa_bench.harness.cores import on_cores
 from moa_bench.harness.padding import Padding
 from moa_bench.harness.servers import running_server
 from moa_bench.network import tables
 from moa_bench.network.emulated import Link, find_links
-from moa_bench.report.facts import gather_facts
-from moa_bench.report.report import LINK, checkout_root, publish
+from moa_bench.report.experiment import Experiment
+from moa_bench.report.report import LINK
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,30 +80,20 @@ def run_network(
     chosen = tuple(acceptances) or effort.acceptances
     if any(not 0.0 <= acceptance <= 1.0 for acceptance in chosen):
         raise ConfigError(f"The acceptances are {chosen}, each must be 0 to 1.", hint="Correct --acceptance.")
-    facts = gather_facts(checkout_root())
-    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
-    server_cores, own_cores = split_cores(pin)
-    result: dict[str, Any] = {
-        "suite": "network",
-        "quick": quick,
-        "pinned": pin,
-        "machine": facts,
-        "links": [link.name for link in chosen_links],
-        "effort": effort,
-        "level": level,
-        "padding": padding,
-    }
-    serve = partial(running_server, model, level=level, padding=padding, cores=server_cores)
-    with on_cores(own_cores):
-        result |= _measure(model, drafter, serve, effort, chosen_links, chosen, own_cores)
-    publish(
-        "network" if padding is None else "network-padded",
-        result,
-        tables.render(result),
+    experiment = Experiment(
+        "network",
         quick=quick,
         json_file=json_file,
-        page=LINK,
+        pin=pin,
+        links=[link.name for link in chosen_links],
+        effort=effort,
+        level=level,
+        padding=padding,
     )
+    serve = partial(running_server, model, level=level, padding=padding, cores=experiment.server_cores)
+    with on_cores(experiment.own_cores):
+        experiment.result |= _measure(model, drafter, serve, effort, chosen_links, chosen, experiment.own_cores)
+    experiment.publish(tables.render(experiment.result), name=None if padding is None else "network-padded", page=LINK)
 
 
 def _measure(

@@ -145,7 +145,7 @@ def render_cut(result: Mapping[str, Any]) -> str:
         "incident",
         "met",
         "texts whole",
-        "wrote alone",
+        "wrote standalone text",
         "away, ms",
         "stall, ms",
         "95 %",

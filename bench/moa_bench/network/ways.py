@@ -36,7 +36,7 @@ def best_length(acceptance: float, rtt_ms: float, draft_ms: float, cost: StepCos
     """The chain length at which synchronous rounds are fastest.
 
     A round of k drafts costs the round trip, k draft steps and one verification of k + 1 tokens, and brings
-    E = (1 - a^(k + 1)) / (1 - a) tokens in the mean.
+    E = (1 - a^(k + 1)) / (1 - a) tokens on average.
     """
 
     def tokens_per_ms(length: int) -> float:

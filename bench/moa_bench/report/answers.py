@@ -1,4 +1,4 @@
-"""One answer as a measurement sees it: its tokens and when each was there. Plain streaming gives the base line."""
+"""One answer as a measurement sees it: its tokens and when each arrived. Plain streaming is the baseline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWER_TIMEOUT_S = 300.0  # of a whole answer: the longest measured ones take ha
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """An answer.
+    """An answer and when its tokens arrived.
 
     Args:
         tokens: of the answer.
@@ -33,17 +33,17 @@ class TimedAnswer:
 
     @property
     def first_ms(self) -> float:
-        """From the question to the first token."""
+        """Time from the question to the first token."""
         return self.arrivals_s[0] * 1e3
 
     @property
     def tokens_per_s(self) -> float:
-        """Over the whole answer, the wait for the first token included."""
+        """Tokens per second over the whole answer, the wait for the first token included."""
         return len(self.tokens) / self.arrivals_s[-1]
 
     @property
     def steady_tokens_per_s(self) -> float:
-        """After the first token.
+        """Tokens per second after the first token.
 
         Raises:
             DataError: there is no second one.
@@ -60,7 +60,7 @@ class AnswerClient(Protocol):
         """The whole answer to a new conversation's first turn.
 
         Args:
-            watch: told after each arrival how many tokens there are.
+            watch: called after each arrival with the number of tokens so far.
 
         Raises:
             MoaError: as server and link bring it.

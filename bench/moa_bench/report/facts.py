@@ -1,4 +1,4 @@
-"""What a figure depends on: machine, versions, commit. Written beside every result, so that figures can be compared."""
+"""What a figure depends on: machine, versions, commit. Stored with every result, so that figures can be compared."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def collect_interleaved(
 ) -> dict[str, list[float]]:
     """What each case says of itself, [repeats] each; entry i of all of them was measured in round i.
 
-    The order turns by one from round to round, so that no case always follows the same other one. The collector of
-    garbage rests meanwhile.
+    The order rotates by one from round to round, so that no case always follows the same other one. The garbage
+    collector is off meanwhile.
     """
     names = list(cases)
     taken: dict[str, list[float]] = {name: [] for name in names}

@@ -88,7 +88,7 @@ def publish(suite: str, result: object, tables: str, *, quick: bool, json_file: 
 
     Args:
         suite: names the file of results and the section of the page.
-        page: of docs/, that has the section.
+        page: the page of docs/ that has the section.
 
     Raises:
         MoaError: a file cannot be written.

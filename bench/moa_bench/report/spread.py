@@ -24,7 +24,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value.
+        """The spread of at least one value.
 
         Raises:
             InternalError: there is none.

@@ -38,7 +38,7 @@ class SimulatedLink:
 
     @classmethod
     def of_delay(cls, mean_ms: float, deviation_ms: float = 0.0, *, correlation_ms: float = 0.0) -> SimulatedLink:
-        """With this one-way delay, drawn anew for each frame unless it is correlated in time, and nothing else."""
+        """A link with only this one-way delay, drawn again for each frame unless it is correlated in time."""
         return cls(Conditions(delay=DelaySpec(mean_ms, deviation_ms, correlation_ms=correlation_ms)))
 
     @property
@@ -67,7 +67,7 @@ class Outcome:
 
     @property
     def tokens_per_s(self) -> float:
-        """After the first token."""
+        """Tokens per second after the first token."""
         return 1e3 * (len(self.arrivals_ms) - 1) / (self.arrivals_ms[-1] - self.arrivals_ms[0])
 
     @property

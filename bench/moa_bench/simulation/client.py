@@ -19,7 +19,7 @@ ACK_TOKENS = 16  # as the client program: a quarter of how far a server runs ahe
 
 
 class SimulatedClient:
-    """Drafts chains.
+    """A client that drafts chains.
 
     Args:
         send: takes a message for the server.

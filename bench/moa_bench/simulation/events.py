@@ -20,7 +20,7 @@ PACKET_HEADER_BYTES = 52  # of TCP and IP, as netsim's stream proxy counts
 
 
 class EventLoop:
-    """Runs callbacks in the order of their times."""
+    """An event loop in virtual time: runs callbacks in the order of their times."""
 
     def __init__(self) -> None:
         self.now_ms = 0.0
@@ -58,7 +58,7 @@ class OneWay:
         """Sends a frame.
 
         Raises:
-            InternalError: a link that loses it: its conditions are none for this simulation.
+            InternalError: the link loses it: this simulation has no losses.
         """
         self.bytes += nbytes
         sent = self._model.admit(nbytes + PACKET_HEADER_BYTES, self._loop.now_ms / 1e3)

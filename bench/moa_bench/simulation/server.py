@@ -34,7 +34,7 @@ class Costs:
 
 
 class SimulatedServer:
-    """Steps whenever it can.
+    """A server of one session, which steps whenever it can.
 
     Args:
         run_ahead: whether to step with no draft.

@@ -1,4 +1,4 @@
-"""`moa-bench simulate`: what each schedule is worth, by the event simulation alone."""
+"""`moa-bench simulate`: what each schedule is worth in the event simulation."""
 
 from __future__ import annotations
 

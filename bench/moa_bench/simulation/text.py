@@ -1,6 +1,6 @@
 """What the target writes in a simulation, and what a drafter makes of it: an oracle that is right at a given rate.
 
-Whether it is right at a position was drawn for that position alone, so another schedule meets the same luck.
+Whether it is right at a position was drawn for that position only, so another schedule meets the same luck.
 """
 
 from __future__ import annotations

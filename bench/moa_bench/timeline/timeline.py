@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +17,10 @@ import click
 from moa_shared.programs.progress import make_progress
 from moa_shared.protocol.finish_rule import AnswerSettings
 
-from moa_bench.harness.cores import on_cores, split_cores
+from moa_bench.harness.cores import on_cores
 from moa_bench.network.emulated import Link, linked
 from moa_bench.network.oracle import Script
-from moa_bench.report.facts import gather_facts
+from moa_bench.report.experiment import Experiment
 from moa_bench.report.report import checkout_root, to_json, write_text
 from moa_bench.timeline.traced_link import Note
 
@@ -47,7 +46,7 @@ class Timeline:
     drafting: tuple[tuple[float, float], ...]
 
     def span(self, seconds: float) -> Timeline:
-        """From just before the second verdict on, where drafting has begun, for some time; the clock starts there."""
+        """The part from the second verdict on, where drafting has begun, `seconds` long; its clock starts there."""
         verdicts = [note.at_s for note in self.notes if note.kind == "verdict"]
         start = verdicts[min(1, len(verdicts) - 1)]
         return Timeline(
@@ -67,18 +66,16 @@ def run_timeline(*, model: str, pin: bool, rtt_ms: float, acceptance: float, tok
     Raises:
         MoaError: a server, link or client that fails.
     """
-    facts = gather_facts(checkout_root())
-    os.environ["OMP_NUM_THREADS"] = "1"  # of numpy's own products
-    server_cores, own_cores = split_cores(pin)
+    experiment = Experiment("timeline", quick=False, json_file=None, pin=pin)
     from moa_bench.timeline.picture import draw
 
     link = Link(f"RTT {rtt_ms:g} ms", rtt_ms / 2)
-    with on_cores(own_cores):
-        timelines = _record(model, link, acceptance, tokens, server_cores, own_cores)
-    result = {"suite": "timeline", "machine": facts, "link": link, "acceptance": acceptance, "timelines": timelines}
+    with on_cores(experiment.own_cores):
+        timelines = _record(model, link, acceptance, tokens, experiment.server_cores, experiment.own_cores)
+    experiment.result |= {"link": link, "acceptance": acceptance, "timelines": timelines}
     root = checkout_root()
     if out is None and root is not None:
-        write_text(root / "bench" / "results" / "timeline.json", to_json(result))
+        write_text(root / "bench" / "results" / "timeline.json", to_json(experiment.result))
         out = root / "docs" / "img" / "link-timelines.png"
     out = out or Path("link-timelines.png")
     draw(timelines, link, out)

@@ -23,7 +23,7 @@ class Note:
         up: whether it went to the server.
         kind: the frame's name: "draft", "verdict", "memory", ...
         tokens: nodes of a draft, tokens of a verdict, rows of memory.
-        step_ms: of the forward behind a verdict; `verified`: draft nodes in it.
+        step_ms: of the forward that gave a verdict; `verified`: draft nodes in it.
     """
 
     at_s: float
@@ -37,7 +37,7 @@ class Note:
 
 
 class TracedLink(Link):
-    """Notes frames in `notes`."""
+    """A link that notes its frames in `notes`."""
 
     def __init__(self, address: str, connect_seconds: float, silence_seconds: float) -> None:
         super().__init__(address, connect_seconds, silence_seconds)

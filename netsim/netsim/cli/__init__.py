@@ -1,4 +1,4 @@
-"""The command line. Commands are imported when they are used, so that `netsim --help` is there at once."""
+"""The command line. A command's module is imported when the command is used, so that `netsim --help` is instant."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import click
 
 from netsim.errors import NetsimError
 
-# Name: (module, what it does). The modules bring pydantic and more; this table is all that --help needs.
+# Name: (module, what it does). The modules import pydantic and more; this table is all that --help needs.
 COMMANDS = {
-    "run": ("run", "Run a command whose traffic passes through a link."),
-    "proxy": ("proxy", "Put a link before a server, on a port of its own."),
-    "replay": ("replay", "Drive a link from a recorded trace."),
+    "run": ("links", "Run a command whose traffic passes through a link."),
+    "proxy": ("links", "Put a link before a server, on a port of its own."),
+    "replay": ("links", "Drive a link from a recorded trace."),
     "profiles": ("profiles", "List the profiles."),
-    "show": ("show", "Print a profile, with what it comes to."),
-    "netem": ("netem", "Print the tc commands that make a kernel behave like a profile."),
-    "convert": ("convert", "Convert a trace between formats."),
-    "record": ("record", "Measure a real link to a server into a profile or a trace."),
-    "serve": ("serve", "Be the far end that `record` measures against."),
-    "ctl": ("ctl", "Change a link that is running."),
-    "report": ("report", "Draw a run's outputs as one HTML file."),
-    "validate": ("validate", "Measure whether links on this machine do what they say."),
-    "clean": ("clean", "Remove what killed runs left behind."),
+    "show": ("profiles", "Print a profile and the delays and losses it amounts to."),
+    "netem": ("profiles", "Print the tc commands that make a kernel behave like a profile."),
+    "convert": ("profiles", "Convert a trace between formats."),
+    "record": ("measure", "Measure a real link to a server into a profile or a trace."),
+    "serve": ("measure", "Be the far end that `record` measures against."),
+    "ctl": ("control", "Change a running link."),
+    "report": ("control", "Draw a run's outputs as one HTML file."),
+    "validate": ("measure", "Measure whether links on this machine do what they say."),
+    "clean": ("control", "Remove what killed runs left."),
 }
 
 
@@ -34,8 +34,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"netsim.cli.{COMMANDS[cmd_name][0]}")
-        command: click.Command = module.command
+        command: click.Command = getattr(import_module(f"netsim.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the scenario and session options that they make."""
+"""Options that several commands share, and the scenario that they describe."""
 
 from __future__ import annotations
 
@@ -11,51 +11,75 @@ import click
 from netsim.core.timeline import EventKind, parse_timed_event
 from netsim.profile import catalogue
 from netsim.profile.scenario import Scenario
-from netsim.run.session import Options
+from netsim.trace.files import Format
 from netsim.trace.trace import Trace
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 PATH = click.Path(path_type=Path)
+IGNORE = click.option(
+    "--ignore", "ignored", multiple=True, metavar="COLUMN", help="Pass over this column of a CSV; may be repeated."
+)
 
 
-def scenario_options(default_profile: str | None) -> Decorator:
-    """--profile, --seed, --event."""
+def _together(*options: Decorator) -> Decorator:
+    """One decorator that adds the options, in this order."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(
-            [
-                click.option(
-                    "--profile", required=default_profile is None, default=default_profile, show_default=True,
-                    metavar="NAME|FILE", help="The link's profile.",
-                ),
-                click.option("--seed", default=0, show_default=True, help="Seed of delays and losses."),
-                click.option(
-                    "--event", "events", multiple=True, metavar="SECONDS:EVENT",
-                    help="An event, such as 12:blackhole:3 or 20:change:5g:2; may be repeated.",
-                ),
-            ]
-        ):  # fmt: skip
+        for option in reversed(options):
             function = option(function)
         return function
 
     return add
 
 
-def session_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--out, --control, --ready-file, --seconds."""
-    for option in reversed(
-        [
-            click.option("--out", type=PATH, help="Folder for events.jsonl, packets.csv.gz and summary.json."),
-            click.option("--control", type=PATH, help="Path of the control socket [default: one for each process]."),
-            click.option(
-                "--ready-file", type=PATH, help="File that receives the link's address once it carries traffic."
-            ),
-            click.option("--seconds", type=click.FloatRange(min=0), help="End after this time."),
-        ]
-    ):
-        function = option(function)
-    return function
+def scenario_options(default_profile: str | None) -> Decorator:
+    """--profile (required without a default), --seed, --event."""
+    return _together(
+        click.option(
+            "--profile",
+            required=default_profile is None,
+            default=default_profile,
+            show_default=True,
+            metavar="NAME|FILE",
+            help="The link's profile.",
+        ),
+        click.option("--seed", default=0, show_default=True, help="Seed of delays and losses."),
+        click.option(
+            "--event",
+            "events",
+            multiple=True,
+            metavar="SECONDS:EVENT",
+            help="An event, such as 12:blackhole:3 or 20:change:5g:2; may be repeated.",
+        ),
+    )
+
+
+session_options = _together(
+    click.option("--out", type=PATH, help="Folder for events.jsonl, packets.csv.gz and summary.json."),
+    click.option("--control", type=PATH, help="Path of the control socket [default: one for each process]."),
+    click.option("--ready-file", type=PATH, help="File that receives the link's address once it carries traffic."),
+    click.option("--seconds", type=click.FloatRange(min=0), help="End after this time."),
+)
+
+backend_options = _together(
+    click.option(
+        "--backend",
+        type=click.Choice(["tun", "proxy"]),
+        default="tun",
+        show_default=True,
+        help="tun: real packets, needs root. proxy: stream level, approximate, needs nothing.",
+    ),
+    click.option("--upstream", metavar="[HOST]:PORT", help="The server that the link leads to, already running."),
+    click.option("--serve", metavar="COMMAND", help="Start this server at the far end instead (tun only)."),
+    click.option("--port", type=click.IntRange(1, 65535), help="Its port [default: the upstream's]."),
+)
+
+
+def format_option(flag: str, name: str, help_text: str, default: str | None = None) -> Decorator:
+    """An option whose value is the format of a trace."""
+    choice = click.Choice([str(form) for form in Format])
+    return click.option(flag, name, type=choice, default=default, show_default=default is not None, help=help_text)
 
 
 def make_scenario(
@@ -70,12 +94,7 @@ def make_scenario(
     return scenario
 
 
-def make_options(out: Path | None, control: Path | None, ready_file: Path | None, seconds: float | None) -> Options:
-    """How the run is observed and steered."""
-    return Options(out, control, ready_file, seconds)
-
-
-def tell_remarks(trace: Trace) -> None:
-    """Says on standard error what was mended while a trace was read."""
+def print_remarks(trace: Trace) -> None:
+    """Says on standard error what was corrected while the trace was read."""
     for remark in trace.remarks:
         click.echo(f"netsim: {remark}", err=True)

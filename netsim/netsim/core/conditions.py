@@ -13,7 +13,7 @@ KIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """One direction. `rate_bps` counts whole packets, headers too, in bits a second; infinite means no limit."""
+    """Conditions of one direction. `rate_bps` counts packets with headers, in bits per second; infinite: no limit."""
 
     rate_bps: float = math.inf
     delay: DelaySpec = field(default_factory=DelaySpec)
@@ -22,7 +22,7 @@ class Conditions:
     burst_bytes: int = 0
 
     def towards(self, other: Conditions, share: float) -> Conditions:
-        """Interpolates rate and delay linearly; loss model, queue and an infinite rate change at the end of the way."""
+        """Interpolates rate and delay linearly; loss model, queue and an infinite rate change at the end."""
         if share >= 1.0:
             return other
         rate = self.rate_bps

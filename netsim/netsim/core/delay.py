@@ -20,7 +20,7 @@ _TINY = 1e-300  # inv_cdf is defined on the open interval (0, 1)
 
 
 class Truncation(StrEnum):
-    """What becomes of the part of the normal that lies below zero."""
+    """What becomes of the part of the normal distribution below zero."""
 
     REJECT = "reject"  # drawn again: the mean rises, 21 +- 19 becomes 25.75 +- 15.4
     CLAMP = "clamp"  # set to zero: an atom at zero, 22.3 +- 16.8
@@ -28,7 +28,7 @@ class Truncation(StrEnum):
 
 
 class Moments(NamedTuple):
-    """Mean and standard deviation, in ms."""
+    """Mean and standard deviation of a delay, in ms."""
 
     mean_ms: float
     deviation_ms: float
@@ -41,7 +41,7 @@ class DelaySpec:
     mean_ms: float = 0.0
     deviation_ms: float = 0.0
     truncation: Truncation = Truncation.REJECT
-    correlation_ms: float = 50.0  # the time in which mobile delay forgets; 0 draws independently for each packet
+    correlation_ms: float = 50.0  # how long a mobile link stays slow or fast; 0 draws independently for each packet
     scale: float = 1.0
 
     def quantile_s(self, x: float) -> float:
@@ -70,7 +70,7 @@ class DelaySpec:
         return max(0.0, 1.0 - 0.5 * math.erfc((value - centre) / self.deviation_ms / math.sqrt(2.0)) / kept)
 
     def effective(self) -> Moments:
-        """Mean and deviation that draws really have, after truncation and scale."""
+        """Mean and deviation of the draws themselves, after truncation and scale."""
         mean, deviation = self.mean_ms, self.deviation_ms
         if deviation > 0.0 and self.truncation is Truncation.CLAMP:
             ratio = mean / deviation

@@ -19,7 +19,7 @@ from netsim.core.schedule import Schedule
 
 
 class Direction(StrEnum):
-    """Up is from the client to the server."""
+    """The two directions; up is from the client to the server."""
 
     UP = "up"
     DOWN = "down"
@@ -34,7 +34,7 @@ class Reason(StrEnum):
 
 
 class Release(NamedTuple):
-    """The packet arrives at `t`, after `queue_s` in the queue and on the wire and `delay_s` in the air."""
+    """A packet that arrives at `t`, after `queue_s` in the queue and on the wire and `delay_s` in the air."""
 
     t: float
     queue_s: float
@@ -42,7 +42,7 @@ class Release(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """The packet never arrives."""
+    """A packet that never arrives."""
 
     reason: Reason
 
@@ -52,13 +52,13 @@ Observer = Callable[[Direction, float, int, Verdict], None]
 
 
 class LinkModel:
-    """Owns the queue, the delay and loss processes and the time of the last arrival of one direction."""
+    """One direction of a link; owns its queue, its delay and loss processes, and the time of the last arrival."""
 
     def __init__(self, schedule: Schedule, seed: int, direction: Direction, observer: Observer | None = None) -> None:
         self.schedule = schedule
         self.direction = direction
         self.observer = observer
-        # A source each: whether a packet is lost must not shift the delays of those after it.
+        # One source each: whether a packet is lost must not shift the delays of those after it.
         self._loss = LossProcess(Random(f"{seed}/{direction}/loss"))
         self._delay = DelayProcess(Random(f"{seed}/{direction}/delay"))
         self._acknowledgements = DelayProcess(Random(f"{seed}/{direction}/acknowledgements"))

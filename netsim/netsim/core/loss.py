@@ -12,7 +12,7 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class Bernoulli:
-    """Each packet is lost with this probability, independently of the others."""
+    """Independent losses: each packet is lost with this probability."""
 
     probability: float = 0.0
 
@@ -24,7 +24,7 @@ class Bernoulli:
 
 @dataclass(frozen=True, slots=True)
 class GilbertElliott:
-    """A good and a bad state; all four numbers are probabilities a packet."""
+    """Losses in bursts, from a good and a bad state; all four numbers are probabilities per packet."""
 
     enter_bad: float
     leave_bad: float
@@ -42,7 +42,7 @@ LossSpec = Bernoulli | GilbertElliott
 
 
 class LossProcess:
-    """Decides packet by packet."""
+    """Decides for each packet whether it is lost."""
 
     def __init__(self, random: Random) -> None:
         self._random = random

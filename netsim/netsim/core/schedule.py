@@ -18,7 +18,7 @@ Interval = tuple[float, float]
 
 
 class Schedule:
-    """Conditions over virtual time. With `period_s`, the break points given at the start repeat for ever."""
+    """Conditions over virtual time. With `period_s`, the break points given at the start repeat forever."""
 
     def __init__(self, points: Sequence[tuple[float, Conditions]], *, period_s: float | None = None) -> None:
         if not points:
@@ -86,7 +86,7 @@ class Schedule:
         self._overlay = change if before is None else (lambda conditions: change(before(conditions)))
 
     def replace(self, t: float, target: Conditions, ramp_s: float = 0.0) -> None:
-        """From `t` on the conditions become `target`, over a ramp of `ramp_s`; what was to come later is forgotten."""
+        """From `t` on the conditions become `target`, over a ramp of `ramp_s`; later changes are forgotten."""
         origin = self.at(t)
         self._split(t)
         keep = bisect_right(self._times, t) - 1
@@ -113,11 +113,11 @@ class Schedule:
         insort(self._blackholes, (start, end))
 
     def hold(self, start: float, end: float) -> None:
-        """Between `start` and `end` nothing is sent and nothing arrives; what waits goes on at `end`."""
+        """Between `start` and `end` nothing is sent and nothing arrives; what waits continues at `end`."""
         insort(self._holds, (start, end))
 
     def heal(self, t: float) -> None:
-        """Ends at `t` every outage and hold that is on."""
+        """Ends every outage and hold at `t`."""
         self._blackholes = [(a, min(b, t) if a <= t else b) for a, b in self._blackholes]
         self._holds = [(a, min(b, t) if a <= t else b) for a, b in self._holds]
 

@@ -14,14 +14,14 @@ from typing import NamedTuple
 from netsim.core.link import LinkModel, Release
 from netsim.core.window import HEADER, MSS, Window
 
-# Above this rate and without loss, segments are admitted in bundles: nothing is judged one by one, and a gigabit costs
-# 8,000 calls a second instead of 86,000.
+# Above this rate and without loss, segments are admitted in bundles: none needs a verdict of its own, and a gigabit
+# costs 8,000 calls a second instead of 86,000.
 BUNDLE_RATE_BPS = 100e6
 BUNDLE_SEGMENTS = 11  # 16 KiB
 
 
 class Delivery(NamedTuple):
-    """What has arrived: so many bytes more, perhaps the end of the stream; `due` is when the first of it was due."""
+    """What has arrived since the last call: bytes, perhaps the stream's end; `due` is when the first of it was due."""
 
     nbytes: int
     end: bool
@@ -42,7 +42,7 @@ class _Segment:
 
 
 class StreamSender:
-    """Owns what is unsent, in flight and lost of one direction. `start` is when its handshake lets it send."""
+    """The virtual sender of one direction; owns what is unsent, in flight and lost. `start` is when it may send."""
 
     def __init__(self, forward: LinkModel, backward: LinkModel, start: float, rtt_s: float) -> None:
         self._forward = forward
@@ -206,7 +206,7 @@ class StreamSender:
             segment.arrival = math.inf
             self._lose(segment)
             if self._timer == math.inf:
-                # The tail of a flight is probed after two round trips (RFC 8985); a segment alone waits for the
+                # The tail of a flight is probed after two round trips (RFC 8985); a single segment waits for the
                 # time-out.
                 probe = 2.0 * self.window.srtt_s if not alone and self.window.backoff == 0 else math.inf
                 self._timer, self._probing = t + min(probe, self.window.rto_s), probe < self.window.rto_s

@@ -53,7 +53,7 @@ def parse_directions(text: str) -> tuple[Direction, ...]:
     try:
         return (Direction(text),)
     except ValueError:
-        raise EventError(f"{text!r} is no direction.", hint="Directions are up, down and both.") from None
+        raise EventError(f"{text!r} is not a direction.", hint="Directions are up, down and both.") from None
 
 
 def parse_event(at_s: float, text: str) -> Event:
@@ -63,7 +63,9 @@ def parse_event(at_s: float, text: str) -> Event:
         kind = EventKind(name)
     except ValueError:
         known = ", ".join(EventKind)
-        raise EventError(f"{name!r} is no event.", hint=f"Events are {known}; for example blackhole:2.5:up.") from None
+        raise EventError(
+            f"{name!r} is not an event.", hint=f"Events are {known}; for example blackhole:2.5:up."
+        ) from None
     if kind is EventKind.CHANGE:
         if not rest or len(rest) > 2:
             raise EventError(f"{text!r} is incomplete.", hint="Write change:PROFILE or change:PROFILE:RAMP_SECONDS.")
@@ -92,5 +94,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0.0 <= value < math.inf:
-        raise EventError(f"{text!r} is no number of seconds.", hint="Give a number of at least 0.")
+        raise EventError(f"{text!r} is not a number of seconds.", hint="Give a number of at least 0.")
     return value

@@ -19,7 +19,7 @@ HYSTART_LOW_SEGMENTS = 16.0
 
 
 class Window:
-    """Owns window and slow-start threshold (in segments), the smoothed round trip and the back-off."""
+    """A congestion window; owns its size and threshold (in segments), the smoothed round trip and the back-off."""
 
     def __init__(self, rtt_s: float) -> None:
         self.segments = INITIAL_SEGMENTS

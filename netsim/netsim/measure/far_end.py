@@ -1,6 +1,6 @@
 """The far end of a measurement. A client's first line says what it wants: ECHO, SINK or SOURCE.
 
-SINK answers with the bytes received so far, eight bytes each 100 ms, so that the rate is taken where it arrives.
+SINK answers with the bytes received so far, eight bytes every 100 ms, so that the rate is measured where it arrives.
 """
 
 from __future__ import annotations

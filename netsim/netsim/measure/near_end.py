@@ -19,7 +19,7 @@ from netsim.run.address import Address, resolve
 
 CONNECT_TIMEOUT_S = 10.0
 ECHO_BYTES = 32
-PING_EVERY_S = 0.05  # the correlation time of our delay model: closer ones tell little more
+PING_EVERY_S = 0.05  # the correlation time of our delay model: closer ones add little
 GREETING_TIMEOUT_S = 2.0
 # struct tcp_info of linux/tcp.h: tcpi_total_retrans, and tcpi_segs_out after seven u64 and two u32.
 TOTAL_RETRANS_OFFSET, SEGS_OUT_OFFSET = 100, 136
@@ -27,7 +27,7 @@ TOTAL_RETRANS_OFFSET, SEGS_OUT_OFFSET = 100, 136
 
 @dataclass(slots=True)
 class Measurement:
-    """What was seen: (seconds since the start, value) each; rates in Mbit/s of payload."""
+    """What a measurement saw: pairs of (seconds since the start, value); rates in Mbit/s of payload."""
 
     round_trips_ms: list[tuple[float, float]] = field(default_factory=list)
     down_mbps: list[tuple[float, float]] = field(default_factory=list)

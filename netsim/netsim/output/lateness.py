@@ -13,7 +13,7 @@ P99_LIMIT_S = 5e-3
 
 
 class Lateness(NamedTuple):
-    """Quantiles in ms; `flagged` where the machine was too busy for the run to be trusted."""
+    """Quantiles of lateness, in ms; `flagged` if the machine was too busy for the run to be trusted."""
 
     releases: int
     median_ms: float
@@ -23,7 +23,7 @@ class Lateness(NamedTuple):
 
 
 class LatenessHistogram:
-    """Counts seconds of lateness."""
+    """A histogram of lateness, in seconds."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, int] = {}

@@ -28,12 +28,12 @@ MAX_WAITING_ROWS = 300_000  # some 50 MB; beyond it rows are written even when p
 Row = tuple[float, Direction, int, Verdict]
 
 
-# How HTTP/2 begins, and gRPC with it: both sides talk at once, so that nothing is the answer to anything.
+# How HTTP/2, and so gRPC, begins: both sides talk at once, so nothing is the answer to anything.
 BOTH_WAYS = b"PRI * HTTP/2"
 
 
 class Recorder:
-    """Owns the run's files and counters."""
+    """Counts a run's packets and writes its files."""
 
     def __init__(self, folder: Path | None) -> None:
         self.lateness = LatenessHistogram()
@@ -72,7 +72,7 @@ class Recorder:
         """One line of events.jsonl."""
         if self._events is not None:
             self._events.write(json.dumps({"t_s": round(t, 6), "kind": kind, **fields}) + "\n")
-            if kind != "request":  # the only frequent one; the others can be read while the run goes on
+            if kind != "request":  # the only frequent one; the others can be read during the run
                 self._events.flush()
 
     def flush(self, rows: int = IDLE_ROWS) -> bool:

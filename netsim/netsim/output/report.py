@@ -48,7 +48,9 @@ def _matplotlib() -> Any:
     try:
         import matplotlib as mpl
     except ImportError:
-        raise ReportError("Plots need matplotlib, which is not installed.", hint="pip install matplotlib") from None
+        raise ReportError(
+            "Plots need matplotlib, which is not installed.", hint="Install it: pip install 'moa[report]'."
+        ) from None
     mpl.use("Agg")
     # Text stays text, and the same run gives the same file.
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "netsim", "axes.spines.top": False})

@@ -31,7 +31,7 @@ class Traffic:
 
 @dataclass(slots=True)
 class RunData:
-    """Everything that the run left."""
+    """Everything that a run left."""
 
     summary: dict[str, Any]
     events: list[dict[str, Any]]
@@ -66,7 +66,7 @@ class RunData:
 
 
 def read_run(folder: Path) -> RunData:
-    """Raises ReportError if the folder is not that of a finished run."""
+    """The run in a folder; raises ReportError if that does not hold a finished run."""
     try:
         summary = json.loads((folder / SUMMARY).read_text())
         events = [json.loads(line) for line in (folder / EVENTS).read_text().splitlines()]

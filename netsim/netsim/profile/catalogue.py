@@ -16,19 +16,19 @@ from netsim.errors import ProfileError
 from netsim.profile.profile import Profile
 
 SUFFIXES = (".yaml", ".yml", ".toml")
+_FOLDER = files("netsim.profile") / "profiles"
 
 
 @cache
 def names() -> tuple[str, ...]:
     """Names of the profiles that come with netsim, sorted."""
-    folder = files("netsim") / "profiles"
-    return tuple(sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".yaml")))
+    return tuple(sorted(Path(entry.name).stem for entry in _FOLDER.iterdir() if entry.name.endswith(".yaml")))
 
 
 def load(name: str) -> Profile:
     """The profile of that name, or in that file; raises ProfileError."""
     if name in names():
-        return parse((files("netsim") / "profiles" / f"{name}.yaml").read_text(), name)
+        return parse((_FOLDER / f"{name}.yaml").read_text(), name)
     if name.endswith(SUFFIXES) or "/" in name:
         path = Path(name)
         try:

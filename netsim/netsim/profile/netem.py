@@ -13,7 +13,7 @@ from netsim.profile.profile import Profile
 MEAN_PACKET_BYTES = 1500  # netem's queue limit counts packets
 
 
-def commands(profile: Profile, device: str, direction: Direction) -> list[str]:
+def tc_commands(profile: Profile, device: str, direction: Direction) -> list[str]:
     """Shell lines; those that begin with # say what netem cannot do."""
     conditions = profile.conditions(direction)
     lines = [f"# {profile.name}, {direction}: on the device that sends this way"]
@@ -58,7 +58,7 @@ def _notes(profile: Profile, conditions: Conditions) -> list[str]:
     delay = conditions.delay
     if delay.deviation_ms > 0.0:
         notes.append(
-            "netem draws each packet's delay alone and sets draws below 0 to 0, so packets overtake each other; "
+            "netem draws each packet's delay by itself and sets draws below 0 to 0, so packets overtake each other; "
             f"mean and deviation below are the effective ones ({delay.truncation} here)."
         )
         if delay.truncation is not Truncation.CLAMP:

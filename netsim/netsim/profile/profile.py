@@ -1,6 +1,6 @@
 """Profiles: the description of a link that a user writes in YAML or TOML.
 
-Validated with pydantic at this edge; `conditions()` turns a profile into the values that the core works with. The
+Validated with pydantic; `conditions()` turns a profile into the values that the core works with. The
 field descriptions below are the reference that docs/netsim.md shows.
 """
 
@@ -155,5 +155,5 @@ class Profile(_Strict):
         return [fields.event() for fields in self.timeline]
 
     def document(self) -> dict[str, Any]:
-        """The profile as plain values, what was left out staying out."""
+        """The profile as plain values, without the fields that were left out."""
         return self.model_dump(mode="json", exclude_unset=True)

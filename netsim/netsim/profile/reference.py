@@ -25,7 +25,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
 
 
 def fields_markdown() -> str:
-    """A table a model: field, default, meaning."""
+    """One table per model: field, default, meaning."""
     parts = []
     for title, model in SECTIONS:
         rows = [f"**{title}**", "", "| field | default | meaning |", "| --- | --- | --- |"]

@@ -38,7 +38,7 @@ class Scenario:
         return sorted(own, key=lambda event: event.at_s)
 
     def models(self, observer: Observer | None = None) -> dict[Direction, LinkModel]:
-        """A fresh link, with every event that can be known beforehand already in its schedules."""
+        """A fresh link, with every event that is known beforehand already in its schedules."""
         links = {
             direction: LinkModel(self._schedule(direction), self.seed, direction, observer) for direction in Direction
         }

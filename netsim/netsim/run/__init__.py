@@ -1,1 +1,1 @@
-"""One run of a link: loop, conductor, control socket."""
+"""One run of a link: loop, conductor, control socket, the command that uses it."""

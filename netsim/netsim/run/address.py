@@ -27,7 +27,7 @@ def parse_address(text: str, what: str) -> Address:
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise AddressError(
-            f"{what}: {text!r} is no address.", hint="Write HOST:PORT or :PORT, for example 127.0.0.1:50051."
+            f"{what}: {text!r} is not an address.", hint="Write HOST:PORT or :PORT, for example 127.0.0.1:50051."
         )
     return Address(host or LOOPBACK, int(port))
 

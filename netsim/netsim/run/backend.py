@@ -1,4 +1,4 @@
-"""What the conductor asks of a backend, whichever it is."""
+"""What the conductor asks of any backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Backend(Protocol):
     links: dict[Direction, LinkModel]
 
     def endpoint(self) -> str:
-        """What the far end of the link is reached by: HOST:PORT."""
+        """HOST:PORT at which clients reach the far end of the link."""
         ...
 
     def facts(self) -> dict[str, Any]:
@@ -26,7 +26,7 @@ class Backend(Protocol):
         ...
 
     def on_cut(self, direction: Direction, t: float) -> None:
-        """A direction was cut without warning: what is under way is lost."""
+        """A direction was cut without warning: what is in flight is lost."""
         ...
 
     def reset(self) -> int:
@@ -38,7 +38,7 @@ class Backend(Protocol):
         ...
 
     def refuse(self, refusing: bool) -> None:
-        """New connections are refused from now on, or again accepted."""
+        """Refuses new connections from now on, or accepts them again."""
         ...
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ IDLE_STEP_S = 0.002  # how often waiting rows are written while nothing else is 
 
 
 class Conductor:
-    """Owns the timers of one run."""
+    """Plays one run's timeline; owns its timers."""
 
     def __init__(self, loop: Loop, backend: Backend, scenario: Scenario, recorder: Recorder) -> None:
         self._loop = loop
@@ -54,11 +54,11 @@ class Conductor:
         if event is None:
             return
 
-        def carry_out_and_go_on() -> None:
+        def carry_out_and_continue() -> None:
             self._carry_out(event)
             self._play(events)
 
-        self._loop.call_at(event.at_s, carry_out_and_go_on)
+        self._loop.call_at(event.at_s, carry_out_and_continue)
 
     def _carry_out(self, event: Event) -> None:
         t = self._loop.time()

@@ -1,7 +1,7 @@
-"""The control socket of a running link: one JSON object a line, one answer each.
+"""The control socket of a running link: one JSON object per line, one answer to each.
 
 `ControlServer` lives in the link's loop; `send` is the other end (`netsim ctl`, the Python handle). Sockets of running
-links lie in one folder a user, named after the process.
+links are in one folder per user, named after their processes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def folder() -> Path:
 
 
 def default_path() -> Path:
-    """Where this process' link has its socket; makes the folder, for this user alone."""
+    """Where this process's link has its socket; makes the folder, for this user only."""
     path = folder()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_uid != os.getuid():
@@ -40,7 +40,7 @@ def default_path() -> Path:
 
 
 class ControlServer:
-    """Owns the socket; `close` removes it."""
+    """Answers requests on the control socket, which it owns and `close` removes."""
 
     def __init__(self, loop: Loop, path: Path, handler: Handler) -> None:
         self.path = path

@@ -50,7 +50,7 @@ class LinkHandle:
         await self._send(do="hold", direction=direction, seconds=seconds)
 
     async def heal(self) -> None:
-        """Ends every cut, hold and refusal that is on."""
+        """Ends every cut, hold and refusal."""
         await self._send(do="heal")
 
     async def reset(self) -> None:
@@ -76,7 +76,7 @@ class LinkHandle:
         return await self._send(do="status")
 
     def summary(self) -> dict[str, Any]:
-        """summary.json; there once the block has ended."""
+        """summary.json; exists once the block has ended."""
         content: dict[str, Any] = json.loads((self.out / SUMMARY).read_text())
         return content
 
@@ -99,9 +99,9 @@ async def open_link(
 ) -> AsyncIterator[LinkHandle]:
     """Opens a link before `upstream` (HOST:PORT) and closes it with the block.
 
-    `events` are of the form `12:blackhole:3`; `trace` drives the link, with the profile behind it. Outputs go to
-    `out`, or to a folder that goes with the block's end. Raises NetsimError with what netsim said if the link does
-    not open.
+    `events` are of the form `12:blackhole:3`; `trace` drives the link, and the profile fills in what it leaves blank.
+    Outputs go to `out`, or to a folder that is removed when the block ends. Raises NetsimError with what netsim said
+    if the link does not open.
     """
     with tempfile.TemporaryDirectory(prefix="netsim-") as scratch:
         kept = out or Path(scratch) / "out"
@@ -113,5 +113,5 @@ async def open_link(
             await asyncio.to_thread(process.await_ready)
             yield LinkHandle(process.address(), process.control_path, kept)
         finally:
-            # Not to_thread: the process must be gone also when the block was cancelled.
+            # Not to_thread: the process must end even when the block was cancelled.
             process.stop()

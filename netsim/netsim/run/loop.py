@@ -35,7 +35,7 @@ class Timer:
 
 
 class Loop:
-    """Owns readers, writers and timers. One thread runs it; `stop` may be called from a signal handler."""
+    """An event loop; owns readers, writers and timers. One thread runs it; a signal handler may call `stop`."""
 
     def __init__(self) -> None:
         self._origin = time.monotonic()
@@ -77,12 +77,12 @@ class Loop:
         return timer
 
     def run(self) -> None:
-        """Runs until `stop`, also if that came before."""
+        """Runs until `stop`; returns at once if that was called before."""
         while not self._stopped:
             self.step()
 
     def step(self) -> None:
-        """One wait and what it brought."""
+        """Waits once, then makes the calls that are due."""
         timers = self._timers
         while timers and timers[0][2].callback is None:
             heapq.heappop(timers)

@@ -21,7 +21,7 @@ _POLL_S = 0.01
 
 
 class LinkProcess:
-    """Owns the process. `scratch` is a folder for its ready file, control socket and standard error."""
+    """A link running as a process. `scratch` is a folder for its ready file, control socket and standard error."""
 
     def __init__(self, command: str, words: Sequence[str], out: Path | None, scratch: Path) -> None:
         self.control_path = scratch / "control.sock"
@@ -69,7 +69,7 @@ class LinkProcess:
 
 
 def environment() -> dict[str, str]:
-    """Ours, with the folder that netsim was imported from, for a checkout that is not installed."""
+    """Our environment, with the folder that netsim was imported from: a checkout may not be installed."""
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

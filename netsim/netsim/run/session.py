@@ -7,34 +7,29 @@ from __future__ import annotations
 
 import gc
 import os
-import shlex
-import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from netsim.errors import AddressError, CommandError
+from netsim.errors import AddressError
 from netsim.output.recorder import Recorder
 from netsim.profile.scenario import Scenario
 from netsim.run import control
 from netsim.run.backend import Backend
+from netsim.run.command import end_command, start_command
 from netsim.run.conductor import Conductor
 from netsim.run.loop import Loop
-
-LINK_VARIABLE = "NETSIM_LINK"
-PLACEHOLDER = "{link}"
 
 MakeBackend = Callable[[Loop, Recorder], Backend]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a run is observed and steered."""
+    """How a run is observed, controlled and ended."""
 
     out: Path | None = None
     control: Path | None = None
@@ -43,7 +38,7 @@ class Options:
 
 
 class Session:
-    """Owns everything that lives as long as the run."""
+    """One run; owns everything that lives as long as it."""
 
     def __init__(self, scenario: Scenario, make_backend: MakeBackend, options: Options) -> None:
         self.scenario = scenario
@@ -80,7 +75,7 @@ class Session:
             if self._options.seconds is not None:
                 self.loop.call_at(started + self._options.seconds, self.loop.stop)
             self._announce()
-            gc.freeze()  # what exists now stays: the collector need not walk it while packets are due
+            gc.freeze()  # what exists now stays: the collector need not walk it during the run
             self.loop.run()
             if child is not None:
                 self.loop.read(pidfd, None)
@@ -119,34 +114,10 @@ class Session:
             if running is None:
                 self.loop.stop()
             elif number == signal.SIGTERM:
-                running.terminate()  # its end ends the run
+                running.terminate()  # the run ends when it does
             # SIGINT from a terminal has reached the command itself, which decides what to do with it.
 
         return {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-
-
-def start_command(command: Sequence[str], link: str, prefix: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Starts the command with the link's address in place of `{link}` and in NETSIM_LINK; raises CommandError."""
-    words = [word.replace(PLACEHOLDER, link) for word in command]
-    # The launcher into a namespace would report a missing program in its own words: look before.
-    if prefix and shutil.which(words[0]) is None:
-        raise CommandError(f"The command {words[0]!r} does not start: there is no such program.")
-    try:
-        return subprocess.Popen([*prefix, *words], env={**os.environ, LINK_VARIABLE: link})
-    except OSError as error:
-        raise CommandError(f"The command {shlex.join(words)!r} does not start: {error.strerror}.") from error
-
-
-def end_command(child: subprocess.Popen[bytes]) -> int:
-    """The command's status as a shell reports it: 128 and the number for a signal."""
-    if child.poll() is None:
-        child.terminate()
-        try:
-            child.wait(5.0)
-        except subprocess.TimeoutExpired:
-            child.kill()
-    status = child.wait()
-    return status if status >= 0 else 128 - status
 
 
 def punctual() -> str:
@@ -159,9 +130,3 @@ def punctual() -> str:
     except (PermissionError, OSError):
         return "normal"
     return "real-time"
-
-
-def say(text: str) -> None:
-    """One line on standard output, at once: whoever started netsim may be reading a pipe."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()

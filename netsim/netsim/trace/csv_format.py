@@ -20,7 +20,7 @@ _RANGES: dict[str, tuple[float, float]] = {"loss": (0.0, 1.0)}
 
 
 def parse_csv(text: str, source: str, ignored: tuple[str, ...] = ()) -> Trace:
-    """Reads our CSV; raises TraceError. Columns named in `ignored` are passed over."""
+    """Reads our CSV; raises TraceError. Skips the columns named in `ignored`."""
     lines = list(csv.reader(io.StringIO(text)))
     if not lines or "t_s" not in (header := [name.strip() for name in lines[0]]):
         raise TraceError(
@@ -74,7 +74,7 @@ def number(text: str, source: str, line: int, column: int, high: float = math.in
     try:
         value = float(text)
     except ValueError:
-        raise TraceError(f"{source}, line {line}, column {column}: {text!r} is no number.") from None
+        raise TraceError(f"{source}, line {line}, column {column}: {text!r} is not a number.") from None
     if not low <= value <= high or not math.isfinite(value):
         limits = f"between {low:g} and {high:g}" if math.isfinite(high) else f"of at least {low:g}"
         raise TraceError(f"{source}, line {line}, column {column}: {text} is not {limits}.")

@@ -1,4 +1,4 @@
-"""Reads and writes trace files in any of the four formats; the format is told from the content unless it is given."""
+"""Reads and writes trace files in any of the four formats; the format is detected from the content unless given."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from netsim.trace.trace import Trace
 
 
 class Format(StrEnum):
-    """What a trace is written in."""
+    """The formats of trace files."""
 
     CSV = "csv"
     MAHIMAHI = "mahimahi"
@@ -33,11 +33,11 @@ def detect(text: str) -> Format:
 
 
 def read_trace(path: Path, form: Format | None = None, ignored: tuple[str, ...] = ()) -> Trace:
-    """Raises TraceError."""
+    """The trace in a file; raises TraceError."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise TraceError(f"Trace {path} cannot be read: {reason}.") from error
     if not text.strip():
         raise TraceError(f"{path} is empty.")

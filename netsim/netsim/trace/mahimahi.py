@@ -23,7 +23,7 @@ def parse_mahimahi(text: str, source: str) -> Trace:
             continue
         value = number(cell.strip(), source, line, 1)
         if value != int(value):
-            raise TraceError(f"{source}, line {line}, column 1: {cell.strip()} is no whole number of ms.")
+            raise TraceError(f"{source}, line {line}, column 1: {cell.strip()} is not a whole number of ms.")
         if times and value < times[-1]:
             raise TraceError(f"{source}, line {line}, column 1: time {value:g} goes back.")
         times.append(int(value))

@@ -19,7 +19,7 @@ _HINT = "The models read are StaticBwConfig, TraceBwConfig and RepeatedBwPattern
 
 
 def parse_netem_trace(text: str, source: str) -> Trace:
-    """Raises TraceError, with line and column where the JSON itself is wrong."""
+    """The trace in a document; raises TraceError, with line and column if the JSON itself is wrong."""
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:

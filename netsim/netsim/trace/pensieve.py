@@ -8,7 +8,7 @@ from netsim.trace.trace import Row, Trace
 
 
 def parse_pensieve(text: str, source: str) -> Trace:
-    """Raises TraceError."""
+    """Rates down; raises TraceError."""
     rows: list[tuple[int, Row]] = []
     for line, content in enumerate(text.splitlines(), 1):
         cells = content.split()

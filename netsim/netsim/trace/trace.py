@@ -29,7 +29,7 @@ class Trace:
     """Rows in order of time, at least one; the first is at 0. The last row lasts as long as the one before it.
 
     Args:
-        remarks: what was mended while it was read, for people.
+        remarks: what was corrected while it was read, for people.
     """
 
     rows: tuple[Row, ...]

@@ -17,7 +17,7 @@ ATTEMPTS = 3
 
 
 class Verdict(StrEnum):
-    """What a check came to."""
+    """A check's verdict."""
 
     PASS = "pass"
     FAIL = "FAIL"
@@ -26,7 +26,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to check: shorter runs, and whether the check's planted error is in place."""
+    """How to check: with shorter runs or not, and whether the check's error is planted."""
 
     quick: bool = False
     planted: bool = False
@@ -68,7 +68,7 @@ def carry_out(check: Check, plan: Plan) -> Outcome:
     if not check.real_time:
         measured = check.measure(plan)
         return Outcome(check, Verdict.PASS if measured.passed else Verdict.FAIL, measured.value, 1)
-    # A planted error is tried once: what it fails at first it would only fail at again.
+    # A planted error is tried once: a check that finds it would find it again.
     attempts = 1 if plan.planted else ATTEMPTS
     calm_failure: str | None = None
     for attempt in range(1, attempts + 1):

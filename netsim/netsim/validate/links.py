@@ -1,4 +1,4 @@
-"""Links for the checks in real time: processes of netsim over a profile made on the spot, and sockets at both ends."""
+"""Links for the checks in real time: processes of netsim with a profile of their own, and sockets at both ends."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from netsim.backends.tun.namespaces import SERVER_ADDRESS, socket_inside
 from netsim.run.address import Address
 from netsim.run.process import LinkProcess
-from netsim.tun.namespaces import SERVER_ADDRESS, socket_inside
 
 PORT = 7000
 TIMEOUT_S = 30.0

@@ -12,13 +12,13 @@ from netsim.output.lateness import LatenessHistogram
 from netsim.run.process import environment
 
 SLEEP_S = 0.002
-# Two cores at a load of 3 showed 0.09 ms in the median and 2.3 ms at 99 %; with two busy loops more, 0.08 and 8.9 ms.
+# Two cores at a load of 3 showed a median of 0.09 ms and 2.3 ms at 99 %; with two busy loops more, 0.08 and 8.9 ms.
 BUSY_MEDIAN_S = 0.5e-3
 BUSY_P99_S = 3e-3
 
 
 class MachineProbe:
-    """Watches while its block runs; afterwards `busy` and `description` tell."""
+    """Watches how busy the machine is while its block runs; `busy` and `description` tell afterwards."""
 
     def __init__(self) -> None:
         self.busy = False

@@ -21,7 +21,7 @@ from netsim.core.window import HEADER, MSS
 from netsim.output.lateness import MEDIAN_LIMIT_S, P99_LIMIT_S
 from netsim.validate.check import Check, Measured, Plan
 from netsim.validate.links import CheckedLink, open_checked_link
-from netsim.validate.statistics import KS_D_300, ks_distance
+from netsim.validate.statistics import KS_D_300, kolmogorov_smirnov
 from netsim.validate.traffic import bulk_mbps, flood, stamped_delays_ms, ticks
 
 PAYLOAD_SHARE = MSS / (MSS + HEADER)
@@ -32,15 +32,15 @@ SAMPLES = 300
 def real_delays(plan: Plan, backend: str) -> Measured:
     spec = DelaySpec(12.0, 9.0, correlation_ms=0.0)
     mean = spec.mean_ms + (4.0 if plan.planted else 0.0)
-    count = 100 if plan.planted else SAMPLES  # so large an error shows in fewer
+    count = 100 if plan.planted else SAMPLES  # such a large error shows in fewer samples
     limit = KS_D_300 * (SAMPLES / count) ** 0.5
-    spacing_s = 0.04 if plan.quick else 0.06  # hardly two draws differ by more than 40 ms: none waits for another
+    spacing_s = 0.04 if plan.quick else 0.06  # draws rarely differ by more than 40 ms, so no packet waits for another
     fields = {"delay": {"mean_ms": mean, "deviation_ms": spec.deviation_ms, "correlation_ms": 0}}
     with open_checked_link(backend, NO_DELAY, plan.seed) as link:
         through = median(stamped_delays_ms(*_ends(link, backend), 50, 0.01))
     with open_checked_link(backend, fields, plan.seed) as link:
         values = [value - through for value in stamped_delays_ms(*_ends(link, backend), count, spacing_s)]
-    distance = ks_distance(values, spec.cdf)
+    distance = kolmogorov_smirnov(values, spec.cdf).distance
     passed = len(values) == count and distance < limit
     return Measured(passed, f"D {distance:.3f} (limit {limit:.3f}) at n = {len(values)}, passthrough {through:.2f} ms")
 

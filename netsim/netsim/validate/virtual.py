@@ -14,7 +14,7 @@ from netsim.core.stream import StreamSender
 from netsim.profile import catalogue
 from netsim.profile.scenario import Scenario
 from netsim.validate.check import Check, Measured, Plan
-from netsim.validate.statistics import KS_D_300, RUNS_LIMIT, binomial_interval, ks_distance, ks_p_value, runs_z
+from netsim.validate.statistics import KS_D_300, RUNS_LIMIT, binomial_interval, kolmogorov_smirnov, runs_z
 
 DRAWS = 100_000
 FOUR_G = DelaySpec(21.0, 19.0)
@@ -54,7 +54,7 @@ def delay_draws(plan: Plan) -> Measured:
         drawn = replace(spec, deviation_ms=spec.deviation_ms * 1.03) if plan.planted else spec
         # Correlated draws are taken 20 time constants apart, where exp(-20) is left of the correlation.
         values = _delays_ms(drawn, DRAWS, 1.0, plan.seed)
-        worst = min(worst, ks_p_value(ks_distance(values, spec.cdf), DRAWS))
+        worst = min(worst, kolmogorov_smirnov(values, spec.cdf).p_value)
     return Measured(worst > 0.01, f"least p {worst:.3g} of 4 distributions")
 
 
@@ -67,7 +67,7 @@ def jitter_control(plan: Plan) -> Measured:
         verdict = link.admit(100, i * spacing_s)
         if isinstance(verdict, Release):
             values.append((verdict.t - i * spacing_s) * 1e3)
-    distance = ks_distance(values, spec.cdf)
+    distance = kolmogorov_smirnov(values, spec.cdf).distance
     return Measured(distance >= KS_D_300, f"D {distance:.3f}, mean {sum(values) / len(values):.1f} ms against 25.75")
 
 

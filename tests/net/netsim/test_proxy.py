@@ -101,7 +101,7 @@ async def test_connections_end_as_asked(serve: Any, ask: Any, action: str, seen:
         assert await end_of(reader) == seen
         writer.close()
         reader, writer = await asyncio.open_connection(*link.address)
-        await ask(reader, writer)  # the link goes on
+        await ask(reader, writer)  # the link still works
         writer.close()
 
 
@@ -192,5 +192,5 @@ async def test_settings_that_make_no_sense_are_refused_by_the_link(serve: Any) -
             await link.set(loss=7)
         with pytest.raises(NetsimError, match="no profile"):
             await link.set(profile="nosuch")
-        with pytest.raises(NetsimError, match="is no direction"):
+        with pytest.raises(NetsimError, match="is not a direction"):
             await link.cut(direction="sideways")

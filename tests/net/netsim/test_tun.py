@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from netsim.backends.tun.namespaces import NAMESPACES, NamespacePair, clean_leftovers
 from netsim.errors import NamespaceError
-from netsim.tun.namespaces import NAMESPACES, NamespacePair, clean_leftovers
 from netsim.validate.links import PORT, SERVER_ADDRESS, CheckedLink, open_checked_link
 
 from netsim import open_link
@@ -68,7 +68,7 @@ def test_connections_end_on_both_sides(action: str, expected: str) -> None:
         assert (end_of(client), end_of(server)) == (expected, expected)
         client.close()
         server.close()
-        ask(*link.pair())  # the link goes on
+        ask(*link.pair())  # the link still works
 
 
 def test_connections_are_refused(link_refusing: CheckedLink) -> None:

@@ -1,8 +1,10 @@
-"""A tiny target on the kernels: two layers, 97 tokens, random weights."""
+"""What several tests of the bench need: a tiny target on the kernels, a result's facts, a connection."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,5 +58,24 @@ def random_weights() -> ArrayWeights:
 
 @pytest.fixture
 def make_target() -> Callable[[], KernelTarget]:
-    """Makes one on the variant in use."""
+    """Makes a tiny target on the variant in use: two layers, 97 tokens, random weights."""
     return lambda: KernelTarget(Network(random_weights(), CONFIG), 512)
+
+
+@pytest.fixture
+def facts() -> dict[str, Any]:
+    """What every result says about its machine and target."""
+    return {
+        "machine": {
+            "time": "2026-01-02T03:04:05+00:00", "cpu": "A CPU", "cores": 2, "packages": {"numpy": "2"},
+            "commit": "abc",
+        },
+        "pinned": True,
+        "target": "A target",
+    }  # fmt: skip
+
+
+def dial(address: str) -> socket.socket:
+    """A connection to "host:port"."""
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=10)

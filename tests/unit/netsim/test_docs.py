@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from netsim.cli import COMMANDS
-from netsim.cli.validate import CHECKS
 from netsim.core.timeline import EventKind
 from netsim.profile.reference import fields_markdown
+from netsim.validate.checks import CHECKS
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "netsim.md").read_text()

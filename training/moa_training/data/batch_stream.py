@@ -1,4 +1,4 @@
-"""Batches of packed conversations, epoch after epoch. Pure but for holding the rows.
+"""Batches of packed conversations, epoch after epoch. Pure, but it holds the rows.
 
 Invariant: (epoch, batch) names the same batch in every run over the same rows, seed and number of processes.
 """
@@ -16,7 +16,7 @@ from moa_training.data.shards import TokenRow
 
 
 class BatchStream:
-    """Endless.
+    """An endless stream of batches.
 
     Args:
         batch_rows: packed rows in a batch of one process.

@@ -22,7 +22,7 @@ class Conversation:
     """A conversation in words.
 
     Args:
-        messages: alternating user and assistant, perhaps behind a system prompt.
+        messages: alternating user and assistant, perhaps after a system prompt.
         key: identifies it within its file.
     """
 
@@ -68,7 +68,7 @@ def read_conversations(
 
 
 def parse_row(content: Any, key: str, vocab_size: int) -> Conversation | TokenRow | str:
-    """A row, or the reason why it is none."""
+    """A row, or the reason why it is not valid."""
     if not isinstance(content, dict):
         return "not an object"
     source = str(content.get("source", ""))
@@ -81,7 +81,7 @@ def parse_row(content: Any, key: str, vocab_size: int) -> Conversation | TokenRo
         if not isinstance(message, dict) or message.get("role") not in ROLES:
             return "with an unknown role"
         if not isinstance(message.get("content"), str):
-            return "with a message that is no text"
+            return "with a message that is not text"
     if not any(message["role"] == "user" and message["content"].strip() for message in messages):
         return "without a user's message"
     kept = tuple({"role": message["role"], "content": message["content"]} for message in messages)
@@ -94,7 +94,7 @@ def _parse_tokens(content: dict[str, Any], source: str, key: str, vocab_size: in
         return "with tokens outside the vocabulary"
     temperature = content.get("temperature")
     if temperature is not None and not isinstance(temperature, int | float):
-        return "with a temperature that is no number"
+        return "with a temperature that is not a number"
     ids = [*prompt, *answer]  # type: ignore[misc]
     return TokenRow(ids, [(len(prompt), len(ids))], source, temperature, str(content.get("key", key)))  # type: ignore[arg-type]
 

@@ -18,7 +18,7 @@ WINDOW = 128  # conversations among which a row is filled up; 96 % full at 512 t
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """[rows, length] each.
+    """A batch of packed rows; each tensor is [rows, length].
 
     Args:
         ids: tokens, 0 where padded.
@@ -41,7 +41,7 @@ class PackedBatch:
 
     @property
     def same_segment(self) -> torch.Tensor:
-        """[rows, length, length] bool: both belong to the same conversation (padding sees itself alone)."""
+        """[rows, length, length] bool: both belong to the same conversation (padding sees only itself)."""
         same = (self.segment[:, :, None] == self.segment[:, None, :]) & (self.segment >= 0)[:, :, None]
         return same | torch.eye(self.ids.shape[1], dtype=torch.bool, device=self.ids.device)
 

@@ -74,5 +74,5 @@ def tokenize(tokenizer: Tokenizer, conversation: Conversation) -> TokenRow:
 
 
 def template_ids(tokenizer: Tokenizer, messages: list[dict[str, str]], *, generate: bool) -> list[int]:
-    """The chat template's tokens, with the opening of an answer behind them where `generate`."""
+    """The chat template's tokens, followed by the opening of an answer if `generate`."""
     return tokenizer.encode(tokenizer.apply_chat_template(messages, add_generation_prompt=generate))

@@ -1,15 +1,12 @@
-"""Questions to evaluate on, and the target's own answers to them.
+"""Questions to evaluate on, and the tokens that end an answer.
 
 Questions have the form of Spec-Bench: {"question_id", "category", "turns"}, one a line; only the first turn is asked;
 `reference` or `final_answer` may name the right result (`task_results.py`).
-Answers are greedy, written once and remembered in the cache folder by target, prompts and length.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -17,13 +14,10 @@ from typing import Any
 
 from moa_shared.errors import DataError, NotFoundError
 from moa_shared.models import ModelFiles, load_tokenizer
-from moa_shared.models.sources.cache import cache_root
-from moa_shared.programs.progress import Progress
 
 from moa_training.data.prepare import template_ids
 from moa_training.data.shards import read_lines
-from moa_training.evaluation.task_results import reference_result
-from moa_training.teacher.target_reader import TargetReader
+from moa_training.data.task_results import reference_result
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +27,6 @@ class Question:
     category: str
     prompt: tuple[int, ...]
     result: Decimal | None = None  # the number that the reference names
-
-
-@dataclass(frozen=True, slots=True)
-class AnsweredQuestion:
-    """With the target's own greedy answer."""
-
-    category: str
-    prompt: tuple[int, ...]
-    answer: tuple[int, ...]
-    result: Decimal | None = None
 
 
 def read_questions(path: Path, files: ModelFiles, limit: int | None, longest_prompt: int) -> tuple[list[Question], int]:
@@ -95,33 +79,6 @@ def _parse(line: str) -> tuple[str, str | None, Decimal | None]:
         return str(content.get("category") or ""), text, reference_result(content)
     except (ValueError, KeyError, TypeError, AttributeError):
         return "", None, None
-
-
-def answer_questions(
-    questions: Sequence[Question],
-    files: ModelFiles,
-    reader: TargetReader,
-    most_tokens: int,
-    progress: Progress,
-    cache_dir: Path | None = None,
-) -> list[AnsweredQuestion]:
-    """The target's greedy answers, remembered ones where there are."""
-    content = json.dumps([files.fingerprint, reader.level, most_tokens, [question.prompt for question in questions]])
-    kept = cache_root(cache_dir) / "answers" / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
-    answers: list[list[int]] = []
-    if kept.is_file():
-        answers = json.loads(kept.read_text())
-    else:
-        prompts = [question.prompt for question in questions]
-        answers = reader.answers(prompts, most_tokens, stop_tokens(files), progress)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        beside = kept.with_suffix(".partial")
-        beside.write_text(json.dumps(answers))
-        beside.replace(kept)
-    return [
-        AnsweredQuestion(question.category, question.prompt, tuple(answer), question.result)
-        for question, answer in zip(questions, answers, strict=True)
-    ]
 
 
 def stop_tokens(files: ModelFiles) -> set[int]:

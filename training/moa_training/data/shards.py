@@ -35,7 +35,7 @@ class ShardHeader:
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One conversation.
+    """One conversation as tokens.
 
     Args:
         ids: all of its tokens.
@@ -68,7 +68,7 @@ class ShardWriter:
         self._pending.append(json.dumps(asdict(row), separators=(",", ":")))
 
     def flush(self) -> None:
-        """Raises DiskFullError where there is no room; the file then ends as before."""
+        """Writes the waiting rows; raises DiskFullError if there is no room, and the file then ends as before."""
         if not self._pending:
             return
         frame = zstandard.ZstdCompressor(level=_LEVEL).compress(("\n".join(self._pending) + "\n").encode())

@@ -13,7 +13,7 @@ _PATTERNS = ("*.jsonl", "*.jsonl.zst")
 
 
 def find_sources(names: Iterable[str], progress: Progress) -> list[Path]:
-    """Files of JSON lines; "hub:owner/name" stands for all of that data set.
+    """Files of JSON lines; "hub:owner/name" means all of that data set.
 
     Raises:
         NotFoundError: a file that is not there.

@@ -1,1 +1,1 @@
-"""Drafters on questions: acceptance, text alone, tasks."""
+"""Drafters on questions: acceptance, standalone text, tasks."""

@@ -2,7 +2,7 @@
 
 The target's own greedy text is written once; then every verification of it is replayed: the drafter sees the tokens
 and the memory rows that the client would hold, and what of its guesses follows the text is accepted. With greedy text
-this is the real verification, since a verdict is a function of the text alone. State: one drafter's state a replay.
+this is the real verification, since a verdict depends only on the text. State: one drafter's state per replay.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Shape:
 
     nodes: int
     tree: TreeShape | None = None
-    merges_copies: bool = False  # what the conversation suggests stands in trees too
+    merges_copies: bool = False  # trees also hold what the conversation suggests
 
     @property
     def name(self) -> str:
@@ -96,7 +96,7 @@ class Subject(Protocol):
         ...
 
     def write(self, known: Sequence[int], length: int, *, memory: bool = True) -> list[int]:
-        """Greedy text behind tokens that the server has verified, as a client writes it; all but the newest of them
+        """Greedy text after tokens that the server has verified, as a client writes it; all but the newest of them
         with their memory, or none.
         """
         ...
@@ -108,7 +108,7 @@ class DrafterSubject:
     Args:
         target: the parts of the target that the drafter takes over.
         weights: of both of its halves, "int8" or "float32".
-        guarded: what it writes alone repeats no run of tokens, as in the client (`barred_after`).
+        guarded: its standalone text repeats no run of tokens, as in the client (`barred_after`).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Several evaluations side by side: a table of acceptance, and stand-alone quality as a table and a picture.
+"""Several evaluations side by side: a table of acceptance, and standalone quality as a table and a picture.
 
 Reads what `moa-train evaluate --json` wrote. Pure but for the picture's file.
 """
@@ -21,7 +21,7 @@ _MEASURES = {
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
-    """Raises DataError where `path` is no evaluation."""
+    """The evaluation in a file; raises DataError if it holds none."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if not content["shapes"]:
@@ -53,7 +53,7 @@ def acceptance_table(evaluations: dict[str, dict[str, Any]], forward_ms: float, 
 
 
 def standalone_table(evaluations: dict[str, dict[str, Any]]) -> str:
-    """The measures of stand-alone quality behind each cut."""
+    """The measures of standalone quality after each cut."""
     names = [*_MEASURES.values(), "target's own 4-grams"]
     lines = [f"| drafter | cut | {' | '.join(names)} |", "| --- |" + " ---: |" * (len(names) + 1)]
     for name, evaluation in evaluations.items():

@@ -17,10 +17,11 @@ from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import INT8
 
-from moa_training.data.questions import AnsweredQuestion, Question, answer_questions, read_questions, stop_tokens
+from moa_training.data.questions import Question, read_questions, stop_tokens
 from moa_training.evaluation.acceptance import Acceptance, DrafterSubject, LookupSubject, Shape, Subject
 from moa_training.evaluation.standalone import CUTS, StandaloneQuality, standalone_quality
 from moa_training.evaluation.task_accuracy import TaskAccuracy, task_accuracy
+from moa_training.teacher.answers import AnsweredQuestion, answer_questions
 from moa_training.teacher.target_reader import load_reader
 
 LOOKUP, NONE = "lookup", "none"
@@ -40,10 +41,10 @@ class EvaluationOptions:
         longest_prompt: questions with longer prompts are left out.
         execution: level of the target: int8 (the kernels), float32 or bf16 (torch).
         drafter_weights: of both halves of the drafter, int8 or float32.
-        standalone_tokens: written alone behind each cut; 0: not measured.
-        guarded: text written alone repeats no run of tokens, as in the client.
-        task_tokens: longest answer, the part before the cut included, whose result is checked; 0: not measured. A
-            result needs a whole answer, so this is the dearest measure.
+        standalone_tokens: written after each cut without the server; 0: not measured.
+        guarded: standalone text repeats no run of tokens, as in the client.
+        task_tokens: longest answer whose result is checked, the part before the cut included; 0: not measured. A
+            result needs a whole answer, so this is the most expensive measure.
     """
 
     target: str = "default"
@@ -63,20 +64,20 @@ class EvaluationOptions:
 
     @property
     def trees(self) -> list[TreeShape]:
-        """The tree whose acceptance length counts stands last."""
+        """The trees; the last one is the tree whose acceptance length counts."""
         return [*(replace(self.tree, nodes=nodes) for nodes in self.more_nodes), self.tree]
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Results.
+    """The results of an evaluation.
 
     Args:
         by_category: for each shape's name, acceptance by category.
         left_out: rows of the questions that were malformed or too long.
         standalone: by the number of answer tokens before the cut.
         cold: from the question on, without any memory: a device that begins without its server; None: not measured.
-        task: the same, by category; categories without results to check are not there.
+        task: the same, by category; categories without results to check are left out.
     """
 
     checkpoint: str
@@ -153,7 +154,7 @@ def find_checkpoint(name: str, files: ModelFiles) -> Path:
 
 
 def load_fitting_checkpoint(name: str, files: ModelFiles) -> Checkpoint:
-    """Raises MismatchError for a drafter of another target."""
+    """The checkpoint; raises MismatchError for a drafter of another target."""
     path = find_checkpoint(name, files)
     checkpoint = load_checkpoint(path)
     made_for = checkpoint.config.target_fingerprint
@@ -222,7 +223,7 @@ def _cut_all(
     subject: Subject, answered: Sequence[AnsweredQuestion], length: int, progress: Progress
 ) -> dict[int, StandaloneQuality]:
     results = {cut: StandaloneQuality() for cut in CUTS}
-    with progress.task("going on alone", len(answered)) as bar:
+    with progress.task("standalone text", len(answered)) as bar:
         for question in answered:
             for cut, result in results.items():
                 result.merge(standalone_quality(subject, question.prompt, question.answer, cut, length))
@@ -286,7 +287,7 @@ def format_table(evaluation: Evaluation) -> str:
         alone["without memory"] = evaluation.cold
     for where, part in alone.items():
         means = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in part.means.items())
-        lines.append(f"alone {where} ({part.questions}): {means}")
+        lines.append(f"standalone {where} ({part.questions}): {means}")
     for cut, accuracies in evaluation.task.items():
         for category, accuracy in accuracies.items():
             shares = ", ".join(f"{name.replace('_', ' ')} {share:.2f}" for name, share in accuracy.shares.items())

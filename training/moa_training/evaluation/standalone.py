@@ -1,4 +1,4 @@
-"""How a drafter goes on alone: the server is cut off after some tokens of an answer, and the drafter writes the rest.
+"""How a drafter continues without the server: cut off after some tokens of an answer, it writes the rest.
 
 Measures that looping text cannot flatter: agreement with the target's own continuation over the first tokens, the
 target's likelihood of what was written, how much of it repeats itself, and how often the target would have written the
@@ -16,13 +16,13 @@ from moa_shared.sampling.scores import log_softmax
 from moa_training.evaluation.acceptance import Subject
 
 CUTS = (8, 32, 64)
-FIRST = (8, 16)  # behind them small drafters loop, and a target agrees with a loop
+FIRST = (8, 16)  # after them small drafters loop, and a target agrees with a loop
 _GRAM = 4
 
 
 @dataclass(slots=True)
 class StandaloneQuality:
-    """Means over questions; sums inside.
+    """Standalone quality: means over questions, kept as sums.
 
     Attributes:
         questions: whose answers reach far enough beyond the cut.
@@ -44,14 +44,14 @@ class StandaloneQuality:
     @property
     def means(self) -> dict[str, float]:
         """agreement_8 and agreement_16 (share of the first tokens equal to the target's own continuation), repeated
-        (share of 4-grams that stood before), target_repeated (of the target's own continuation), log_likelihood (the
+        (share of 4-grams that occurred before), target_repeated (of the target's own continuation), log_likelihood (the
         target's, nats a token), new_agreement (target's choice equals the token, where the 4-gram is new).
         """
         return {name: self.sums[name] / self.counts[name] for name in self.sums if self.counts[name]}
 
 
 def repeated_share(tokens: Sequence[int]) -> float | None:
-    """Share of 4-grams that stood earlier in the same text; None for less than two of them."""
+    """Share of 4-grams that occurred earlier in the same text; None for less than two of them."""
     grams = [tuple(tokens[index : index + _GRAM]) for index in range(len(tokens) - _GRAM + 1)]
     return None if len(grams) < 2 else 1.0 - len(set(grams)) / len(grams)
 
@@ -59,12 +59,12 @@ def repeated_share(tokens: Sequence[int]) -> float | None:
 def standalone_quality(
     subject: Subject, prompt: Sequence[int], answer: Sequence[int], cut: int, length: int, *, memory: bool = True
 ) -> StandaloneQuality:
-    """One answer, cut after `cut` tokens; `length` tokens are written alone.
+    """One answer, cut after `cut` tokens; the drafter writes `length` tokens.
 
     Args:
         memory: whether the drafter has that of what was before.
 
-    Answers that end less than 8 tokens behind the cut are not counted.
+    Answers that end less than 8 tokens after the cut are not counted.
     """
     quality = StandaloneQuality()
     rest = list(answer[cut:])

@@ -1,7 +1,7 @@
-"""Task accuracy when the server is cut off: is the result right that an answer ends up with, of which the target wrote
-the first tokens and the drafter the rest?
+"""Task accuracy when the server is cut off: the target writes the first tokens of an answer and the drafter the rest;
+is the result right?
 
-The target's own accuracy on the same questions stands beside it: where that is zero, the drafter's says nothing. Pure
+The target's own accuracy on the same questions is counted too: where that is zero, the drafter's says nothing. Pure
 but for the networks.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
-from moa_training.data.questions import AnsweredQuestion
+from moa_training.data.task_results import stated_result
 from moa_training.evaluation.acceptance import Subject
-from moa_training.evaluation.task_results import stated_result
+from moa_training.teacher.answers import AnsweredQuestion
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class TaskAccuracy:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of the questions; the counts' names."""
+        """The counts as shares of the questions, under their own names."""
         names = [count.name for count in fields(self) if count.name != "questions"]
         return {name: getattr(self, name) / self.questions for name in names} if self.questions else {}
 

@@ -1,4 +1,4 @@
-"""The model card beside a checkpoint: what it was made from and how."""
+"""The model card next to a checkpoint: what it was made from and how."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write_card(
     position: Position,
     conversations: int,
 ) -> None:
-    """Writes `README.md` whole or not at all."""
+    """Writes `README.md`, whole or not at all."""
     gain = gain_per_doubling(read_points(folder))
     points = read_points(folder)[-10:]
     agreement = sum(point["agreement"] for point in points) / max(1, len(points))
@@ -70,10 +70,10 @@ def add_acceptance(card: Path, table: str, command: str) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    beside = path.with_name(path.name + ".partial")
+    partial = path.with_name(path.name + ".partial")
     try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise DiskFullError(f"The card {path} cannot be written ({error.strerror}).") from None

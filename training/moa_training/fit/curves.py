@@ -1,4 +1,4 @@
-"""Learning curves: JSON lines while training runs, a picture beside each checkpoint."""
+"""Learning curves: JSON lines while training runs, a picture next to each checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def append_point(folder: Path, point: dict[str, float]) -> None:
 
 
 def read_points(folder: Path, up_to_step: int | None = None) -> list[dict[str, float]]:
-    """The points of a run; a torn last line is left out, and so is what lies behind `up_to_step`."""
+    """The points of a run; a torn last line is left out, and so are points after `up_to_step`."""
     path = folder / LINES
     if not path.is_file():
         return []

@@ -1,8 +1,8 @@
-"""Training one drafter: the loop, its checkpoints, and taking it up again.
+"""Training one drafter: the loop, its checkpoints, and resuming it.
 
 `accelerate` owns processes, devices and gradient averaging; weights compute in bf16 over float32 masters. State of a
-run lies in its output folder. Invariant: what is drawn depends on (seed, step, process) alone, so that a run that was
-killed goes on exactly as it would have.
+run lies in its output folder. Invariant: random draws depend only on (seed, step, process), so an interrupted run
+resumes to identical weights.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from moa_training.fit.warm_start import fit_memory, fit_projection, starting_ten
 from moa_training.objective.baselines import TrainingBaseline, baseline_objective
 from moa_training.objective.batch import draw_objective
 from moa_training.objective.blocks import staircase_probability
+from moa_training.objective.layer_memory import FastDrafter
 from moa_training.objective.losses import Losses, LossWeights, compute_losses
 from moa_training.objective.network import Activations
 from moa_training.settings import FitSettings
-from moa_training.teacher.layer_memory import FastDrafter
 from moa_training.teacher.teacher import Teacher
 from moa_training.teacher.teacher_cache import TeacherCache
 
@@ -212,7 +212,7 @@ class Run:
         return path
 
     def _open_cache(self) -> TeacherCache | None:
-        """Of this process; none where nothing is to be kept."""
+        """The cache of this process; None if nothing is to be kept."""
         settings = self.settings
         if not settings.cache.gigabytes:
             return None
@@ -227,7 +227,7 @@ class Run:
         return rows
 
     def _start(self, saved: Any) -> tuple[torch.Tensor | None, dict[str, torch.Tensor]]:
-        """Draft vocabulary and first tensors: of the saved run, of the drafter to go on from, or fresh ones."""
+        """Draft vocabulary and first tensors: of the saved run, of the drafter to continue from, or fresh ones."""
         settings = self.settings
         if saved is not None:
             tensors = {name.removeprefix("master."): t for name, t in saved[1].items() if name.startswith("master.")}

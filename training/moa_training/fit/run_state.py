@@ -1,6 +1,6 @@
-"""What a training run leaves on the disk to be taken up again: one file, replaced whole.
+"""What a training run leaves on the disk to be resumed from: one file, replaced whole.
 
-Written beside, flushed to the disk, then renamed, so that a kill at any point leaves the last whole one.
+Written to a partial file, flushed, then renamed, so that a kill at any point leaves the last whole one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KEY = "moa_run"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a run stands.
+    """How far a run has come.
 
     Args:
         step: updates done. epoch, batch: the next batch. tokens: seen by all processes. seconds: of running time.
@@ -38,21 +38,21 @@ class Position:
 
 
 def save_state(folder: Path, position: Position, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raises DiskFullError where there is no room; the last whole state stays."""
+    """Writes the state; raises DiskFullError if there is no room, and the last whole state stays."""
     path = folder / NAME
-    beside = path.with_name(NAME + ".partial")
+    partial = path.with_name(NAME + ".partial")
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(content, beside, {_KEY: json.dumps(asdict(position))})
-        with beside.open("rb") as file:
+        save_file(content, partial, {_KEY: json.dumps(asdict(position))})
+        with partial.open("rb") as file:
             os.fsync(file.fileno())
-        beside.replace(path)
+        partial.replace(path)
     except (OSError, SafetensorError) as error:
-        beside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise DiskFullError(
             f"The training state {path} cannot be written ({error}); the last whole one is kept.",
-            hint="Free some space and start the same command again: it goes on from there.",
+            hint="Free some space and start the same command again: it continues from there.",
         ) from None
 
 

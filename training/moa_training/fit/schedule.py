@@ -8,7 +8,7 @@ from moa_training.settings import OptimiserSettings
 
 
 def learning_rate(settings: OptimiserSettings, step: int, progress: float) -> float:
-    """At update `step` (from 0) with `progress` (0 to 1) of the budget spent.
+    """Learning rate at update `step` (from 0), with `progress` (0 to 1) of the budget spent.
 
     cosine: linear warm-up, then half a cosine to the final rate. authors: linear warm-up, then linear to the final rate
     over one fortieth of the run (one of their 40 epochs), then constant (REFERENCE of the published code).

@@ -13,8 +13,8 @@ from moa_shared.drafter.checkpoint.config import MOA
 from moa_shared.drafter.checkpoint.shapes import layer_names
 from moa_shared.errors import ConfigError
 
+from moa_training.objective.layer_memory import FastDrafter
 from moa_training.objective.network import Activations
-from moa_training.teacher.layer_memory import FastDrafter
 from moa_training.teacher.teacher import Teacher
 
 _RIDGE = 1e-2  # of the mean square of the inputs; the regression's rows outnumber its columns by 5 or more

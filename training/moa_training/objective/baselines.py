@@ -1,6 +1,6 @@
 """Baselines as they are trained: EAGLE-2's layer and an independent small model, each applied to whole rows.
 
-Aligned as the drafter: what stands at position i is predicted from the tokens up to i, and compared with the target's
+Aligned as the drafter: what is at position i is predicted from the tokens up to i, and compared with the target's
 feature there. State: the trained tensors, under the checkpoint's names.
 """
 
@@ -20,7 +20,7 @@ from moa_training.settings import BlockSettings
 
 
 class TrainingBaseline(nn.Module):
-    """The training form of both.
+    """The training form of both baselines.
 
     Args:
         config: of kind eagle2 or independent.

@@ -1,7 +1,7 @@
 """Bounded blocks and the masks that follow from them (arXiv 2410.03804, training; REFERENCE of the published code).
 
 A block starts where the drafter last had memory: position i sees the memory rows up to its block's start s(i). Outside
-answers s(i) = i. Pure functions of lengths and draws; who draws is told by the caller.
+answers s(i) = i. Pure functions of lengths and draws; the caller draws.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def build_blocks(inside: torch.Tensor, every: torch.Tensor | None, staircase: to
 
     Args:
         inside, every: as of `block_starts`.
-        staircase: [batch] bool: rows whose self-attention sees only its own block behind the start, and itself.
+        staircase: [batch] bool: rows whose self-attention sees only its own block after the start, and itself.
     """
     start = block_starts(inside, every)
     positions = torch.arange(inside.shape[1], device=inside.device)

@@ -17,8 +17,8 @@ class LossWeights:
     Args:
         cross_entropy: of the teacher's distribution. The authors take 0.1; 1.0 learned faster on small budgets.
         feature: of the smooth-L1 terms; with N > 0 half of it goes to the state that enters the reused layers.
-        count_starts: the authors' mean over the state's error also counts block starts, where the true state stands
-            and the error is zero; by default they are left out.
+        count_starts: the authors' mean over the state's error also counts block starts, where the state is the true
+            one and the error zero; by default they are left out.
     """
 
     cross_entropy: float = 1.0
@@ -28,7 +28,7 @@ class LossWeights:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Scalars; `agreement` is the share of weighted positions whose argmax is the teacher's."""
+    """The losses, as scalars; `agreement` is the share of weighted positions whose argmax is the teacher's."""
 
     total: torch.Tensor
     cross_entropy: torch.Tensor
@@ -45,7 +45,7 @@ def compute_losses(
     weights: LossWeights,
     is_start: torch.Tensor,
 ) -> Losses:
-    """Losses over the positions that count; the head is applied to those alone.
+    """Losses over the positions that count; the head is applied to those only.
 
     Args:
         head: [draft vocab, hidden], frozen; the teacher's distribution is over the same tokens.

@@ -39,7 +39,7 @@ class Activations:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the drafter makes of it, [batch, length, hidden] each.
+    """What the drafter predicts for a batch, [batch, length, hidden] each.
 
     Args:
         feature: what the head takes.
@@ -53,14 +53,14 @@ class Prediction:
 
 
 class TrainingDrafter(nn.Module):
-    """The training form.
+    """The training form of a drafter.
 
     Args:
         config: of the drafter.
         reused, final_norm: the target's last N layers and its final norm, frozen.
         inject_true_state: the authors' form for N > 0: the true state replaces the prediction at block starts and the
             reused layers run causally over both. Otherwise exactly what inference computes: the target's own keys
-            and values up to the block start, predicted ones behind it.
+            and values up to the block start, predicted ones after it.
     """
 
     def __init__(

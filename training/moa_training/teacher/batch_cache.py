@@ -1,7 +1,7 @@
 """Keys and values of many answers at once, one slot each, in fixed memory.
 
 Stands in for transformers' cache: attention modules write through `update`. Invariant: row `slot` holds positions
-0..lengths[slot]; what lies behind is never seen, so a slot is refilled by overwriting it.
+0..lengths[slot]; what comes after is never seen, so a slot is refilled by overwriting it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class BatchCache:
         return held[0], held[1]
 
     def get_seq_length(self, *_: Any) -> int:
-        """Transformers asks; positions are given, so that it does not matter."""
+        """Transformers asks for it; positions are given, so the answer does not matter."""
         return 0
 
 

@@ -1,6 +1,6 @@
 """The target writes answers, many at once: a slot whose answer has ended is given the next prompt.
 
-State: the cache, and each slot's answer so far. Prompts are read several at a time; one forward a token serves all
+State: the cache, and each slot's answer so far. Prompts are read several at a time; one forward per token serves all
 slots. Temperature 0 is the most likely token, otherwise plain sampling.
 """
 
@@ -85,7 +85,7 @@ class Generator:
             ids[row, : lengths[row]] = torch.tensor(prompt.prompt)
         self._cache.begin_prefill(slots, lengths)
         positions = torch.arange(ids.shape[1], device=self._device)[None].expand(len(prompts), -1)
-        hidden = self._forward(ids.to(self._device), positions, None)  # causal: padding lies behind every token
+        hidden = self._forward(ids.to(self._device), positions, None)  # causal: padding comes after every token
         last = hidden[torch.arange(len(prompts)), torch.tensor(lengths) - 1]
         for slot, prompt in zip(slots, prompts, strict=True):
             self._answers[slot] = prompt

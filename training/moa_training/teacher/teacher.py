@@ -16,7 +16,7 @@ from moa_training.objective.network import Activations
 
 
 class Teacher:
-    """The target.
+    """The target as a teacher.
 
     Args:
         model: transformers causal LM, in evaluation mode.

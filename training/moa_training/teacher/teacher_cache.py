@@ -1,4 +1,4 @@
-"""What the target computed for the batches of the first epoch, kept on the disk for the later ones.
+"""What the target computed for the batches of the first epoch, kept on the disk for later epochs.
 
 Keys and values are kept in int8 with a scale for each token, layer and head (they take the room), the rest as it is.
 One file of fixed records, one a batch, up to a budget. Invariant: only the first epoch writes and only later ones read,
@@ -18,12 +18,12 @@ from moa_training.data.packing import PackedBatch
 from moa_training.objective.network import Activations
 from moa_training.teacher.teacher import Teacher
 
-_KEY_BYTES = 16  # of the tokens' hash at a record's end; it is written last, so that a torn record is none
+_KEY_BYTES = 16  # of the tokens' hash at a record's end; it is written last, so that a torn record does not count
 _SMALLEST = 1e-6  # scale of a head that is all zeros
 
 
 class TeacherCache:
-    """A teacher that remembers.
+    """A teacher that keeps what it has computed.
 
     Args:
         path: the file; it may exist, from before the run was stopped.

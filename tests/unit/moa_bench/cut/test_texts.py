@@ -47,6 +47,6 @@ def test_a_link_is_struck_until_the_block_ends_and_loopback_never() -> None:
 
 
 def test_the_table_counts_what_differs() -> None:
-    names = ("level", "link", "drafter", "answers", "tokens", "written_alone", "cuts", "resets")
+    names = ("level", "link", "drafter", "answers", "tokens", "standalone", "cuts", "resets")
     result: dict[str, object] = dict.fromkeys(names, 7)
     assert "| 7 | 2 |" in render_texts(result | {"differences": [1, 2]})

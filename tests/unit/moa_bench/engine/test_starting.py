@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from moa_bench.engine.starting import _run, peak_mb
+from moa_bench.engine.starting import _run
 from moa_shared.errors import UnavailableError
 
 
@@ -15,13 +13,8 @@ def test_memory_is_that_of_the_program_alone() -> None:
     run = _run(["timeit", "-n", "1", "-r", "1", "pass"], None)
     assert run.ms > 0
     assert run.peak_mb is None or run.peak_mb < 200
-    assert (peak_mb(os.getpid()) or 400) >= 400
 
 
 def test_a_program_that_fails_is_named_with_what_it_said() -> None:
     with pytest.raises(UnavailableError, match=r"no_such_module ended with status 1: .*No module named no_such_module"):
         _run(["no_such_module"], None)
-
-
-def test_a_process_that_is_not_there_has_no_memory() -> None:
-    assert peak_mb(2**22 + 1) is None

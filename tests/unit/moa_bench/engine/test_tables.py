@@ -18,10 +18,7 @@ def just(value: float) -> Spread:
     return Spread.of([value])
 
 
-RESULT: dict[str, Any] = {
-    "machine": {"time": "2026-01-02T03", "cpu": "A CPU", "cores": 2, "packages": {"numpy": "2"}, "commit": "abc"},
-    "pinned": True,
-    "target": "A target",
+MEASURED: dict[str, Any] = {
     "forwards": [
         ForwardCost("kernels, avx2", 128, 1, just(10.0), just(1.0)),
         ForwardCost("kernels, avx2", 128, 8, just(14.0), just(1.4)),
@@ -34,9 +31,9 @@ RESULT: dict[str, Any] = {
 }
 
 
-def test_forwards_become_a_table_a_context() -> None:
-    text = render(RESULT)
-    assert "### A forward behind 128 tokens, ms" in text
+def test_forwards_become_a_table_a_context(facts: dict[str, Any]) -> None:
+    text = render(facts | MEASURED)
+    assert "### A forward after 128 tokens, ms" in text
     assert "| kernels, avx2 | 10.0 | 14.0 | 1.40 |  |" in text
     assert "| llama.cpp | 22.0 |  |  |  |" in text
     assert "| memory limit | 8.0 |  |  |  |" in text
@@ -45,18 +42,18 @@ def test_forwards_become_a_table_a_context() -> None:
     assert "| moa-server serve | it can be called | 1900 (1900 to 1900) | 400 (400 to 400) |" in text
 
 
-def test_a_system_that_does_not_tell_memory_is_shown_as_such() -> None:
+def test_a_system_that_does_not_tell_memory_is_shown_as_such(facts: dict[str, Any]) -> None:
     starts = [StartCost("moa-server serve", "it can be called", just(1900.0), None)]
-    assert "| 1900 (1900 to 1900) | unknown |" in render(RESULT | {"starts": starts})
+    assert "| 1900 (1900 to 1900) | unknown |" in render(facts | MEASURED | {"starts": starts})
 
 
-def test_a_picture_is_drawn(tmp_path: Path) -> None:
-    assert draw(RESULT, tmp_path / "img" / "speed.png").read_bytes().startswith(b"\x89PNG")
+def test_a_picture_is_drawn(facts: dict[str, Any], tmp_path: Path) -> None:
+    assert draw(facts | MEASURED, tmp_path / "img" / "speed.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_quality_becomes_a_table() -> None:
+def test_quality_becomes_a_table(facts: dict[str, Any]) -> None:
     levels = [LevelQuality("int8", "avx2, 1 threads", 0.0027, 1.6858, 1.001, 0.983)]
-    text = render_quality(RESULT | {"positions": 1938, "answers": 20, "levels": levels})
+    text = render_quality(facts | {"positions": 1938, "answers": 20, "levels": levels})
     assert "| int8 | avx2, 1 threads | 0.00270 | 1.6858 | +0.10 % | 0.9830 |" in text
 
 

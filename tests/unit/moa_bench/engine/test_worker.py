@@ -66,7 +66,7 @@ def test_only_a_gguf_file_goes_to_llama_cpp(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/node")
     (tmp_path / "node_modules" / "node-llama-cpp").mkdir(parents=True)
     files = SimpleNamespace(weights=(Path("model.safetensors"),), target_id="A target")
-    with pytest.raises(ConfigError, match="A target is no GGUF file"):
+    with pytest.raises(ConfigError, match="A target is not a GGUF file"):
         llama_subject(tmp_path, files)  # type: ignore[arg-type]
     files.weights = (Path("model.gguf"),)
     subject = llama_subject(tmp_path, files)  # type: ignore[arg-type]

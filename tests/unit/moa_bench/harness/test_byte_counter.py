@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import pytest
 from moa_bench.harness.byte_counter import Bytes, counting
 
+from tests.unit.moa_bench.conftest import dial
+
 
 @contextmanager
 def doubling_server() -> Iterator[str]:
@@ -38,25 +40,22 @@ def receive(connection: socket.socket, count: int) -> bytes:
 @pytest.mark.parametrize("size", [1, 300_000])
 def test_bytes_pass_and_are_counted_each_way(size: int) -> None:
     payload = bytes(index % 251 for index in range(size))
-    with doubling_server() as upstream, counting(upstream) as counter:
-        host, _, port = counter.address.rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
-            sender = threading.Thread(target=connection.sendall, args=(payload,))
-            sender.start()
-            got = receive(connection, 2 * size)
-            sender.join(5)
-            assert counter.read() == Bytes(size, 2 * size)
-            assert sorted(got) == sorted(payload * 2)
-            connection.shutdown(socket.SHUT_WR)
-            assert connection.recv(1) == b""  # the end passes too, both ways
+    with doubling_server() as upstream, counting(upstream) as counter, dial(counter.address) as connection:
+        sender = threading.Thread(target=connection.sendall, args=(payload,))
+        sender.start()
+        got = receive(connection, 2 * size)
+        sender.join(5)
+        assert counter.read() == Bytes(size, 2 * size)
+        assert sorted(got) == sorted(payload * 2)
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b""  # the end passes too, both ways
 
 
 def test_a_dead_upstream_closes_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         dead = f"127.0.0.1:{listener.getsockname()[1]}"
     with counting(dead) as counter:
-        host, _, port = counter.address.rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
+        with dial(counter.address) as connection:
             assert connection.recv(1) == b""
         assert counter.read() == Bytes(0, 0)
 

@@ -44,5 +44,5 @@ def test_what_holds_no_questions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no questions"):
         read_questions(tmp_path)
     (tmp_path / "a.jsonl").write_text('{"question": "why?"}\n')
-    with pytest.raises(DataError, match="a line that is no question"):
+    with pytest.raises(DataError, match="a line that is not a question"):
         read_questions(tmp_path)

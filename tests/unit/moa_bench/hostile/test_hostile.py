@@ -1,6 +1,9 @@
+"""Attacks: gaps between tokens, the limits of what is harmless, the table."""
+
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from moa_bench.hostile import tables
@@ -11,6 +14,7 @@ from moa_bench.report.answers import TimedAnswer
 from moa_shared.errors import ConfigError
 
 STEADY = Gaps(50.0, 60.0, 4, exact=True)
+FAILED = Gaps(0.0, 0.0, 0, exact=False, failure="The server is full.")
 
 
 def endured(during: Gaps = STEADY, peak_mb: float = 200.0) -> Endured:
@@ -31,20 +35,16 @@ def test_gaps_leave_the_wait_for_the_first_token_out() -> None:
         (Gaps(61.0, 61.0, 4, exact=True), 200.0, False),
         (STEADY, 233.0, False),
         (Gaps(50.0, 60.0, 4, exact=False), 200.0, False),
-        (Gaps(0.0, 0.0, 0, exact=False, failure="The server is full."), 200.0, False),
+        (FAILED, 200.0, False),
     ],
 )
 def test_what_is_harmless(during: Gaps, peak_mb: float, harmless: bool) -> None:
     assert endured(during, peak_mb).is_harmless is harmless
 
 
-def test_the_table_tells_a_failure() -> None:
-    result = {
-        "pinned": False, "machine": {"time": "2026-11-22", "cpu": "a", "cores": 2, "packages": {}, "commit": "b"},
-        "target": "tiny", "level": "int8", "effort": HostileEffort(),
-        "endured": [endured(), endured(Gaps(0.0, 0.0, 0, exact=False, failure="The server is full."))],
-    }  # fmt: skip
-    text = tables.render(result)
+def test_the_table_tells_a_failure(facts: dict[str, Any]) -> None:
+    both = [endured(), endured(FAILED)]
+    text = tables.render(facts | {"level": "int8", "effort": HostileEffort(), "endured": both})
     assert "1 of 2 attacks stayed within the limits" in text
     assert "| beats | 50 | 50 | +0 % | 60 | 50 | +0.0 | +0.0 | yes |" in text
     assert "| The server is full. |" in text

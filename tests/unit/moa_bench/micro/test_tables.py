@@ -11,25 +11,17 @@ from moa_bench.micro.tables import render
 from moa_bench.micro.verification import VerificationCost
 from moa_bench.report.spread import Spread
 
-BASE: dict[str, Any] = {
-    "machine": {
-        "time": "2026-01-02T03:04:05+00:00", "cpu": "A CPU", "cores": 2, "packages": {"torch": "2"}, "commit": "abc",
-    },
-    "pinned": True,
-    "target": "A target",
-}  # fmt: skip
 
-
-def test_every_result_says_what_it_depends_on() -> None:
-    assert render(BASE) == (
+def test_every_result_says_what_it_depends_on(facts: dict[str, Any]) -> None:
+    assert render(facts) == (
         "Measured 2026-01-02 on A CPU (2 cores), one thread each, server and client pinned to a core each; A target; "
-        "torch 2; commit abc.\n"
+        "numpy 2; commit abc.\n"
     )
 
 
-def test_measurements_become_tables() -> None:
+def test_measurements_become_tables(facts: dict[str, Any]) -> None:
     text = render(
-        BASE
+        facts
         | {
             "level": "int8",
             "execution": "avx2, 1 threads",
@@ -41,10 +33,10 @@ def test_measurements_become_tables() -> None:
             "traffic": [Traffic("split", 50, 64, Bytes(1, 2), 3.5, 4.5, 1.25)],
         }
     )
-    assert "Behind 256 tokens, int8 (avx2, 1 threads)." in text
+    assert "After 256 tokens, int8 (avx2, 1 threads)." in text
     assert "| tree | 8 | 10.0 (10.0 to 10.0) | 8 | 11.0 (11.0 to 11.0) | 1.10 (1.10 to 1.10) |" in text
     assert "Answers of 64 tokens." in text
     assert "| split | 50 | 1.25 | 3.5 | 4.5 | 1 | 2 |" in text
-    assert "behind 1,000 tokens | behind 64,000 tokens |" in text
+    assert "after 1,000 tokens | after 64,000 tokens |" in text
     assert "| a step | 5 (5 to 5) | 6 (6 to 6) |" in text
     assert "Drafting" not in text

@@ -8,8 +8,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from moa_bench.network.emulated import LINKS, Link, RunningLink, find_links, linked
+from moa_bench.network.emulated import LINKS, Link, find_links, linked
 from moa_shared.errors import ConfigError
+
+from tests.unit.moa_bench.conftest import dial
 
 
 @pytest.fixture
@@ -41,11 +43,6 @@ def echo() -> Iterator[str]:
     thread.join(5)
 
 
-def connect(link: RunningLink) -> socket.socket:
-    host, _, port = link.address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=10)
-
-
 def test_links_are_found_by_name() -> None:
     assert find_links(()) == LINKS
     assert [link.name for link in find_links(("4g", "RTT 0"))] == ["4G", "RTT 0"]
@@ -62,7 +59,7 @@ def test_no_link_is_the_server_itself(echo: str) -> None:
 
 @pytest.mark.parametrize("link", [Link("RTT 40 ms", 20.0), Link("5G", 10.0, 10.0)])
 def test_bytes_pass_and_wait(echo: str, link: Link) -> None:
-    with linked(link, echo, seed=1) as running, connect(running) as connection:
+    with linked(link, echo, seed=1) as running, dial(running.address) as connection:
         began = time.perf_counter()
         for _ in range(3):
             connection.sendall(b"question")
@@ -72,7 +69,7 @@ def test_bytes_pass_and_wait(echo: str, link: Link) -> None:
 
 
 def test_a_cut_holds_everything_up(echo: str) -> None:
-    with linked(Link("RTT 2 ms", 1.0), echo) as running, connect(running) as connection:
+    with linked(Link("RTT 2 ms", 1.0), echo) as running, dial(running.address) as connection:
         connection.sendall(b"1")
         assert connection.recv(10) == b"1"
         running.cut(0.4)

@@ -34,13 +34,13 @@ def test_good_rows_pass() -> None:
         ({"messages": "text"}, "without messages"),
         ({"messages": [{"role": "robot", "content": "a"}]}, "with an unknown role"),
         ({"messages": ["a"]}, "with an unknown role"),
-        ({"messages": [{"role": "user", "content": 5}]}, "with a message that is no text"),
+        ({"messages": [{"role": "user", "content": 5}]}, "with a message that is not text"),
         ({"messages": [{"role": "user", "content": "  "}]}, "without a user's message"),
         ({"messages": [{"role": "assistant", "content": "a"}]}, "without a user's message"),
         ({"prompt_ids": [1], "answer_ids": [50]}, "with tokens outside the vocabulary"),
         ({"prompt_ids": [-1], "answer_ids": [5]}, "with tokens outside the vocabulary"),
         ({"prompt_ids": [1], "answer_ids": []}, "with tokens outside the vocabulary"),
-        ({"prompt_ids": [1], "answer_ids": [2], "temperature": "hot"}, "with a temperature that is no number"),
+        ({"prompt_ids": [1], "answer_ids": [2], "temperature": "hot"}, "with a temperature that is not a number"),
     ],
 )
 def test_bad_rows_are_counted_by_their_reason(bad: object, reason: str) -> None:

@@ -12,8 +12,8 @@ from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.questions import read_questions
 from moa_training.evaluation.evaluation import EvaluationOptions, evaluate, find_checkpoint, format_table
-from tests.unit.moa_training.test_acceptance import checkpoint
 
+from tests.unit.moa_training.evaluation.test_acceptance import checkpoint
 from tests.unit.moa_training.tiny import tiny_files
 
 
@@ -49,8 +49,8 @@ def test_results_add_up(tmp_path: Path, files: ModelFiles) -> None:
     assert content["standalone"]["64"] == {"questions": 0}  # no answer reaches so far
     assert content["cold"]["questions"] == 6
     table = format_table(result)
-    assert "alone after 8 tokens" in table
-    assert "alone without memory (6)" in table
+    assert "standalone after 8 tokens" in table
+    assert "standalone without memory (6)" in table
     assert "chain of 4" in table
     assert "6 questions" in table
     assert evaluate(str(path), questions, options(files, limit=3), SilentProgress()).by_category == result.by_category

@@ -10,7 +10,8 @@ from moa_shared.drafting import barred_after
 from moa_shared.models import ModelFiles, load_target_model
 from moa_training.evaluation.acceptance import DrafterSubject
 from moa_training.evaluation.standalone import StandaloneQuality, repeated_share, standalone_quality
-from tests.unit.moa_training.test_acceptance import subject_of
+
+from tests.unit.moa_training.evaluation.test_acceptance import subject_of
 
 PROMPT = random.Random(1).choices(range(5, 90), k=9)
 ANSWER = random.Random(3).choices(range(5, 90), k=40)

@@ -6,8 +6,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from moa_training.data.questions import AnsweredQuestion
 from moa_training.evaluation.task_accuracy import TaskAccuracy, task_accuracy
+from moa_training.teacher.answers import AnsweredQuestion
 
 STOP = 99
 ANSWER = (*range(10, 20), 7, STOP)  # ten tokens, the result, the end

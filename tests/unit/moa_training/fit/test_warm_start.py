@@ -7,8 +7,8 @@ from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles
 from moa_training.fit.drafter_setup import drafter_config
 from moa_training.fit.warm_start import fit_memory, starting_tensors
+from moa_training.objective.layer_memory import FastDrafter
 from moa_training.settings import FitSettings
-from moa_training.teacher.layer_memory import FastDrafter
 from moa_training.teacher.teacher import Teacher
 
 

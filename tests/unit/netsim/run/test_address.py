@@ -24,7 +24,7 @@ def test_forms(text: str, address: Address) -> None:
 
 @pytest.mark.parametrize("text", ["6000", "host", "host:", "host:port", "host:70000", "host:-1"])
 def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(AddressError, match=r"--listen: .* is no address"):
+    with pytest.raises(AddressError, match=r"--listen: .* is not an address"):
         parse_address(text, "--listen")
 
 

@@ -52,7 +52,7 @@ def test_blanks_inherit_and_columns_may_be_left_out() -> None:
         ("t_s,speed\n0,1\n", "line 1, column 2: there is no column 'speed'"),
         ("t_s,loss,loss\n0,1,1\n", "line 1, column 3: 'loss' is there twice"),
         ("t_s,loss\n", "has no rows"),
-        ("t_s,loss\n0,0.1\n1,x\n", "line 3, column 2: 'x' is no number"),
+        ("t_s,loss\n0,0.1\n1,x\n", "line 3, column 2: 'x' is not a number"),
         ("t_s,loss\n0,2\n", "line 2, column 2: 2 is not between 0 and 1"),
         ("t_s,down_mbps\n0,-1\n", "line 2, column 2: -1 is not of at least 0"),
         ("t_s,down_mbps\n0,nan\n", "line 2, column 2"),
@@ -60,7 +60,7 @@ def test_blanks_inherit_and_columns_may_be_left_out() -> None:
         ("t_s,event\n0,reset\n0,fin\n", "line 3, column 1: time 0 does not come after 0"),
         ("t_s,down_mbps\n,1\n", "line 2, column 1: t_s is blank"),
         ("t_s,down_mbps\n0\n", "line 2, column 2: 1 cells where the header has 2"),
-        ("t_s,event\n0,quake\n", "line 2, column 2: 'quake' is no event"),
+        ("t_s,event\n0,quake\n", "line 2, column 2: 'quake' is not an event"),
     ],
 )
 def test_malformed_csv_names_its_place(text: str, place: str) -> None:
@@ -105,7 +105,7 @@ def test_mahimahi_keeps_the_bits(rates: list[float]) -> None:
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("1\nx\n", "line 2, column 1: 'x' is no number"),
+        ("1\nx\n", "line 2, column 1: 'x' is not a number"),
         ("5\n3\n", "line 2, column 1: time 3 goes back"),
         ("1.5\n", "line 1"),
         ("0\n", "no time above 0"),
@@ -196,7 +196,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="is empty"):
         read_trace(tmp_path / "empty")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TraceError, match="it is no text"):
+    with pytest.raises(TraceError, match="it is not text"):
         read_trace(tmp_path / "binary")
 
 

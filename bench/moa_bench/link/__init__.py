@@ -1,1 +1,0 @@
-"""`moa-bench network` and `moa-bench cut`: the protocol over emulated links."""

@@ -1,0 +1,24 @@
+"""How much memory a process has, as Linux tells it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+
+class Kind(StrEnum):
+    """The figures of /proc/PID/status: all that is resident, its peak, and what is not a file's."""
+
+    RESIDENT = "VmRSS"
+    PEAK = "VmHWM"
+    ANONYMOUS = "RssAnon"
+
+
+def memory_mb(pid: int, kind: Kind = Kind.RESIDENT) -> float | None:
+    """Memory of a process in MB (10^6 bytes); None if it has ended, or the system does not tell."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
+    except OSError:
+        return None
+    line = next((line for line in lines if line.startswith(f"{kind}:")), None)
+    return None if line is None else round(int(line.split()[1]) * 1024 / 1e6, 1)

@@ -1,0 +1,150 @@
+"""The commands about running and finished runs: `netsim ctl`, `netsim clean`, `netsim report`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from netsim.backends.tun.namespaces import clean_leftovers, require_root
+from netsim.cli.options import PATH
+from netsim.errors import ControlError
+from netsim.output.report import write_report
+from netsim.profile.changes import parse_settings
+from netsim.run import control
+
+_DIRECTION = click.option("--direction", type=click.Choice(["up", "down", "both"]), default="both", show_default=True)
+_SECONDS = click.option("--for", "seconds", type=click.FloatRange(min=0), help="End by itself after so many seconds.")
+
+
+@click.group("ctl")
+@click.option("--control", "path", type=PATH, help="The link's control socket; needed if several links are running.")
+@click.pass_context
+def ctl(ctx: click.Context, path: Path | None) -> None:
+    """Change a running link."""
+    ctx.obj = path
+
+
+def _send(ctx: click.Context, request: dict[str, Any]) -> dict[str, Any]:
+    path: Path | None = ctx.obj
+    if path is None:
+        running = control.running()
+        if not running:
+            raise ControlError("No link is running.", hint="Start one with `netsim proxy` or `netsim run`.")
+        if len(running) > 1:
+            names = ", ".join(map(str, running))
+            raise ControlError(f"{len(running)} links are running.", hint=f"Say which with --control: {names}")
+        path = running[0]
+    return control.send(path, request)
+
+
+def _done(ctx: click.Context, request: dict[str, Any]) -> None:
+    answer = _send(ctx, request)
+    click.echo(f"done at {answer['t_s']:.3f} s")
+
+
+@ctl.command("cut")
+@_DIRECTION
+@_SECONDS
+@click.pass_context
+def cut(ctx: click.Context, direction: str, seconds: float | None) -> None:
+    """Lose everything, until healed or for a time."""
+    _done(ctx, {"do": "cut", "direction": direction, "seconds": seconds})
+
+
+@ctl.command("hold")
+@_DIRECTION
+@_SECONDS
+@click.pass_context
+def hold(ctx: click.Context, direction: str, seconds: float | None) -> None:
+    """Keep everything waiting, until healed or for a time."""
+    _done(ctx, {"do": "hold", "direction": direction, "seconds": seconds})
+
+
+@ctl.command("heal")
+@click.pass_context
+def heal(ctx: click.Context) -> None:
+    """End every cut, hold and refusal."""
+    _done(ctx, {"do": "heal"})
+
+
+@ctl.command("reset")
+@click.pass_context
+def reset(ctx: click.Context) -> None:
+    """End every connection with a reset."""
+    _done(ctx, {"do": "reset"})
+
+
+@ctl.command("fin")
+@click.pass_context
+def fin(ctx: click.Context) -> None:
+    """End every connection in the orderly way, as a middle box would."""
+    _done(ctx, {"do": "fin"})
+
+
+@ctl.command("refuse")
+@_SECONDS
+@click.pass_context
+def refuse(ctx: click.Context, seconds: float | None) -> None:
+    """Refuse new connections, until healed or for a time."""
+    _done(ctx, {"do": "refuse", "seconds": seconds})
+
+
+@ctl.command("set")
+@click.argument("settings", nargs=-1, metavar="[NAME=NUMBER]...")
+@click.option("--profile", metavar="NAME|FILE", help="Become this profile first.")
+@click.option(
+    "--ramp", "ramp_s", type=click.FloatRange(min=0), default=0.0, help="Seconds that the change of profile takes."
+)
+@_DIRECTION
+@click.pass_context
+def change(ctx: click.Context, settings: tuple[str, ...], profile: str | None, ramp_s: float, direction: str) -> None:
+    """Change profile, or single values: rate_mbps (or none), delay_ms, deviation_ms, loss, queue_kib."""
+    values = parse_settings(settings)
+    if not values and profile is None:
+        raise ControlError("Nothing to set.", hint="For example: netsim ctl set rate_mbps=5 delay_ms=80")
+    resolved = str(Path(profile).resolve()) if profile is not None and "/" in profile else profile
+    _done(ctx, {"do": "set", "settings": values, "profile": resolved, "ramp_s": ramp_s, "direction": direction})
+
+
+@ctl.command("status")
+@click.pass_context
+def status(ctx: click.Context) -> None:
+    """Print the state of the link, as JSON."""
+    click.echo(json.dumps(_send(ctx, {"do": "status"}), indent=2))
+
+
+@click.command("clean")
+def clean() -> None:
+    """Remove what killed runs left.
+
+    A run does so itself when it starts; use this to look, or to leave nothing.
+    """
+    require_root()
+    removed = clean_leftovers()
+    control.running()  # removes dead sockets on its way
+    click.echo("\n".join(f"removed {name}" for name in removed) or "nothing was left")
+
+
+@click.command("report")
+@click.argument("folder", type=PATH)
+@click.option("--to", "target", type=PATH, help="The HTML file [default: FOLDER/report.html].")
+@click.option(
+    "--png",
+    is_flag=False,
+    flag_value=Path(),
+    type=PATH,
+    metavar="[FILE]",
+    help="Write the plots as a picture too [without a FILE: FOLDER/report.png].",
+)
+def report(folder: Path, target: Path | None, png: Path | None) -> None:
+    """Draw a run's outputs as one HTML file.
+
+    FOLDER is what a run wrote with --out.
+    """
+    path = target or folder / "report.html"
+    picture = folder / "report.png" if png == Path() else png
+    write_report(folder, path, picture)
+    click.echo(f"written to {path}" + (f" and {picture}" if picture else ""))

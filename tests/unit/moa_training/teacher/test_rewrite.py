@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import moa_training.teacher.rewrite
+import pytest
+import torch
+from moa_shared.errors import DiskFullError, MismatchError
+from moa_shared.models import ModelFiles
+from moa_shared.programs.progress import SilentProgress
+from moa_training.data.shards import ShardWriter, TokenRow, read_shard
+from moa_training.teacher.rewrite import RewriteOptions, rewrite
+
+from tests.unit.moa_training.tiny import tiny_files, write_conversations
+
+OPTIONS = RewriteOptions(prompt_tokens=14, answer_tokens=10, slots=6, dtype=torch.float32)
+
+
+def rows(path: Path, files: ModelFiles) -> list[TokenRow]:
+    return list(read_shard(path, files.tokenizer_hash, 96))
+
+
+def test_every_prompt_is_answered_once_though_it_was_killed(
+    tmp_path: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, output = write_conversations(tmp_path / "in.jsonl", 40), tmp_path / "out.jsonl.zst"
+    monkeypatch.setattr(moa_training.teacher.rewrite, "_FLUSH_ANSWERS", 5)
+    real_add, added = ShardWriter.add, 0
+
+    def killed(self: ShardWriter, row: TokenRow) -> None:
+        nonlocal added
+        added += 1
+        if added > 18:
+            raise KeyboardInterrupt
+        real_add(self, row)
+
+    monkeypatch.setattr(ShardWriter, "add", killed)
+    with pytest.raises(KeyboardInterrupt):
+        rewrite(files, [source], output, OPTIONS, SilentProgress())
+    assert len(rows(output, files)) == 15
+    monkeypatch.setattr(ShardWriter, "add", real_add)
+    counts = rewrite(files, [source], output, OPTIONS, SilentProgress())
+    written = rows(output, files)
+    assert len({row.key for row in written}) == len(written) == 40 - counts.bad["with too long a prompt"]
+    assert all(len(row.ids) <= 24 for row in written)
+    assert {row.temperature for row in written} == {0.0, 0.8}
+    assert rewrite(files, [source], output, OPTIONS, SilentProgress()).good
+    assert len(rows(output, files)) == len(written)
+
+
+def test_a_limit_holds_over_all_pieces(tmp_path: Path, files: ModelFiles) -> None:
+    source, output = write_conversations(tmp_path / "in.jsonl", 30), tmp_path / "out.jsonl.zst"
+    for limit in (7, 7, 11):
+        options = RewriteOptions(prompt_tokens=30, answer_tokens=4, slots=4, limit=limit, dtype=torch.float32)
+        rewrite(files, [source], output, options, SilentProgress())
+        assert len(rows(output, files)) == limit
+
+
+def test_a_shard_of_another_tokenizer_is_refused(tmp_path: Path, files: ModelFiles) -> None:
+    words = ["<unk>", "user", "assistant", "system", "<end>", *(f"x{index}" for index in range(91))]
+    other = tiny_files(tmp_path / "other", tmp_path / "cache", words=words)
+    source, output = write_conversations(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl.zst"
+    rewrite(files, [source], output, OPTIONS, SilentProgress())
+    with pytest.raises(MismatchError, match="another tokenizer"):
+        rewrite(other, [source], output, OPTIONS, SilentProgress())
+
+
+def test_a_full_disk_is_said(tmp_path: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: ShardWriter) -> None:
+        raise DiskFullError("The shard cannot be written.")
+
+    monkeypatch.setattr(ShardWriter, "flush", full)
+    source = write_conversations(tmp_path / "in.jsonl", 3)
+    with pytest.raises(DiskFullError):
+        rewrite(files, [source], tmp_path / "out.jsonl.zst", OPTIONS, SilentProgress())
