@@ -1,8 +1,9 @@
 """The real client and the real server on one event loop whose time is virtual: thousands of conversations a minute.
 
-Everything between `Talk` and `ConverseStream` that is not theirs is simulated: the network (delays, stalls, streams
-that break, servers that restart), both inference threads, the target, the drafter. A seed decides all that happens, so
-a schedule that fails can be run again. When nothing is left that could happen, the loop says so: nobody waits for ever.
+Everything between `ClientEngine` and `ConverseStream` that is not theirs is simulated: the network (delays, stalls,
+streams that break, servers that restart), both inference threads, the target, the drafter. A seed decides all that
+happens, so a schedule that fails can be run again. When nothing is left that could happen, the loop says so: nobody
+waits for ever.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, cast
 
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client import engine as talk
+from moa_client import engine as client_engine
 from moa_client.device.loading import Device
 from moa_client.drafting import drafter_thread as drafter_desk
 from moa_client.drafting.drafters import Growth
@@ -28,7 +29,7 @@ from moa_server.engine.stepper import Stepper
 from moa_server.service import converse as stream
 from moa_server.service.converse import ConverseStream
 from moa_server.service.host import Host, Served
-from moa_server.session.session import Judgement, Work
+from moa_server.session.session import StepPlan, Verification
 from moa_server.settings import ServerSettings
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
@@ -216,26 +217,26 @@ class ToyStepper:
     def find_source(self, fingerprint: bytes) -> None:
         return None
 
-    def new_holdings(self) -> Any:
+    def new_tensors(self) -> Any:
         return SimpleNamespace(cache=ToyCache(), planes={}, source=None, nbytes=0)
 
-    def choose(self, holdings: Any, work: Work) -> Judgement | None:
+    def choose(self, tensors: Any, plan: StepPlan) -> Verification | None:
         self._world.worked += self._world.chance.uniform(5, 20) * FEW_MS
-        cache: ToyCache = holdings.cache
-        assert len(cache) >= work.cached, "the cache lacks tokens that the session believes in"
-        del cache[work.cached :]
-        cache += work.feed
-        if not work.chooses:
+        cache: ToyCache = tensors.cache
+        assert len(cache) >= plan.cached, "the cache lacks tokens that the session believes in"
+        del cache[plan.cached :]
+        cache += plan.feed
+        if not plan.chooses:
             return None
-        tree, sampling = work.tree, work.settings.sampling
+        tree, sampling = plan.tree, plan.settings.sampling
         chosen = [target_token(cache, sampling)]
         chosen += [
             target_token([*cache, *(tree.tokens[at] for at in tree.path_to(node))], sampling)
             for node in range(len(tree))
         ]
-        judgement = work.judge(chosen)
-        cache += [tree.tokens[node] for node in judgement.kept]
-        return judgement
+        verification = plan.verify(chosen)
+        cache += [tree.tokens[node] for node in verification.kept]
+        return verification
 
 
 # ---------------------------------------------------------------- network
@@ -495,7 +496,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch, seed: int, run: Callable[[World], 
         def perf_counter() -> float:
             return loop.time() + world.worked
 
-    for module in (talk, connection, drafter_desk, engine):
+    for module in (client_engine, connection, drafter_desk, engine):
         monkeypatch.setattr(module, "time", Clock)
     monkeypatch.setattr(drafter_desk, "InferenceThread", lambda: SimulatedThread(world))
     monkeypatch.setattr(engine, "InferenceThread", lambda _: EngineThread(world))

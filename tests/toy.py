@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 from moa_client.conversation.conversation import Conversation
-from moa_server.session.session import Session, SessionLimits, Work
+from moa_server.session.session import Session, SessionLimits, StepPlan
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.sampling.coupling import Sampling, draft_candidates, select
@@ -43,10 +43,10 @@ class MarkovModel:
     def blurred(self, seed: int, error: float) -> MarkovModel:
         return MarkovModel(self.table + np.float32(error) * _normal(seed))
 
-    def choose(self, work: Work) -> list[int]:
+    def choose(self, plan: StepPlan) -> list[int]:
         """The target's choices after the last fed token and after each node."""
-        last = [work.feed[-1], *work.tree.tokens]
-        return select(self.table[last], work.positions, work.settings.sampling)
+        last = [plan.feed[-1], *plan.tree.tokens]
+        return select(self.table[last], plan.positions, plan.settings.sampling)
 
     def text(self, tokens: Sequence[int], count: int, sampling: Sampling) -> list[int]:
         """What the target alone writes."""
@@ -79,7 +79,7 @@ class ToyServer:
 
     model: MarkovModel
     run_ahead: bool = False
-    choose: Callable[[Work], list[int]] | None = None
+    choose: Callable[[StepPlan], list[int]] | None = None
     limits: SessionLimits = field(default_factory=lambda: SessionLimits(100_000, VOCAB, prefill_chunk=4))
 
     def __post_init__(self) -> None:
@@ -94,17 +94,19 @@ class ToyServer:
 
     def step(self) -> Verdict | None:
         """One forward, if the session's turn came; the verdict that it gives, if it chooses tokens."""
-        work = self.session.next_work()
-        if work is None:
+        plan = self.session.plan_step()
+        if plan is None:
             return None
         self.forwards += 1
-        if not work.chooses:
-            assert self.session.on_prefilled(work)
+        if not plan.chooses:
+            assert self.session.on_prefilled(plan)
             return self.step()
-        judgement = work.judge((self.choose or self.model.choose)(work))
+        verification = plan.verify((self.choose or self.model.choose)(plan))
         base = len(self.session.tokens)
-        assert self.session.on_judged(work, judgement)
-        return Verdict(self.session.ask_id, 0, base, self.session.hashes.at(base), judgement.taken, judgement.finish)
+        assert self.session.on_verified(plan, verification)
+        return Verdict(
+            self.session.ask_id, 0, base, self.session.hashes.at(base), verification.taken, verification.finish
+        )
 
 
 def converse_in_rounds(

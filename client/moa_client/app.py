@@ -26,8 +26,8 @@ from moa_client.conversation.events import LinkState
 from moa_client.device.heap import trim_heap
 from moa_client.device.loading import load_device
 from moa_client.device.sources import Sources, find_local_sources, find_sources, means_served
-from moa_client.drafting.settings import TalkSettings
-from moa_client.engine import Talk
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.engine import ClientEngine
 from moa_client.link.channel import Link, connect
 from moa_client.settings import ClientSettings
 
@@ -65,10 +65,10 @@ async def _run(settings: ClientSettings, question: str | None, line: StartLine) 
             connect(settings.server, settings.connect_seconds, settings.silence_seconds)
         )
         chat = await _begin(settings, link, line, single=question is not None)
-        stack.push_async_callback(chat.talk.close)
-        await stack.enter_async_context(leaving_on_signals(chat.talk.connection.leave))
+        stack.push_async_callback(chat.engine.close)
+        await stack.enter_async_context(leaving_on_signals(chat.engine.connection.leave))
         if settings.json_events:
-            online = chat.talk.status.state is not LinkState.OFFLINE
+            online = chat.engine.status.state is not LinkState.OFFLINE
             device = chat.device
             ready = ready_line(
                 device.files.target_id,
@@ -82,10 +82,10 @@ async def _run(settings: ClientSettings, question: str | None, line: StartLine) 
             chat.warn()
             with quiet_keys():
                 finished = await chat.ask(question)
-            remark(chat.talk.figures.line())
+            remark(chat.engine.figures.line())
             if not finished:
                 raise CancelledAnswerError("The answer was stopped.")
-            if chat.talk.unsettled and not settings.offline:
+            if chat.engine.unsettled and not settings.offline:
                 raise UnavailableError(
                     "No server has verified the answer to its end.", hint="Ask again when one is there."
                 )
@@ -134,18 +134,20 @@ async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, singl
         device = load_device(settings, sources.served, progress, sources, rtt_ms)
     trim_heap()
     line.clear()
-    mode = TalkSettings(settings.drafting, settings.run_ahead, settings.reconcile, tree=settings.mode == "tree")
+    mode = DraftingSettings(settings.drafting, settings.run_ahead, settings.reconcile, tree=settings.mode == "tree")
     vocab_size = int(device.files.config["vocab_size"])
-    talk = Talk(link, device, vocab_size, Codec[settings.codec.upper()], mode, offline=served is None)
+    engine = ClientEngine(link, device, vocab_size, Codec[settings.codec.upper()], mode, offline=served is None)
     if served is None:
         why = absent.message if absent is not None else "Offline, as you wish."
-        remark(f"{why} Answers are the small drafter's alone, far below {device.files.target_id}, until there is one.")
+        remark(
+            f"{why} AnswerQueue are the small drafter's alone, far below {device.files.target_id}, until there is one."
+        )
     if absent is not None:
-        talk.go_online()
+        engine.go_online()
     settle_seconds = settings.settle_seconds if single and absent is None else 0.0
     return Chat(
         settings,
-        talk,
+        engine,
         write_output,
         remark,
         unverified=settings.offline or not single,

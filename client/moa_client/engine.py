@@ -1,6 +1,6 @@
 """One conversation with a server: asks, drafts, commits what the server decides, and goes on when the link is lost.
 
-State: the answers over the pure `Conversation`, the connection, the drafter at its desk, and whether the server is
+State: the answers over the pure `Conversation`, the connection, the drafter on its thread, and whether the server is
 thought to be there. One loop handles one thing at a time, from one inbox; nothing in it waits for peer or torch.
 Invariants: committed text is the target's; what the device writes alone is provisional until the server has decided.
 """
@@ -21,19 +21,19 @@ from moa_shared.protocol.messages import Ack, Ask, Draft, Memory, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.protocol.wire import PROTOCOL_VERSION
 
-from moa_client.conversation.answer_queue import Answers
+from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.events import Event, ExecutionChanged, LinkChanged, LinkState
 from moa_client.conversation.figures import Figures
 from moa_client.conversation.jobs import Job, Turn
 from moa_client.device.loading import Device
-from moa_client.drafting.drafter_thread import Drafted, DrafterDesk, Fault, Grown, Wrote
-from moa_client.drafting.online import ServedDrafting
-from moa_client.drafting.settings import TalkSettings
+from moa_client.drafting.drafter_thread import Drafted, DrafterThread, Fault, Grown, Wrote
+from moa_client.drafting.online import OnlineDrafting
+from moa_client.drafting.settings import DraftingSettings
 from moa_client.link.channel import Link
 from moa_client.link.connection import Came, Connection, Down, Up
 from moa_client.link.monitor import LinkMonitor
-from moa_client.memory.plan import DeviceMemory
+from moa_client.memory.plan import MemoryPlan
 
 SILENT_STREAM_MS = 500.0  # a stream that was silent for so long beyond the timer is left for a new one
 SLOW_STEPS, GOOD_STEPS = (
@@ -54,7 +54,7 @@ class LinkStatus:
     down_bytes: int
 
 
-class Talk:
+class ClientEngine:
     """A conversation over one link.
 
     Args:
@@ -71,11 +71,11 @@ class Talk:
         device: Device,
         vocab_size: int,
         codec: Codec,
-        settings: TalkSettings | None = None,
+        settings: DraftingSettings | None = None,
         *,
         offline: bool = False,
     ) -> None:
-        self.settings = settings or TalkSettings()
+        self.settings = settings or DraftingSettings()
         self.conversation = Conversation(vocab_size)
         self.figures = Figures()
         self.state = LinkState.OFFLINE if offline else LinkState.GOOD
@@ -85,7 +85,7 @@ class Talk:
         self.connection = Connection(link, self._make_open, self._inbox.put_nowait)
         self._fit(device)
         self._next_device: Device | None = None
-        self.answers = Answers(self.conversation, device.end_rule)
+        self.answers = AnswerQueue(self.conversation, device.end_rule)
         self._forced_offline = offline
         self._alone = offline
         self._cannot_write = False  # the drafter has nothing to say by itself
@@ -120,7 +120,7 @@ class Talk:
 
     @property
     def unsettled(self) -> int:
-        """Answers that have ended without the server and are not verified yet."""
+        """AnswerQueue that have ended without the server and are not verified yet."""
         return self.answers.unsettled
 
     async def ask(self, turn: Turn | Sequence[int], settings: AnswerSettings) -> AsyncGenerator[Event, None]:
@@ -212,26 +212,26 @@ class Talk:
     async def close(self) -> None:
         """Ends the conversation at the server, and the inference thread."""
         await self.connection.leave()
-        if self._desk is not None:
-            self._desk.close()
+        if self._thread is not None:
+            self._thread.close()
 
     # ------------------------------------------------------------ what the device drafts with
 
     def _fit(self, device: Device) -> None:
         """Drafts with what this device holds."""
         self._device = device
-        self._desk = DrafterDesk(device.drafter, self._inbox.put_nowait) if device.drafter is not None else None
-        self._memory = DeviceMemory(device, self._desk, self._codec)
-        self._drafting = ServedDrafting(
-            self.settings, self.conversation, self._desk, self._memory, self._send, device.step_ms
+        self._thread = DrafterThread(device.drafter, self._inbox.put_nowait) if device.drafter is not None else None
+        self._memory = MemoryPlan(device, self._thread, self._codec)
+        self._drafting = OnlineDrafting(
+            self.settings, self.conversation, self._thread, self._memory, self._send, device.step_ms
         )
 
     async def _refit(self, device: Device) -> None:
         """The same between two answers: the stream is opened again with the other drafter's fingerprint."""
         self._next_device = None
         await self.connection.drop()
-        if self._desk is not None:
-            self._desk.close()
+        if self._thread is not None:
+            self._thread.close()
         self._empty_inbox()
         before = self._drafting.window
         self._fit(device)
@@ -449,8 +449,8 @@ class Talk:
         self.monitor.on_opened(now, up.took_ms)
         self._drafting.window.rtt_ms.add(up.took_ms)
         self._last_error = None
-        if self._desk is not None and self.conversation.tokens:
-            self._tell_drafter(self._desk, self.conversation.tokens, self.conversation.hashes)
+        if self._thread is not None and self.conversation.tokens:
+            self._tell_drafter(self._thread, self.conversation.tokens, self.conversation.hashes)
         self._return()
 
     def _change_execution(self, opened: pb.Opened) -> None:
@@ -556,8 +556,8 @@ class Talk:
             if self.answers.current_is_front:  # others are of an answer before
                 self.figures.on_verdict(progress, verdict)
             self.answers.on_committed(progress.tokens)
-            if self._desk is not None:
-                self._tell_drafter(self._desk, self.conversation.tokens, self.conversation.hashes)
+            if self._thread is not None:
+                self._tell_drafter(self._thread, self.conversation.tokens, self.conversation.hashes)
             codec = self._memory.on_verdict(now, len(progress.tokens), len(self.conversation.tokens))
             if codec is not None:
                 self.connection.send(set_codec=pb.SetCodec(codec=codec.value))  # type: ignore[arg-type]
@@ -577,16 +577,16 @@ class Talk:
         job = self.answers.front
         return job is not None and bool(job.written)
 
-    def _tell_drafter(self, desk: DrafterDesk, text: Sequence[int], hashes: PrefixHashes | None = None) -> None:
+    def _tell_drafter(self, thread: DrafterThread, text: Sequence[int], hashes: PrefixHashes | None = None) -> None:
         """Tells the drafter what the text is; memory rows go with what it has to forget."""
-        self._memory.crop(desk.tell(text, hashes))
+        self._memory.crop(thread.tell(text, hashes))
 
     # ------------------------------------------------------------ writing without the server
 
     @property
     def _writes_alone(self) -> bool:
         """Whether the device can go on by itself."""
-        return self._desk is not None and not self._cannot_write
+        return self._thread is not None and not self._cannot_write
 
     def _go_alone(self, reason: str) -> None:
         if not self._alone:
@@ -599,13 +599,13 @@ class Talk:
 
     def _write_on(self) -> None:
         """Lets the drafter write the next token of the current answer."""
-        job, desk = self.answers.current, self._desk
-        if job is None or job.has_ended or desk is None or self._cannot_write or desk.busy:
+        job, thread = self.answers.current, self._thread
+        if job is None or job.has_ended or thread is None or self._cannot_write or thread.busy:
             return
         if self._told_of != (self._serial, job):  # what it writes itself, it knows
             self._told_of = self._serial, job
-            self._tell_drafter(desk, self.answers.text_before(job))
-        desk.write(self._serial, job.written, job.settings.sampling)
+            self._tell_drafter(thread, self.answers.text_before(job))
+        thread.write(self._serial, job.written, job.settings.sampling)
 
     def _on_wrote(self, wrote: Wrote) -> None:
         job = self.answers.current

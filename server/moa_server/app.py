@@ -204,7 +204,7 @@ def _offer(signals: asyncio.Queue[str], name: str) -> None:
 
 
 async def _first_of(*works: Awaitable[object]) -> None:
-    tasks = [asyncio.ensure_future(work) for work in works]
+    tasks = [asyncio.ensure_future(plan) for plan in works]
     done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:
         task.cancel()

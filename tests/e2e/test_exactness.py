@@ -16,8 +16,8 @@ import torch
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_client.device.loading import Device, load_device
-from moa_client.drafting.settings import TalkSettings
-from moa_client.engine import Talk
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.engine import ClientEngine
 from moa_client.link.channel import connect
 from moa_client.settings import ClientSettings
 from moa_shared.models import ModelFiles, load_target_model, load_tokenizer
@@ -54,7 +54,7 @@ ALONE: dict[tuple[str, AnswerSettings], list[int]] = {}  # what the exact server
 
 
 @asynccontextmanager
-async def talking(address: str, name: str) -> AsyncIterator[Talk]:
+async def talking(address: str, name: str) -> AsyncIterator[ClientEngine]:
     settings = ClientSettings(server=address, **DRAFTS[name])  # type: ignore[arg-type]
     async with connect(address, 10.0, 60.0) as link:
         served = await link.describe()
@@ -63,11 +63,13 @@ async def talking(address: str, name: str) -> AsyncIterator[Talk]:
         device = DEVICES[address, name]
         drafting: Literal["rounds", "streamed"] = "rounds" if name.startswith("random") else "streamed"
         vocab_size = int(device.files.config["vocab_size"])
-        talk = Talk(link, device, vocab_size, Codec.INT4, TalkSettings(drafting, tree=name.endswith("tree")))
+        engine = ClientEngine(
+            link, device, vocab_size, Codec.INT4, DraftingSettings(drafting, tree=name.endswith("tree"))
+        )
         try:
-            yield talk
+            yield engine
         finally:
-            await talk.close()
+            await engine.close()
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
@@ -96,15 +98,15 @@ def generated(default_model_files: ModelFiles, tokenizer: Tokenizer) -> list[lis
     return answers
 
 
-async def answer(talk: Talk, tokens: list[int], settings: AnswerSettings) -> list[int]:
+async def answer(engine: ClientEngine, tokens: list[int], settings: AnswerSettings) -> list[int]:
     """The text when the server has decided all of it: on a busy machine a part may have been written without it."""
-    talk.reset()
-    async for _ in talk.ask(tokens, settings):
+    engine.reset()
+    async for _ in engine.ask(tokens, settings):
         pass
-    while talk.unsettled:
-        async for _ in talk.settle():
+    while engine.unsettled:
+        async for _ in engine.settle():
             pass
-    return list(talk.conversation.answer)
+    return list(engine.conversation.answer)
 
 
 async def alone(address: str, tokens: list[int], settings: AnswerSettings) -> list[int]:
@@ -121,11 +123,11 @@ async def test_greedy_text_is_what_transformers_generates(
 ) -> None:
     settings = AnswerSettings(max_tokens=GREEDY_TOKENS)
     accepted = 0
-    async with talking(float32_server, "shipped tree") as talk:
-        assert talk.device.drafter is not None, "no drafter is shipped for the default target"
+    async with talking(float32_server, "shipped tree") as engine:
+        assert engine.device.drafter is not None, "no drafter is shipped for the default target"
         for prompt, expected in zip(PROMPTS, generated, strict=True):
-            assert await answer(talk, prompt_tokens(tokenizer, prompt), settings) == expected, prompt
-            accepted += talk.figures.accepted
+            assert await answer(engine, prompt_tokens(tokenizer, prompt), settings) == expected, prompt
+            accepted += engine.figures.accepted
     assert accepted > 2 * len(PROMPTS)  # the drafter was at work: far more than chance
 
 
@@ -144,22 +146,24 @@ async def test_text_is_what_the_same_server_writes_alone(
     exact_server: str, tokenizer: Tokenizer, name: str, temperature: float, prompts: list[str]
 ) -> None:
     accepted = 0
-    async with talking(exact_server, name) as talk:
+    async with talking(exact_server, name) as engine:
         for seed, prompt in enumerate(prompts):
             tokens = prompt_tokens(tokenizer, prompt)
             settings = AnswerSettings(Sampling(temperature, seed=seed), max_tokens=EXACT_TOKENS)
             if (prompt, settings) not in ALONE:
                 ALONE[prompt, settings] = await alone(exact_server, tokens, settings)
-            assert await answer(talk, tokens, settings) == ALONE[prompt, settings], (prompt, seed)
-            accepted += talk.figures.accepted
+            assert await answer(engine, tokens, settings) == ALONE[prompt, settings], (prompt, seed)
+            accepted += engine.figures.accepted
     if name.startswith("shipped"):
         assert accepted  # the drafter was at work; how much depends on what else the machine does
 
 
 async def test_another_seed_is_another_text(exact_server: str, tokenizer: Tokenizer) -> None:
-    async with talking(exact_server, "none") as talk:
+    async with talking(exact_server, "none") as engine:
         texts = [
-            tuple(await answer(talk, prompt_tokens(tokenizer, PROMPTS[1]), AnswerSettings(Sampling(1.0, seed=seed), 8)))
+            tuple(
+                await answer(engine, prompt_tokens(tokenizer, PROMPTS[1]), AnswerSettings(Sampling(1.0, seed=seed), 8))
+            )
             for seed in (1, 2, 1)
         ]
     assert texts[0] == texts[2] != texts[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from moa_server.session.session import Work
+from moa_server.session.session import StepPlan
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.coupling import Sampling, process_logits
 from scipy import stats
@@ -46,10 +46,10 @@ def test_a_wrong_rule_fails_the_same_test() -> None:
     sampling = Sampling(1.0, seed=11)
     probabilities = np.exp(process_logits(TARGET.table, Sampling()))
 
-    def lenient(work: Work) -> list[int]:
-        chosen = TARGET.choose(work)
-        if work.tree and probabilities[work.feed[-1], work.tree.tokens[0]] > 1 / 3:
-            chosen[0] = work.tree.tokens[0]
+    def lenient(plan: StepPlan) -> list[int]:
+        chosen = TARGET.choose(plan)
+        if plan.tree and probabilities[plan.feed[-1], plan.tree.tokens[0]] > 1 / 3:
+            chosen[0] = plan.tree.tokens[0]
         return chosen
 
     conversation = converse_in_rounds(

@@ -11,8 +11,8 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
-from moa_client.drafting.settings import TalkSettings
-from moa_client.engine import Talk
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.engine import ClientEngine
 from moa_client.link.channel import connect
 from moa_server.engine.stepper import Stepper
 from moa_server.loading import memory_source
@@ -63,13 +63,13 @@ async def test_the_text_is_the_targets_own(target: Target, kind: str, drafting: 
         identity.drafter_fingerprint = b""
     device = Device(cast(Any, None), cast(Any, None), identity, drafter, width, 0)
     async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link:
-        talk = Talk(link, device, VOCAB, Codec.BF16, TalkSettings(drafting=drafting))
+        engine = ClientEngine(link, device, VOCAB, Codec.BF16, DraftingSettings(drafting=drafting))
         try:
             for temperature in (0.0, 0.7):
                 settings = AnswerSettings(Sampling(temperature, seed=3), max_tokens=40)
                 expected, _ = plain_text(target, PROMPT, settings)
-                talk.reset()
-                assert await ask(talk, PROMPT, settings) == expected
+                engine.reset()
+                assert await ask(engine, PROMPT, settings) == expected
         finally:
-            await talk.close()
+            await engine.close()
     assert set(rows_seen) == ({width} if width else set())

@@ -16,7 +16,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.chat.signals import leaving_on_signals
 from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional, Refused
-from moa_client.engine import Talk
+from moa_client.engine import ClientEngine
 from moa_client.link.channel import connect
 from moa_server.target import Target
 from moa_shared.errors import ContextLengthError, MismatchError, MoaError, ProtocolError, UnavailableError
@@ -102,27 +102,29 @@ async def saying(
 
 async def refusal(
     target: Target, frames: Sequence[pb.ServerFrame], *, name: str = "none", silence_seconds: float = 20.0
-) -> tuple[MoaError, Talk]:
+) -> tuple[MoaError, ClientEngine]:
     """The error with which a question ends on a device that cannot go on alone, and the talk after it."""
     async with saying(frames) as (address, _), connect(address, 5.0, silence_seconds) as link:
-        talk = Talk(link, device(target, name), VOCAB, Codec.INT4)
+        engine = ClientEngine(link, device(target, name), VOCAB, Codec.INT4)
         try:
             with pytest.raises(MoaError) as caught:
-                async for _event in talk.ask(PROMPT, AnswerSettings(max_tokens=4)):
+                async for _event in engine.ask(PROMPT, AnswerSettings(max_tokens=4)):
                     pass
         finally:
-            await talk.close()
-    assert talk.conversation.phase is Phase.IDLE
-    return caught.value, talk
+            await engine.close()
+    assert engine.conversation.phase is Phase.IDLE
+    return caught.value, engine
 
 
-async def alone(target: Target, frames: Sequence[pb.ServerFrame], name: str = "chain") -> tuple[list[Event], Talk]:
+async def alone(
+    target: Target, frames: Sequence[pb.ServerFrame], name: str = "chain"
+) -> tuple[list[Event], ClientEngine]:
     """What happens on a device that goes on alone."""
     async with saying(frames) as (address, _), connect(address, 5.0, 20.0) as link:
-        talk = Talk(link, device(target, name), VOCAB, Codec.INT4)
-        events = [event async for event in talk.ask(PROMPT, AnswerSettings(max_tokens=4))]
-        await talk.close()
-    return events, talk
+        engine = ClientEngine(link, device(target, name), VOCAB, Codec.INT4)
+        events = [event async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=4))]
+        await engine.close()
+    return events, engine
 
 
 @pytest.mark.parametrize(
@@ -149,33 +151,33 @@ async def alone(target: Target, frames: Sequence[pb.ServerFrame], name: str = "c
 async def test_frames_that_cannot_be_are_named_and_the_device_goes_on_alone(
     target: Target, frame: pb.ServerFrame, words: str
 ) -> None:
-    events, talk = await alone(target, [OPENED, frame])
+    events, engine = await alone(target, [OPENED, frame])
     assert isinstance(events[0], LinkChanged)
     assert events[0].state is LinkState.OFFLINE
     assert words in events[0].reason
-    assert not talk.connection.is_up
-    assert not talk.connection.is_trying  # a server that says such things is not asked again
+    assert not engine.connection.is_up
+    assert not engine.connection.is_trying  # a server that says such things is not asked again
     assert isinstance(events[-1], Ended)
     assert events[-1].provisional
     written = [token for event in events if isinstance(event, Provisional) for token in event.tokens]
     assert len(written) == 4
-    assert talk.conversation.tokens == PROMPT  # nothing of it is committed
-    assert talk.unsettled == 1
+    assert engine.conversation.tokens == PROMPT  # nothing of it is committed
+    assert engine.unsettled == 1
 
 
 async def test_memory_of_other_tokens_is_passed_over(target: Target) -> None:
     hashed = PrefixHashes([1, 2]).at(2) & 0xFFFF_FFFF
     frames = [OPENED, memory(payload=b"short", prefix_hash=hashed), verdict([7, 8, 9, 1], finish=pb.FINISH_MAX_TOKENS)]
-    events, talk = await alone(target, frames)
+    events, engine = await alone(target, frames)
     assert events == [Committed((7, 8, 9, 1)), Ended(Finish.MAX_TOKENS)]
-    assert talk.unsettled == 0
+    assert engine.unsettled == 0
 
 
 async def test_without_a_drafter_the_question_is_taken_back(target: Target) -> None:
-    error, talk = await refusal(target, [OPENED_BARE, verdict([7], base=5)])
+    error, engine = await refusal(target, [OPENED_BARE, verdict([7], base=5)])
     assert isinstance(error, ProtocolError)
     assert "Expected a verdict from position 3 or before, got one from 5." in str(error)
-    assert talk.conversation.tokens == []
+    assert engine.conversation.tokens == []
 
 
 async def test_memory_for_a_client_that_wants_none(target: Target) -> None:
@@ -186,8 +188,8 @@ async def test_memory_for_a_client_that_wants_none(target: Target) -> None:
 
 
 async def test_what_came_before_the_fault_stays(target: Target) -> None:
-    _, talk = await refusal(target, [OPENED_BARE, verdict([7, 8]), verdict([9], base=9)])
-    assert talk.conversation.tokens == [*PROMPT, 7, 8]
+    _, engine = await refusal(target, [OPENED_BARE, verdict([7, 8]), verdict([9], base=9)])
+    assert engine.conversation.tokens == [*PROMPT, 7, 8]
 
 
 async def test_replayed_verdicts_change_nothing(target: Target) -> None:
@@ -200,9 +202,9 @@ async def test_replayed_verdicts_change_nothing(target: Target) -> None:
     ]
     frames += [verdict([9], base=5, before=[*PROMPT, 7, 8], finish=pb.FINISH_END_OF_TEXT)]
     async with saying(frames) as (address, heard), connect(address, 5.0, 20.0) as link:
-        talk = Talk(link, device(target, "lookup"), VOCAB, Codec.INT4)
-        events = [event async for event in talk.ask(PROMPT, AnswerSettings())]
-        await talk.close()
+        engine = ClientEngine(link, device(target, "lookup"), VOCAB, Codec.INT4)
+        events = [event async for event in engine.ask(PROMPT, AnswerSettings())]
+        await engine.close()
     assert [token for event in events if isinstance(event, Committed) for token in event.tokens] == [7, 8, 9]
     assert isinstance(events[-1], Ended)
     assert events[-1].finish is Finish.END_OF_TEXT
@@ -213,18 +215,18 @@ async def test_replayed_verdicts_change_nothing(target: Target) -> None:
 async def test_without_progress_the_device_goes_on_alone_though_beats_are_answered(target: Target) -> None:
     frames = [OPENED_BARE, verdict([7])]
     async with saying(frames, beats=True) as (address, heard), connect(address, 5.0, 0.5) as link:
-        talk = Talk(link, device(target, "chain"), VOCAB, Codec.INT4)
-        events = [event async for event in talk.ask(PROMPT, AnswerSettings(max_tokens=4))]
+        engine = ClientEngine(link, device(target, "chain"), VOCAB, Codec.INT4)
+        events = [event async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=4))]
         reasons = [event.reason for event in events if isinstance(event, LinkChanged)]
         assert reasons == ["the server is there but does not get on"]
         assert events[-1] == Ended(Finish.MAX_TOKENS, provisional=True)
         assert [frame.WhichOneof("frame") for frame in heard].count("open") == 1
-        await talk.close()
-        talk = Talk(link, device(target, "none"), VOCAB, Codec.INT4)
+        await engine.close()
+        engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
         with pytest.raises(UnavailableError, match=r"has sent nothing for 0\.5 s"):
-            async for _ in talk.ask(PROMPT, AnswerSettings(max_tokens=4)):
+            async for _ in engine.ask(PROMPT, AnswerSettings(max_tokens=4)):
                 pass
-        await talk.close()
+        await engine.close()
 
 
 async def test_another_first_frame_another_version_silence_and_a_server_that_leaves(target: Target) -> None:
@@ -234,8 +236,8 @@ async def test_another_first_frame_another_version_silence_and_a_server_that_lea
     assert isinstance(error, UnavailableError)
     assert "has sent nothing for 0.2 s" in str(error)
     for last in (verdict([7], finish=pb.FINISH_DRAINING), verdict([7])):
-        _, talk = await refusal(target, [OPENED_BARE, last], silence_seconds=0.2)
-        assert talk.conversation.tokens == [*PROMPT, 7]
+        _, engine = await refusal(target, [OPENED_BARE, last], silence_seconds=0.2)
+        assert engine.conversation.tokens == [*PROMPT, 7]
     async with saying([], version=99) as (address, _), connect(address, 5.0, 5.0) as link:
         with pytest.raises(MismatchError, match=f"the server has 99, the client has {PROTOCOL_VERSION}"):
             await link.describe()
@@ -257,16 +259,16 @@ async def test_words_of_a_server_are_lines_on_which_no_terminal_acts(target: Tar
 
 async def test_a_signal_in_an_answer_says_goodbye_first(target: Target) -> None:
     async with saying([OPENED_BARE, verdict([7])]) as (address, heard), connect(address, 5.0, 20.0) as link:
-        talk = Talk(link, device(target, "none"), VOCAB, Codec.INT4)
+        engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
 
         async def converse() -> None:
-            async with leaving_on_signals(talk.connection.leave):
-                async for _event in talk.ask(PROMPT, AnswerSettings()):
+            async with leaving_on_signals(engine.connection.leave):
+                async for _event in engine.ask(PROMPT, AnswerSettings()):
                     os.kill(os.getpid(), signal.SIGTERM)
 
         with pytest.raises(SystemExit):
             await converse()
-        await talk.close()
+        await engine.close()
     assert [frame.WhichOneof("frame") for frame in heard].count("bye") == 1
 
 
@@ -305,31 +307,31 @@ async def refusing_the_first() -> AsyncIterator[tuple[str, asyncio.Event]]:
 
 async def test_a_refusal_between_questions_belongs_to_its_answer_is_told_and_is_over(target: Target) -> None:
     async with refusing_the_first() as (address, is_there), connect(address, 5.0, 20.0) as link:
-        talk = Talk(link, device(target, "chain"), VOCAB, Codec.INT4)
-        first = [event async for event in talk.ask(PROMPT, AnswerSettings(max_tokens=4))]
+        engine = ClientEngine(link, device(target, "chain"), VOCAB, Codec.INT4)
+        first = [event async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=4))]
         assert isinstance(first[-1], Ended)
         assert first[-1].provisional
         is_there.set()
-        told = [event async for event in talk.settle()]
+        told = [event async for event in engine.settle()]
         assert [event.error.code for event in told if isinstance(event, Refused)] == ["context_length"]
-        assert talk.unsettled == 0
-        second = [event async for event in talk.ask(SECOND, AnswerSettings(max_tokens=4))]
+        assert engine.unsettled == 0
+        second = [event async for event in engine.ask(SECOND, AnswerSettings(max_tokens=4))]
         assert Ended(Finish.END_OF_TEXT) in second
-        assert talk.conversation.tokens == [*SECOND, 7, 8]
-        await talk.close()
+        assert engine.conversation.tokens == [*SECOND, 7, 8]
+        await engine.close()
 
 
 async def test_a_question_asked_meanwhile_is_answered_all_the_same(target: Target) -> None:
     async with refusing_the_first() as (address, is_there), connect(address, 5.0, 20.0) as link:
-        talk = Talk(link, device(target, "chain"), VOCAB, Codec.INT4)
-        async for _ in talk.ask(PROMPT, AnswerSettings(max_tokens=4)):
+        engine = ClientEngine(link, device(target, "chain"), VOCAB, Codec.INT4)
+        async for _ in engine.ask(PROMPT, AnswerSettings(max_tokens=4)):
             pass
         is_there.set()
-        events = [event async for event in talk.ask(SECOND, AnswerSettings(max_tokens=4))]
-        events += [event async for event in talk.settle()]
+        events = [event async for event in engine.ask(SECOND, AnswerSettings(max_tokens=4))]
+        events += [event async for event in engine.settle()]
         assert [event.error.code for event in events if isinstance(event, Refused)] == ["context_length"]
-        assert talk.conversation.tokens == [*SECOND, 7, 8]
-        await talk.close()
+        assert engine.conversation.tokens == [*SECOND, 7, 8]
+        await engine.close()
 
 
 async def test_a_server_that_opens_every_stream_and_ends_it_is_given_up_by_a_device_that_cannot_write(
@@ -337,20 +339,20 @@ async def test_a_server_that_opens_every_stream_and_ends_it_is_given_up_by_a_dev
 ) -> None:
     began = time.monotonic()
     async with saying([OPENED_BARE], closes=True) as (address, heard), connect(address, 5.0, 1.0) as link:
-        talk = Talk(link, device(target, "none"), VOCAB, Codec.INT4)
+        engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
         with pytest.raises(UnavailableError, match="ended the conversation"):
-            async for _ in talk.ask(PROMPT, AnswerSettings(max_tokens=4)):
+            async for _ in engine.ask(PROMPT, AnswerSettings(max_tokens=4)):
                 pass
-        await talk.close()
+        await engine.close()
     assert time.monotonic() - began < 20.0
     assert 2 <= len(heard) < 10  # each attempt waits longer than the one before
 
 
 async def test_a_server_that_opens_every_stream_and_ends_it_has_the_device_write_alone(target: Target) -> None:
     async with saying([OPENED_BARE], closes=True) as (address, heard), connect(address, 5.0, 20.0) as link:
-        talk = Talk(link, device(target, "chain"), VOCAB, Codec.INT4)
-        events = [event async for event in talk.ask(PROMPT, AnswerSettings(max_tokens=4))]
-        await talk.close()
+        engine = ClientEngine(link, device(target, "chain"), VOCAB, Codec.INT4)
+        events = [event async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=4))]
+        await engine.close()
     assert isinstance(events[-1], Ended)
     assert events[-1].provisional
     assert len(heard) < 10

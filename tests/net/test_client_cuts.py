@@ -22,8 +22,8 @@ from moa_client.conversation.events import (
 )
 from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
-from moa_client.drafting.settings import TalkSettings
-from moa_client.engine import Talk
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.engine import ClientEngine
 from moa_client.link.channel import connect
 from moa_server.app import RunningServer, start
 from moa_server.target import Target
@@ -38,7 +38,7 @@ from tests.net.server_peer import END_OF_TEXT, IDENTITY, VOCAB, make_host, plain
 
 PROMPT = [5, 17, 42, 8, 17, 42]
 SETTINGS = AnswerSettings(Sampling(0.7, seed=4), max_tokens=80, ignore_end_of_text=True)
-KEEP = TalkSettings(reconcile="keep")
+KEEP = DraftingSettings(reconcile="keep")
 
 
 class Screen:
@@ -93,24 +93,29 @@ def slow_device(target: Target, name: str = "chain") -> Device:
 
 @asynccontextmanager
 async def talking(
-    target: Target, address: str, settings: TalkSettings | None = None, *, name: str = "chain", offline: bool = False
-) -> AsyncIterator[Talk]:
+    target: Target,
+    address: str,
+    settings: DraftingSettings | None = None,
+    *,
+    name: str = "chain",
+    offline: bool = False,
+) -> AsyncIterator[ClientEngine]:
     async with connect(address, 5.0, 20.0) as link:
-        talk = Talk(link, slow_device(target, name), VOCAB, Codec.INT4, settings, offline=offline)
+        engine = ClientEngine(link, slow_device(target, name), VOCAB, Codec.INT4, settings, offline=offline)
         try:
-            yield talk
+            yield engine
         finally:
-            await talk.close()
+            await engine.close()
 
 
 async def watch(
-    talk: Talk,
+    engine: ClientEngine,
     screen: Screen,
     turn: Sequence[int] = PROMPT,
     settings: AnswerSettings = SETTINGS,
     on_event: Callable[[Event], Awaitable[None]] | None = None,
 ) -> None:
-    async for event in talk.ask(turn, settings):
+    async for event in engine.ask(turn, settings):
         screen.take(event)
         if on_event is not None:
             await on_event(event)
@@ -122,16 +127,16 @@ async def test_an_outage_in_an_answer(target: Target, name: str) -> None:
     screen = Screen()
     async with (
         serving(make_host(target, stepper=stepper(target, int(name.endswith("N = 1"))))) as running,
-        talking(target, f"127.0.0.1:{running.port}", TalkSettings(tree=name == "tree"), name=name) as talk,
+        talking(target, f"127.0.0.1:{running.port}", DraftingSettings(tree=name == "tree"), name=name) as engine,
     ):
 
         async def cut_and_heal(event: Event) -> None:
             if LinkState.OFFLINE not in screen.states and len(screen.committed) > 5:
-                talk.go_offline()
+                engine.go_offline()
             elif len(screen.provisional) >= 12 and screen.states[-1] is LinkState.OFFLINE:
-                talk.go_online()
+                engine.go_online()
 
-        await watch(talk, screen, on_event=cut_and_heal)
+        await watch(engine, screen, on_event=cut_and_heal)
         assert screen.committed == expected
         assert screen.end == Ended(Finish.MAX_TOKENS)
         turns = [
@@ -139,48 +144,48 @@ async def test_an_outage_in_an_answer(target: Target, name: str) -> None:
         ]  # a busy machine is slow
         assert turns[:2] == [LinkState.OFFLINE, LinkState.BACK]
         assert screen.most_provisional >= 12
-        assert list(talk.conversation.answer) == expected
+        assert list(engine.conversation.answer) == expected
 
 
 async def test_an_answer_that_ends_alone_is_verified_at_the_next_contact(target: Target) -> None:
     short = AnswerSettings(Sampling(0.7, seed=4), max_tokens=20, ignore_end_of_text=True)
     async with (
         serving(make_host(target, stepper=stepper(target, 0))) as running,
-        talking(target, f"127.0.0.1:{running.port}", offline=True) as talk,
+        talking(target, f"127.0.0.1:{running.port}", offline=True) as engine,
     ):
         first, second = Screen(), Screen()
-        await watch(talk, first, settings=short)
-        await watch(talk, second, [9, 9, 4], short)
+        await watch(engine, first, settings=short)
+        await watch(engine, second, [9, 9, 4], short)
         assert len(first.provisional) == len(second.provisional) == 20
         assert first.end == second.end == Ended(Finish.MAX_TOKENS, provisional=True)
-        assert talk.unsettled == 2
-        talk.go_online()
-        settled = [event async for event in talk.settle() if isinstance(event, Settled)]
-        assert talk.unsettled == 0
+        assert engine.unsettled == 2
+        engine.go_online()
+        settled = [event async for event in engine.settle() if isinstance(event, Settled)]
+        assert engine.unsettled == 0
         texts = [plain_text(target, PROMPT, short)[0]]
         texts.append(plain_text(target, [*PROMPT, *texts[0], 9, 9, 4], short)[0])
         assert [list(event.tokens) for event in settled] == texts
         assert [event.changed for event in settled] == [
             texts[0] != first.provisional, texts[1] != second.provisional
         ]  # fmt: skip
-        assert talk.conversation.tokens == [*PROMPT, *texts[0], 9, 9, 4, *texts[1]]
+        assert engine.conversation.tokens == [*PROMPT, *texts[0], 9, 9, 4, *texts[1]]
 
 
 async def test_what_was_written_alone_can_be_kept(target: Target) -> None:
     screen = Screen()
     async with (
         serving(make_host(target, stepper=stepper(target, 0))) as running,
-        talking(target, f"127.0.0.1:{running.port}", KEEP, offline=True) as talk,
+        talking(target, f"127.0.0.1:{running.port}", KEEP, offline=True) as engine,
     ):
 
         async def come_online(event: Event) -> None:
             if len(screen.provisional) >= 12:
-                talk.go_online()
+                engine.go_online()
 
-        await watch(talk, screen, on_event=come_online)
-        kept = next(event for event in talk.conversation.provenance[len(PROMPT) :][:12])
+        await watch(engine, screen, on_event=come_online)
+        kept = next(event for event in engine.conversation.provenance[len(PROMPT) :][:12])
         assert kept.name == "ALONE"
-        alone = sum(origin.name == "ALONE" for origin in talk.conversation.provenance)
+        alone = sum(origin.name == "ALONE" for origin in engine.conversation.provenance)
         start = [*PROMPT, *screen.committed[:alone]]
         rest = plain_text(target, start, AnswerSettings(SETTINGS.sampling, 80 - alone, ignore_end_of_text=True))[0]
         assert screen.committed[alone:] == rest
@@ -191,19 +196,19 @@ async def test_stopping_an_answer_alone(target: Target) -> None:
     screen = Screen()
     async with (
         serving(make_host(target, stepper=stepper(target, 0))) as running,
-        talking(target, f"127.0.0.1:{running.port}", offline=True) as talk,
+        talking(target, f"127.0.0.1:{running.port}", offline=True) as engine,
     ):
 
         async def stop(event: Event) -> None:
             if len(screen.provisional) == 7:
-                await talk.stop()
+                await engine.stop()
 
-        await watch(talk, screen, on_event=stop)
+        await watch(engine, screen, on_event=stop)
         assert screen.end == Ended(Finish.CANCELLED, provisional=True)
         shown = len(screen.provisional)
         assert 7 <= shown < 20
-        talk.go_online()
-        settled = [event async for event in talk.settle() if isinstance(event, Settled)]
+        engine.go_online()
+        settled = [event async for event in engine.settle() if isinstance(event, Settled)]
         assert list(settled[0].tokens) == plain_text(target, PROMPT, SETTINGS)[0][:shown]
 
 
@@ -213,7 +218,7 @@ async def test_an_answer_that_goes_on_in_another_arithmetic_says_so(target: Targ
     screen = Screen()
     running = await start(make_host(target, stepper=stepper(target, 0)))
     try:
-        async with talking(target, f"127.0.0.1:{running.port}") as talk:
+        async with talking(target, f"127.0.0.1:{running.port}") as engine:
 
             async def replace_server(event: Event) -> None:
                 nonlocal running
@@ -224,13 +229,13 @@ async def test_an_answer_that_goes_on_in_another_arithmetic_says_so(target: Targ
                     host.served.identity.MergeFrom(other)
                     running = await start(host)
 
-            await watch(talk, screen, on_event=replace_server)
+            await watch(engine, screen, on_event=replace_server)
             assert screen.committed == expected
             assert screen.executions == [ExecutionChanged("float32", exact=False)]
-            assert talk.device.identity.execution == b"x" * 32
-            assert talk.device.end_of_text == {END_OF_TEXT}
+            assert engine.device.identity.execution == b"x" * 32
+            assert engine.device.end_of_text == {END_OF_TEXT}
             after = Screen()
-            await watch(talk, after)  # the next answer begins on it
+            await watch(engine, after)  # the next answer begins on it
             assert not after.executions
     finally:
         await running.stop(0.0)
@@ -276,21 +281,21 @@ async def test_whatever_happens_the_text_is_that_of_an_undisturbed_run(target: T
     try:
         async with (
             open_link("perfect", upstream=f"127.0.0.1:{running.port}", seed=seed) as link,
-            talking(target, link.target) as talk,
+            talking(target, link.target) as engine,
         ):
             screen, trouble = Screen(), Trouble(link, target, running, seed)
             try:
-                await watch(talk, screen, on_event=trouble.on_event)
+                await watch(engine, screen, on_event=trouble.on_event)
                 await link.heal()
-                async for event in talk.settle():
+                async for event in engine.settle():
                     screen.take(event)
-                while talk.unsettled:
-                    async for event in talk.settle():
+                while engine.unsettled:
+                    async for event in engine.settle():
                         screen.take(event)
             finally:
                 running = trouble.running
             assert trouble.happened
-            assert talk.conversation.tokens == [*PROMPT, *expected]
+            assert engine.conversation.tokens == [*PROMPT, *expected]
             final = [token for event in screen.settled for token in event.tokens]
             assert screen.committed + final == expected
     finally:

@@ -110,8 +110,8 @@ async def test_a_download_has_a_connection_of_its_own_that_takes_a_whole_range(
     async with served(source, tmp_path) as link:
         await fetch(link, here(tmp_path), everything(source), QUIET)
         await link.describe()  # the first one is still there
-    talk, download = (options["grpc.http2.lookahead_bytes"] for options in made)
-    assert talk < drafter_files.CHUNK_BYTES + 1 < drafter_files.RANGE_BYTES <= download
+    engine, download = (options["grpc.http2.lookahead_bytes"] for options in made)
+    assert engine < drafter_files.CHUNK_BYTES + 1 < drafter_files.RANGE_BYTES <= download
 
 
 class Cut(Link):

@@ -1,4 +1,4 @@
-"""Mutated server frames against `Talk`: each is refused by a name of the catalogue, or ignored by rule.
+"""Mutated server frames against `ClientEngine`: each is refused by a name of the catalogue, or ignored by rule.
 
 `MOA_FUZZ_FRAMES=100000 pytest tests/net/test_frame_fuzz_client.py` is the long run.
 """
@@ -19,7 +19,7 @@ from hypothesis import given
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Ended
-from moa_client.engine import Talk
+from moa_client.engine import ClientEngine
 from moa_client.link.channel import EOF, Link
 from moa_server.target import Target
 from moa_shared.errors import InternalError, MoaError
@@ -185,11 +185,11 @@ async def talk_through(target: Target, plan: Sequence[Recipe]) -> tuple[str, int
     """How one question ended, and how many frames came."""
     rng = random.Random(plan[0][1])
     server = FuzzedServer(plan, rng)
-    talk = Talk(FuzzedLink(server), device(target, rng.choice(NAMES)), VOCAB, Codec.INT4)
+    engine = ClientEngine(FuzzedLink(server), device(target, rng.choice(NAMES)), VOCAB, Codec.INT4)
     end = "nothing"
     try:
         async with asyncio.timeout(TALK_SECONDS):
-            async for event in talk.ask(PROMPT, AnswerSettings(max_tokens=ANSWER_TOKENS)):
+            async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=ANSWER_TOKENS)):
                 if isinstance(event, Ended):
                     end = f"ended {'alone' if event.provisional else event.finish.name}"
     except MoaError as error:
@@ -197,9 +197,9 @@ async def talk_through(target: Target, plan: Sequence[Recipe]) -> tuple[str, int
         if isinstance(error, InternalError) and "deserializing" not in error.message:
             raise
     finally:
-        await talk.close()
-    conversation = talk.conversation
-    assert conversation.phase is Phase.IDLE or talk.unsettled
+        await engine.close()
+    conversation = engine.conversation
+    assert conversation.phase is Phase.IDLE or engine.unsettled
     assert len(conversation.provenance) == len(conversation.tokens)
     assert all(0 <= token < VOCAB for token in conversation.tokens)
     assert len(conversation.tokens) <= len(PROMPT) + ANSWER_TOKENS

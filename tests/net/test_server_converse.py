@@ -99,8 +99,8 @@ async def test_a_server_that_runs_ahead_stops_at_its_bound(target: Target) -> No
         await peer.ask(PROMPT, settings)
         for _ in range(16):
             await peer.verdict()
-        (slot,) = running.host.registry.slots
-        assert slot.session.next_work() is None
+        (live,) = running.host.registry.live_sessions
+        assert live.session.plan_step() is None
         while peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
             await peer.send(ack=pb.Ack(committed=len(peer.tokens)))
             await peer.verdict()
@@ -142,8 +142,8 @@ async def test_memory_has_the_share_that_the_operator_gives_it(target: Target) -
         grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
     ):
         await Peer(channel).open()
-        (slot,) = running.host.registry.slots
-        assert slot.budget.share == 0.25
+        (live,) = running.host.registry.live_sessions
+        assert live.budget.share == 0.25
 
 
 async def test_streamed_drafts_that_come_late_change_nothing(channel: grpc.aio.Channel, target: Target) -> None:
@@ -430,7 +430,7 @@ async def test_a_resume_brings_what_was_chosen_meanwhile_and_takes_what_was_writ
     await peer.verdict()
     peer.call.cancel()
     held = list(peer.tokens)
-    session = server.host.registry.slots[0].session
+    session = server.host.registry.live_sessions[0].session
     await until(lambda: server.host.registry.detached == 1 and len(session.tokens) >= len(held) + 40)
     again = Peer(channel)
     again.append(held)
@@ -458,9 +458,9 @@ async def test_a_take_over_without_memory_is_sent_none(server: RunningServer, ch
     opened = await first.open(tokens=PROMPT)
     await second.open(tokens=PROMPT, memory=False, resume_token=opened.resume_token)
     await first.done()
-    slot = server.host.registry.find(opened.resume_token)
-    assert slot is not None
-    assert slot.feed is None
+    live = server.host.registry.find(opened.resume_token)
+    assert live is not None
+    assert live.feed is None
     await second.ask([3], AnswerSettings(max_tokens=1))
     await second.verdict()
     await second.bye()

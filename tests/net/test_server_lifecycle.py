@@ -12,11 +12,11 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from moa.v1 import moa_pb2 as pb
 from moa_server.app import RunningServer, start
-from moa_server.engine.stepper import CodedRows, Holdings, Stepper
+from moa_server.engine.stepper import CodedRows, SessionTensors, Stepper
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import most_nbytes
 from moa_server.service import host as host_module
-from moa_server.session.session import Judgement, Work
+from moa_server.session.session import StepPlan, Verification
 from moa_server.target import Target
 from moa_shared.errors import ConfigError, ContextLengthError, InternalError, OverloadedError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -96,7 +96,7 @@ async def test_the_oldest_detached_session_makes_room(target: Target) -> None:
             peer.call.cancel()
             await until(lambda count=count: running.host.registry.detached == count)
         third = await Peer(channel).open()
-        assert [slot.token for slot in running.host.registry.slots] == [tokens[1], third.resume_token]
+        assert [live.token for live in running.host.registry.live_sessions] == [tokens[1], third.resume_token]
 
 
 async def test_an_open_that_is_refused_takes_nobody_s_place(target: Target) -> None:
@@ -107,7 +107,7 @@ async def test_an_open_that_is_refused_takes_nobody_s_place(target: Target) -> N
         await until(lambda: running.host.registry.detached == 1)
         await refused(Peer(channel).open(tokens=[VOCAB]))
         await refused(Peer(channel).open(memory_from=1))
-        assert [slot.token for slot in running.host.registry.slots] == [token]
+        assert [live.token for live in running.host.registry.live_sessions] == [token]
 
 
 async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_anew(target: Target) -> None:
@@ -130,11 +130,11 @@ async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_anew
         assert await finish_answer(first) == expected
         await again.ask(PROMPT, settings)
         assert await finish_answer(again) == expected
-        slots = {slot.token: slot for slot in running.host.registry.slots}
+        live_sessions = {live.token: live for live in running.host.registry.live_sessions}
         assert first.opened is not None
-        slot = slots[first.opened.resume_token]
-        assert (slot.session.cached, slot.session.tokens) == (0, expected)
-        await until(lambda: slot.holdings.nbytes == 0)
+        live = live_sessions[first.opened.resume_token]
+        assert (live.session.cached, live.session.tokens) == (0, expected)
+        await until(lambda: live.tensors.nbytes == 0)
         seen = len(first.verdicts)
         await first.ask([3], GREEDY)
         while len(first.verdicts) == seen or first.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
@@ -235,15 +235,15 @@ class FailingStepper(Stepper):
 
     where = "choose"
 
-    def choose(self, holdings: Holdings, work: Work) -> Judgement | None:
-        if self.where == "choose" and list(work.feed[: len(POISON)]) == POISON:
+    def choose(self, tensors: SessionTensors, plan: StepPlan) -> Verification | None:
+        if self.where == "choose" and list(plan.feed[: len(POISON)]) == POISON:
             raise RuntimeError("the device is on fire")
-        return super().choose(holdings, work)
+        return super().choose(tensors, plan)
 
-    def code(self, holdings: Holdings, chunk: Chunk) -> CodedRows:
-        if self.where == "code" and holdings.cache.length == len(POISON):
+    def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
+        if self.where == "code" and tensors.cache.length == len(POISON):
             raise RuntimeError("the device is on fire")
-        return super().code(holdings, chunk)
+        return super().code(tensors, chunk)
 
 
 @pytest.mark.parametrize("where", ["choose", "code"])
@@ -313,10 +313,10 @@ class HangingStepper(Stepper):
         super().__init__(target)
         self.entered, self.release = threading.Event(), threading.Event()
 
-    def choose(self, holdings: Holdings, work: Work) -> Judgement | None:
+    def choose(self, tensors: SessionTensors, plan: StepPlan) -> Verification | None:
         self.entered.set()
         assert self.release.wait(60)
-        return super().choose(holdings, work)
+        return super().choose(tensors, plan)
 
 
 async def test_a_forward_that_hangs_ends_health_and_beats(target: Target) -> None:

@@ -183,16 +183,16 @@ def test_an_answer_ends_within_an_accepted_run(reference: Reference) -> None:
     finish = Finish.UNFINISHED
     vanilla = reference.infer["vanilla_ids"].tolist()
     while finish is Finish.UNFINISHED:
-        work = session.next_work()
-        assert work is not None
-        cache.crop(work.cached)
-        fed = len(work.feed)
-        parents = [*range(-1, fed - 1), *(fed + parent for parent in work.tree.parents)]
-        output = target.forward(cache, [*work.feed, *work.tree.tokens], parents)
-        judgement = work.judge(output.logits[fed - 1 :].argmax(-1).tolist())
-        cache.keep([*range(fed), *(fed + node for node in judgement.kept)])
-        assert session.on_judged(work, judgement)
-        finish = judgement.finish
+        plan = session.plan_step()
+        assert plan is not None
+        cache.crop(plan.cached)
+        fed = len(plan.feed)
+        parents = [*range(-1, fed - 1), *(fed + parent for parent in plan.tree.parents)]
+        output = target.forward(cache, [*plan.feed, *plan.tree.tokens], parents)
+        verification = plan.verify(output.logits[fed - 1 :].argmax(-1).tolist())
+        cache.keep([*range(fed), *(fed + node for node in verification.kept)])
+        assert session.on_verified(plan, verification)
+        finish = verification.finish
         base = len(session.tokens)
         drafted = vanilla[base : base + 6]
         if finish is Finish.UNFINISHED:

@@ -28,12 +28,12 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_client.conversation.transcript import Transcript
-from moa_client.drafting.settings import TalkSettings
+from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import StreamedDrafting
-from moa_client.engine import Talk
+from moa_client.engine import ClientEngine
 from moa_client.link.backoff import Backoff
 from moa_client.link.channel import Link
-from moa_server.session.session import Judgement, Session, SessionLimits, Work
+from moa_server.session.session import Session, SessionLimits, StepPlan, Verification
 from moa_shared.errors import MoaError
 from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
@@ -125,7 +125,7 @@ class Schedule:
         elif roll < 0.8 and self.down:
             self.deliver_down()
         elif self.is_open or chance.random() < 0.5:
-            self.work()
+            self.plan()
         else:
             self.reach()
 
@@ -217,35 +217,35 @@ class Schedule:
         if self.down:
             self.drafting.on_verdict(self.down.popleft())
 
-    def work(self) -> None:
+    def plan(self) -> None:
         server = self.server
-        work = server.next_work()
-        if work is None:
+        plan = server.plan_step()
+        if plan is None:
             if self.is_open and not self.up and not self.down and not self.run_ahead:
                 self.up.append(self.conversation.propose(self.conversation.draft))  # it waits for a draft
                 self.drafting.adopt(len(self.conversation.draft))
             elif self.is_open and not self.up and not self.down:
                 self.up.append(len(self.conversation.tokens))
             return
-        before = [*server.tokens[: work.cached], *work.feed]
+        before = [*server.tokens[: plan.cached], *plan.feed]
         if self.chance.random() < 0.2:
             self.deliver_up()  # something arrives during the forward
         if self.chance.random() < 0.2 * self.trouble:
             self.cut()  # and its stream breaks, and the client is back before it ends
             self.reach()
             self.deliver_up()
-        if not work.chooses:
-            server.on_prefilled(work)
+        if not plan.chooses:
+            server.on_prefilled(plan)
             return
         chosen = [target_token(before)]
         chosen += [
-            target_token([*before, *(work.tree.tokens[at] for at in work.tree.path_to(node))])
-            for node in range(len(work.tree))
+            target_token([*before, *(plan.tree.tokens[at] for at in plan.tree.path_to(node))])
+            for node in range(len(plan.tree))
         ]
-        judgement = work.judge(chosen)
+        verification = plan.verify(chosen)
         base = len(server.tokens)
-        if server.on_judged(work, judgement):
-            self.say(base, judgement.taken, judgement.finish)
+        if server.on_verified(plan, verification):
+            self.say(base, verification.taken, verification.finish)
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
@@ -258,13 +258,13 @@ def test_the_text_is_the_targets_whatever_happens(group: int) -> None:
 
 def test_a_server_that_trusts_drafts_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check can fail: here the server takes the first node of every draft for the target's word."""
-    judge = Work.judge
+    verify = StepPlan.verify
 
-    def trusting(self: Work, chosen: Sequence[int]) -> Judgement:
+    def trusting(self: StepPlan, chosen: Sequence[int]) -> Verification:
         first = self.tree.tokens[0] if self.tree else chosen[0]
-        return judge(self, [first, *chosen[1:]])
+        return verify(self, [first, *chosen[1:]])
 
-    monkeypatch.setattr(Work, "judge", trusting)
+    monkeypatch.setattr(StepPlan, "judge", trusting)
     schedules = [Schedule(seed) for seed in range(30)]
     wrong = sum(schedule.run() != text_after(schedule.prompt, schedule.settings.max_tokens) for schedule in schedules)
     assert wrong > 10
@@ -356,15 +356,15 @@ class Chat:
         self.chance = world.chance
         self.trouble = self.chance.random()
         self.stops = self.chance.choice([0.0, 0.3, 0.8])
-        settings = TalkSettings(
+        settings = DraftingSettings(
             drafting="rounds" if self.chance.random() < 0.2 else "streamed",
             run_ahead=self.chance.random() < 0.8,
             tree=world.trees,
         )
         link = cast(Link, SimulatedLink(world))
         self.drafts = self.chance.random() < 0.7
-        self.talk = Talk(link, world.device(drafts=self.drafts), simulated_world.VOCAB, Codec.INT4, settings)
-        self.talk.connection._backoff = Backoff(self.chance)
+        self.engine = ClientEngine(link, world.device(drafts=self.drafts), simulated_world.VOCAB, Codec.INT4, settings)
+        self.engine.connection._backoff = Backoff(self.chance)
         self.asked: list[Asked] = []  # since the conversation began
         self.current: Asked | None = None
         self.asking: asyncio.Task[None] | None = None
@@ -380,20 +380,20 @@ class Chat:
             troubles.cancel()
             await asyncio.gather(troubles, return_exceptions=True)
         self.world.heal()
-        self.talk.go_online()
+        self.engine.go_online()
         async with asyncio.timeout(PATIENCE):
-            while self.talk.unsettled:
-                async for event in self.talk.settle():
+            while self.engine.unsettled:
+                async for event in self.engine.settle():
                     self.take(event)
         self.check()
-        await self.talk.close()
+        await self.engine.close()
 
     async def take_turn(self) -> None:
-        talk, chance = self.talk, self.chance
-        if len(talk.conversation.tokens) > 100 or chance.random() < 0.1:
-            if not talk.unsettled:
+        engine, chance = self.engine, self.chance
+        if len(engine.conversation.tokens) > 100 or chance.random() < 0.1:
+            if not engine.unsettled:
                 self.check()
-            talk.reset()
+            engine.reset()
             self.asked.clear()
         before, turn = self.current, chance.choice(QUESTIONS)
         if before is not None and not before.shown and chance.random() < 0.7:
@@ -418,14 +418,16 @@ class Chat:
         finally:
             if stopper is not None:
                 stopper.cancel()
-        assert self.wished_offline or not talk._forced_offline, f"the client distrusts the server: {talk._last_error}"
-        if self.current.settled and not self.current.shown and (talk.unsettled or self.lacks(self.current)):
+        assert self.wished_offline or not engine._forced_offline, (
+            f"the client distrusts the server: {engine._last_error}"
+        )
+        if self.current.settled and not self.current.shown and (engine.unsettled or self.lacks(self.current)):
             self.asked.remove(self.current)  # a question that got nothing is taken back, unless the server holds it
 
     def lacks(self, asked: Asked) -> bool:
         """Whether the conversation does not end with this question and its answer."""
         whole = sum(len(each.turn) + len(each.shown) for each in self.asked)
-        return len(self.talk.conversation.tokens) < whole
+        return len(self.engine.conversation.tokens) < whole
 
     def any_settings(self) -> AnswerSettings:
         chance = self.chance
@@ -438,7 +440,7 @@ class Chat:
         )
 
     async def ask(self, asked: Asked) -> None:
-        async for event in self.talk.ask(asked.turn, asked.settings):
+        async for event in self.engine.ask(asked.turn, asked.settings):
             self.take(event)
 
     def take(self, event: Event) -> None:
@@ -451,18 +453,18 @@ class Chat:
 
     def give_up(self, asked: Asked) -> None:
         """The user did not even wait for the answer's end: what is committed of it stays."""
-        conversation = self.talk.conversation
+        conversation = self.engine.conversation
         known = sum(len(each.turn) + len(each.shown) for each in self.asked if each is not asked)
-        asked.shown = conversation.tokens[known + len(asked.turn) :] if not self.talk.unsettled else []
+        asked.shown = conversation.tokens[known + len(asked.turn) :] if not self.engine.unsettled else []
         asked.finish, asked.settled, asked.given_up = Finish.CANCELLED, True, True
 
     async def stop(self, asked: Asked, seconds: float) -> None:
         await asyncio.sleep(seconds)
         if self.chance.random() < 0.5:  # the user loses patience with a server that is silent
-            while self.talk.state is not LinkState.OFFLINE:  # noqa: ASYNC110 (Talk tells its reader alone)
+            while self.engine.state is not LinkState.OFFLINE:  # noqa: ASYNC110 (ClientEngine tells its reader alone)
                 await asyncio.sleep(0.05)
         asked.shown_at_stop = len(asked.shown) + len(asked.provisional)
-        await self.talk.stop()
+        await self.engine.stop()
         if self.chance.random() < 0.2 and self.asking is not None:
             await asyncio.sleep(self.chance.uniform(0, 0.5))
             self.asking.cancel()
@@ -475,7 +477,7 @@ class Chat:
             return
         try:
             async with asyncio.timeout(seconds):
-                async for event in self.talk.attend():
+                async for event in self.engine.attend():
                     self.take(event)
         except TimeoutError:
             pass
@@ -491,9 +493,9 @@ class Chat:
                 world.restart()
             elif kind == "user":
                 self.wished_offline = True
-                self.talk.go_offline()
+                self.engine.go_offline()
                 await asyncio.sleep(10 ** chance.uniform(-2, 0))
-                self.talk.go_online()
+                self.engine.go_online()
                 self.wished_offline = False
             else:
                 world.stall(*(("up", "down") if kind == "stall" else (kind,)))
@@ -508,7 +510,7 @@ class Chat:
         for asked in self.asked:
             asked.check(text)
             text += [*asked.turn, *asked.shown]
-        assert self.talk.conversation.tokens == text
+        assert self.engine.conversation.tokens == text
 
 
 async def converse(world: World) -> None:
@@ -516,7 +518,7 @@ async def converse(world: World) -> None:
     try:
         await chat.run()
     finally:
-        await chat.talk.connection.drop()
+        await chat.engine.connection.drop()
 
 
 CHATS = int(os.environ.get("MOA_TEST_CHATS", "400"))  # MOA_TEST_CHATS=10000 is the campaign, half an hour of one core

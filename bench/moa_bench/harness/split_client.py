@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from moa_client.conversation.events import Committed
 from moa_client.conversation.figures import Figures
 from moa_client.device.loading import Device, load_device
-from moa_client.drafting.settings import TalkSettings
-from moa_client.engine import Talk
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.engine import ClientEngine
 from moa_client.link.channel import Link
 from moa_client.settings import SECTION, ClientSettings
 from moa_shared.errors import DataError
@@ -53,13 +53,13 @@ class SplitClient:
         device: Device,
         codec: Codec = Codec.INT4,
         *,
-        mode: TalkSettings | None = None,
+        mode: DraftingSettings | None = None,
         silence_s: float | None = None,
     ) -> None:
         self._runner = runner
         self._device = device
         self._codec = codec
-        self._mode = mode or TalkSettings()
+        self._mode = mode or DraftingSettings()
         self.figures = Figures()
         self.screen = ShownText()  # of the newest answer
         self.began_s = 0.0  # when its question was asked
@@ -83,25 +83,25 @@ class SplitClient:
     async def _ask(
         self, prompt: Sequence[int], settings: AnswerSettings, watch: Callable[[int], object]
     ) -> TimedAnswer:
-        talk = Talk(self._link, self._device, self._vocab_size, self._codec, self._mode)
+        engine = ClientEngine(self._link, self._device, self._vocab_size, self._codec, self._mode)
         screen = self.screen = ShownText()
         arrivals: list[float] = []
         began = self.began_s = time.perf_counter()
         try:
-            async for event in talk.ask(prompt, settings):
+            async for event in engine.ask(prompt, settings):
                 now = time.perf_counter() - began
                 screen.on_event(event, now)
                 if isinstance(event, Committed):
                     arrivals += [now] * len(event.tokens)
                     watch(len(arrivals))
-            while talk.unsettled:  # it ended without the server
-                async for _ in talk.settle():
+            while engine.unsettled:  # it ended without the server
+                async for _ in engine.settle():
                     pass
                 await asyncio.sleep(SETTLE_EVERY_S)
-            tokens = tuple(talk.conversation.answer)
+            tokens = tuple(engine.conversation.answer)
         finally:
-            await talk.close()
-        self.figures = talk.figures
+            await engine.close()
+        self.figures = engine.figures
         if not tokens:
             raise DataError("The server gave an empty answer.", hint="Ask another question.")
         settled = time.perf_counter() - began

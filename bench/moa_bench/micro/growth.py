@@ -12,7 +12,7 @@ import numpy as np
 from moa_bench.report.spread import Spread
 
 if TYPE_CHECKING:
-    from moa_client.drafting.drafter_thread import DrafterDesk
+    from moa_client.drafting.drafter_thread import DrafterThread
     from moa_server.session.session import Session
     from moa_shared.drafter import DraftDecoder
 
@@ -47,12 +47,12 @@ def measure_growth(decoder: DraftDecoder, repeats: int, lengths: Sequence[int] =
     ]
 
 
-def _time(work: Callable[[], object], repeats: int) -> list[float]:
-    work()
+def _time(plan: Callable[[], object], repeats: int) -> list[float]:
+    plan()
     taken = []
     for _ in range(repeats):
         began = time.perf_counter()
-        work()
+        plan()
         taken.append(1e6 * (time.perf_counter() - began))
     return taken
 
@@ -74,9 +74,9 @@ def _plain_step(length: int) -> Callable[[], object]:
     session.cached = length - 1
 
     def step() -> None:
-        work = session.next_work()
-        if work is not None:
-            session.on_judged(work, work.judge([7]))
+        plan = session.plan_step()
+        if plan is not None:
+            session.on_verified(plan, plan.verify([7]))
 
     return step
 
@@ -86,9 +86,9 @@ def _prompt_slice(length: int) -> Callable[[], object]:
     session = _session(length)
 
     def read() -> None:
-        work = session.next_work()
-        if work is not None:
-            session.on_prefilled(work)
+        plan = session.plan_step()
+        if plan is not None:
+            session.on_prefilled(plan)
         session.cached = 0
 
     return read
@@ -142,23 +142,23 @@ def _verdict_told(length: int) -> Callable[[], object]:
 
     tokens = [1] * length
     hashes = PrefixHashes(tokens)
-    desk = _desk()
-    desk.tell(tokens, hashes)
+    thread = _thread()
+    thread.tell(tokens, hashes)
 
     def tell() -> None:
         tokens.append(2)
         hashes.extend([2])
-        desk.tell(tokens, hashes)
+        thread.tell(tokens, hashes)
 
     return tell
 
 
-def _desk() -> DrafterDesk:
-    """A desk whose drafter has no thread: what is measured happens on the event loop."""
-    from moa_client.drafting.drafter_thread import DrafterDesk
+def _thread() -> DrafterThread:
+    """A drafter thread whose drafter has no thread: what is measured happens on the event loop."""
+    from moa_client.drafting.drafter_thread import DrafterThread
     from moa_client.drafting.drafters import LookupDrafter
 
-    class LoopHalf(DrafterDesk):
+    class LoopHalf(DrafterThread):
         def _call(self, call: Callable[[], None]) -> None:
             """Nothing is run."""
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moa_client.drafting.settings import TalkSettings
+from moa_client.drafting.settings import DraftingSettings
 from moa_shared.programs.progress import Progress, make_progress
 
 from moa_bench.harness.byte_counter import counting
@@ -60,7 +60,7 @@ SPLIT_WAYS: dict[str, dict[str, Any]] = {
     "split, tree of 16": {"mode": "tree", "depth": 4, "breadth": 4, "nodes": 16},
 }
 
-ROUNDS = TalkSettings(drafting="rounds", run_ahead=False)  # what a forward is fed is then the same in each run
+ROUNDS = DraftingSettings(drafting="rounds", run_ahead=False)  # what a forward is fed is then the same in each run
 QUICK = Effort(64, 2, (50,), 32, 1)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
-from moa_client.drafting.settings import TalkSettings
+from moa_client.drafting.settings import DraftingSettings
 from moa_shared.drafting import draft_chain
 from moa_shared.errors import InternalError
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 LONGEST_CHAIN = 32
 MODES = {
-    "streamed": TalkSettings(drafting="streamed"),
-    "waiting": TalkSettings(drafting="streamed", run_ahead=False),
-    "rounds": TalkSettings(drafting="rounds", run_ahead=False),
+    "streamed": DraftingSettings(drafting="streamed"),
+    "waiting": DraftingSettings(drafting="streamed", run_ahead=False),
+    "rounds": DraftingSettings(drafting="rounds", run_ahead=False),
 }
 
 
@@ -79,7 +79,7 @@ def oracle_way(
     return Way(name, connect, predict, acceptances)
 
 
-def real_way(name: str, mode: TalkSettings, runner: asyncio.Runner, device: Device) -> Way:
+def real_way(name: str, mode: DraftingSettings, runner: asyncio.Runner, device: Device) -> Way:
     """The drafter that the device holds."""
 
     def connect(link: Link, address: str, script: Script | None) -> AnswerClient:

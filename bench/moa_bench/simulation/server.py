@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from moa_server.engine.node_choice import NodeChoice
-from moa_server.session.session import Judgement, Session, SessionLimits, Work
+from moa_server.session.session import Session, SessionLimits, StepPlan, Verification
 from moa_shared.protocol.messages import Draft, Verdict
 
 from moa_bench.simulation.events import EventLoop
@@ -81,25 +81,25 @@ class SimulatedServer:
         if self._loop.now_ms < waits_until_ms and not self.session.arrived_draft():
             self._loop.at(waits_until_ms, self.wake)
             return
-        work = self.session.next_work(self._choice.choose if self._choice is not None else None)
-        if work is None:
+        plan = self.session.plan_step(self._choice.choose if self._choice is not None else None)
+        if plan is None:
             return
         self._busy = True
-        took_ms = self._costs.forward_ms(len(work.tree))
-        self._loop.after(took_ms, partial(self._on_forward, work, took_ms))
+        took_ms = self._costs.forward_ms(len(plan.tree))
+        self._loop.after(took_ms, partial(self._on_forward, plan, took_ms))
 
-    def _on_forward(self, work: Work, took_ms: float) -> None:
+    def _on_forward(self, plan: StepPlan, took_ms: float) -> None:
         session = self.session
-        judgement: Judgement = work.judge(self._text.choose(work.positions))
+        verification: Verification = plan.verify(self._text.choose(plan.positions))
         base, arrived = len(session.tokens), session.arrived_draft()
         self._busy = False
         self._stepped_ms = self._loop.now_ms
-        session.on_judged(work, judgement)
+        session.on_verified(plan, verification)
         if self._choice is not None:
-            self._choice.on_step(took_ms, len(work.tree), arrived, judgement.taken)
+            self._choice.on_step(took_ms, len(plan.tree), arrived, verification.taken)
         self.forwards += 1
-        self.verified_nodes += len(work.tree)
-        self.accepted += judgement.accepted
+        self.verified_nodes += len(plan.tree)
+        self.accepted += verification.accepted
         self.stale_nodes += session.pending.take_stale()
         self._send(
             Verdict(
@@ -107,10 +107,10 @@ class SimulatedServer:
                 session.pending.epoch,
                 base,
                 session.hashes.at(base),
-                judgement.taken,
-                judgement.finish,
-                judgement.accepted,
-                len(work.tree),
+                verification.taken,
+                verification.finish,
+                verification.accepted,
+                len(plan.tree),
                 step_ms=took_ms,
             )
         )

@@ -17,19 +17,19 @@ from moa_client.chat.views import View
 from moa_client.conversation.events import Ended, Event, LinkChanged, LinkState, Refused, Settled
 from moa_client.conversation.jobs import Turn
 from moa_client.conversation.transcript import Transcript
-from moa_client.engine import Talk
+from moa_client.engine import ClientEngine
 
 
-class Answering:
+class Asker:
     """Asks one question after another.
 
     Args:
-        talk: to the server.
+        engine: of the conversation.
         settle_seconds: how long an answer that has ended without the server waits for it; 0: it is decided later.
     """
 
-    def __init__(self, talk: Talk, settle_seconds: float = 0.0) -> None:
-        self._talk = talk
+    def __init__(self, engine: ClientEngine, settle_seconds: float = 0.0) -> None:
+        self._engine = engine
         self._settle_seconds = settle_seconds
         self._unsettled: deque[Transcript] = deque()
 
@@ -45,7 +45,7 @@ class Answering:
             nonlocal waiting
             try:
                 view.begin()
-                async with aclosing(self._talk.ask(turn, settings)) as events:
+                async with aclosing(self._engine.ask(turn, settings)) as events:
                     async for event in events:
                         self._show(event, transcript, view)
                 if self._settle_seconds and transcript in self._unsettled:
@@ -57,7 +57,7 @@ class Answering:
 
         async def stop() -> None:
             if waiting is None:
-                await self._talk.stop()
+                await self._engine.stop()
             else:
                 waiting.reschedule(asyncio.get_running_loop().time())
 
@@ -65,7 +65,7 @@ class Answering:
 
     async def _wait_for_verdict(self, waiting: asyncio.Timeout, transcript: Transcript, view: View) -> None:
         """Until the server has decided what was written without it; the time runs while it is not there."""
-        async with aclosing(self._talk.settle()) as events:
+        async with aclosing(self._engine.settle()) as events:
             async for event in events:
                 self._show(event, transcript, view)
                 if isinstance(event, LinkChanged):
@@ -101,7 +101,7 @@ class Answering:
         view.show(event, piece, transcript)
 
 
-async def interruptible(answering: asyncio.Future[None], stop: Callable[[], Coroutine[None, None, None]]) -> bool:
+async def interruptible(asker: asyncio.Future[None], stop: Callable[[], Coroutine[None, None, None]]) -> bool:
     """Waits for an answer; False if it was interrupted.
 
     The first Ctrl-C asks the server, which ends the answer properly; a second one does not wait for that.
@@ -114,13 +114,13 @@ async def interruptible(answering: asyncio.Future[None], stop: Callable[[], Coro
         nonlocal given_up
         if requests:
             given_up = True
-            answering.cancel()
+            asker.cancel()
         else:
             requests.append(asyncio.ensure_future(stop()))
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
     try:
-        await answering
+        await asker
     except asyncio.CancelledError:
         if not given_up:
             raise

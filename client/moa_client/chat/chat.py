@@ -1,6 +1,6 @@
 """The chat: questions in, answers out, on a terminal or a pipe.
 
-State: the talk and what the user has set. On a pipe the answer alone goes to standard output; figures and remarks go
+State: the engine and what the user has set. On a pipe the answer alone goes to standard output; figures and remarks go
 to standard error.
 """
 
@@ -17,7 +17,7 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.levels import BF16
 from moa_shared.text.template import ChatTemplate
 
-from moa_client.chat.ask import Answering
+from moa_client.chat.ask import Asker
 from moa_client.chat.json_events import drafter_line, error_line, event_line
 from moa_client.chat.status import drafter_words, execution_words, status_line
 from moa_client.chat.views import BACK_WORDS, link_words, make_view, new_execution_words, settled_words
@@ -25,7 +25,7 @@ from moa_client.conversation.events import Event, ExecutionChanged, LinkChanged,
 from moa_client.conversation.transcript import Transcript
 from moa_client.device.drafter_choice import ServerPace
 from moa_client.device.loading import Device, change_drafter
-from moa_client.engine import Talk
+from moa_client.engine import ClientEngine
 from moa_client.settings import SECTION, ClientSettings
 
 HELP = """\
@@ -52,7 +52,7 @@ class Chat:
 
     Args:
         settings: as started; /set changes a copy.
-        talk: to the server.
+        engine: of the conversation.
         out, err: where text and remarks go.
         unverified: where nothing can be taken back, give out what no server has verified.
         settle_seconds: how long an answer that has ended without the server waits for it; 0: it is decided later.
@@ -62,7 +62,7 @@ class Chat:
     def __init__(
         self,
         settings: ClientSettings,
-        talk: Talk,
+        engine: ClientEngine,
         out: Callable[[str], None],
         err: Callable[[str], None],
         *,
@@ -71,12 +71,12 @@ class Chat:
         row_ms: float = 0.0,
     ) -> None:
         self.settings = settings
-        self.talk = talk
+        self.engine = engine
         self._out = out
         self._err = err
         self._unverified = unverified
-        self._template = ChatTemplate(talk.device.tokenizer, settings.system)
-        self._answering = Answering(talk, settle_seconds)
+        self._template = ChatTemplate(engine.device.tokenizer, settings.system)
+        self._asker = Asker(engine, settle_seconds)
         self._row_ms = row_ms
         self._wished_offline = False
         self._told_offline = False
@@ -84,7 +84,7 @@ class Chat:
     @property
     def device(self) -> Device:
         """What this client holds."""
-        return self.talk.device
+        return self.engine.device
 
     def greet(self) -> None:
         """Says who is here."""
@@ -110,9 +110,9 @@ class Chat:
 
         transcript = Transcript(self.device.decode, self.settings.stop, question)
         view = make_view(
-            self.talk, self._out, self._err, json_events=self.settings.json_events, unverified=self._unverified
+            self.engine, self._out, self._err, json_events=self.settings.json_events, unverified=self._unverified
         )
-        finished = await self._answering.answer(turn, self.settings.answer, transcript, view)
+        finished = await self._asker.answer(turn, self.settings.answer, transcript, view)
         finish = transcript.finish
         if finish is Finish.MAX_TOKENS:
             self._err(f"(cut after {self.settings.max_tokens} tokens: max_tokens)")
@@ -122,14 +122,14 @@ class Chat:
 
     async def reconsider(self) -> None:
         """Takes another drafter where server or link have become so much faster or slower that it would be faster."""
-        device, talk = self.device, self.talk
-        shelf, step_ms = device.shelf, talk.plain_step_ms
+        device, engine = self.device, self.engine
+        shelf, step_ms = device.shelf, engine.plain_step_ms
         if shelf is None or device.choice is None or step_ms is None:
             return
-        choice = shelf.choose(ServerPace(step_ms, self._row_ms, talk.monitor.rtt_ms or 0.0), device.choice.name)
+        choice = shelf.choose(ServerPace(step_ms, self._row_ms, engine.monitor.rtt_ms or 0.0), device.choice.name)
         if choice.name == device.choice.name:
             return
-        talk.change_device(await asyncio.to_thread(change_drafter, device, choice, self.settings))
+        engine.change_device(await asyncio.to_thread(change_drafter, device, choice, self.settings))
         if self.settings.json_events:
             self._out(drafter_line(choice) + "\n")
         else:
@@ -138,7 +138,7 @@ class Chat:
     async def attend(self) -> AsyncGenerator[None, None]:
         """Looks after the link between questions and tells what happens; yields whenever something has."""
         try:
-            async with aclosing(self.talk.attend()) as events:
+            async with aclosing(self.engine.attend()) as events:
                 async for event in events:
                     self._tell(event)
                     yield
@@ -149,7 +149,7 @@ class Chat:
     @property
     def status(self) -> str:
         """The status line."""
-        return status_line(self.talk.status, self.talk.unsettled)
+        return status_line(self.engine.status, self.engine.unsettled)
 
     @property
     def _execution(self) -> list[str]:
@@ -157,9 +157,9 @@ class Chat:
 
     def _tell(self, event: Event) -> None:
         """What happens between questions."""
-        earlier = self._answering.settle(event) if isinstance(event, Settled | Refused) else None
+        earlier = self._asker.settle(event) if isinstance(event, Settled | Refused) else None
         if self.settings.json_events:
-            self._out(event_line(event, earlier.committed if earlier else "", "", self.talk.figures) + "\n")
+            self._out(event_line(event, earlier.committed if earlier else "", "", self.engine.figures) + "\n")
         elif isinstance(event, Settled | Refused) and earlier is not None:
             self._err(settled_words(event, earlier))
         elif isinstance(event, ExecutionChanged):
@@ -201,14 +201,14 @@ class Chat:
             self._err("\n".join([self.status, drafter_words(self.device.choice), *self._execution]))
         elif name == "offline":
             self._wished_offline = True
-            self.talk.go_offline()
+            self.engine.go_offline()
             self._err("Going on without the server: what comes now is the small drafter's. /online connects again.")
         elif name == "online":
             self._wished_offline = False
-            self.talk.go_online()
+            self.engine.go_online()
             self._err("Connecting; what was written without the server will be verified.")
         elif name == "stats":
-            self._err(self.talk.figures.line())
+            self._err(self.engine.figures.line())
         elif name == "set":
             self._set(values)
         else:
@@ -216,8 +216,8 @@ class Chat:
         return True
 
     def _reset(self) -> None:
-        self.talk.reset()
-        self._answering.reset()
+        self.engine.reset()
+        self._asker.reset()
 
     def _set(self, values: list[str]) -> None:
         if not values:

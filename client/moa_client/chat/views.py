@@ -22,7 +22,7 @@ from moa_client.conversation.transcript import Transcript
 
 if TYPE_CHECKING:
     from moa_client.chat.screen import Screen
-    from moa_client.engine import Talk
+    from moa_client.engine import ClientEngine
 
 Write = Callable[[str], None]
 BACK_WORDS = "(the server is back)"
@@ -134,19 +134,19 @@ class PipeView:
 class JsonView:
     """A line an event."""
 
-    def __init__(self, write: Write, talk: Talk) -> None:
+    def __init__(self, write: Write, engine: ClientEngine) -> None:
         self._write = write
-        self._talk = talk
+        self._engine = engine
 
     def begin(self) -> None:
         """The first event says more."""
 
     def show(self, event: Event, piece: str, transcript: Transcript) -> None:
         text = transcript.committed if isinstance(event, Settled) else piece
-        self._write(event_line(event, text, transcript.provisional, self._talk.figures) + "\n")
+        self._write(event_line(event, text, transcript.provisional, self._engine.figures) + "\n")
 
     def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
-        self._write(event_line(event, earlier.committed, "", self._talk.figures) + "\n")
+        self._write(event_line(event, earlier.committed, "", self._engine.figures) + "\n")
 
     def end(self, piece: str, transcript: Transcript) -> None:
         """`Ended`, or the error, was the last line."""
@@ -177,14 +177,14 @@ def settled_words(event: Settled | Refused, earlier: Transcript) -> str:
     return f"(The server has corrected the answer to {about}. It reads:)\n{without_controls(earlier.committed.strip())}"
 
 
-def make_view(talk: Talk, write: Write, remark: Write, *, json_events: bool, unverified: bool) -> View:
+def make_view(engine: ClientEngine, write: Write, remark: Write, *, json_events: bool, unverified: bool) -> View:
     """For standard output as it is: a terminal that can move its cursor, or anything else.
 
     Args:
         unverified: where nothing can be taken back, write what no server has verified, when nothing more comes.
     """
     if json_events:
-        return JsonView(write, talk)
+        return JsonView(write, engine)
     if not sys.stdout.isatty():
         return PipeView(write, remark, unverified=unverified)
     if os.environ.get("TERM", "dumb") == "dumb":  # says what it is not; it may act on escape sequences all the same
@@ -192,7 +192,7 @@ def make_view(talk: Talk, write: Write, remark: Write, *, json_events: bool, unv
     from moa_client.chat.screen import Screen
 
     def status(reason: str) -> str:
-        return status_line(talk.status, talk.unsettled, reason, typed_ahead())
+        return status_line(engine.status, engine.unsettled, reason, typed_ahead())
 
     styled = not os.environ.get("NO_COLOR")
 

@@ -45,7 +45,7 @@ class EndRule:
     decode: Callable[[Sequence[int]], str]
 
 
-class Answers:
+class AnswerQueue:
     """Of one conversation.
 
     Args:
@@ -67,7 +67,7 @@ class Answers:
 
     @property
     def unsettled(self) -> int:
-        """Answers that have ended without the server and are not verified yet."""
+        """AnswerQueue that have ended without the server and are not verified yet."""
         return len(self._jobs) - (self.current is not None)
 
     @property

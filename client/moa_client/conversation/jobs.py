@@ -1,4 +1,4 @@
-"""Answers that are wanted: the one that the user waits for, and those before it that ended without the server.
+"""AnswerQueue that are wanted: the one that the user waits for, and those before it that ended without the server.
 
 Pure. The front job is what the `Conversation` is about; jobs behind it stand on provisional text and wait until the
 front is verified. Invariant: `written` is what a reader sees as provisional.

@@ -74,7 +74,7 @@ class Fault:
 Result = Grown | Drafted | Wrote | Fault
 
 
-class DrafterDesk:
+class DrafterThread:
     """One drafter.
 
     Args:

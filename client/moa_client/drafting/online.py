@@ -1,7 +1,7 @@
 """Drafts while the server decides: streamed as they are made, or one whole draft after each verdict.
 
 State: the draft in flight, whether a round is due, and how much of the committed text the server knows that we have.
-Frames go out through `send`, the drafter runs at its desk; nothing here waits.
+Frames go out through `send`, the drafter runs on its thread; nothing here waits.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from moa_shared.protocol.messages import Ack, Draft, Verdict
 from moa_shared.tree.draft_tree import DraftTree
 
 from moa_client.conversation.conversation import Conversation, Phase, Progress
-from moa_client.drafting.drafter_thread import Drafted, DrafterDesk, Grown
+from moa_client.drafting.drafter_thread import Drafted, DrafterThread, Grown
 from moa_client.drafting.pacing import CHAIN_BYTES, TREE_BYTES, DraftWindow
-from moa_client.drafting.settings import TalkSettings
+from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import StreamedDrafting
-from moa_client.memory.plan import DeviceMemory
+from moa_client.memory.plan import MemoryPlan
 
 ACK_TOKENS = 16  # a quarter of how far a server runs ahead of a silent client
 HOLD_STEPS = 0.25  # of the server, at most, that drafting waits for a row: one row more raises the acceptance by 3 %
 
 
-class ServedDrafting:
+class OnlineDrafting:
     """Of one conversation.
 
     Args:
-        desk: where the drafter sits; None without one.
+        thread: the drafter's; None without one.
         memory: whose newest row drafting waits for.
         send: queues a frame for the server.
         plain_ms: of a plain step, as the server says; 0: not known.
@@ -34,10 +34,10 @@ class ServedDrafting:
 
     def __init__(
         self,
-        settings: TalkSettings,
+        settings: DraftingSettings,
         conversation: Conversation,
-        desk: DrafterDesk | None,
-        memory: DeviceMemory,
+        thread: DrafterThread | None,
+        memory: MemoryPlan,
         send: Callable[[Draft | Ack], None],
         plain_ms: float = 0.0,
     ) -> None:
@@ -47,7 +47,7 @@ class ServedDrafting:
         self.streamed = StreamedDrafting(conversation, self.window, announces_nothing=not settings.run_ahead)
         self._rounds = settings.drafting == "rounds"
         self._conversation = conversation
-        self._desk = desk
+        self._thread = thread
         self._memory = memory
         self._send = send
         self._round_due = False
@@ -79,21 +79,21 @@ class ServedDrafting:
 
     def draft_on(self, now: float) -> None:
         """Lets the drafter go on and sends what is due; `now` in milliseconds."""
-        conversation, desk = self._conversation, self._desk
+        conversation, thread = self._conversation, self._thread
         if conversation.phase is not Phase.ANSWERING or conversation.answer_length == 0:
             return  # the first token comes by itself, and drafting before it would only guess at the prompt's end
         may_draft = now >= self._memory.hold_until_ms
-        if desk is not None and not self._rounds:
+        if thread is not None and not self._rounds:
             step = self.streamed.next_step(now) if may_draft else None
-            if step is not None and not desk.busy:
-                desk.grow(step, conversation.settings.sampling)
+            if step is not None and not thread.busy:
+                thread.grow(step, conversation.settings.sampling)
             message = self.streamed.take_frame(flush=step is None)
             if message is not None:
                 self._send(message)
                 self.on_told()
-        elif desk is not None and self._round_due and not desk.busy and may_draft:
+        elif thread is not None and self._round_due and not thread.busy and may_draft:
             self._round_due = False
-            desk.draft(len(conversation.tokens), conversation.settings.sampling)
+            thread.draft(len(conversation.tokens), conversation.settings.sampling)
         committed = len(conversation.tokens)
         if committed - self._told >= ACK_TOKENS:
             self._send(Ack(committed))

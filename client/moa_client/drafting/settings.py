@@ -7,8 +7,8 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
-class TalkSettings:
-    """How to talk.
+class DraftingSettings:
+    """How a device drafts, and what becomes of text that it has written without the server.
 
     Args:
         drafting: streamed: drafts go up as they are made; rounds: one whole draft after each verdict, as in the paper.

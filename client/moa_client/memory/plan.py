@@ -13,9 +13,9 @@ from moa_shared.protocol.messages import Memory, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from moa_client.device.loading import Device
-from moa_client.drafting.drafter_thread import DrafterDesk
+from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.memory.codec_ladder import CodecLadder
-from moa_client.memory.receiver import MemoryIntake
+from moa_client.memory.receiver import MemoryReceiver
 
 FIRST_ROW_LAG_MS = 5.0  # before anything is measured
 PROMPT_HOLD_MS = (
@@ -24,19 +24,19 @@ PROMPT_HOLD_MS = (
 CREDIT_EVERY_BYTES = 2048  # half of the least credit that a server may give: it never runs dry meanwhile
 
 
-class DeviceMemory:
+class MemoryPlan:
     """Of one client.
 
     Args:
         device: what this client holds.
-        desk: takes the rows in; None without a drafter.
+        thread: takes the rows in; None without a drafter.
         codec: the best one; cheaper ones are offered too.
     """
 
-    def __init__(self, device: Device, desk: DrafterDesk | None, codec: Codec) -> None:
+    def __init__(self, device: Device, thread: DrafterThread | None, codec: Codec) -> None:
         self.hold_until_ms = 0.0  # no drafting before the newest row, or this time
-        reads = desk is not None and device.drafter is not None and device.drafter.reads_memory
-        self._desk = desk if reads else None
+        reads = thread is not None and device.drafter is not None and device.drafter.reads_memory
+        self._thread = thread if reads else None
         self._codecs = tuple(each for each in Codec if each >= codec) if reads else ()
         # States are worth more than memory rows, and cost the server less: they come first (moa_server/memory/feed.py).
         self._widths = {Plane.REUSED_STATE: device.state_width} if device.state_width else {}
@@ -50,7 +50,7 @@ class DeviceMemory:
 
     def restart(self) -> None:
         """A new conversation: nothing of it has come."""
-        self._intake = None if self._desk is None else MemoryIntake(self._desk, self._widths, self._codecs)
+        self._receiver = None if self._thread is None else MemoryReceiver(self._thread, self._widths, self._codecs)
         self._ladder = self._new_ladder()
 
     # ------------------------------------------------------------ the handshake
@@ -62,7 +62,7 @@ class DeviceMemory:
 
     def first_missing(self, length: int) -> int:
         """The first of `length` positions whose rows a server should send again: of the plane that drafts need most."""
-        return min(self._intake.gap, length) if self._intake is not None else 0
+        return min(self._receiver.gap, length) if self._receiver is not None else 0
 
     def on_opened(self, codec: int) -> None:
         """The server has chosen.
@@ -90,9 +90,9 @@ class DeviceMemory:
 
         Those are all states that enter reused layers; of memory rows the newest are enough.
         """
-        if self._intake is None:
+        if self._receiver is None:
             return False
-        return (self._intake.gap if self._has_states else self._intake.newest) < self._answer_start
+        return (self._receiver.gap if self._has_states else self._receiver.newest) < self._answer_start
 
     def hold(self, now: float, before: int, most_ms: float) -> None:
         """Drafting waits for the row of the newest token, as long as that usually takes.
@@ -102,15 +102,15 @@ class DeviceMemory:
                 server that has no time for memory would keep the drafter from ever drafting.
             most_ms: the longest time to wait.
         """
-        if self._intake is not None and self._intake.newest >= before - 1 and not self.lacks_prompt:
+        if self._receiver is not None and self._receiver.newest >= before - 1 and not self.lacks_prompt:
             self.hold_until_ms = now + min(most_ms, self._row_lag.high)
 
     def on_verdict(self, now: float, tokens: int, length: int) -> Codec | None:
         """A verdict has brought `tokens`, the text is `length` long; the codec to change to, if it is time."""
         self._verdict_ms = now
-        if self._intake is None:
+        if self._receiver is None:
             return None
-        behind = length - 1 - tokens - self._intake.newest  # rows follow their verdict
+        behind = length - 1 - tokens - self._receiver.newest  # rows follow their verdict
         return self._ladder.on_verdict(now, tokens, behind)
 
     def on_memory(self, now: float, memory: Memory, hashes: PrefixHashes) -> int:
@@ -119,12 +119,12 @@ class DeviceMemory:
         Raises:
             ProtocolError: memory that was not asked for, or of positions that do not exist.
         """
-        if self._intake is None:
+        if self._receiver is None:
             raise ProtocolError("no memory that was not asked for", f"memory of plane {memory.plane}")
-        before, lacked = self._intake.newest, self.lacks_prompt
-        self._intake.on_frame(memory, hashes)
+        before, lacked = self._receiver.newest, self.lacks_prompt
+        self._receiver.on_frame(memory, hashes)
         self._ladder.on_memory(len(memory.payload))
-        if before < self._intake.newest == len(hashes) - 1 and not lacked:
+        if before < self._receiver.newest == len(hashes) - 1 and not lacked:
             self._row_lag.add(now - self._verdict_ms)
             self.hold_until_ms = 0.0
         if lacked and not self.lacks_prompt:
@@ -137,8 +137,8 @@ class DeviceMemory:
 
     def crop(self, length: int) -> None:
         """The drafter has forgotten what it knew from position `length` on."""
-        if self._intake is not None:
-            self._intake.crop(length)
+        if self._receiver is not None:
+            self._receiver.crop(length)
 
     def _new_ladder(self) -> CodecLadder:
         return CodecLadder(self._codecs, lambda codec: sum(row_bytes(codec, width) for width in self._widths.values()))

@@ -12,7 +12,7 @@ from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.messages import SHORT_HASH, Memory, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
-from moa_client.drafting.drafter_thread import DrafterDesk
+from moa_client.drafting.drafter_thread import DrafterThread
 
 
 class RowsHeld:
@@ -37,19 +37,19 @@ class RowsHeld:
             self.first_missing = min(self.first_missing, length)
 
 
-class MemoryIntake:
+class MemoryReceiver:
     """Of one drafter that reads memory.
 
     Args:
-        desk: takes the rows in.
+        thread: takes the rows in.
         widths: numbers of a row of each plane that was asked for.
         codecs: that were offered.
 
     The first of the planes is the one that drafts cannot do without: `newest` is about it.
     """
 
-    def __init__(self, desk: DrafterDesk, widths: Mapping[Plane, int], codecs: Sequence[Codec]) -> None:
-        self._desk = desk
+    def __init__(self, thread: DrafterThread, widths: Mapping[Plane, int], codecs: Sequence[Codec]) -> None:
+        self._thread = thread
         self._widths = widths
         self._codecs = tuple(codecs)
         self._rows = {plane: RowsHeld() for plane in widths}
@@ -89,7 +89,7 @@ class MemoryIntake:
             raise ProtocolError(f"memory of positions before {len(hashes)}", f"{memory.start} to {stop - 1}")
         if memory.prefix_hash != hashes.at(stop) & SHORT_HASH:
             return
-        self._desk.remember(
+        self._thread.remember(
             memory.start, memory.payload, memory.codec, memory.count, width, state=memory.plane is Plane.REUSED_STATE
         )
         self._rows[memory.plane].add(memory.start, stop)

@@ -19,11 +19,11 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Plane, Verdict
 
 from moa_server.engine.inference_thread import InferenceThread
-from moa_server.engine.live_session import Slot
+from moa_server.engine.live_session import LiveSession
 from moa_server.engine.stepper import CodedRows, MemorySource, Stepper
 from moa_server.engine.turns import Turns
 from moa_server.memory.feed import Chunk, MemoryFeed
-from moa_server.session.session import Judgement, Work
+from moa_server.session.session import StepPlan, Verification
 
 log = structlog.get_logger()
 
@@ -69,7 +69,7 @@ class Engine:
     """
 
     def __init__(
-        self, stepper: Stepper, on_lost: Callable[[Slot], None], before: Callable[[], None] = lambda: None
+        self, stepper: Stepper, on_lost: Callable[[LiveSession], None], before: Callable[[], None] = lambda: None
     ) -> None:
         self.stepper = stepper
         self._on_lost = on_lost
@@ -77,7 +77,7 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turns = Turns()
         self._busy = False
-        self._short_of_time: set[Slot] = set()  # whose memory waits for idle time
+        self._short_of_time: set[LiveSession] = set()  # whose memory waits for idle time
 
     def start(self) -> None:
         """Starts the inference thread; call it on the event loop."""
@@ -96,24 +96,24 @@ class Engine:
 
     # ------------------------------------------------------------ on the event loop
 
-    def wake(self, slot: Slot) -> None:
+    def wake(self, live: LiveSession) -> None:
         """Something has changed for this session: it steps when its turn comes, if there is something to do."""
-        if slot.closed or slot.queued or slot.stepping:
+        if live.closed or live.queued or live.stepping:
             return
-        slot.queued = True
-        self._turns.add(slot)
+        live.queued = True
+        self._turns.add(live)
         self._dispatch()
 
-    def code(self, slot: Slot, chunk: Chunk) -> asyncio.Future[CodedRows]:
+    def code(self, live: LiveSession, chunk: Chunk) -> asyncio.Future[CodedRows]:
         """Rows of a chunk as bytes, made between forwards."""
         future: asyncio.Future[CodedRows] = asyncio.get_running_loop().create_future()
-        costs = self._busy and slot.feed is not None and slot.feed.is_encoded(chunk.plane)
-        holdings, budget = slot.holdings, slot.budget if costs else None
+        costs = self._busy and live.feed is not None and live.feed.is_encoded(chunk.plane)
+        tensors, budget = live.tensors, live.budget if costs else None
 
         def job() -> None:
             began = time.perf_counter()
             try:
-                coded = self.stepper.code(holdings, chunk)
+                coded = self.stepper.code(tensors, chunk)
             except Exception as error:  # noqa: BLE001 (whatever the target raises ends this session alone)
                 self._post(_fail, future, error)
             else:
@@ -125,160 +125,160 @@ class Engine:
         future.add_done_callback(lambda done: self._thread.withdraw(ticket) if done.cancelled() else None)
         return future
 
-    def may_code(self, slot: Slot) -> bool:
+    def may_code(self, live: LiveSession) -> bool:
         """Whether there is time to encode older rows; if not, `on_spare_time` tells when."""
-        if not self._busy or slot.budget.allows_older:
+        if not self._busy or live.budget.allows_older:
             return True
-        self._short_of_time.add(slot)
+        self._short_of_time.add(live)
         return False
 
-    def keep_rows(self, slot: Slot, source: MemorySource | None, widths: Mapping[Plane, int]) -> None:
+    def keep_rows(self, live: LiveSession, source: MemorySource | None, widths: Mapping[Plane, int]) -> None:
         """Keeps rows of the planes that a client wants; what was read without keeping its state is read again."""
         if source is None:
             return  # the next client may want them again
-        before: Mapping[Plane, int] = slot.widths if slot.source is source else {}
+        before: Mapping[Plane, int] = live.widths if live.source is source else {}
         added = [plane for plane in widths if plane not in before]
-        slot.source, slot.widths = source, {**before, **widths}
+        live.source, live.widths = source, {**before, **widths}
         if any(self.stepper.made_by_forward(source, plane) for plane in added):
-            slot.session.forget_cache(0)
+            live.session.forget_cache(0)
         if added:
-            self._thread.submit(partial(slot.holdings.keep_rows, source, slot.widths), urgent=True)
+            self._thread.submit(partial(live.tensors.keep_rows, source, live.widths), urgent=True)
 
-    def release(self, slot: Slot) -> None:
+    def release(self, live: LiveSession) -> None:
         """Takes the keys and values of a session that is idle: at its next answer it reads its text anew."""
-        slot.session.forget_cache(0)
-        if slot.feed is not None:
-            slot.feed.on_released()
-        self._thread.submit(slot.holdings.release, urgent=True)
+        live.session.forget_cache(0)
+        if live.feed is not None:
+            live.feed.on_released()
+        self._thread.submit(live.tensors.release, urgent=True)
 
     def _dispatch(self) -> None:
-        while not self._busy and (slot := self._turns.next()) is not None:
-            slot.queued = False
-            work = self._next_work(slot)
-            if work is not None:
-                slot.stepping = self._busy = True
-                self._thread.submit(partial(self._run, slot, work, _newest_coding(slot, work)))
+        while not self._busy and (live := self._turns.next()) is not None:
+            live.queued = False
+            plan = self._plan_step(live)
+            if plan is not None:
+                live.stepping = self._busy = True
+                self._thread.submit(partial(self._run, live, plan, _newest_coding(live, plan)))
         if not self._busy:
             waiting, self._short_of_time = self._short_of_time, set()
-            for slot in waiting:
-                if slot.listener is not None:
-                    slot.listener.on_spare_time()
+            for live in waiting:
+                if live.listener is not None:
+                    live.listener.on_spare_time()
 
-    def _next_work(self, slot: Slot) -> Work | None:
-        if slot.closed or (slot.listener is None and slot.session.unread > 1):
+    def _plan_step(self, live: LiveSession) -> StepPlan | None:
+        if live.closed or (live.listener is None and live.session.unread > 1):
             return None  # nobody waits for this prompt: it is read when somebody does
         try:
-            choose = slot.choice.choose if slot.choice is not None and not slot.verifies_all else None
-            return slot.session.next_work(choose)
+            choose = live.choice.choose if live.choice is not None and not live.verifies_all else None
+            return live.session.plan_step(choose)
         except Exception as error:  # noqa: BLE001 (a defect in one session must not stop the others)
-            self._lose(slot, error)
+            self._lose(live, error)
             return None
 
     def _on_chosen(
         self,
-        slot: Slot,
-        work: Work,
-        judgement: Judgement | None,
+        live: LiveSession,
+        plan: StepPlan,
+        verification: Verification | None,
         step_ms: float,
         coded: Sequence[CodedRows],
         *,
         coding: Coding,
     ) -> None:
-        self._busy = slot.stepping = False
-        slot.steps += 1
+        self._busy = live.stepping = False
+        live.steps += 1
         try:
-            if judgement is None:
-                slot.session.on_prefilled(work)
+            if verification is None:
+                live.session.on_prefilled(plan)
             else:
-                self._commit(slot, work, judgement, step_ms)
-                ended = judgement.finish is not Finish.UNFINISHED
-                if slot.feed is not None and (ended or not coding.gives_rows(slot.feed)):
-                    slot.feed.rows_ready(slot.session.cached)
+                self._commit(live, plan, verification, step_ms)
+                ended = verification.finish is not Finish.UNFINISHED
+                if live.feed is not None and (ended or not coding.gives_rows(live.feed)):
+                    live.feed.rows_ready(live.session.cached)
                 for newest in coded:
-                    self._on_rows(slot, coding.feed, newest, 0.0)
+                    self._on_rows(live, coding.feed, newest, 0.0)
         except Exception as error:  # noqa: BLE001 (as above)
-            self._lose(slot, error)
-        self.wake(slot)
+            self._lose(live, error)
+        self.wake(live)
         self._dispatch()
 
-    def _commit(self, slot: Slot, work: Work, judgement: Judgement, step_ms: float) -> None:
-        session = slot.session
+    def _commit(self, live: LiveSession, plan: StepPlan, verification: Verification, step_ms: float) -> None:
+        session = live.session
         base, arrived = len(session.tokens), session.arrived_draft()
-        if not session.on_judged(work, judgement):
+        if not session.on_verified(plan, verification):
             return
-        if slot.choice is not None and len(work.feed) == 1:  # others read a prompt too
-            blind = slot.feed is not None and slot.feed.owes(session.answer_start)
-            slot.choice.on_step(step_ms, len(work.tree), arrived, judgement.taken, blind=blind)
-            if slot.choice.cost.known:
-                slot.budget.on_step(step_ms, len(judgement.taken), slot.choice.cost.plain_ms)
-        if slot.listener is None:
+        if live.choice is not None and len(plan.feed) == 1:  # others read a prompt too
+            blind = live.feed is not None and live.feed.owes(session.answer_start)
+            live.choice.on_step(step_ms, len(plan.tree), arrived, verification.taken, blind=blind)
+            if live.choice.cost.known:
+                live.budget.on_step(step_ms, len(verification.taken), live.choice.cost.plain_ms)
+        if live.listener is None:
             return
-        slot.listener.on_verdict(
+        live.listener.on_verdict(
             Verdict(
                 session.ask_id,
                 session.pending.epoch,
                 base,
                 session.hashes.at(base),
-                judgement.taken,
-                judgement.finish,
-                judgement.accepted,
-                len(work.tree),
+                verification.taken,
+                verification.finish,
+                verification.accepted,
+                len(plan.tree),
                 session.pending.take_stale(),
                 step_ms,
             )
         )
 
-    def _on_rows(self, slot: Slot, feed: MemoryFeed | None, newest: CodedRows, took_ms: float) -> None:
-        if slot.feed is None or slot.feed is not feed or slot.listener is None:
+    def _on_rows(self, live: LiveSession, feed: MemoryFeed | None, newest: CodedRows, took_ms: float) -> None:
+        if live.feed is None or live.feed is not feed or live.listener is None:
             return
-        if slot.feed.is_encoded(newest.chunk.plane):
-            slot.budget.on_encoded(took_ms)
+        if live.feed.is_encoded(newest.chunk.plane):
+            live.budget.on_encoded(took_ms)
         stop = newest.chunk.start + newest.chunk.count
-        if stop <= slot.session.cached:  # a void forward's rows are not the session's
-            slot.feed.rows_ready(stop)
-            slot.listener.on_rows(newest)
+        if stop <= live.session.cached:  # a void forward's rows are not the session's
+            live.feed.rows_ready(stop)
+            live.listener.on_rows(newest)
 
-    def _on_failed(self, slot: Slot, error: Exception, *, stepped: bool) -> None:
+    def _on_failed(self, live: LiveSession, error: Exception, *, stepped: bool) -> None:
         if stepped:
-            self._busy = slot.stepping = False
-        self._lose(slot, error)
+            self._busy = live.stepping = False
+        self._lose(live, error)
         self._dispatch()
 
-    def _lose(self, slot: Slot, error: Exception) -> None:
-        if slot.closed:
+    def _lose(self, live: LiveSession, error: Exception) -> None:
+        if live.closed:
             return
-        slot.closed = True
-        log.error("session failed", session=slot.number, exc_info=error)
-        if slot.listener is not None:
-            slot.listener.on_failure(_reported(error))
-        self._on_lost(slot)
+        live.closed = True
+        log.error("session failed", session=live.number, exc_info=error)
+        if live.listener is not None:
+            live.listener.on_failure(_reported(error))
+        self._on_lost(live)
 
     # ------------------------------------------------------------ on the inference thread
 
-    def _run(self, slot: Slot, work: Work, coding: Coding) -> None:
+    def _run(self, live: LiveSession, plan: StepPlan, coding: Coding) -> None:
         began = time.perf_counter()
         try:
-            judgement = self.stepper.choose(slot.holdings, work)
+            verification = self.stepper.choose(live.tensors, plan)
         except Exception as error:  # noqa: BLE001 (whatever the target raises ends this session alone)
-            self._post(self._on_failed, slot, error, stepped=True)
+            self._post(self._on_failed, live, error, stepped=True)
             return
         step_ms = _ms_since(began)
-        if judgement is None:
+        if verification is None:
             coding = NO_CODING  # rows of a prompt wait until its first token is out
         try:
-            coded = [self.stepper.code_newest(slot.holdings, *each) for each in coding.at_once]
+            coded = [self.stepper.code_newest(live.tensors, *each) for each in coding.at_once]
         except Exception as error:  # noqa: BLE001 (as above)
-            self._post(self._on_failed, slot, error, stepped=True)
+            self._post(self._on_failed, live, error, stepped=True)
             return
-        self._post(self._on_chosen, slot, work, judgement, step_ms, coded, coding=coding)
+        self._post(self._on_chosen, live, plan, verification, step_ms, coded, coding=coding)
         for each in coding.after:
             began = time.perf_counter()
             try:
-                newest = self.stepper.code_newest(slot.holdings, *each)
+                newest = self.stepper.code_newest(live.tensors, *each)
             except Exception as error:  # noqa: BLE001 (as above)
-                self._post(self._on_failed, slot, error, stepped=False)
+                self._post(self._on_failed, live, error, stepped=False)
             else:
-                self._post(self._on_rows, slot, coding.feed, newest, _ms_since(began))
+                self._post(self._on_rows, live, coding.feed, newest, _ms_since(began))
 
     def _post(self, callback: Callable[..., None], *args: object, **named: object) -> None:
         if self._loop is None:
@@ -286,19 +286,19 @@ class Engine:
         self._loop.call_soon_threadsafe(partial(callback, *args, **named))
 
 
-def _newest_coding(slot: Slot, work: Work) -> Coding:
+def _newest_coding(live: LiveSession, plan: StepPlan) -> Coding:
     """Which rows of this step are to be coded without being asked for."""
-    feed = slot.feed
+    feed = live.feed
     if feed is None:
         return NO_CODING
     left = [plane for plane in feed.planes if not feed.is_encoded(plane)]
-    fruitless = slot.choice.fruitless_steps if slot.choice is not None else 0
+    fruitless = live.choice.fruitless_steps if live.choice is not None else 0
     if left and fruitless >= PATIENT_STEPS and fruitless % ROWS_TOGETHER:
         return Coding((), (), postponed=True, feed=feed)
-    after = [plane for plane in feed.planes if feed.is_encoded(plane) and slot.budget.allows_newest]
+    after = [plane for plane in feed.planes if feed.is_encoded(plane) and live.budget.allows_newest]
     return Coding(
         tuple((plane, feed.ready(plane), feed.codec, feed.most_rows(plane)) for plane in left),
-        tuple((plane, feed.unsent_before(plane, work.cached), feed.codec, feed.most_rows(plane)) for plane in after),
+        tuple((plane, feed.unsent_before(plane, plan.cached), feed.codec, feed.most_rows(plane)) for plane in after),
         feed=feed,
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from moa_shared.errors import ContextLengthError, OverloadedError
 
-from moa_server.engine.live_session import Slot
+from moa_server.engine.live_session import LiveSession
 from moa_server.session.session import Phase
 
 
@@ -23,17 +23,17 @@ class KVPool:
         release: takes the keys and values of an idle session; it keeps its stream and its text.
     """
 
-    def __init__(self, budget: int, release: Callable[[Slot], None]) -> None:
+    def __init__(self, budget: int, release: Callable[[LiveSession], None]) -> None:
         self.budget = budget
         self._release = release
-        self._promised: dict[Slot, int] = {}
+        self._promised: dict[LiveSession, int] = {}
 
     @property
     def promised(self) -> int:
         """Bytes that sessions hold or may come to hold."""
         return sum(self._promised.values())
 
-    def reserve(self, slot: Slot, nbytes: int) -> None:
+    def reserve(self, live: LiveSession, nbytes: int) -> None:
         """Promises a session `nbytes` in all, from idle ones if need be: its own client's first, oldest first.
 
         Raises:
@@ -45,11 +45,11 @@ class KVPool:
                 f"The answer may take {_mib(nbytes)} of keys and values, the server keeps {_mib(self.budget)} for all.",
                 hint="Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes.",
             )
-        room = self.budget - self.promised + self._promised.get(slot, 0)
+        room = self.budget - self.promised + self._promised.get(live, 0)
         if room < nbytes:
-            room += self._settle(slot)
+            room += self._settle(live)
         victims = []
-        for victim in self._victims(slot):
+        for victim in self._victims(live):
             if room >= nbytes:
                 break
             victims.append(victim)
@@ -59,25 +59,25 @@ class KVPool:
         for victim in victims:
             del self._promised[victim]
             self._release(victim)
-        self._promised.pop(slot, None)
-        self._promised[slot] = nbytes
+        self._promised.pop(live, None)
+        self._promised[live] = nbytes
 
-    def forget(self, slot: Slot) -> None:
+    def forget(self, live: LiveSession) -> None:
         """A session has ended."""
-        self._promised.pop(slot, None)
+        self._promised.pop(live, None)
 
-    def _settle(self, asking: Slot) -> int:
+    def _settle(self, asking: LiveSession) -> int:
         """Takes back what idle sessions were promised and did not use; returns how much."""
         before = self.promised
-        for slot, promised in self._promised.items():
-            if slot.is_idle and slot.session.phase is Phase.IDLE and slot is not asking:
-                self._promised[slot] = min(promised, slot.holdings.nbytes)
+        for live, promised in self._promised.items():
+            if live.is_idle and live.session.phase is Phase.IDLE and live is not asking:
+                self._promised[live] = min(promised, live.tensors.nbytes)
         return before - self.promised
 
-    def _victims(self, asking: Slot) -> list[Slot]:
+    def _victims(self, asking: LiveSession) -> list[LiveSession]:
         """Who gives up first; the order in which they were used stands within each group."""
-        idle = [slot for slot in self._promised if slot.is_idle and slot is not asking]
-        return sorted(idle, key=lambda slot: (slot.client != asking.client, slot.listener is not None))
+        idle = [live for live in self._promised if live.is_idle and live is not asking]
+        return sorted(idle, key=lambda live: (live.client != asking.client, live.listener is not None))
 
 
 def _mib(nbytes: int) -> str:

@@ -1,6 +1,6 @@
-"""A slot: one session with all that this server keeps for it, and whoever listens to it at the moment.
+"""A live session: a session with its tensors, its memory feed, and the stream that listens to it.
 
-Owned by the event loop, except `holdings`, which the inference thread owns. Invariants: a closed slot is never
+Owned by the event loop, except `tensors`, which the inference thread owns. Invariants: a closed one is never
 stepped; an idle one has neither an answer under way for somebody nor a forward.
 """
 
@@ -15,14 +15,14 @@ from moa_shared.errors import MoaError
 from moa_shared.protocol.messages import Plane, Verdict
 
 from moa_server.engine.node_choice import NodeChoice
-from moa_server.engine.stepper import CodedRows, Holdings, MemorySource
+from moa_server.engine.stepper import CodedRows, MemorySource, SessionTensors
 from moa_server.memory.budget import MemoryBudget
 from moa_server.memory.feed import MemoryFeed
 from moa_server.session.session import Phase, Session
 
 
 class Listener(Protocol):
-    """The stream that a slot's session is attached to. Called on the event loop; must not wait."""
+    """The stream that a session is attached to. Called on the event loop; must not wait."""
 
     def on_verdict(self, verdict: Verdict) -> None:
         """Tokens were committed, or the answer ended."""
@@ -44,7 +44,7 @@ class Listener(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class Slot:
+class LiveSession:
     """A session on this server.
 
     Args:
@@ -63,7 +63,7 @@ class Slot:
 
     token: bytes = field(repr=False)
     session: Session
-    holdings: Holdings
+    tensors: SessionTensors
     source: MemorySource | None = None
     widths: Mapping[Plane, int] = field(default_factory=dict)
     feed: MemoryFeed | None = None

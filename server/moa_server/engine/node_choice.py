@@ -21,7 +21,7 @@ RECENT = 1 / 16  # weight of a step in the rate: as long as an answer's first pa
 
 
 class NodeChoice:
-    """Of one session. Hand `choose` to `Session.next_work`, and tell `on_step` of each forward that chose tokens.
+    """Of one session. Hand `choose` to `Session.plan_step`, and tell `on_step` of each forward that chose tokens.
 
     Args:
         most_nodes: of one verification.
@@ -45,7 +45,7 @@ class NodeChoice:
             step_ms: what it took.
             verified: draft nodes in it.
             arrived: the draft that hung below the newest token (all of it, so that what was not verified is judged
-                too; `Session.arrived_draft()` before `on_judged`).
+                too; `Session.arrived_draft()` before `on_verified`).
             taken: tokens that it committed.
             blind: the client lacks rows of the prompt: what its drafter guesses says nothing about it.
         """

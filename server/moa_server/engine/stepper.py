@@ -1,6 +1,6 @@
 """One step of one session: forward, selection, verification, memory rows. Runs on the inference thread alone.
 
-State: none of its own; each session's `Holdings` (KV cache and rows) are touched by the inference thread only.
+State: none of its own; each session's `SessionTensors` (KV cache and rows) are touched by the inference thread only.
 Invariant: after `choose` the cache holds exactly the fed tokens and the accepted path.
 """
 
@@ -18,7 +18,7 @@ from moa_shared.sampling.coupling import select
 
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
-from moa_server.session.session import Judgement, Work
+from moa_server.session.session import StepPlan, Verification
 
 if TYPE_CHECKING:
     from moa_server.target import KVCache, Target
@@ -47,7 +47,7 @@ class MemorySource:
 
 
 @dataclass(slots=True)
-class Holdings:
+class SessionTensors:
     """What the inference thread keeps for one session.
 
     Args:
@@ -114,57 +114,57 @@ class Stepper:
         """Whether rows of a plane come of the forward itself and cannot be made of the cache later."""
         return plane is Plane.REUSED_STATE or source.reads_state
 
-    def new_holdings(self) -> Holdings:
-        return Holdings(self.target.new_cache(), {})
+    def new_tensors(self) -> SessionTensors:
+        return SessionTensors(self.target.new_cache(), {})
 
-    def choose(self, holdings: Holdings, work: Work) -> Judgement | None:
+    def choose(self, tensors: SessionTensors, plan: StepPlan) -> Verification | None:
         """The forward and what the target chose in it; None for a chunk of a prompt, which chooses nothing."""
-        cache = holdings.cache
-        cache.crop(work.cached)
-        for store in holdings.planes.values():
-            store.crop(work.cached)
-        source = holdings.source
+        cache = tensors.cache
+        cache.crop(plan.cached)
+        for store in tensors.planes.values():
+            store.crop(plan.cached)
+        source = tensors.source
         reads_state = source is not None and source.reads_state
-        states = holdings.planes.get(Plane.MEMORY if reads_state else Plane.REUSED_STATE)
-        fed = len(work.feed)
+        states = tensors.planes.get(Plane.MEMORY if reads_state else Plane.REUSED_STATE)
+        fed = len(plan.feed)
         output = self.target.forward(
             cache,
-            [*work.feed, *work.tree.tokens],
-            _parents(work),
-            slice(fed - 1, None) if work.chooses else slice(0, 0),
+            [*plan.feed, *plan.tree.tokens],
+            _parents(plan),
+            slice(fed - 1, None) if plan.chooses else slice(0, 0),
             source.state_layer if states is not None and source is not None else None,
         )
-        judgement = None
+        verification = None
         kept: Sequence[int] = ()
-        if work.chooses:
-            judgement = work.judge(select(output.logits, work.positions, work.settings.sampling))
-            kept = [fed + node for node in judgement.kept]
+        if plan.chooses:
+            verification = plan.verify(select(output.logits, plan.positions, plan.settings.sampling))
+            kept = [fed + node for node in verification.kept]
             cache.keep([*range(fed), *kept])
         if states is not None and output.state is not None:
             rows = output.state[[*range(fed), *kept]]
-            states.write(work.cached, source.encode(rows) if source is not None and source.reads_state else rows)
-        return judgement
+            states.write(plan.cached, source.encode(rows) if source is not None and source.reads_state else rows)
+        return verification
 
-    def code(self, holdings: Holdings, chunk: Chunk) -> CodedRows:
+    def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
         """Rows of a chunk as bytes; memory rows are encoded now if they were not before."""
-        store = holdings.planes[chunk.plane]
+        store = tensors.planes[chunk.plane]
         stop = chunk.start + chunk.count
         missing = store.first_missing(chunk.start, stop)
-        if chunk.plane is Plane.MEMORY and missing < stop and holdings.source is not None:
-            store.write(missing, holdings.source.encode(holdings.cache.lsa_input(missing, stop)))
+        if chunk.plane is Plane.MEMORY and missing < stop and tensors.source is not None:
+            store.write(missing, tensors.source.encode(tensors.cache.lsa_input(missing, stop)))
         return CodedRows(chunk, encode(store.read(chunk.start, stop), chunk.codec))
 
-    def code_newest(self, holdings: Holdings, plane: Plane, start: int, codec: Codec, most_rows: int) -> CodedRows:
+    def code_newest(self, tensors: SessionTensors, plane: Plane, start: int, codec: Codec, most_rows: int) -> CodedRows:
         """The newest rows from `start` on, in the chunk that a stream without backlog will ask for next."""
-        stop = holdings.cache.length
+        stop = tensors.cache.length
         count = min(stop - start, most_rows)
-        nbytes = count * row_bytes(codec, holdings.planes[plane].width)
-        return self.code(holdings, Chunk(plane, stop - count, count, codec, nbytes))
+        nbytes = count * row_bytes(codec, tensors.planes[plane].width)
+        return self.code(tensors, Chunk(plane, stop - count, count, codec, nbytes))
 
 
-def _parents(work: Work) -> list[int] | None:
+def _parents(plan: StepPlan) -> list[int] | None:
     """Parents of the fed tokens (a chain) and of the nodes below the last of them; None for a chain in all."""
-    if work.tree.is_chain:
+    if plan.tree.is_chain:
         return None
-    fed = len(work.feed)
-    return [*range(-1, fed - 1), *(fed + parent for parent in work.tree.parents)]
+    fed = len(plan.feed)
+    return [*range(-1, fed - 1), *(fed + parent for parent in plan.tree.parents)]

@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from collections import deque
 
-from moa_server.engine.live_session import Slot
+from moa_server.engine.live_session import LiveSession
 
 
 class Turns:
     """Sessions whose turn may have come, each once."""
 
     def __init__(self) -> None:
-        self._answers: deque[Slot] = deque()
-        self._prompts: deque[Slot] = deque()
+        self._answers: deque[LiveSession] = deque()
+        self._prompts: deque[LiveSession] = deque()
         self._before_slice: int | None = None  # answers that still step before the next slice; None: all that wait
 
-    def add(self, slot: Slot) -> None:
+    def add(self, live: LiveSession) -> None:
         """The session waits behind those of its kind."""
-        (self._prompts if slot.session.reads else self._answers).append(slot)
+        (self._prompts if live.session.reads else self._answers).append(live)
 
-    def next(self) -> Slot | None:
+    def next(self) -> LiveSession | None:
         """Takes the session whose turn it is."""
         if self._before_slice is None:
             self._before_slice = len(self._answers)

@@ -20,13 +20,13 @@ from moa_shared.protocol.messages import Ask, Verdict
 from moa_shared.protocol.wire import PROTOCOL_VERSION, check_identity, check_protocol
 
 from moa_server.engine.forward_cost import NODE_SHARE
-from moa_server.engine.live_session import Slot
+from moa_server.engine.live_session import LiveSession
 from moa_server.engine.node_choice import NodeChoice
 from moa_server.engine.stepper import CodedRows
 from moa_server.memory.budget import MemoryBudget
 from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.service.allowance import Allowance
-from moa_server.service.frame_writer import Outlet
+from moa_server.service.frame_writer import FrameWriter
 from moa_server.service.frames import check_lengths, nodes_of, parse, verdict_frame
 from moa_server.service.host import Host
 from moa_server.session.session import Phase
@@ -60,9 +60,9 @@ class ConverseStream:
         self.state = StreamState.AWAITING_OPEN
         self._host = host
         self._client = client
-        self._slot: Slot | None = None
+        self._live: LiveSession | None = None
         self._codecs: tuple[Codec, ...] = ()
-        self._outlet = Outlet(write, self._code, self._hash_at, self._may_code, host.settings.write_seconds)
+        self._frame_writer = FrameWriter(write, self._code, self._hash_at, self._may_code, host.settings.write_seconds)
         self._reader: asyncio.Task[None] | None = None
         self._allowance = allowance or Allowance(host.clock)
 
@@ -89,13 +89,13 @@ class ConverseStream:
             raise refusal
 
     async def _read(self, frames: AsyncIterator[bytes]) -> None:
-        """Takes frames in. Refusals go through the outlet: a call cannot end while one of its writes is under way."""
+        """Takes frames in. Refusals go through the frame writer: a call cannot end while one of its writes runs."""
         try:
             await self._take_in(frames)
         except MoaError as refusal:
-            self._outlet.fail(refusal)
+            self._frame_writer.fail(refusal)
         else:
-            self._outlet.close()
+            self._frame_writer.close()
 
     async def _take_in(self, frames: AsyncIterator[bytes]) -> None:
         try:
@@ -114,7 +114,7 @@ class ConverseStream:
                     await asyncio.sleep(pause_seconds)
 
     async def _write(self) -> None:
-        await self._outlet.run()
+        await self._frame_writer.run()
         if self._reader is not None:
             self._reader.cancel()
 
@@ -147,33 +147,33 @@ class ConverseStream:
         found = host.registry.find(message.resume_token) if message.resume_token else None
         if message.memory_from > len(message.tokens):
             raise ProtocolError(f"memory_from up to {len(message.tokens)}", f"{message.memory_from}")
-        slot = found or host.registry.new()
-        session = slot.session
+        live = found or host.registry.new()
+        session = live.session
         cached = session.on_open(message.tokens, asks=message.HasField("ask"))
         ask = self._ask_of(message.ask) if message.HasField("ask") else None
         if ask is not None:
             session.check_ask(ask)  # before it takes anybody's place
-        host.registry.attach(slot, self._client)
-        if slot.listener is not None:
-            slot.listener.on_taken_over()
-        slot.listener, slot.feed = self, None
-        self._slot = slot
+        host.registry.attach(live, self._client)
+        if live.listener is not None:
+            live.listener.on_taken_over()
+        live.listener, live.feed = self, None
+        self._live = live
         session.run_ahead = message.run_ahead
         share = host.served.row_ms / host.served.step_ms if host.served.step_ms else NODE_SHARE
-        slot.choice = NodeChoice(host.settings.draft_nodes, share)
-        slot.verifies_all = not host.settings.choose_nodes
-        slot.budget = MemoryBudget(
+        live.choice = NodeChoice(host.settings.draft_nodes, share)
+        live.verifies_all = not host.settings.choose_nodes
+        live.budget = MemoryBudget(
             host.settings.memory_share, host.served.step_ms or None
         )  # this stream's drafter is judged anew
         source = host.engine.stepper.find_source(message.identity.drafter_fingerprint) if codec is not None else None
         widths = host.engine.stepper.widths(source, reused_state=message.reused_state) if source is not None else {}
-        host.engine.keep_rows(slot, source, widths)
+        host.engine.keep_rows(live, source, widths)
         cached = min(cached, session.cached)  # less than before where a plane was not kept
         self.state = StreamState.OPEN
-        self._outlet.put(
+        self._frame_writer.put(
             pb.ServerFrame(
                 opened=pb.Opened(
-                    resume_token=slot.token,
+                    resume_token=live.token,
                     cached_tokens=cached,
                     codec=pb.Codec.Name(codec or 0),
                     limits=host.limits,
@@ -186,13 +186,13 @@ class ConverseStream:
             credit = message.credit_bytes or host.settings.credit_bytes
             made_by_forward = host.engine.stepper.made_by_forward
             encoded = [plane for plane in widths if source is not None and not made_by_forward(source, plane)]
-            slot.feed = MemoryFeed(widths, codec, credit, message.memory_from, encoded=encoded)
-            self._outlet.follow(slot.feed)
+            live.feed = MemoryFeed(widths, codec, credit, message.memory_from, encoded=encoded)
+            self._frame_writer.follow(live.feed)
         log.info("session resumed" if found else "session opened", **self._facts(), cached=cached)
         if ask is not None:
-            self._begin(slot, ask)
-        elif slot.feed is not None:
-            slot.feed.rows_ready(session.cached)
+            self._begin(live, ask)
+        elif live.feed is not None:
+            live.feed.rows_ready(session.cached)
 
     def _choose_codec(self, offered: Sequence[int]) -> Codec | None:
         known = {int(codec): codec for codec in Codec}
@@ -208,89 +208,89 @@ class ConverseStream:
         self._host.check_settings(ask.settings)
         return ask
 
-    def _on_ask(self, slot: Slot, message: pb.Ask) -> None:
-        self._begin(slot, self._ask_of(message))
+    def _on_ask(self, live: LiveSession, message: pb.Ask) -> None:
+        self._begin(live, self._ask_of(message))
 
-    def _begin(self, slot: Slot, ask: Ask) -> None:
+    def _begin(self, live: LiveSession, ask: Ask) -> None:
         """Begins an answer, or continues one."""
         if self._host.draining:
-            self._send_away(slot)
+            self._send_away(live)
             return
-        session = slot.session
+        session = live.session
         backlog = session.on_ask(ask)
         if backlog.repeats:
             return
         if session.phase is Phase.ANSWERING:
-            self._reserve(slot)
-        slot.budget.begin_answer()
-        if slot.feed is not None:
-            self._outlet.void(ask.base)
-            slot.feed.crop(ask.base)
-            slot.feed.rows_ready(session.cached)
-            self._outlet.poke()
+            self._reserve(live)
+        live.budget.begin_answer()
+        if live.feed is not None:
+            self._frame_writer.void(ask.base)
+            live.feed.crop(ask.base)
+            live.feed.rows_ready(session.cached)
+            self._frame_writer.poke()
         if ask.provisional is not None:
             session.on_draft(ask.provisional)
         if backlog.is_news:
             prefix_hash = session.hashes.at(backlog.base)
             self.on_verdict(Verdict(session.ask_id, 0, backlog.base, prefix_hash, backlog.tokens, backlog.finish))
-        self._host.engine.wake(slot)
+        self._host.engine.wake(live)
 
-    def _reserve(self, slot: Slot) -> None:
+    def _reserve(self, live: LiveSession) -> None:
         try:
-            self._host.reserve(slot)
+            self._host.reserve(live)
         except MoaError:
-            slot.session.on_stop()
+            live.session.on_stop()
             raise
 
-    def _on_draft(self, slot: Slot, message: pb.Draft) -> None:
-        slot.session.on_draft(draft_from_proto(message))
-        self._host.engine.wake(slot)
+    def _on_draft(self, live: LiveSession, message: pb.Draft) -> None:
+        live.session.on_draft(draft_from_proto(message))
+        self._host.engine.wake(live)
 
-    def _on_ack(self, slot: Slot, message: pb.Ack) -> None:
-        slot.session.on_ack(message.committed)
-        self._host.engine.wake(slot)
+    def _on_ack(self, live: LiveSession, message: pb.Ack) -> None:
+        live.session.on_ack(message.committed)
+        self._host.engine.wake(live)
 
-    def _on_stop(self, slot: Slot, message: pb.Stop) -> None:
-        if message.ask == slot.session.ask_id:
-            self._end_answer(slot, Finish.CANCELLED)
+    def _on_stop(self, live: LiveSession, message: pb.Stop) -> None:
+        if message.ask == live.session.ask_id:
+            self._end_answer(live, Finish.CANCELLED)
 
-    def _on_credit(self, slot: Slot, message: pb.Credit) -> None:
-        if slot.feed is not None:
-            slot.feed.on_credit(message.bytes)
-            self._outlet.poke()
+    def _on_credit(self, live: LiveSession, message: pb.Credit) -> None:
+        if live.feed is not None:
+            live.feed.on_credit(message.bytes)
+            self._frame_writer.poke()
 
-    def _on_set_codec(self, slot: Slot, message: pb.SetCodec) -> None:
+    def _on_set_codec(self, live: LiveSession, message: pb.SetCodec) -> None:
         codec = next((codec for codec in self._codecs if codec == int(message.codec)), None)
         if codec is None:
             raise ProtocolError("one of the codecs that Open offered", f"codec {message.codec}")
-        if slot.feed is not None:
-            slot.feed.codec = codec
+        if live.feed is not None:
+            live.feed.codec = codec
 
-    def _on_beat(self, slot: Slot, message: pb.Beat) -> None:
+    def _on_beat(self, live: LiveSession, message: pb.Beat) -> None:
         if not message.reply and not self._host.hangs:  # a client that hears nothing goes on alone
-            self._outlet.put_beat(message.stamp)
+            self._frame_writer.put_beat(message.stamp)
 
-    def _on_bye(self, slot: Slot, message: pb.Bye) -> None:
+    def _on_bye(self, live: LiveSession, message: pb.Bye) -> None:
         self._free()
         self.state = StreamState.ENDED
 
     # ------------------------------------------------------------ what the engine and the host say
 
     def on_verdict(self, verdict: Verdict) -> None:
-        self._outlet.put(verdict_frame(verdict))
-        if self._host.draining and verdict.finish is not Finish.UNFINISHED and self._slot is not None:
-            self._send_away(self._slot)
+        self._frame_writer.put(verdict_frame(verdict))
+        if self._host.draining and verdict.finish is not Finish.UNFINISHED and self._live is not None:
+            self._send_away(self._live)
 
     def on_rows(self, newest: CodedRows) -> None:
-        self._outlet.poke(newest)
+        self._frame_writer.poke(newest)
 
     def on_spare_time(self) -> None:
-        self._outlet.poke()
+        self._frame_writer.poke()
 
     def on_failure(self, error: MoaError) -> None:
         self._lose_slot()
         self.state = StreamState.ENDED
-        self._outlet.fail(error)
+        self._frame_writer.fail(error)
 
     def on_taken_over(self) -> None:
         """The client has come back on another stream."""
@@ -301,36 +301,36 @@ class ConverseStream:
         """Another stream needs the place."""
         self._lose_slot()
         self.state = StreamState.ENDED
-        self._outlet.fail(OverloadedError("The server needed the place of a stream on which nothing was asked."))
+        self._frame_writer.fail(OverloadedError("The server needed the place of a stream on which nothing was asked."))
 
     def give_up(self) -> None:
         """Too many streams wait for their Open, and this one has waited longest."""
-        self._outlet.fail(OverloadedError("Too many streams were opened without an Open."))
+        self._frame_writer.fail(OverloadedError("Too many streams were opened without an Open."))
 
     def drain(self) -> None:
         """The server goes away: tells the client how to go on, at once or after the running answer."""
-        if self._slot is None:
-            self._outlet.fail(UnavailableError("The server is shutting down.", hint="Connect to another one."))
+        if self._live is None:
+            self._frame_writer.fail(UnavailableError("The server is shutting down.", hint="Connect to another one."))
             self._host.leave(self)
-        elif self._slot.session.phase is not Phase.ANSWERING:
-            self._send_away(self._slot)
+        elif self._live.session.phase is not Phase.ANSWERING:
+            self._send_away(self._live)
 
     def end_answer(self) -> None:
         """The grace is over."""
-        if self._slot is not None:
-            self._end_answer(self._slot, Finish.DRAINING)
+        if self._live is not None:
+            self._end_answer(self._live, Finish.DRAINING)
 
     # ------------------------------------------------------------ inside
 
     def _lose_slot(self) -> None:
         """The session goes on without this stream, and what is still to be written here has no memory with it."""
-        self._slot = None
-        self._outlet.follow(None)
+        self._live = None
+        self._frame_writer.follow(None)
 
-    def _attached(self) -> Slot:
-        if self._slot is None:
+    def _attached(self) -> LiveSession:
+        if self._live is None:
             raise ProtocolError("no frame after the session's end", "one")
-        return self._slot
+        return self._live
 
     def _code(self, chunk: Chunk) -> asyncio.Future[CodedRows]:
         return self._host.engine.code(self._attached(), chunk)
@@ -339,40 +339,40 @@ class ConverseStream:
         return self._attached().session.hashes.at(length)
 
     def _may_code(self) -> bool:
-        return self._slot is not None and self._host.engine.may_code(self._slot)
+        return self._live is not None and self._host.engine.may_code(self._live)
 
-    def _end_answer(self, slot: Slot, finish: Finish) -> None:
-        session = slot.session
+    def _end_answer(self, live: LiveSession, finish: Finish) -> None:
+        session = live.session
         if session.phase is Phase.ANSWERING:
             session.on_stop()
             held = len(session.tokens)
             prefix_hash = session.hashes.at(held)
             self.on_verdict(Verdict(session.ask_id, session.pending.epoch, held, prefix_hash, (), finish))
 
-    def _send_away(self, slot: Slot) -> None:
-        self._go_away(slot.token, "the server is shutting down")
+    def _send_away(self, live: LiveSession) -> None:
+        self._go_away(live.token, "the server is shutting down")
         self._host.leave(self)
 
     def _go_away(self, token: bytes, reason: str) -> None:
-        self._outlet.put(pb.ServerFrame(go_away=pb.GoAway(resume_token=token, reason=reason)))
+        self._frame_writer.put(pb.ServerFrame(go_away=pb.GoAway(resume_token=token, reason=reason)))
         self.state = StreamState.ENDED
-        self._outlet.close()
+        self._frame_writer.close()
 
     def _free(self) -> None:
-        if self._slot is not None:
+        if self._live is not None:
             log.info("session closed", **self._facts())
-            self._host.registry.close(self._slot)
-            self._slot = None
+            self._host.registry.close(self._live)
+            self._live = None
 
     def _leave(self) -> None:
-        if self._slot is not None:
+        if self._live is not None:
             log.info("session detached", **self._facts())
-            self._host.registry.detach(self._slot)
-            self._slot = None
+            self._host.registry.detach(self._live)
+            self._live = None
 
     def _facts(self) -> dict[str, object]:
-        slot = self._attached()
-        return {"session": slot.number, "tokens": len(slot.session.tokens), "steps": slot.steps}
+        live = self._attached()
+        return {"session": live.number, "tokens": len(live.session.tokens), "steps": live.steps}
 
 
 def _first(errors: ExceptionGroup[MoaError]) -> MoaError:

@@ -23,7 +23,7 @@ from moa_server.service.patient_writer import PatientWriter
 QUEUE_BYTES = 1 << 20  # of small frames: an answer of 250,000 tokens that is resumed by a client that has none of them
 
 
-class Outlet:
+class FrameWriter:
     """Writes the frames of one stream.
 
     Args:
@@ -75,7 +75,7 @@ class Outlet:
         self._poke.set()
 
     def put_beat(self, stamp: int) -> None:
-        """Answers a beat; one that was not yet written is replaced."""
+        """AnswerQueue a beat; one that was not yet written is replaced."""
         self._beat = pb.ServerFrame(beat=pb.Beat(stamp=stamp, reply=True))
         self._poke.set()
 

@@ -1,6 +1,6 @@
 """One Generate call: the target alone, through the same session and engine as split inference, without a drafter.
 
-State: its own slot, freed when the call ends. Invariant: the engine runs ahead of what the client has taken in by at
+State: its own session, freed when the call ends. Invariant: the engine runs ahead of what the client has taken in by at
 most the run-ahead limit, so a client that does not read costs nothing more.
 """
 
@@ -51,18 +51,18 @@ class Generation:
         host.check_settings(settings)
         if len(request.tokens) > host.most_tokens:
             raise ContextLengthError(f"The request has {len(request.tokens)} tokens, at most {host.most_tokens} fit.")
-        slot = host.registry.new()
-        slot.listener = self
-        session = slot.session
+        live = host.registry.new()
+        live.listener = self
+        session = live.session
         session.run_ahead = True
         session.on_ask(Ask(1, 0, session.hashes.at(0), tuple(request.tokens), settings))
-        host.registry.attach(slot, self._client)
+        host.registry.attach(live, self._client)
         host.enter(self)
         try:
-            host.reserve(slot)
+            host.reserve(live)
             finish = Finish.UNFINISHED
             while finish is Finish.UNFINISHED:
-                host.engine.wake(slot)
+                host.engine.wake(live)
                 verdict = await self._next()
                 finish_name = pb.Finish.Name(verdict.finish)
                 await self._writer.write(pb.GenerateResponse(tokens=verdict.tokens, finish=finish_name))
@@ -70,7 +70,7 @@ class Generation:
                 session.on_ack(verdict.base + len(verdict.tokens))
         finally:
             host.leave(self)
-            host.registry.close(slot)
+            host.registry.close(live)
 
     async def _next(self) -> Verdict:
         while not self._verdicts:

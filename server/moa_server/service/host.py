@@ -20,7 +20,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_server.engine.engine import Engine
 from moa_server.engine.kv_pool import KVPool
-from moa_server.engine.live_session import Slot
+from moa_server.engine.live_session import LiveSession
 from moa_server.engine.registry import SessionRegistry
 from moa_server.engine.stepper import Stepper
 from moa_server.memory.row_store import most_nbytes
@@ -101,14 +101,14 @@ class Host:
             settings.max_sessions,
             settings.max_streams,
             settings.detached_seconds,
-            self._make_slot,
+            self._make_live_session,
             secrets.token_bytes,
             clock,
-            lambda slot: self.pool.forget(slot),
+            lambda live: self.pool.forget(live),
         )
         self.engine = Engine(stepper, self.registry.close, before)
         self.pool = KVPool(
-            settings.kv_bytes or int(KV_SHARE * stepper.target.free_bytes()), lambda slot: self.engine.release(slot)
+            settings.kv_bytes or int(KV_SHARE * stepper.target.free_bytes()), lambda live: self.engine.release(live)
         )
         self._calls: set[Call] = set()
         self._empty = asyncio.Event()
@@ -181,16 +181,16 @@ class Host:
         if self.draining:
             raise UnavailableError("The server is shutting down.", hint="Connect to another one, or try again later.")
 
-    def reserve(self, slot: Slot) -> None:
+    def reserve(self, live: LiveSession) -> None:
         """Promises a session the memory that the answer which was asked for may take.
 
         Raises:
             ContextLengthError: it is more than this server keeps for all.
             OverloadedError: it is not to be had now.
         """
-        rows = slot.session.most_tokens + self.settings.draft_nodes
-        memory = sum(most_nbytes(width, rows) for width in slot.widths.values())
-        self.pool.reserve(slot, slot.holdings.cache.most_nbytes(rows) + memory)
+        rows = live.session.most_tokens + self.settings.draft_nodes
+        memory = sum(most_nbytes(width, rows) for width in live.widths.values())
+        self.pool.reserve(live, live.tensors.cache.most_nbytes(rows) + memory)
 
     def watch(self) -> bool:
         """Looks whether the inference thread hangs; returns whether that has changed."""
@@ -224,7 +224,7 @@ class Host:
         for call in tuple(self._calls):
             call.end_answer()
 
-    def _make_slot(self, token: bytes) -> Slot:
+    def _make_live_session(self, token: bytes) -> LiveSession:
         served = self.served
         session = Session(self._limits, end_of_text=served.end_of_text, decode=served.decode, run_ahead=False)
-        return Slot(token, session, self._stepper.new_holdings())
+        return LiveSession(token, session, self._stepper.new_tensors())

@@ -102,16 +102,16 @@ class MoaService:
             await asyncio.sleep(pause_seconds)
 
     async def _answer(
-        self, call: str, work: Coroutine[Any, Any, None], context: grpc.aio.ServicerContext[Any, Any]
+        self, call: str, plan: Coroutine[Any, Any, None], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         """Runs a call; ends it with the status of the error that it meets."""
         try:
             await self._wait_its_turn(context)
         except asyncio.CancelledError:
-            work.close()
+            plan.close()
             raise
         try:
-            await work
+            await plan
             return
         except MoaError as error:
             refusal = error

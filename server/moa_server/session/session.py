@@ -1,8 +1,8 @@
 """One conversation on the server, as a pure state machine: what is committed, what to feed the target next.
 
 State: committed tokens and their hashes, how many of them the KV cache holds, the running answer, the pending draft.
-Invariants: cached < len(tokens) while an answer runs (the newest token is not in the cache); a Work whose `version` is
-not the session's any more changes nothing. No I/O, no clock, no torch: the engine runs Work, the stream moves frames.
+Invariants: cached < len(tokens) while an answer runs (the newest token is not in the cache); a StepPlan whose `version`
+is not the session's any more changes nothing. No I/O, no clock, no torch: the engine runs plans.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Verification:
     """What a forward decided.
 
     Args:
@@ -90,7 +90,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StepPlan:
     """One forward for one session.
 
     Args:
@@ -119,12 +119,12 @@ class Work:
         root = self.cached + len(self.feed)
         return [root] + [root + depth for depth in self.tree.depths]
 
-    def judge(self, chosen: Sequence[int]) -> Judgement:
+    def verify(self, chosen: Sequence[int]) -> Verification:
         """Walks the tree along the target's choices (after the last of `feed`, then after each node)."""
         path, bonus = longest_path(self.tree, chosen[0], chosen[1:])
         drafted = [self.tree.tokens[node] for node in path]
         taken, finish = self.rule.cut(self.answer, [*drafted, bonus], self.before)
-        return Judgement(
+        return Verification(
             kept=tuple(path[: len(taken) - 1]),
             taken=tuple(taken),
             accepted=min(len(taken), len(path)),
@@ -332,7 +332,7 @@ class Session:
 
     # ------------------------------------------------------------ what the target does
 
-    def next_work(self, choose_nodes: Callable[[DraftTree], DraftTree] | None = None) -> Work | None:
+    def plan_step(self, choose_nodes: Callable[[DraftTree], DraftTree] | None = None) -> StepPlan | None:
         """The next forward for this session, if its turn came now.
 
         Args:
@@ -342,7 +342,7 @@ class Session:
             return None
         feed = self.tokens[self.cached : self.cached + self.limits.prefill_chunk]
         if self.unread > len(feed):
-            return self._work(feed, NO_DRAFT, chooses=False)
+            return self._plan(feed, NO_DRAFT, chooses=False)
         tree = self.arrived_draft()
         if choose_nodes is not None:
             tree = choose_nodes(tree)
@@ -351,7 +351,7 @@ class Session:
             ahead < self.limits.run_ahead_tokens if self.run_ahead else self.pending.covers(self.tokens)
         )
         if tree or steps_alone:
-            return self._work(feed, tree, chooses=True)
+            return self._plan(feed, tree, chooses=True)
         return None
 
     def arrived_draft(self) -> DraftTree:
@@ -359,30 +359,30 @@ class Session:
         room = self.limits.context_tokens - len(self.tokens)
         return self.pending.usable(self.tokens, max(0, min(self.limits.draft_nodes, room)))
 
-    def on_prefilled(self, work: Work) -> bool:
+    def on_prefilled(self, plan: StepPlan) -> bool:
         """A chunk of the prompt is in the cache; False if the session has moved on and the work is void."""
-        if work.version != self.version:
+        if plan.version != self.version:
             return False
-        self.cached = work.cached + len(work.feed)
+        self.cached = plan.cached + len(plan.feed)
         return True
 
-    def on_judged(self, work: Work, judgement: Judgement) -> bool:
+    def on_verified(self, plan: StepPlan, verification: Verification) -> bool:
         """A forward has chosen tokens: commits them; False if the session has moved on and the work is void."""
-        if work.version != self.version:
+        if plan.version != self.version:
             return False
-        self._append(judgement.taken)
-        self.cached = work.cached + len(work.feed) + len(judgement.kept)
+        self._append(verification.taken)
+        self.cached = plan.cached + len(plan.feed) + len(verification.kept)
         self._first_step = False
         self.pending.on_committed(self.tokens)
-        if judgement.finish is not Finish.UNFINISHED:
-            self._end(judgement.finish)
+        if verification.finish is not Finish.UNFINISHED:
+            self._end(verification.finish)
         return True
 
     # ------------------------------------------------------------ inside
 
-    def _work(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool) -> Work:
+    def _plan(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool) -> StepPlan:
         start = max(self.answer_start, len(self.tokens) - STOP_WINDOW_TOKENS)
-        return Work(
+        return StepPlan(
             self.version,
             self.cached,
             tuple(feed),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moa_server.session.session import Judgement, Session, SessionLimits, Work
+from moa_server.session.session import Session, SessionLimits, StepPlan, Verification
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Draft
@@ -81,28 +81,28 @@ class Server:
 
     def __init__(self, *, run_ahead: bool) -> None:
         self.session = Session(LIMITS, end_of_text=frozenset(), decode=str, run_ahead=run_ahead)
-        self.flying: tuple[Work, Judgement | None] | None = None
+        self.flying: tuple[StepPlan, Verification | None] | None = None
 
     def begin(self, rng: random.Random) -> None:
         """A forward that verifies all that has arrived, or some of it."""
         most = rng.randrange(6)
-        work = self.session.next_work(None if rng.random() < 0.5 else lambda tree: tree.prefix(most))
-        if work is None:
+        plan = self.session.plan_step(None if rng.random() < 0.5 else lambda tree: tree.prefix(most))
+        if plan is None:
             return
-        held = [*self.session.tokens[: work.cached], *work.feed]
-        judgement = work.judge(_chosen(held, work.tree)) if work.chooses else None
-        self.flying = work, judgement
+        held = [*self.session.tokens[: plan.cached], *plan.feed]
+        verification = plan.verify(_chosen(held, plan.tree)) if plan.chooses else None
+        self.flying = plan, verification
 
     def end(self, device: Device) -> None:
         """The forward's outcome, which is void if something overtook it."""
         if self.flying is None:
             return
-        (work, judgement), self.flying = self.flying, None
+        (plan, verification), self.flying = self.flying, None
         base = len(self.session.tokens)
-        if judgement is None:
-            self.session.on_prefilled(work)
-        elif self.session.on_judged(work, judgement):
-            device.delivered.append((base, judgement.taken, judgement.finish))
+        if verification is None:
+            self.session.on_prefilled(plan)
+        elif self.session.on_verified(plan, verification):
+            device.delivered.append((base, verification.taken, verification.finish))
 
     def ask(self, device: Device) -> None:
         base = len(device.tokens)

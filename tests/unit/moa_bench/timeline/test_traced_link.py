@@ -36,13 +36,13 @@ def test_frames_pass_and_are_noted() -> None:
     notes: list[Note] = []
     stream = _TracedStream(cast("Stream", inner), notes.append)
 
-    async def talk() -> list[pb.ServerFrame]:
+    async def engine() -> list[pb.ServerFrame]:
         await stream.send(draft=pb.Draft(tokens=[5, 6, 7]))
         came = [await stream.receive(), await stream.receive()]
         await stream.say_goodbye()
         return came
 
-    assert asyncio.run(talk()) == [verdict, memory]
+    assert asyncio.run(engine()) == [verdict, memory]
     assert inner.sent == [{"draft": pb.Draft(tokens=[5, 6, 7])}]
     assert inner.ended == "goodbye"
     stream.cancel()

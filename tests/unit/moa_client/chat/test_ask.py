@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, cast
 
 import pytest
-from moa_client.chat.ask import Answering, interruptible
+from moa_client.chat.ask import Asker, interruptible
 from moa_client.chat.views import PipeView
 from moa_client.conversation.events import (
     Committed,
@@ -100,8 +100,8 @@ async def test_errors_and_cancellation_from_elsewhere_pass_through() -> None:
 # ---------------------------------------------------------------- answers that end without the server
 
 
-class Talk:
-    """Answers end without the server; `later` is what happens after that."""
+class ClientEngine:
+    """AnswerQueue end without the server; `later` is what happens after that."""
 
     def __init__(self, *later: Event) -> None:
         self.later = later
@@ -136,14 +136,14 @@ SETTINGS = AnswerSettings(Sampling(), 8)
 class Asked:
     """One question on a pipe."""
 
-    def __init__(self, talk: Talk, settle_seconds: float) -> None:
+    def __init__(self, engine: ClientEngine, settle_seconds: float) -> None:
         self.out: list[str] = []
         self.remarks: list[str] = []
-        self.answering = Answering(cast("Any", talk), settle_seconds)
+        self.asker = Asker(cast("Any", engine), settle_seconds)
 
     async def answer(self, question: str = "") -> bool:
         view = PipeView(self.out.append, self.remarks.append, unverified=True)
-        return await self.answering.answer(lambda _: [7], SETTINGS, Transcript(decode, question=question), view)
+        return await self.asker.answer(lambda _: [7], SETTINGS, Transcript(decode, question=question), view)
 
     @property
     def text(self) -> str:
@@ -151,25 +151,25 @@ class Asked:
 
 
 async def test_a_single_answer_waits_until_the_server_has_verified_it() -> None:
-    asked = Asked(Talk(LinkChanged(LinkState.BACK), SETTLED), 20.0)
+    asked = Asked(ClientEngine(LinkChanged(LinkState.BACK), SETTLED), 20.0)
     assert await asked.answer()
     assert asked.text == "abd\n"
     assert asked.remarks == ["(the server is back)"]
 
 
 async def test_it_waits_for_so_long_and_is_then_given_as_it_is() -> None:
-    asked = Asked(Talk(), 0.01)
+    asked = Asked(ClientEngine(), 0.01)
     assert await asked.answer()
     assert asked.text == "abc\n"
     assert "no server has verified them" in asked.remarks[-1]
 
 
 async def test_the_time_runs_only_while_the_server_is_away() -> None:
-    talk = Talk(LinkChanged(LinkState.BACK), LinkChanged(LinkState.OFFLINE, "cut"))
-    asked = Asked(talk, 0.01)
+    engine = ClientEngine(LinkChanged(LinkState.BACK), LinkChanged(LinkState.OFFLINE, "cut"))
+    asked = Asked(engine, 0.01)
     assert await asked.answer()
     assert asked.remarks[:2] == ["(the server is back)", "(offline: cut)"]
-    there = Talk(LinkChanged(LinkState.BACK))
+    there = ClientEngine(LinkChanged(LinkState.BACK))
     asked = Asked(there, 0.01)
     waiting = asyncio.ensure_future(asked.answer())
     await there.waits.wait()
@@ -180,41 +180,41 @@ async def test_the_time_runs_only_while_the_server_is_away() -> None:
 
 
 async def test_an_interrupt_ends_the_waiting() -> None:
-    talk = Talk()
-    asked = Asked(talk, 20.0)
+    engine = ClientEngine()
+    asked = Asked(engine, 20.0)
     waiting = asyncio.ensure_future(asked.answer())
-    await talk.waits.wait()
+    await engine.waits.wait()
     interrupt()
     assert not await waiting
     assert asked.text == "abc\n"
 
 
 async def test_in_a_chat_it_is_decided_later() -> None:
-    talk = Talk()
-    asked = Asked(talk, 0.0)
+    engine = ClientEngine()
+    asked = Asked(engine, 0.0)
     assert await asked.answer("first")
     assert await asked.answer("second")
-    assert talk.settled == 0
+    assert engine.settled == 0
     for question in ("first", "second"):
-        earlier = asked.answering.settle(SETTLED)
+        earlier = asked.asker.settle(SETTLED)
         assert earlier is not None
         assert (earlier.question, earlier.committed) == (question, "abd")
-    assert asked.answering.settle(SETTLED) is None
+    assert asked.asker.settle(SETTLED) is None
     assert await asked.answer("third")
-    asked.answering.reset()
-    assert asked.answering.settle(SETTLED) is None
+    asked.asker.reset()
+    assert asked.asker.settle(SETTLED) is None
 
 
 async def test_an_earlier_answer_that_is_decided_while_another_is_written_is_told() -> None:
-    class Back(Talk):
+    class Back(ClientEngine):
         async def ask(self, turn: Turn, settings: AnswerSettings) -> AsyncGenerator[Event, None]:
             yield SETTLED
             yield Committed((4,))
             yield Ended(Finish.MAX_TOKENS)
 
-    asked = Asked(Talk(), 0.0)
+    asked = Asked(ClientEngine(), 0.0)
     await asked.answer("first")
-    asked.answering._talk = cast("Any", Back())
+    asked.asker._engine = cast("Any", Back())
     asked.out.clear()
     assert await asked.answer("second")
     assert asked.text == "e\n"
@@ -222,16 +222,16 @@ async def test_an_earlier_answer_that_is_decided_while_another_is_written_is_tol
 
 
 async def test_a_single_answer_that_the_server_will_not_verify_is_shown_and_is_an_error() -> None:
-    asked = Asked(Talk(Refused(ContextLengthError("Too long."))), 20.0)
+    asked = Asked(ClientEngine(Refused(ContextLengthError("Too long."))), 20.0)
     with pytest.raises(ContextLengthError, match="Too long"):
         await asked.answer()
     assert asked.text == "abc\n"
 
 
 async def test_a_refused_answer_is_told_beside_the_next_one() -> None:
-    asked = Asked(Talk(), 0.0)
+    asked = Asked(ClientEngine(), 0.0)
     await asked.answer("first")
-    earlier = asked.answering.settle(Refused(ContextLengthError("Too long.")))
+    earlier = asked.asker.settle(Refused(ContextLengthError("Too long.")))
     assert earlier is not None
     assert earlier.question == "first"
-    assert asked.answering.settle(SETTLED) is None
+    assert asked.asker.settle(SETTLED) is None

@@ -33,7 +33,7 @@ def decode(tokens: Sequence[int]) -> str:
     return "".join(chr(ord("a") + token) for token in tokens)
 
 
-class Talk:
+class ClientEngine:
     figures = Figures()
 
 
@@ -115,7 +115,7 @@ def test_an_earlier_answer_is_told_beside_this_one() -> None:
     view.show_settled(SETTLED, earlier)
     assert not out
     assert remarks == [settled_words(SETTLED, earlier)]
-    JsonView(out.append, cast("Any", Talk())).show_settled(SETTLED, earlier)
+    JsonView(out.append, cast("Any", ClientEngine())).show_settled(SETTLED, earlier)
     [line] = out
     assert json.loads(line)["text"] == "ac"
 
@@ -190,7 +190,7 @@ def test_nothing_that_a_model_wrote_acts_on_a_terminal(monkeypatch: pytest.Monke
     out: list[str] = []
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
-    view = make_view(cast("Any", Talk()), out.append, out.append, json_events=False, unverified=False)
+    view = make_view(cast("Any", ClientEngine()), out.append, out.append, json_events=False, unverified=False)
     show(view, [Committed((1,)), Ended(Finish.STOP)], Transcript(escape))
     assert out
     assert "\x1b" not in "".join(out)
@@ -198,7 +198,9 @@ def test_nothing_that_a_model_wrote_acts_on_a_terminal(monkeypatch: pytest.Monke
 
 def test_programs_and_pipes_get_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     def view(*, json_events: bool) -> View:
-        return make_view(cast("Any", Talk()), lambda _: None, lambda _: None, json_events=json_events, unverified=False)
+        return make_view(
+            cast("Any", ClientEngine()), lambda _: None, lambda _: None, json_events=json_events, unverified=False
+        )
 
     assert isinstance(view(json_events=True), JsonView)
     assert isinstance(view(json_events=False), PipeView)  # pytest captures standard output
@@ -212,7 +214,7 @@ def test_programs_and_pipes_get_no_terminal(monkeypatch: pytest.MonkeyPatch) -> 
 def test_json_gives_the_whole_text_of_what_is_settled() -> None:
     out: list[str] = []
     events = (Committed((0,)), Provisional((1,)), Ended(Finish.STOP, provisional=True), SETTLED)
-    show(JsonView(out.append, cast("Any", Talk())), events)
+    show(JsonView(out.append, cast("Any", ClientEngine())), events)
     lines = [json.loads(line) for line in out]
     assert [line["event"] for line in lines] == ["committed", "provisional", "ended", "settled"]
     assert (lines[2]["text"], lines[2]["provisional"], lines[2]["verified"]) == ("", "b", False)

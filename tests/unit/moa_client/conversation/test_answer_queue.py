@@ -1,8 +1,8 @@
-"""Answers that the user stops without the server."""
+"""AnswerQueue that the user stops without the server."""
 
 from __future__ import annotations
 
-from moa_client.conversation.answer_queue import Answers, EndRule
+from moa_client.conversation.answer_queue import AnswerQueue, EndRule
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.events import Committed, Ended, LinkChanged, LinkState, Provisional
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
@@ -11,13 +11,13 @@ from moa_shared.protocol.messages import Verdict
 PROMPT = [1, 2, 3]
 
 
-def asked() -> Answers:
-    answers = Answers(Conversation(50), EndRule(frozenset(), 1000, str))
+def asked() -> AnswerQueue:
+    answers = AnswerQueue(Conversation(50), EndRule(frozenset(), 1000, str))
     answers.begin(lambda _: PROMPT, AnswerSettings(max_tokens=20))
     return answers
 
 
-def commit(answers: Answers, tokens: list[int]) -> None:
+def commit(answers: AnswerQueue, tokens: list[int]) -> None:
     conversation = answers.conversation
     held = len(conversation.tokens)
     progress = conversation.on_verdict(

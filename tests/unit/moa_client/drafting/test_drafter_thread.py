@@ -4,7 +4,7 @@ import asyncio
 from unittest.mock import create_autospec
 
 import pytest
-from moa_client.drafting.drafter_thread import DrafterDesk
+from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.drafters import LookupDrafter
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
@@ -14,26 +14,26 @@ from tests.counted import CountedList
 @pytest.mark.parametrize("length", [100, 10_000])
 async def test_what_was_told_is_not_read_again(length: int) -> None:
     drafter = create_autospec(LookupDrafter, instance=True)
-    desk = DrafterDesk(drafter, lambda _: None)
+    thread = DrafterThread(drafter, lambda _: None)
     tokens = CountedList([1] * length)
     hashes = PrefixHashes(tokens)
-    desk.tell(tokens, hashes)
-    desk._told = told = CountedList(desk._told)
+    thread.tell(tokens, hashes)
+    thread._told = told = CountedList(thread._told)
     tokens.read = told.read = 0
     for token in (2, 3):
         tokens.append(token)
         hashes.extend([token])
-        assert desk.tell(tokens, hashes) >= length
+        assert thread.tell(tokens, hashes) >= length
     assert tokens.read + told.read <= 2
-    await asyncio.to_thread(desk._thread.close)
+    await asyncio.to_thread(thread._thread.close)
 
 
 async def test_what_does_not_hold_any_more_is_told_anew() -> None:
     drafter = create_autospec(LookupDrafter, instance=True)
-    desk = DrafterDesk(drafter, lambda _: None)
+    thread = DrafterThread(drafter, lambda _: None)
     for hashed in (True, False):
         for tokens, held in (([1, 2, 3], 0), ([1, 2, 3, 4], 3), ([1, 2, 5], 2), ([1, 2, 5], 3), ([1], 1), ([9], 0)):
-            said = desk.tell(tokens, PrefixHashes(tokens) if hashed else None)
-            assert min(said, len(desk._told)) >= held
-            assert desk._told == tokens
-    await asyncio.to_thread(desk._thread.close)
+            said = thread.tell(tokens, PrefixHashes(tokens) if hashed else None)
+            assert min(said, len(thread._told)) >= held
+            assert thread._told == tokens
+    await asyncio.to_thread(thread._thread.close)

@@ -4,25 +4,25 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from moa_client.conversation.conversation import Conversation
-from moa_client.drafting.drafter_thread import DrafterDesk
-from moa_client.drafting.online import ServedDrafting
-from moa_client.drafting.settings import TalkSettings
-from moa_client.memory.plan import DeviceMemory
+from moa_client.drafting.drafter_thread import DrafterThread
+from moa_client.drafting.online import OnlineDrafting
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.memory.plan import MemoryPlan
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Verdict
 
 
 def test_a_round_that_was_lost_with_the_link_is_drafted_again() -> None:
     rounds: list[int] = []
-    desk = SimpleNamespace(busy=False, draft=lambda committed, sampling: rounds.append(committed))
+    thread = SimpleNamespace(busy=False, draft=lambda committed, sampling: rounds.append(committed))
     conversation = Conversation(vocab_size=100)
-    settings = TalkSettings(drafting="rounds", run_ahead=False)
+    settings = DraftingSettings(drafting="rounds", run_ahead=False)
     sent: list[Any] = []
-    drafting = ServedDrafting(
+    drafting = OnlineDrafting(
         settings,
         conversation,
-        cast("DrafterDesk", desk),
-        cast("DeviceMemory", SimpleNamespace(hold_until_ms=0.0)),
+        cast("DrafterThread", thread),
+        cast("MemoryPlan", SimpleNamespace(hold_until_ms=0.0)),
         lambda **frame: sent.append(frame),
     )
     conversation.ask([1, 2, 3], AnswerSettings())

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 from moa_server.engine.engine import Engine
-from moa_server.engine.live_session import Slot
+from moa_server.engine.live_session import LiveSession
 from moa_server.engine.node_choice import NodeChoice
-from moa_server.engine.stepper import CodedRows, Holdings, Stepper
+from moa_server.engine.stepper import CodedRows, SessionTensors, Stepper
 from moa_server.memory.feed import Chunk, MemoryFeed
-from moa_server.session.session import Judgement, Session, SessionLimits, Work
+from moa_server.session.session import Session, SessionLimits, StepPlan, Verification
 from moa_shared.errors import InternalError, MoaError, TokenRangeError
 from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
@@ -33,22 +33,22 @@ class FakeStepper(Stepper):
         self.gate = threading.Event()
         self.gate.set()
 
-    def choose(self, holdings: Holdings, work: Work) -> Judgement | None:
+    def choose(self, tensors: SessionTensors, plan: StepPlan) -> Verification | None:
         self.entered.set()
         assert self.gate.wait(10)
         assert threading.current_thread().name == "inference"
-        self.order.append(f"{work.feed[0]}:{len(work.feed)}")
-        if work.feed[0] in self.fail_choose:
-            raise self.fail_choose[work.feed[0]]
-        return work.judge([7] * (1 + len(work.tree))) if work.chooses else None
+        self.order.append(f"{plan.feed[0]}:{len(plan.feed)}")
+        if plan.feed[0] in self.fail_choose:
+            raise self.fail_choose[plan.feed[0]]
+        return plan.verify([7] * (1 + len(plan.tree))) if plan.chooses else None
 
-    def code(self, holdings: Holdings, chunk: Chunk) -> CodedRows:
+    def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
         if chunk.count == 13:
             raise RuntimeError("no room")
         self.order.append("coded")
         return CodedRows(chunk, b"coded")
 
-    def code_newest(self, holdings: Holdings, plane: Plane, start: int, codec: Codec, most_rows: int) -> CodedRows:
+    def code_newest(self, tensors: SessionTensors, plane: Plane, start: int, codec: Codec, most_rows: int) -> CodedRows:
         self.order.append("rows" if plane is Plane.MEMORY else "states")
         if self.fail_rows:
             raise RuntimeError("no room")
@@ -91,7 +91,7 @@ class Ear:
 class Bench:
     def __init__(self) -> None:
         self.stepper = FakeStepper()
-        self.lost: list[Slot] = []
+        self.lost: list[LiveSession] = []
         self.engine = Engine(self.stepper, self.lost.append)
 
     @asynccontextmanager
@@ -100,15 +100,15 @@ class Bench:
         yield self
         await self.engine.stop()
 
-    def ask(self, prompt: Sequence[int], *, memory: bool = False) -> tuple[Slot, Ear]:
+    def ask(self, prompt: Sequence[int], *, memory: bool = False) -> tuple[LiveSession, Ear]:
         session = Session(LIMITS, end_of_text=frozenset(), decode=str, run_ahead=True)
         session.on_ask(Ask(1, 0, session.hashes.at(0), prompt, ANSWER, 0))
         ear = Ear(self.stepper)
-        slot = Slot(bytes(prompt), session, Holdings(None, {}), listener=ear)  # type: ignore[arg-type]
+        live = LiveSession(bytes(prompt), session, SessionTensors(None, {}), listener=ear)  # type: ignore[arg-type]
         if memory:
-            slot.feed = MemoryFeed({Plane.MEMORY: 4}, Codec.BF16, 1 << 20)
-        self.engine.wake(slot)
-        return slot, ear
+            live.feed = MemoryFeed({Plane.MEMORY: 4}, Codec.BF16, 1 << 20)
+        self.engine.wake(live)
+        return live, ear
 
 
 @pytest.fixture
@@ -118,13 +118,13 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def test_an_answer_is_stepped_to_its_end(bench: Bench) -> None:
-    slot, ear = bench.ask([1, 2])
+    live, ear = bench.ask([1, 2])
     await ear.ended.wait()
     assert [verdict.tokens for verdict in ear.verdicts] == [(7,)] * 3
     assert [verdict.base for verdict in ear.verdicts] == [2, 3, 4]
     assert ear.verdicts[-1].finish is Finish.MAX_TOKENS
-    assert slot.steps == 3
-    assert not slot.stepping
+    assert live.steps == 3
+    assert not live.stepping
 
 
 async def test_sessions_take_turns_and_a_prompt_is_read_between_them(bench: Bench) -> None:
@@ -142,11 +142,11 @@ async def test_sessions_take_turns_and_a_prompt_is_read_between_them(bench: Benc
 
 async def test_a_draft_that_arrives_during_a_step_counts_in_the_next(bench: Bench) -> None:
     bench.stepper.gate.clear()
-    slot, ear = bench.ask([1])
-    session = slot.session
+    live, ear = bench.ask([1])
+    session = live.session
     prefix = session.hashes.at(1)
     session.on_draft(Draft(1, 1, prefix, 0, [7, 7], committed=1))
-    bench.engine.wake(slot)  # it is stepping: nothing to do
+    bench.engine.wake(live)  # it is stepping: nothing to do
     bench.stepper.gate.set()
     await ear.ended.wait()
     assert [len(verdict.tokens) for verdict in ear.verdicts] == [1, 2]
@@ -154,33 +154,33 @@ async def test_a_draft_that_arrives_during_a_step_counts_in_the_next(bench: Benc
 
 
 async def test_rows_wait_for_the_answer_s_first_token(bench: Bench) -> None:
-    slot, ear = bench.ask([1] * 6, memory=True)
+    live, ear = bench.ask([1] * 6, memory=True)
     await ear.ended.wait()
     await ear.got_rows.wait()
     assert bench.stepper.order[:2] == ["1:4", "1:2"]  # no rows before the prompt is read
     assert ear.rows[0].payload == b"newest"
-    assert slot.feed is not None
-    chunk = slot.feed.take()
+    assert live.feed is not None
+    chunk = live.feed.take()
     assert chunk is not None
-    assert (chunk.start + chunk.count, chunk.plane) == (slot.session.cached, Plane.MEMORY)
+    assert (chunk.start + chunk.count, chunk.plane) == (live.session.cached, Plane.MEMORY)
 
 
 async def test_rows_that_cost_too_much_wait_and_then_come_together(bench: Bench) -> None:
-    slot, ear = bench.ask([1] * 3, memory=True)
-    slot.budget.on_step(1.0, 1, 1.0)
-    slot.budget.on_encoded(1e6)  # in debt for good
+    live, ear = bench.ask([1] * 3, memory=True)
+    live.budget.on_step(1.0, 1, 1.0)
+    live.budget.on_encoded(1e6)  # in debt for good
     await ear.ended.wait()
-    assert slot.feed is not None
+    assert live.feed is not None
     assert bench.stepper.order.count("rows") == 1  # of the step that had begun
-    assert slot.feed.unsent_before(Plane.MEMORY, slot.session.cached) == 0  # they are all still to be sent
+    assert live.feed.unsent_before(Plane.MEMORY, live.session.cached) == 0  # they are all still to be sent
 
 
 async def test_states_leave_with_their_verdict_whatever_the_budget_says(bench: Bench) -> None:
     bench.stepper.gate.clear()
-    slot, ear = bench.ask([1] * 3)
-    slot.feed = MemoryFeed({Plane.MEMORY: 4, Plane.REUSED_STATE: 4}, Codec.BF16, 1 << 20)
-    slot.budget.on_step(1.0, 1, 1.0)
-    slot.budget.on_encoded(1e6)
+    live, ear = bench.ask([1] * 3)
+    live.feed = MemoryFeed({Plane.MEMORY: 4, Plane.REUSED_STATE: 4}, Codec.BF16, 1 << 20)
+    live.budget.on_step(1.0, 1, 1.0)
+    live.budget.on_encoded(1e6)
     bench.stepper.gate.set()
     await ear.ended.wait()
     steps = [each for each in bench.stepper.order if each != "1:3"]
@@ -190,28 +190,28 @@ async def test_states_leave_with_their_verdict_whatever_the_budget_says(bench: B
 
 async def test_memory_that_waits_for_time_is_told_when_there_is_some(bench: Bench) -> None:
     bench.stepper.gate.clear()
-    slot, ear = bench.ask([1], memory=True)
-    slot.budget.on_step(1.0, 1, 1.0)
-    slot.budget.on_encoded(1e6)
-    assert not bench.engine.may_code(slot)
+    live, ear = bench.ask([1], memory=True)
+    live.budget.on_step(1.0, 1, 1.0)
+    live.budget.on_encoded(1e6)
+    assert not bench.engine.may_code(live)
     assert ear.spare_times == 0
     bench.stepper.gate.set()
     await ear.ended.wait()
-    await bench.engine.code(slot, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))  # comes after the last step
+    await bench.engine.code(live, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))  # comes after the last step
     assert ear.spare_times == 1
-    assert bench.engine.may_code(slot)
+    assert bench.engine.may_code(live)
 
 
 async def test_only_nodes_worth_their_time_are_verified_unless_all_are_wanted(bench: Bench) -> None:
     for verifies_all, verified in ((False, 0), (True, 2)):
         bench.stepper.gate.clear()
-        slot, ear = bench.ask([1])
-        slot.choice, slot.verifies_all = NodeChoice(8), verifies_all
+        live, ear = bench.ask([1])
+        live.choice, live.verifies_all = NodeChoice(8), verifies_all
         for _ in range(50):  # drafts were never right, and verifying is dear
-            slot.choice.on_step(1.0, 0, DraftTree((3,), (-1,)), [7])
-            slot.choice.on_step(100.0, 1, DraftTree((3,), (-1,)), [7])
-        prefix = slot.session.hashes.at(1)
-        slot.session.on_draft(Draft(1, 1, prefix, 0, [7, 3, 3], committed=1))
+            live.choice.on_step(1.0, 0, DraftTree((3,), (-1,)), [7])
+            live.choice.on_step(100.0, 1, DraftTree((3,), (-1,)), [7])
+        prefix = live.session.hashes.at(1)
+        live.session.on_draft(Draft(1, 1, prefix, 0, [7, 3, 3], committed=1))
         bench.stepper.gate.set()
         await ear.ended.wait()
         assert ear.verdicts[1].drafted == verified
@@ -219,10 +219,10 @@ async def test_only_nodes_worth_their_time_are_verified_unless_all_are_wanted(be
 
 async def test_rows_of_a_forward_that_was_overtaken_are_not_the_session_s(bench: Bench) -> None:
     bench.stepper.gate.clear()
-    slot, ear = bench.ask([1], memory=True)
-    slot.session.on_stop()
+    live, ear = bench.ask([1], memory=True)
+    live.session.on_stop()
     bench.stepper.gate.set()
-    await bench.engine.code(slot, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))  # comes after the forward
+    await bench.engine.code(live, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))  # comes after the forward
     assert ear.verdicts == []
     assert ear.rows == []
 
@@ -248,12 +248,12 @@ async def test_an_error_ends_one_session(bench: Bench, error: Exception) -> None
 
 async def test_an_error_while_encoding_ends_one_session(bench: Bench) -> None:
     bench.stepper.fail_rows = True
-    slot, ear = bench.ask([1], memory=True)
+    live, ear = bench.ask([1], memory=True)
     while ear.error is None:
         await ear.ended.wait()
         ear.ended.clear()
     assert isinstance(ear.error, InternalError)
-    assert bench.lost == [slot]
+    assert bench.lost == [live]
 
 
 async def test_an_error_outside_torch_ends_one_session(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ async def test_an_error_outside_torch_ends_one_session(bench: Bench, monkeypatch
     bad_slot, bad = bench.ask([5, 5, 5, 5, 5])
     monkeypatch.setattr(bad_slot.session, "on_prefilled", fail)
     worse_slot, worse = bench.ask([1])
-    monkeypatch.setattr(worse_slot.session, "next_work", fail)
+    monkeypatch.setattr(worse_slot.session, "plan_step", fail)
     _, good = bench.ask([1])
     for ear in (bad, worse, good):
         await ear.ended.wait()
@@ -274,40 +274,40 @@ async def test_an_error_outside_torch_ends_one_session(bench: Bench, monkeypatch
 async def test_a_closed_session_is_not_stepped(bench: Bench) -> None:
     bench.stepper.gate.clear()
     _, first = bench.ask([1])
-    slot, _ = bench.ask([2])
-    slot.closed = True
+    live, _ = bench.ask([2])
+    live.closed = True
     bench.stepper.gate.set()
     await first.ended.wait()
     assert "2:1" not in bench.stepper.order
-    assert slot.steps == 0
+    assert live.steps == 0
 
 
 async def test_chunks_are_coded_between_forwards(bench: Bench) -> None:
-    slot, ear = bench.ask([1])
-    coded = await bench.engine.code(slot, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))
+    live, ear = bench.ask([1])
+    coded = await bench.engine.code(live, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))
     assert coded.payload == b"coded"
     with pytest.raises(InternalError, match="RuntimeError"):
-        await bench.engine.code(slot, Chunk(Plane.MEMORY, 0, 13, Codec.INT4, 5))
+        await bench.engine.code(live, Chunk(Plane.MEMORY, 0, 13, Codec.INT4, 5))
     await ear.ended.wait()
 
 
 async def test_a_detached_session_runs_ahead_without_a_listener(bench: Bench) -> None:
     bench.stepper.gate.clear()
-    slot, _ = bench.ask([1])
-    slot.listener = None
+    live, _ = bench.ask([1])
+    live.listener = None
     _, other = bench.ask([2])
     bench.stepper.gate.set()
     await other.ended.wait()
-    assert slot.session.tokens == [1, 7, 7, 7]
+    assert live.session.tokens == [1, 7, 7, 7]
 
 
 async def test_coding_that_nobody_waits_for_is_not_done(bench: Bench) -> None:
     """A client that asks again and again would else put a job for each Ask before everybody's forwards."""
     bench.stepper.gate.clear()
-    slot, ear = bench.ask([1])
+    live, ear = bench.ask([1])
     assert await asyncio.to_thread(bench.stepper.entered.wait, 10)
     for _ in range(1000):
-        bench.engine.code(slot, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5)).cancel()
+        bench.engine.code(live, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5)).cancel()
     await asyncio.sleep(0)  # futures call back in the next turn of the loop
     bench.stepper.gate.set()
     await ear.ended.wait()
@@ -317,26 +317,26 @@ async def test_coding_that_nobody_waits_for_is_not_done(bench: Bench) -> None:
 async def test_a_prompt_is_not_read_for_nobody(bench: Bench) -> None:
     bench.stepper.gate.clear()
     _, first = bench.ask([1])
-    slot, _ = bench.ask([2] * 10)
-    slot.listener = None
+    live, _ = bench.ask([2] * 10)
+    live.listener = None
     bench.stepper.gate.set()
     await first.ended.wait()
-    assert slot.steps == 0
+    assert live.steps == 0
     ear = Ear(bench.stepper)
-    slot.listener = ear
-    bench.engine.wake(slot)
+    live.listener = ear
+    bench.engine.wake(live)
     await ear.ended.wait()
-    assert slot.session.tokens == [*[2] * 10, 7, 7, 7]
+    assert live.session.tokens == [*[2] * 10, 7, 7, 7]
 
 
 async def test_rows_of_another_stream_s_forward_are_not_sent(bench: Bench) -> None:
     """Another stream takes the session over while a forward runs; its rows may be those of another drafter."""
     bench.stepper.gate.clear()
-    slot, ear = bench.ask([1], memory=True)
-    slot.feed = MemoryFeed({Plane.MEMORY: 4}, Codec.BF16, 1 << 20)
+    live, ear = bench.ask([1], memory=True)
+    live.feed = MemoryFeed({Plane.MEMORY: 4}, Codec.BF16, 1 << 20)
     bench.stepper.gate.set()
     await ear.ended.wait()
-    await bench.engine.code(slot, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))
+    await bench.engine.code(live, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))
     assert [rows.chunk.start for rows in ear.rows] != []
     assert len(ear.rows) == len(ear.verdicts) - 1
 

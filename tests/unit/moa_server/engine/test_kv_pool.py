@@ -5,8 +5,8 @@ from unittest.mock import create_autospec
 
 import pytest
 from moa_server.engine.kv_pool import KVPool
-from moa_server.engine.live_session import Listener, Slot
-from moa_server.engine.stepper import Holdings
+from moa_server.engine.live_session import Listener, LiveSession
+from moa_server.engine.stepper import SessionTensors
 from moa_server.session.session import Session, SessionLimits
 from moa_shared.errors import ContextLengthError, OverloadedError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -17,32 +17,32 @@ TOKENS = count()
 
 class Bench:
     def __init__(self, budget: int) -> None:
-        self.released: list[Slot] = []
+        self.released: list[LiveSession] = []
         self.pool = KVPool(budget, self.released.append)
 
-    def slot(self, client: str = "a", *, held: int = 0, attached: bool = True) -> Slot:
+    def live(self, client: str = "a", *, held: int = 0, attached: bool = True) -> LiveSession:
         session = Session(SessionLimits(100, 50), end_of_text=frozenset(), decode=str, run_ahead=True)
-        holdings = create_autospec(Holdings, instance=True)
-        holdings.nbytes = held
-        slot = Slot(next(TOKENS).to_bytes(4, "big"), session, holdings, client=client)
-        slot.listener = create_autospec(Listener, instance=True) if attached else None
-        return slot
+        tensors = create_autospec(SessionTensors, instance=True)
+        tensors.nbytes = held
+        live = LiveSession(next(TOKENS).to_bytes(4, "big"), session, tensors, client=client)
+        live.listener = create_autospec(Listener, instance=True) if attached else None
+        return live
 
-    def ask(self, slot: Slot, nbytes: int) -> None:
-        slot.session.on_ask(Ask(1, 0, slot.session.hashes.at(0), [1], AnswerSettings(), 0))
-        self.pool.reserve(slot, nbytes)
+    def ask(self, live: LiveSession, nbytes: int) -> None:
+        live.session.on_ask(Ask(1, 0, live.session.hashes.at(0), [1], AnswerSettings(), 0))
+        self.pool.reserve(live, nbytes)
 
-    def answered(self, client: str = "a", *, promised: int, held: int, attached: bool = True) -> Slot:
+    def answered(self, client: str = "a", *, promised: int, held: int, attached: bool = True) -> LiveSession:
         """A session whose answer is over."""
-        slot = self.slot(client, held=held, attached=attached)
-        self.ask(slot, promised)
-        slot.session.on_stop()
-        return slot
+        live = self.live(client, held=held, attached=attached)
+        self.ask(live, promised)
+        live.session.on_stop()
+        return live
 
 
 def test_answers_are_let_begin_as_far_as_the_budget_goes() -> None:
     bench = Bench(100)
-    first, second = bench.slot(), bench.slot()
+    first, second = bench.live(), bench.live()
     bench.ask(first, 60)
     with pytest.raises(OverloadedError, match="all in use"):
         bench.ask(second, 41)
@@ -57,13 +57,13 @@ def test_answers_are_let_begin_as_far_as_the_budget_goes() -> None:
 def test_what_can_never_be_had_is_no_matter_of_time() -> None:
     bench = Bench(100)
     with pytest.raises(ContextLengthError, match="the server keeps"):
-        bench.ask(bench.slot(), 101)
+        bench.ask(bench.live(), 101)
 
 
 def test_an_idle_session_gives_back_what_it_did_not_use_and_keeps_the_rest() -> None:
     bench = Bench(100)
     bench.answered(promised=80, held=10)
-    bench.ask(bench.slot(), 90)
+    bench.ask(bench.live(), 90)
     assert bench.released == []
     assert bench.pool.promised == 100
 
@@ -75,16 +75,16 @@ def test_ones_own_oldest_goes_first_and_detached_before_attached() -> None:
     oldest = bench.answered(promised=20, held=20)
     newer = bench.answered(promised=20, held=20)
     bench.pool.reserve(oldest, 20)  # used again
-    bench.ask(bench.slot(), 90)
+    bench.ask(bench.live(), 90)
     assert bench.released == [newer, oldest, gone, other]
 
 
 def test_nobody_loses_anything_for_what_is_refused_all_the_same() -> None:
     bench = Bench(100)
     bench.answered(promised=20, held=20)
-    bench.ask(bench.slot(), 60)
+    bench.ask(bench.live(), 60)
     with pytest.raises(OverloadedError):
-        bench.ask(bench.slot(), 50)
+        bench.ask(bench.live(), 50)
     assert bench.released == []
 
 
@@ -93,15 +93,15 @@ def test_a_forward_under_way_keeps_what_it_works_on() -> None:
     stepping = bench.answered(promised=80, held=80)
     stepping.stepping = True
     with pytest.raises(OverloadedError):
-        bench.ask(bench.slot(), 50)
+        bench.ask(bench.live(), 50)
     stepping.stepping = False
-    bench.ask(bench.slot(), 50)
+    bench.ask(bench.live(), 50)
     assert bench.released == [stepping]
 
 
 def test_an_answer_for_nobody_makes_room() -> None:
     bench = Bench(100)
-    left = bench.slot(attached=False)
+    left = bench.live(attached=False)
     bench.ask(left, 80)
-    bench.ask(bench.slot(), 50)
+    bench.ask(bench.live(), 50)
     assert bench.released == [left]

@@ -4,9 +4,9 @@ from itertools import count
 from unittest.mock import create_autospec
 
 import pytest
-from moa_server.engine.live_session import Listener, Slot
+from moa_server.engine.live_session import Listener, LiveSession
 from moa_server.engine.registry import SessionRegistry
-from moa_server.engine.stepper import Holdings
+from moa_server.engine.stepper import SessionTensors
 from moa_server.session.session import Phase, Session, SessionLimits
 from moa_shared.errors import OverloadedError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -28,32 +28,32 @@ def clock() -> Clock:
 class Bench:
     def __init__(self, clock: Clock, limit: int, stream_limit: int, detached_seconds: float) -> None:
         numbers = count()
-        self.closed: list[Slot] = []
+        self.closed: list[LiveSession] = []
         self.registry = SessionRegistry(
             limit,
             stream_limit,
             detached_seconds,
-            self._make_slot,
+            self._make_live_session,
             lambda size: next(numbers).to_bytes(size, "big"),
             clock,
             self.closed.append,
         )
 
     @staticmethod
-    def _make_slot(token: bytes) -> Slot:
+    def _make_live_session(token: bytes) -> LiveSession:
         session = Session(SessionLimits(100, 50), end_of_text=frozenset(), decode=str, run_ahead=True)
-        return Slot(token, session, create_autospec(Holdings))
+        return LiveSession(token, session, create_autospec(SessionTensors))
 
-    def admit(self, client: str = "a", *, tokens: int = 3, answering: bool = False) -> Slot:
+    def admit(self, client: str = "a", *, tokens: int = 3, answering: bool = False) -> LiveSession:
         """A session with a stream."""
-        slot = self.registry.new()
+        live = self.registry.new()
         if answering:
-            slot.session.on_ask(Ask(1, 0, slot.session.hashes.at(0), [1] * tokens, AnswerSettings(), 0))
+            live.session.on_ask(Ask(1, 0, live.session.hashes.at(0), [1] * tokens, AnswerSettings(), 0))
         else:
-            slot.session.on_open([1] * tokens)
-        self.registry.attach(slot, client)
-        slot.listener = create_autospec(Listener, instance=True)
-        return slot
+            live.session.on_open([1] * tokens)
+        self.registry.attach(live, client)
+        live.listener = create_autospec(Listener, instance=True)
+        return live
 
 
 def make_bench(
@@ -65,29 +65,29 @@ def make_bench(
 
 def test_a_session_is_found_by_its_token(clock: Clock) -> None:
     bench, registry = make_bench(clock)
-    slot = bench.admit()
-    assert registry.find(slot.token) is slot
+    live = bench.admit()
+    assert registry.find(live.token) is live
     assert registry.find(b"another") is None
-    registry.close(slot)
-    assert registry.find(slot.token) is None
-    assert slot.closed
-    assert bench.closed == [slot]
+    registry.close(live)
+    assert registry.find(live.token) is None
+    assert live.closed
+    assert bench.closed == [live]
 
 
 def test_a_new_session_counts_once_it_is_attached(clock: Clock) -> None:
     _, registry = make_bench(clock)
-    slot = registry.new()
-    assert (len(registry), registry.find(slot.token)) == (0, None)
-    registry.attach(slot, "a")
+    live = registry.new()
+    assert (len(registry), registry.find(live.token)) == (0, None)
+    registry.attach(live, "a")
     assert (len(registry), registry.attached) == (1, 1)
 
 
 def test_over_the_limit_nobody_attached_is_thrown_out(clock: Clock) -> None:
     bench, registry = make_bench(clock)
-    slots = [bench.admit(), bench.admit()]
+    live_sessions = [bench.admit(), bench.admit()]
     with pytest.raises(OverloadedError, match="holds 2 sessions"):
         bench.admit()
-    assert registry.slots == tuple(slots)
+    assert registry.live_sessions == tuple(live_sessions)
 
 
 def test_the_session_detached_first_makes_room(clock: Clock) -> None:
@@ -98,7 +98,7 @@ def test_the_session_detached_first_makes_room(clock: Clock) -> None:
     registry.detach(first)
     third = bench.admit()
     assert second.closed
-    assert registry.slots == (first, third)
+    assert registry.live_sessions == (first, third)
 
 
 def test_who_opens_many_sessions_loses_his_own(clock: Clock) -> None:
@@ -115,9 +115,9 @@ def test_who_opens_many_sessions_loses_his_own(clock: Clock) -> None:
 
 def test_a_session_without_any_text_is_not_kept(clock: Clock) -> None:
     bench, registry = make_bench(clock)
-    slot = bench.admit(tokens=0)
-    registry.detach(slot)
-    assert slot.closed
+    live = bench.admit(tokens=0)
+    registry.detach(live)
+    assert live.closed
 
 
 def test_over_the_limit_of_streams_ones_own_oldest_idle_one_ends(clock: Clock) -> None:
@@ -129,7 +129,7 @@ def test_over_the_limit_of_streams_ones_own_oldest_idle_one_ends(clock: Clock) -
     listener.on_displaced.assert_called_once_with()  # type: ignore[attr-defined]
     assert (registry.attached, registry.detached) == (3, 1)
     assert not oldest.closed
-    assert all(slot.listener is not None for slot in (answering, newest, third))
+    assert all(live.listener is not None for live in (answering, newest, third))
     registry.detach(newest)
     registry.attach(oldest, "a")
     assert registry.attached == 3
@@ -157,17 +157,17 @@ def test_who_keeps_streams_busy_does_not_end_those_of_others(clock: Clock) -> No
 
 def test_streams_that_answer_are_not_ended(clock: Clock) -> None:
     bench, _ = make_bench(clock, limit=100, stream_limit=2)
-    slots = [bench.admit(answering=True) for _ in range(2)]
+    live_sessions = [bench.admit(answering=True) for _ in range(2)]
     with pytest.raises(OverloadedError):
         bench.admit()
-    assert all(slot.session.phase is Phase.ANSWERING for slot in slots)
+    assert all(live.session.phase is Phase.ANSWERING for live in live_sessions)
 
 
 def test_a_session_that_was_resumed_is_not_dropped(clock: Clock) -> None:
     bench, registry = make_bench(clock)
-    slot = bench.admit()
-    registry.detach(slot)
-    registry.attach(slot, "a")
+    live = bench.admit()
+    registry.detach(live)
+    registry.attach(live, "a")
     clock.now = 100
     assert registry.expire() == 0
     assert registry.detached == 0
@@ -192,16 +192,16 @@ def test_detached_sessions_expire(clock: Clock) -> None:
 
 def test_without_a_time_a_detached_session_is_freed_at_once(clock: Clock) -> None:
     bench, registry = make_bench(clock, detached_seconds=0)
-    slot = bench.admit()
-    registry.detach(slot)
-    assert slot.closed
-    assert slot.listener is None
+    live = bench.admit()
+    registry.detach(live)
+    assert live.closed
+    assert live.listener is None
     assert len(registry) == 0
 
 
 def test_a_closed_session_is_not_kept(clock: Clock) -> None:
     bench, registry = make_bench(clock)
-    slot = bench.admit()
-    registry.close(slot)
-    registry.detach(slot)
+    live = bench.admit()
+    registry.close(live)
+    registry.detach(live)
     assert registry.detached == 0

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
-from moa_server.engine.stepper import Holdings, MemorySource, Stepper
+from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
-from moa_server.session.session import NO_DRAFT, Work
+from moa_server.session.session import NO_DRAFT, StepPlan
 from moa_server.target import Target
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.protocol.codec import Codec, decode, row_bytes
@@ -44,25 +44,25 @@ def stepper(target: Target) -> Stepper:
     return Stepper(target, [MemorySource(encode, WIDTH, 1)])
 
 
-def holdings(stepper: Stepper) -> Holdings:
-    held = stepper.new_holdings()
+def tensors(stepper: Stepper) -> SessionTensors:
+    held = stepper.new_tensors()
     held.source = stepper.sources[0]
     widths = stepper.widths(held.source, reused_state=True)
     held.planes = {plane: RowStore(width) for plane, width in widths.items()}
     return held
 
 
-def work(
+def plan(
     cached: int,
     feed: Sequence[int],
     tree: DraftTree = NO_DRAFT,
     *,
     chooses: bool = True,
     sampling: Sampling = Sampling(),  # noqa: B008 (frozen)
-) -> Work:
+) -> StepPlan:
     settings = AnswerSettings(sampling)
     rule = FinishRule(settings, cached + len(feed), 600, frozenset(), str)
-    return Work(0, cached, tuple(feed), tree, chooses, settings, rule, ())
+    return StepPlan(0, cached, tuple(feed), tree, chooses, settings, rule, ())
 
 
 def plain(target: Target, count: int, sampling: Sampling) -> list[int]:
@@ -78,35 +78,35 @@ def test_a_tree_is_verified_below_the_last_token_fed(target: Target, stepper: St
     a, b, c, d = plain(target, 4, sampling)
     wrong = (a + 1) % VOCAB
     tree = DraftTree((wrong, a, b, wrong, c), (-1, -1, 1, 1, 2))
-    held = holdings(stepper)
-    judgement = stepper.choose(held, work(0, PROMPT, tree, sampling=sampling))
-    assert judgement is not None
-    assert judgement.taken == (a, b, c, d)
-    assert judgement.kept == (1, 2, 4)
+    held = tensors(stepper)
+    verification = stepper.choose(held, plan(0, PROMPT, tree, sampling=sampling))
+    assert verification is not None
+    assert verification.taken == (a, b, c, d)
+    assert verification.kept == (1, 2, 4)
     assert held.cache.length == len(PROMPT) + 3
-    following = stepper.choose(held, work(len(PROMPT) + 3, [d], sampling=sampling))
+    following = stepper.choose(held, plan(len(PROMPT) + 3, [d], sampling=sampling))
     assert following is not None
     assert following.taken == tuple(plain(target, 5, sampling)[4:])
 
 
 def test_a_chunk_of_a_prompt_chooses_nothing(stepper: Stepper) -> None:
-    held = holdings(stepper)
-    assert stepper.choose(held, work(0, PROMPT[:3], chooses=False)) is None
+    held = tensors(stepper)
+    assert stepper.choose(held, plan(0, PROMPT[:3], chooses=False)) is None
     assert held.cache.length == 3
 
 
-def memory_rows(stepper: Stepper, held: Holdings, start: int, stop: int) -> Rows:
+def memory_rows(stepper: Stepper, held: SessionTensors, start: int, stop: int) -> Rows:
     nbytes = (stop - start) * row_bytes(Codec.BF16, WIDTH)
     coded = stepper.code(held, Chunk(Plane.MEMORY, start, stop - start, Codec.BF16, nbytes))
     return decode(coded.payload, Codec.BF16, stop - start, WIDTH)
 
 
 def test_work_that_goes_back_crops_cache_and_rows(target: Target, stepper: Stepper) -> None:
-    held, fresh = holdings(stepper), holdings(stepper)
-    stepper.choose(held, work(0, [*PROMPT[:2], 1, 2, 3, 4, 5]))
+    held, fresh = tensors(stepper), tensors(stepper)
+    stepper.choose(held, plan(0, [*PROMPT[:2], 1, 2, 3, 4, 5]))
     memory_rows(stepper, held, 0, 7)
     for one, cached in ((held, 2), (fresh, 0)):
-        stepper.choose(one, work(cached, PROMPT[cached:]))
+        stepper.choose(one, plan(cached, PROMPT[cached:]))
     ours, theirs = (memory_rows(stepper, one, 0, len(PROMPT)) for one in (held, fresh))
     np.testing.assert_allclose(ours, theirs, atol=0.02)
     states = [one.planes[Plane.REUSED_STATE].read(0, len(PROMPT)) for one in (held, fresh)]
@@ -115,8 +115,8 @@ def test_work_that_goes_back_crops_cache_and_rows(target: Target, stepper: Stepp
 
 def test_the_reused_state_is_kept_along_the_path(target: Target, stepper: Stepper) -> None:
     a, b, _ = plain(target, 3, Sampling())
-    held = holdings(stepper)
-    stepper.choose(held, work(0, PROMPT, DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1))))
+    held = tensors(stepper)
+    stepper.choose(held, plan(0, PROMPT, DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1))))
     expected = target.forward(target.new_cache(), [*PROMPT, a, b], want_state_layer=1).state
     assert expected is not None
     states = held.planes[Plane.REUSED_STATE]
@@ -131,8 +131,8 @@ def test_rows_are_encoded_when_they_are_asked_for(target: Target) -> None:
         return encode(kv)
 
     stepper = Stepper(target, [MemorySource(counted, WIDTH, None)])
-    held = holdings(stepper)
-    stepper.choose(held, work(0, [*PROMPT, *PROMPT]))
+    held = tensors(stepper)
+    stepper.choose(held, plan(0, [*PROMPT, *PROMPT]))
     assert encoded == []
     memory_rows(stepper, held, 6, 10)
     memory_rows(stepper, held, 6, 10)
@@ -143,12 +143,12 @@ def test_rows_are_encoded_when_they_are_asked_for(target: Target) -> None:
 
 
 def test_the_newest_rows_are_coded_in_one_chunk(stepper: Stepper) -> None:
-    held = holdings(stepper)
-    stepper.choose(held, work(0, PROMPT))
+    held = tensors(stepper)
+    stepper.choose(held, plan(0, PROMPT))
     coded = stepper.code_newest(held, Plane.MEMORY, 0, Codec.INT8, most_rows=3)
     assert (coded.chunk.start, coded.chunk.count) == (2, 3)
     assert len(coded.payload) == coded.chunk.nbytes
-    stepper.choose(held, work(5, [1]))
+    stepper.choose(held, plan(5, [1]))
     coded = stepper.code_newest(held, Plane.MEMORY, 5, Codec.INT8, most_rows=3)
     assert (coded.chunk.start, coded.chunk.count) == (5, 1)
 
@@ -156,8 +156,8 @@ def test_the_newest_rows_are_coded_in_one_chunk(stepper: Stepper) -> None:
 def test_without_a_drafter_there_is_no_memory(target: Target) -> None:
     stepper = Stepper(target)
     assert stepper.find_source(b"") is None
-    held = stepper.new_holdings()
-    assert stepper.choose(held, work(0, PROMPT)) is not None
+    held = stepper.new_tensors()
+    assert stepper.choose(held, plan(0, PROMPT)) is not None
 
 
 def test_rows_made_of_the_last_hidden_state_are_kept_along_the_path(target: Target) -> None:
@@ -167,8 +167,8 @@ def test_rows_made_of_the_last_hidden_state_are_kept_along_the_path(target: Targ
     assert set(stepper.widths(source, reused_state=True)) == {Plane.MEMORY}
     assert stepper.made_by_forward(source, Plane.MEMORY)
     a, b, _ = plain(target, 3, Sampling())
-    held = holdings(stepper)
-    stepper.choose(held, work(0, PROMPT, DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1))))
+    held = tensors(stepper)
+    stepper.choose(held, plan(0, PROMPT, DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1))))
     expected = target.forward(target.new_cache(), [*PROMPT, a, b]).hidden
     rows = held.planes[Plane.MEMORY].read(0, len(PROMPT) + 2)
     np.testing.assert_allclose(rows, expected, atol=0.03)

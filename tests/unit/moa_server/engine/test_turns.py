@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-from moa_server.engine.live_session import Slot
-from moa_server.engine.stepper import Holdings
+from moa_server.engine.live_session import LiveSession
+from moa_server.engine.stepper import SessionTensors
 from moa_server.engine.turns import Turns
 from moa_server.session.session import Session, SessionLimits
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -14,27 +14,27 @@ NUMBERS = count()
 LONG = 1000
 
 
-def waiting(tokens: int) -> Slot:
+def waiting(tokens: int) -> LiveSession:
     session = Session(SessionLimits(10_000, 50), end_of_text=frozenset(), decode=str, run_ahead=True)
     session.on_ask(Ask(1, 0, session.hashes.at(0), [1] * tokens, AnswerSettings(), 0))
-    return Slot(next(NUMBERS).to_bytes(4, "big"), session, Holdings(None, {}))  # type: ignore[arg-type]
+    return LiveSession(next(NUMBERS).to_bytes(4, "big"), session, SessionTensors(None, {}))  # type: ignore[arg-type]
 
 
-def play(turns: Turns, rounds: int) -> list[Slot]:
+def play(turns: Turns, rounds: int) -> list[LiveSession]:
     """Whose turns came, where everybody waits again at once."""
     order = []
     for _ in range(rounds):
-        slot = turns.next()
-        assert slot is not None
-        order.append(slot)
-        turns.add(slot)
+        live = turns.next()
+        assert live is not None
+        order.append(live)
+        turns.add(live)
     return order
 
 
-def make_turns(slots: Sequence[Slot]) -> Turns:
+def make_turns(live_sessions: Sequence[LiveSession]) -> Turns:
     turns = Turns()
-    for slot in slots:
-        turns.add(slot)
+    for live in live_sessions:
+        turns.add(live)
     return turns
 
 
@@ -47,8 +47,8 @@ def test_nobody_waits() -> None:
 
 
 def test_answers_take_turns() -> None:
-    slots = [waiting(1) for _ in range(3)]
-    assert play(make_turns(slots), 6) == slots * 2
+    live_sessions = [waiting(1) for _ in range(3)]
+    assert play(make_turns(live_sessions), 6) == live_sessions * 2
 
 
 def test_an_answer_waits_for_one_slice_however_many_prompts_there_are() -> None:

@@ -8,7 +8,7 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_server.engine.stepper import CodedRows
 from moa_server.memory.feed import CHUNK_ROWS, Chunk, MemoryFeed
-from moa_server.service.frame_writer import QUEUE_BYTES, Outlet
+from moa_server.service.frame_writer import QUEUE_BYTES, FrameWriter
 from moa_shared.errors import InternalError, UnavailableError
 from moa_shared.protocol.codec import Codec, row_bytes
 from moa_shared.protocol.messages import Plane
@@ -21,7 +21,7 @@ def verdict(base: int) -> pb.ServerFrame:
 
 
 class Wire:
-    """Where an outlet writes: a gate that can be shut, and a codec that answers when told to."""
+    """Where a frame writer writes: a gate that can be shut, and a codec that answers when told to."""
 
     def __init__(self, write_seconds: float = 10.0) -> None:
         self.written: list[str] = []
@@ -29,7 +29,9 @@ class Wire:
         self.gate.set()
         self.codings: list[tuple[Chunk, asyncio.Future[CodedRows]]] = []
         self.may_code = True
-        self.outlet = Outlet(self._write, self._code, lambda length: length, lambda: self.may_code, write_seconds)
+        self.frame_writer = FrameWriter(
+            self._write, self._code, lambda length: length, lambda: self.may_code, write_seconds
+        )
 
     async def _write(self, frame: pb.ServerFrame) -> None:
         await self.gate.wait()
@@ -51,16 +53,16 @@ class Wire:
         future.set_result(CodedRows(chunk, bytes(chunk.nbytes)))
 
     async def settle(self) -> None:
-        """Lets the outlet do all that it can."""
+        """Lets the frame writer do all that it can."""
         for _ in range(10):
             await asyncio.sleep(0)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.outlet.run())
+        task = asyncio.create_task(self.frame_writer.run())
         await self.settle()
         yield
-        self.outlet.close()
+        self.frame_writer.close()
         await task
 
 
@@ -73,9 +75,9 @@ def feed(rows: int, credit: int = 1 << 20) -> MemoryFeed:
 async def test_verdicts_overtake_memory_that_is_being_coded() -> None:
     wire = Wire()
     async with wire.running():
-        wire.outlet.follow(feed(3))
+        wire.frame_writer.follow(feed(3))
         await wire.settle()
-        wire.outlet.put(verdict(1))
+        wire.frame_writer.put(verdict(1))
         await wire.settle()
         assert wire.written == ["verdict 1"]
         wire.finish_coding()
@@ -87,10 +89,10 @@ async def test_verdicts_overtake_memory_that_waits_to_be_written() -> None:
     wire = Wire()
     async with wire.running():
         wire.gate.clear()
-        wire.outlet.put(verdict(1))
-        wire.outlet.follow(feed(3))
+        wire.frame_writer.put(verdict(1))
+        wire.frame_writer.follow(feed(3))
         await wire.settle()
-        wire.outlet.put(verdict(2))
+        wire.frame_writer.put(verdict(2))
         wire.gate.set()
         await wire.settle()
         wire.finish_coding()
@@ -101,8 +103,8 @@ async def test_verdicts_overtake_memory_that_waits_to_be_written() -> None:
 async def test_rows_that_are_coded_already_need_no_coding() -> None:
     wire = Wire()
     async with wire.running():
-        wire.outlet.follow(feed(3))
-        wire.outlet.poke(CodedRows(Chunk(Plane.MEMORY, 0, 3, Codec.BF16, 3 * ROW), bytes(3 * ROW)))
+        wire.frame_writer.follow(feed(3))
+        wire.frame_writer.poke(CodedRows(Chunk(Plane.MEMORY, 0, 3, Codec.BF16, 3 * ROW), bytes(3 * ROW)))
         await wire.settle()
         assert wire.written == ["memory 0+3"]
         assert wire.codings == []
@@ -111,8 +113,8 @@ async def test_rows_that_are_coded_already_need_no_coding() -> None:
 async def test_rows_coded_for_another_chunk_are_not_used() -> None:
     wire = Wire()
     async with wire.running():
-        wire.outlet.follow(feed(3))
-        wire.outlet.poke(CodedRows(Chunk(Plane.MEMORY, 0, 3, Codec.INT4, 9), bytes(9)))
+        wire.frame_writer.follow(feed(3))
+        wire.frame_writer.poke(CodedRows(Chunk(Plane.MEMORY, 0, 3, Codec.INT4, 9), bytes(9)))
         await wire.settle()
         assert [chunk for chunk, _ in wire.codings] == [Chunk(Plane.MEMORY, 0, 3, Codec.BF16, 3 * ROW)]
 
@@ -121,10 +123,10 @@ async def test_only_the_newest_beat_is_kept() -> None:
     wire = Wire()
     async with wire.running():
         wire.gate.clear()
-        wire.outlet.put(verdict(1))
+        wire.frame_writer.put(verdict(1))
         await wire.settle()
         for stamp in range(1000):
-            wire.outlet.put_beat(stamp)
+            wire.frame_writer.put_beat(stamp)
         wire.gate.set()
         await wire.settle()
         assert wire.written == ["verdict 1", "beat 999"]
@@ -134,10 +136,10 @@ async def test_void_rows_are_not_written_and_give_their_credit_back() -> None:
     wire = Wire()
     owed = feed(3)
     async with wire.running():
-        wire.outlet.follow(owed)
+        wire.frame_writer.follow(owed)
         await wire.settle()
         assert owed.in_flight_bytes == 3 * ROW
-        wire.outlet.void(2)
+        wire.frame_writer.void(2)
         owed.crop(2)
         assert owed.in_flight_bytes == 0
         await wire.settle()
@@ -148,9 +150,9 @@ async def test_void_rows_are_not_written_and_give_their_credit_back() -> None:
 async def test_rows_before_the_cut_stay() -> None:
     wire = Wire()
     async with wire.running():
-        wire.outlet.follow(feed(3))
+        wire.frame_writer.follow(feed(3))
         await wire.settle()
-        wire.outlet.void(3)
+        wire.frame_writer.void(3)
         wire.finish_coding()
         await wire.settle()
         assert wire.written == ["memory 0+3"]
@@ -158,26 +160,26 @@ async def test_rows_before_the_cut_stay() -> None:
 
 async def test_close_writes_the_small_frames_and_no_memory() -> None:
     wire = Wire()
-    wire.outlet.follow(feed(3))
-    wire.outlet.put(verdict(1))
-    wire.outlet.close()
-    await wire.outlet.run()
+    wire.frame_writer.follow(feed(3))
+    wire.frame_writer.put(verdict(1))
+    wire.frame_writer.close()
+    await wire.frame_writer.run()
     assert wire.written == ["verdict 1"]
 
 
 async def test_a_failure_comes_after_what_was_queued_before_it() -> None:
     wire = Wire()
-    wire.outlet.put(verdict(1))
-    wire.outlet.fail(InternalError("lost"))
+    wire.frame_writer.put(verdict(1))
+    wire.frame_writer.fail(InternalError("lost"))
     with pytest.raises(InternalError, match="lost"):
-        await wire.outlet.run()
+        await wire.frame_writer.run()
     assert wire.written == ["verdict 1"]
 
 
 async def test_coding_that_fails_ends_the_stream() -> None:
     wire = Wire()
-    wire.outlet.follow(feed(3))
-    task = asyncio.create_task(wire.outlet.run())
+    wire.frame_writer.follow(feed(3))
+    task = asyncio.create_task(wire.frame_writer.run())
     await wire.settle()
     wire.codings[0][1].set_exception(InternalError("lost"))
     with pytest.raises(InternalError, match="lost"):
@@ -187,9 +189,9 @@ async def test_coding_that_fails_ends_the_stream() -> None:
 async def test_a_client_that_takes_nothing_in_is_given_up() -> None:
     wire = Wire(write_seconds=0.01)
     wire.gate.clear()
-    wire.outlet.put(verdict(1))
+    wire.frame_writer.put(verdict(1))
     with pytest.raises(UnavailableError, match=r"next to nothing in for 0\.01 s"):
-        await wire.outlet.run()
+        await wire.frame_writer.run()
 
 
 async def test_memory_waits_for_time_unless_it_is_coded_already() -> None:
@@ -197,15 +199,15 @@ async def test_memory_waits_for_time_unless_it_is_coded_already() -> None:
     wire.may_code = False
     async with wire.running():
         fed = feed(20)
-        wire.outlet.follow(fed)
+        wire.frame_writer.follow(fed)
         await wire.settle()
         assert wire.codings == []
         newest = Chunk(Plane.MEMORY, 20 - CHUNK_ROWS, CHUNK_ROWS, Codec.BF16, CHUNK_ROWS * ROW)
-        wire.outlet.poke(CodedRows(newest, bytes(newest.nbytes)))
+        wire.frame_writer.poke(CodedRows(newest, bytes(newest.nbytes)))
         await wire.settle()
         assert wire.written == [f"memory {20 - CHUNK_ROWS}+{CHUNK_ROWS}"]
         wire.may_code = True
-        wire.outlet.poke()
+        wire.frame_writer.poke()
         await wire.settle()
         assert [chunk.start for chunk, _ in wire.codings] == [20 - 2 * CHUNK_ROWS]
         wire.finish_coding()
@@ -220,11 +222,11 @@ async def test_verdicts_that_wait_are_one() -> None:
         await wire.gate.wait()
         frames.append(frame)
 
-    wire.outlet = Outlet(write, wire._code, lambda length: length, lambda: True, 10.0)
+    wire.frame_writer = FrameWriter(write, wire._code, lambda length: length, lambda: True, 10.0)
     async with wire.running():
         wire.gate.clear()
         for base in range(1, 1000):
-            wire.outlet.put(pb.ServerFrame(verdict=pb.Verdict(base=base, tokens=[base])))
+            wire.frame_writer.put(pb.ServerFrame(verdict=pb.Verdict(base=base, tokens=[base])))
             await asyncio.sleep(0)
         wire.gate.set()
         await wire.settle()
@@ -234,12 +236,12 @@ async def test_verdicts_that_wait_are_one() -> None:
 async def test_a_client_that_leaves_too_much_unread_is_given_up() -> None:
     wire = Wire()
     wire.gate.clear()
-    task = asyncio.create_task(wire.outlet.run())
+    task = asyncio.create_task(wire.frame_writer.run())
     frame = pb.ServerFrame(verdict=pb.Verdict(base=5, tokens=[1 << 20] * 20_000))  # the same again and again
     for _ in range(4 * QUEUE_BYTES // frame.ByteSize()):
-        wire.outlet.put(pb.ServerFrame.FromString(frame.SerializeToString()))
+        wire.frame_writer.put(pb.ServerFrame.FromString(frame.SerializeToString()))
         await asyncio.sleep(0)
-        assert sum(waiting.ByteSize() for waiting in wire.outlet._urgent) <= QUEUE_BYTES
+        assert sum(waiting.ByteSize() for waiting in wire.frame_writer._urgent) <= QUEUE_BYTES
     wire.gate.set()
     with pytest.raises(UnavailableError, match="unread"):
         await task

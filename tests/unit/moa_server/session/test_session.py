@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moa_client.conversation.conversation import Conversation
-from moa_server.session.session import Backlog, Judgement, Phase, Session, SessionLimits, Work
+from moa_server.session.session import Backlog, Phase, Session, SessionLimits, StepPlan, Verification
 from moa_shared.errors import ContextLengthError, ProtocolError, TokenRangeError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask, Draft, Verdict
@@ -36,9 +36,9 @@ def choose(tokens: Sequence[int]) -> int:
     return END_OF_TEXT if value % 23 == 0 else value // 23 % 4
 
 
-def chosen_by(work: Work, tokens: Sequence[int]) -> list[int]:
+def chosen_by(plan: StepPlan, tokens: Sequence[int]) -> list[int]:
     """What the target chooses in a forward over a prefix, after the last of `feed` and after each node."""
-    paths = [[work.tree.tokens[node] for node in work.tree.path_to(node)] for node in range(len(work.tree))]
+    paths = [[plan.tree.tokens[node] for node in plan.tree.path_to(node)] for node in range(len(plan.tree))]
     return [choose([*tokens, *path]) for path in [[], *paths]]
 
 
@@ -68,32 +68,32 @@ class Harness:
     def draft(self, message: Draft) -> None:
         self.session.on_draft(message)
 
-    def forward(self, work: Work) -> list[int]:
+    def forward(self, plan: StepPlan) -> list[int]:
         """Runs work as the inference thread would; the tokens chosen."""
-        assert work.cached <= len(self.kv), "the cache does not hold what the session thinks"
-        self.kv = [*self.kv[: work.cached], *work.feed]
-        assert len(self.kv) + max(work.tree.depths, default=0) <= CONTEXT
-        return chosen_by(work, self.kv)
+        assert plan.cached <= len(self.kv), "the cache does not hold what the session thinks"
+        self.kv = [*self.kv[: plan.cached], *plan.feed]
+        assert len(self.kv) + max(plan.tree.depths, default=0) <= CONTEXT
+        return chosen_by(plan, self.kv)
 
-    def begin(self) -> tuple[Work, Judgement | None] | None:
+    def begin(self) -> tuple[StepPlan, Verification | None] | None:
         """Runs the forward whose turn came; the session hears of it in `finish`."""
-        work = self.session.next_work()
-        if work is None:
+        plan = self.session.plan_step()
+        if plan is None:
             return None
-        chosen = self.forward(work)
-        if not work.chooses:
-            return work, None
-        judgement = work.judge(chosen)
-        self.kv += [work.tree.tokens[node] for node in judgement.kept]
-        return work, judgement
+        chosen = self.forward(plan)
+        if not plan.chooses:
+            return plan, None
+        verification = plan.verify(chosen)
+        self.kv += [plan.tree.tokens[node] for node in verification.kept]
+        return plan, verification
 
-    def finish(self, work: Work, judgement: Judgement | None) -> SentVerdict | None:
+    def finish(self, plan: StepPlan, verification: Verification | None) -> SentVerdict | None:
         """Tells the session of a forward; the verdict (base, tokens, finish) that it gives, if any."""
         base = len(self.session.tokens)
-        if judgement is None:
-            self.session.on_prefilled(work)
+        if verification is None:
+            self.session.on_prefilled(plan)
             return None
-        return (base, judgement.taken, judgement.finish) if self.session.on_judged(work, judgement) else None
+        return (base, verification.taken, verification.finish) if self.session.on_verified(plan, verification) else None
 
     def step(self) -> SentVerdict | None:
         """Forwards up to the next verdict; None if the session waits."""
@@ -123,9 +123,9 @@ def asked(prompt: Sequence[int], how: AnswerSettings = PLAIN, **options: Any) ->
 
 def test_a_long_prompt_is_read_in_chunks() -> None:
     harness = asked([1, 2, 3] * 3)
-    work = harness.session.next_work()
-    assert work is not None
-    assert (len(work.feed), work.chooses) == (4, False)
+    plan = harness.session.plan_step()
+    assert plan is not None
+    assert (len(plan.feed), plan.chooses) == (4, False)
     verdict = harness.step()
     assert verdict is not None
     assert verdict[0] == 9
@@ -166,22 +166,22 @@ def test_run_ahead_is_bounded_by_what_the_client_holds() -> None:
 
 def test_work_that_was_overtaken_changes_nothing() -> None:
     harness = asked([1, 2])
-    work = harness.session.next_work()
-    assert work is not None
-    judgement = work.judge(harness.forward(work))
+    plan = harness.session.plan_step()
+    assert plan is not None
+    verification = plan.verify(harness.forward(plan))
     assert harness.session.on_stop()
     before = list(harness.session.tokens)
-    assert not harness.session.on_judged(work, judgement)
+    assert not harness.session.on_verified(plan, verification)
     assert harness.session.tokens == before
     assert not harness.session.on_stop()
 
 
 def test_a_prefill_that_was_overtaken_changes_nothing() -> None:
     harness = asked([1, 2, 3] * 3)
-    work = harness.session.next_work()
-    assert work is not None
+    plan = harness.session.plan_step()
+    assert plan is not None
     harness.session.on_open([])
-    assert not harness.session.on_prefilled(work)
+    assert not harness.session.on_prefilled(plan)
     assert harness.session.cached == 0
 
 
@@ -442,15 +442,15 @@ def test_a_plain_step_reads_no_more_of_a_long_answer(before: int) -> None:
     session = Session(SessionLimits(100_000, 50), end_of_text=frozenset(), decode=str, run_ahead=True)
     session.on_ask(Ask(1, 0, session.hashes.at(0), [1], AnswerSettings(stop=("x",)), 0))
     while len(session.tokens) < before:
-        step = session.next_work()
+        step = session.plan_step()
         assert step is not None
         session.on_ack(len(session.tokens))
-        session.on_judged(step, step.judge([7]))
+        session.on_verified(step, step.verify([7]))
     session.on_ack(len(session.tokens))
     session.tokens = CountedList(session.tokens)
-    work = session.next_work()
-    assert work is not None
-    assert session.on_judged(work, work.judge([7]))
+    plan = session.plan_step()
+    assert plan is not None
+    assert session.on_verified(plan, plan.verify([7]))
     assert session.tokens.read <= 300  # the window of stop strings and the newest token
 
 
@@ -460,8 +460,8 @@ def test_slices_of_a_prompt_read_it_once() -> None:
     session.on_ask(Ask(1, 0, session.hashes.at(0), [1] * 10_000, AnswerSettings(), 0))
     session.tokens = CountedList(session.tokens)
     slices = 0
-    while (work := session.next_work()) is not None and not work.chooses:
-        assert session.on_prefilled(work)
+    while (plan := session.plan_step()) is not None and not plan.chooses:
+        assert session.on_prefilled(plan)
         slices += 1
     assert slices == 99
     assert session.tokens.read <= 10_000 + 100
@@ -474,15 +474,15 @@ def test_a_long_answer_ends_where_it_should() -> None:
     ):
         session = Session(SessionLimits(2000, 50), end_of_text=frozenset(), decode=decode_last, run_ahead=True)
         session.on_ask(Ask(1, 0, session.hashes.at(0), [1], wanted, 0))
-        judgement = None
+        verification = None
         while session.phase is Phase.ANSWERING:
-            work = session.next_work()
-            assert work is not None
-            judgement = work.judge([26 if len(session.tokens) == 600 else 7])
-            session.on_judged(work, judgement)
+            plan = session.plan_step()
+            assert plan is not None
+            verification = plan.verify([26 if len(session.tokens) == 600 else 7])
+            session.on_verified(plan, verification)
             session.on_ack(len(session.tokens))
-        assert judgement is not None
-        assert (len(session.tokens), judgement.finish) == (601, finish)
+        assert verification is not None
+        assert (len(session.tokens), verification.finish) == (601, finish)
 
 
 def decode_last(tokens: Sequence[int]) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Committed, Ended
-from moa_client.drafting.settings import TalkSettings
-from moa_client.engine import Talk
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.engine import ClientEngine
 from moa_client.link.channel import Link, connect
 from moa_server.app import start
 from moa_server.target import Target
@@ -24,28 +24,28 @@ from tests.net.client_device import DRAFTERS, DRAFTERS_OF_BOTH, device, device_o
 from tests.net.server_peer import CONTEXT, VOCAB, make_host, plain_text, serving
 
 PROMPT = [5, 17, 42, 8, 17, 42]
-ROUNDS = TalkSettings(drafting="rounds")
-STREAMED = TalkSettings(tree=True)
-WAITING = TalkSettings(run_ahead=False)
+ROUNDS = DraftingSettings(drafting="rounds")
+STREAMED = DraftingSettings(tree=True)
+WAITING = DraftingSettings(run_ahead=False)
 
 
 @asynccontextmanager
 async def talking(
-    target: Target, name: str = "tree", codec: Codec = Codec.INT4, settings: TalkSettings = ROUNDS
-) -> AsyncIterator[Talk]:
+    target: Target, name: str = "tree", codec: Codec = Codec.INT4, settings: DraftingSettings = ROUNDS
+) -> AsyncIterator[ClientEngine]:
     reused_layers = 1 if name.endswith("N = 1") else 0
     host = make_host(target, stepper=stepper(target, reused_layers))
     async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link:
-        talk = Talk(link, device(target, name), VOCAB, codec, settings)
+        engine = ClientEngine(link, device(target, name), VOCAB, codec, settings)
         try:
-            yield talk
+            yield engine
         finally:
-            await talk.close()
+            await engine.close()
 
 
-async def ask(talk: Talk, turn: list[int], settings: AnswerSettings) -> list[int]:
+async def ask(engine: ClientEngine, turn: list[int], settings: AnswerSettings) -> list[int]:
     """The committed text of an answer."""
-    events = [event async for event in talk.ask(turn, settings)]
+    events = [event async for event in engine.ask(turn, settings)]
     assert any(isinstance(event, Ended) for event in events)  # on a busy machine news of the link may follow it
     return [token for event in events if isinstance(event, Committed) for token in event.tokens]
 
@@ -53,115 +53,117 @@ async def ask(talk: Talk, turn: list[int], settings: AnswerSettings) -> list[int
 @pytest.mark.parametrize("name", DRAFTERS)
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("mode", [ROUNDS, STREAMED, WAITING], ids=["rounds", "streamed", "waiting"])
-async def test_the_text_is_the_targets_own(target: Target, name: str, temperature: float, mode: TalkSettings) -> None:
-    async with talking(target, name, settings=mode) as talk:
+async def test_the_text_is_the_targets_own(
+    target: Target, name: str, temperature: float, mode: DraftingSettings
+) -> None:
+    async with talking(target, name, settings=mode) as engine:
         for seed in range(3 if temperature else 1):
             settings = AnswerSettings(Sampling(temperature, seed=seed), max_tokens=40)
             expected, _ = plain_text(target, PROMPT, settings)
-            talk.reset()
-            assert await ask(talk, PROMPT, settings) == expected
-            assert list(talk.conversation.answer) == expected
+            engine.reset()
+            assert await ask(engine, PROMPT, settings) == expected
+            assert list(engine.conversation.answer) == expected
             if name in ("lookup", "chain", "tree") and temperature == 0 and mode is not STREAMED:
-                assert talk.figures.accepted > 0  # the drafter was at work (streaming, this target outruns it)
+                assert engine.figures.accepted > 0  # the drafter was at work (streaming, this target outruns it)
 
 
 @pytest.mark.parametrize("codec", Codec)
 async def test_every_codec_gives_the_same_text(target: Target, codec: Codec) -> None:
     settings = AnswerSettings(Sampling(0.7, seed=2), max_tokens=30)
     expected, _ = plain_text(target, PROMPT, settings)
-    async with talking(target, "tree of N = 1", codec) as talk:
-        assert await ask(talk, PROMPT, settings) == expected
+    async with talking(target, "tree of N = 1", codec) as engine:
+        assert await ask(engine, PROMPT, settings) == expected
 
 
 async def test_a_second_turn_reuses_what_the_server_holds(target: Target) -> None:
     settings = AnswerSettings(max_tokens=12)
-    async with talking(target) as talk:
-        first = await ask(talk, PROMPT, settings)
-        second = await ask(talk, [9, 9, 4], settings)
+    async with talking(target) as engine:
+        first = await ask(engine, PROMPT, settings)
+        second = await ask(engine, [9, 9, 4], settings)
         whole = [*PROMPT, *first, 9, 9, 4]
         assert second == plain_text(target, whole, settings)[0]
-        assert talk.conversation.tokens == [*whole, *second]
+        assert engine.conversation.tokens == [*whole, *second]
         # The prompt's rows came with the first answer; the second one brought its own turn's alone.
-        assert talk.figures.down_bytes < 200 * (len(second) + 3)
+        assert engine.figures.down_bytes < 200 * (len(second) + 3)
 
 
 async def test_stop_ends_the_answer_and_the_conversation_goes_on(target: Target) -> None:
-    async with talking(target, "chain") as talk:
+    async with talking(target, "chain") as engine:
         tokens: list[int] = []
-        async for event in talk.ask(PROMPT, AnswerSettings(max_tokens=150, ignore_end_of_text=True)):
+        async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=150, ignore_end_of_text=True)):
             new = event.tokens if isinstance(event, Committed) else ()
             tokens += new
             if len(tokens) > 5 and len(tokens) - len(new) <= 5:
-                await talk.stop()
+                await engine.stop()
         assert 5 < len(tokens) < 150
-        assert talk.conversation.phase is Phase.IDLE
+        assert engine.conversation.phase is Phase.IDLE
         settings = AnswerSettings(max_tokens=5)
-        whole = [*talk.conversation.tokens, 3]
-        assert await ask(talk, [3], settings) == plain_text(target, whole, settings)[0]
+        whole = [*engine.conversation.tokens, 3]
+        assert await ask(engine, [3], settings) == plain_text(target, whole, settings)[0]
 
 
 async def test_a_stop_before_the_stream_is_open_counts(target: Target) -> None:
-    async with talking(target) as talk:
-        answered = talk.ask(PROMPT, AnswerSettings(ignore_end_of_text=True))
+    async with talking(target) as engine:
+        answered = engine.ask(PROMPT, AnswerSettings(ignore_end_of_text=True))
         first = asyncio.ensure_future(anext(answered, None))
         await asyncio.sleep(0)  # the question is on its way, the stream not yet open
-        assert not talk.connection.is_up
-        await talk.stop()
+        assert not engine.connection.is_up
+        await engine.stop()
         await first
         async for _ in answered:
             pass
-        assert talk.conversation.phase is Phase.IDLE
-        assert len(talk.conversation.answer) < 20
+        assert engine.conversation.phase is Phase.IDLE
+        assert len(engine.conversation.answer) < 20
 
 
 async def test_a_prompt_longer_than_the_context_is_refused_and_the_next_one_answered(target: Target) -> None:
-    async with talking(target) as talk:
+    async with talking(target) as engine:
         settings = AnswerSettings(max_tokens=3)
-        first = await ask(talk, PROMPT, settings)
+        first = await ask(engine, PROMPT, settings)
         with pytest.raises(ContextLengthError, match=f"context holds {CONTEXT}"):
-            await ask(talk, [1] * CONTEXT, AnswerSettings())
+            await ask(engine, [1] * CONTEXT, AnswerSettings())
         whole = [*PROMPT, *first, 9]
-        assert await ask(talk, [9], settings) == plain_text(target, whole, settings)[0]
+        assert await ask(engine, [9], settings) == plain_text(target, whole, settings)[0]
 
 
 async def test_after_a_reset_the_drafter_knows_the_new_conversation_alone(target: Target) -> None:
     settings = AnswerSettings(max_tokens=12)
-    async with talking(target, "chain") as talk:
-        await ask(talk, PROMPT, settings)
-        accepted = talk.figures.accepted
-        talk.reset()
-        await ask(talk, [9, 9, 4], settings)
-        talk.reset()
-        await ask(talk, PROMPT, settings)
-        assert talk.figures.accepted == accepted
-        drafter: Any = talk._device.drafter
-        assert drafter._state.tokens == talk.conversation.tokens[: len(drafter._state.tokens)]
+    async with talking(target, "chain") as engine:
+        await ask(engine, PROMPT, settings)
+        accepted = engine.figures.accepted
+        engine.reset()
+        await ask(engine, [9, 9, 4], settings)
+        engine.reset()
+        await ask(engine, PROMPT, settings)
+        assert engine.figures.accepted == accepted
+        drafter: Any = engine._device.drafter
+        assert drafter._state.tokens == engine.conversation.tokens[: len(drafter._state.tokens)]
 
 
 @pytest.mark.parametrize("settings", [ROUNDS, STREAMED], ids=["rounds", "streamed"])
-async def test_a_device_may_hold_one_conversation_after_another(target: Target, settings: TalkSettings) -> None:
+async def test_a_device_may_hold_one_conversation_after_another(target: Target, settings: DraftingSettings) -> None:
     held = device(target, "chain")
     async with serving(make_host(target, stepper=stepper(target, 0))) as running:
         for prompt in (PROMPT, [9, 9, 4]):
             async with connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link:
-                talk = Talk(link, held, VOCAB, Codec.INT4, settings)
-                await ask(talk, prompt, AnswerSettings(max_tokens=12))
-                await talk.close()
+                engine = ClientEngine(link, held, VOCAB, Codec.INT4, settings)
+                await ask(engine, prompt, AnswerSettings(max_tokens=12))
+                await engine.close()
             drafter: Any = held.drafter
-            assert drafter._state.tokens == talk.conversation.tokens[: len(drafter._state.tokens)]
+            assert drafter._state.tokens == engine.conversation.tokens[: len(drafter._state.tokens)]
 
 
 async def test_an_answer_that_is_abandoned_leaves_the_conversation_usable(target: Target) -> None:
-    async with talking(target) as talk:
-        answered = talk.ask(PROMPT, AnswerSettings(ignore_end_of_text=True))
+    async with talking(target) as engine:
+        answered = engine.ask(PROMPT, AnswerSettings(ignore_end_of_text=True))
         first = await anext(answered)
         assert isinstance(first, Committed)
         tokens = first.tokens
         await answered.aclose()
-        assert talk.conversation.tokens == [*PROMPT, *tokens]
+        assert engine.conversation.tokens == [*PROMPT, *tokens]
         settings = AnswerSettings(max_tokens=5)
         whole = [*PROMPT, *tokens, 9]
-        assert await ask(talk, [9], settings) == plain_text(target, whole, settings)[0]
+        assert await ask(engine, [9], settings) == plain_text(target, whole, settings)[0]
 
 
 async def test_a_server_that_was_restarted_between_two_questions_is_not_noticed(target: Target) -> None:
@@ -169,25 +171,25 @@ async def test_a_server_that_was_restarted_between_two_questions_is_not_noticed(
     async with serving(make_host(target, stepper=stepper(target, 0))) as running:
         port = running.port
         link = Link(f"127.0.0.1:{port}", 5.0, 20.0)
-        talk = Talk(link, device(target, "tree"), VOCAB, Codec.INT4)
-        first = await ask(talk, PROMPT, settings)
+        engine = ClientEngine(link, device(target, "tree"), VOCAB, Codec.INT4)
+        first = await ask(engine, PROMPT, settings)
     async with serving(make_host(target, stepper=stepper(target, 0), port=port)):
         whole = [*PROMPT, *first, 3]
-        await ask(talk, [3], settings)
-        async for _ in talk.settle():  # a restart that takes long is bridged by provisional text
+        await ask(engine, [3], settings)
+        async for _ in engine.settle():  # a restart that takes long is bridged by provisional text
             pass
-        assert talk.conversation.tokens == [*whole, *plain_text(target, whole, settings)[0]]
-        await talk.close()
+        assert engine.conversation.tokens == [*whole, *plain_text(target, whole, settings)[0]]
+        await engine.close()
         await link.close()
 
 
 async def test_another_drafter_or_target_is_refused(target: Target) -> None:
-    async with talking(target) as talk:
-        talk._device.identity.drafter_fingerprint = b"x" * 32
+    async with talking(target) as engine:
+        engine._device.identity.drafter_fingerprint = b"x" * 32
         with pytest.raises(
             MismatchError, match="drafter does not match: the server has 646464646464, the client has 78"
         ):
-            await ask(talk, PROMPT, AnswerSettings())
+            await ask(engine, PROMPT, AnswerSettings())
 
 
 async def test_a_server_that_is_not_there_is_named() -> None:
@@ -204,14 +206,14 @@ async def test_a_server_that_is_restarted_in_an_answer_is_not_noticed_in_the_tex
     running = await start(make_host(target, stepper=stepper(target, 0)))
     port = running.port
     async with connect(f"127.0.0.1:{port}", 5.0, 20.0) as link:
-        talk = Talk(link, device(target, "none"), VOCAB, Codec.INT4)
-        async for event in talk.ask(PROMPT, settings):
+        engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
+        async for event in engine.ask(PROMPT, settings):
             before = len(tokens)
             tokens += event.tokens if isinstance(event, Committed) else ()
             if before <= 5 < len(tokens):
                 await running.stop(0.0)
                 running = await start(make_host(target, stepper=stepper(target, 0), port=port))
-        await talk.close()
+        await engine.close()
     await running.stop(0.0)
     assert tokens == expected
 
@@ -220,19 +222,19 @@ async def test_a_device_without_a_drafter_gives_up_in_the_end_and_keeps_the_text
     tokens: list[int] = []
     async with serving(make_host(target, stepper=stepper(target, 0))) as running:
         link = Link(f"127.0.0.1:{running.port}", 5.0, 0.5)
-        talk = Talk(link, device(target, "none"), VOCAB, Codec.INT4)
+        engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
 
         async def stop_the_server_on_the_way() -> None:
-            async for event in talk.ask(PROMPT, AnswerSettings(max_tokens=150, ignore_end_of_text=True)):
+            async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=150, ignore_end_of_text=True)):
                 tokens.extend(event.tokens if isinstance(event, Committed) else ())
                 if len(tokens) > 5:
                     await running.stop(0.0)
 
         with pytest.raises(UnavailableError):
             await stop_the_server_on_the_way()
-    assert list(talk.conversation.answer) == tokens
-    assert talk.conversation.phase is Phase.IDLE
-    await talk.close()
+    assert list(engine.conversation.answer) == tokens
+    assert engine.conversation.phase is Phase.IDLE
+    await engine.close()
     await link.close()
 
 
@@ -242,16 +244,16 @@ async def test_another_drafter_in_the_middle_of_a_conversation_changes_no_word(t
     after = "tree of N = 1" if before == "tree" else "tree"
     host = make_host(target, stepper=stepper_of_both(target), drafters=DRAFTERS_OF_BOTH)
     async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link:
-        talk = Talk(link, device_of_both(target, before), VOCAB, Codec.INT4, STREAMED)
+        engine = ClientEngine(link, device_of_both(target, before), VOCAB, Codec.INT4, STREAMED)
         try:
-            first = await ask(talk, PROMPT, settings)
-            talk.change_device(device_of_both(target, after))
-            second = await ask(talk, [9, 9, 4], settings)
-            talk.change_device(device_of_both(target, before))
-            third = await ask(talk, [11, 3], settings)
-            rtt_ms, step_ms = talk.monitor.rtt_ms, talk.plain_step_ms
+            first = await ask(engine, PROMPT, settings)
+            engine.change_device(device_of_both(target, after))
+            second = await ask(engine, [9, 9, 4], settings)
+            engine.change_device(device_of_both(target, before))
+            third = await ask(engine, [11, 3], settings)
+            rtt_ms, step_ms = engine.monitor.rtt_ms, engine.plain_step_ms
         finally:
-            await talk.close()
+            await engine.close()
     text: list[int] = []
     for turn, answer in ((PROMPT, first), ([9, 9, 4], second), ([11, 3], third)):
         text += turn
