@@ -221,7 +221,9 @@ class ClientEngine:
         """Drafts with what this device holds."""
         self._device = device
         self._thread = DrafterThread(device.drafter, self._inbox.put_nowait) if device.drafter is not None else None
-        self._memory = MemoryPlan(device, self._thread, self._codec)
+        reads_memory = device.drafter is not None and device.drafter.reads_memory
+        remember = self._thread.remember if self._thread is not None and reads_memory else None
+        self._memory = MemoryPlan(remember, device.planes, self._codec)
         self._drafting = OnlineDrafting(
             self.settings, self.conversation, self._thread, self._memory, self._send, device.step_ms
         )

@@ -9,9 +9,10 @@ from moa_shared.programs.config import SettingsBase
 from moa_shared.programs.cores import parse_cores
 from pydantic import Field, field_validator
 
-from moa_server.memory.budget import SHARE
-
 SECTION = "server"
+# Of the 3 % that an answer may lose to plain streaming where no draft is ever right, memory takes one at most; frames
+# that are read and written take the rest.
+MEMORY_SHARE = 0.005
 LEAST_FRAME_BYTES = 1 << 16
 CONTEXT_TOKEN_BYTES = 16  # a token of the text (5 at most), one of a draft (5) and its parent (5)
 
@@ -39,7 +40,7 @@ class ServerSettings(SettingsBase):
     run_ahead_tokens: int = Field(64, ge=16)  # beyond what the client has acknowledged, which it does every 16
     credit_bytes: int = Field(256 * 1024, ge=4096)  # of memory in flight: 0.1 s of a 20 Mbit/s link
     drafter: str = "default"
-    memory_share: float = Field(SHARE, ge=0, le=1)  # 1 where devices are often alone: they then hold every row
+    memory_share: float = Field(MEMORY_SHARE, ge=0, le=1)  # 1 where devices are often alone: they then hold every row
     max_connections: int = Field(1000, ge=1, le=1_000_000)  # 30 kB each; what is beyond is not taken in
     allow_ignore_end_of_text: bool = False  # for measurements: an answer then takes all of its max_tokens
     detached_seconds: float = Field(120.0, ge=0)  # a lift, a tunnel, a change of network

@@ -235,10 +235,10 @@ class FailingStepper(Stepper):
 
     where = "choose"
 
-    def choose(self, tensors: SessionTensors, plan: StepPlan) -> Verification | None:
+    def verify(self, tensors: SessionTensors, plan: StepPlan) -> Verification | None:
         if self.where == "choose" and list(plan.feed[: len(POISON)]) == POISON:
             raise RuntimeError("the device is on fire")
-        return super().choose(tensors, plan)
+        return super().verify(tensors, plan)
 
     def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
         if self.where == "code" and tensors.cache.length == len(POISON):
@@ -313,10 +313,10 @@ class HangingStepper(Stepper):
         super().__init__(target)
         self.entered, self.release = threading.Event(), threading.Event()
 
-    def choose(self, tensors: SessionTensors, plan: StepPlan) -> Verification | None:
+    def verify(self, tensors: SessionTensors, plan: StepPlan) -> Verification | None:
         self.entered.set()
         assert self.release.wait(60)
-        return super().choose(tensors, plan)
+        return super().verify(tensors, plan)
 
 
 async def test_a_forward_that_hangs_ends_health_and_beats(target: Target) -> None:

@@ -17,6 +17,7 @@ from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import Progress
+from moa_shared.protocol.messages import Plane
 from moa_shared.protocol.wire import check_identity
 
 from moa_client.conversation.answer_queue import EndRule
@@ -53,6 +54,15 @@ class Device:
     shelf: DrafterShelf | None = None
     execution: pb.Execution | None = None
     step_ms: float = 0.0
+
+    @property
+    def planes(self) -> dict[Plane, int]:
+        """Numbers of a row of each plane that the drafter reads.
+
+        States are worth more than memory rows, and cost the server less: they come first (moa_server/memory/feed.py).
+        """
+        states = {Plane.REUSED_STATE: self.state_width} if self.state_width else {}
+        return {**states, Plane.MEMORY: self.memory_width}
 
     @property
     def end_rule(self) -> EndRule:

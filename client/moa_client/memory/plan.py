@@ -1,10 +1,12 @@
 """The memory of one conversation: what has come of it, how long drafting waits for its newest row, and its codec.
 
-State: the intake, the codec ladder, and when drafting may go on. Without a drafter that reads memory it is empty, and
+State: the receiver, the codec ladder, and when drafting may go on. Without a drafter that reads memory it is empty, and
 asks for nothing. Clock readings are arguments, in milliseconds.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from moa_shared.drafting.estimates import Smoothed
 from moa_shared.errors import ProtocolError
@@ -12,10 +14,8 @@ from moa_shared.protocol.codec import Codec, row_bytes
 from moa_shared.protocol.messages import Memory, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
-from moa_client.device.loading import Device
-from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.memory.codec_ladder import CodecLadder
-from moa_client.memory.receiver import MemoryReceiver
+from moa_client.memory.receiver import MemoryReceiver, Remember
 
 FIRST_ROW_LAG_MS = 5.0  # before anything is measured
 PROMPT_HOLD_MS = (
@@ -25,23 +25,20 @@ CREDIT_EVERY_BYTES = 2048  # half of the least credit that a server may give: it
 
 
 class MemoryPlan:
-    """Of one client.
+    """What memory one client asks for, and what drafting waits for.
 
     Args:
-        device: what this client holds.
-        thread: takes the rows in; None without a drafter.
+        remember: takes rows in; None without a drafter that reads memory.
+        widths: numbers of a row of each plane, the plane that drafts cannot do without first.
         codec: the best one; cheaper ones are offered too.
     """
 
-    def __init__(self, device: Device, thread: DrafterThread | None, codec: Codec) -> None:
+    def __init__(self, remember: Remember | None, widths: Mapping[Plane, int], codec: Codec) -> None:
         self.hold_until_ms = 0.0  # no drafting before the newest row, or this time
-        reads = thread is not None and device.drafter is not None and device.drafter.reads_memory
-        self._thread = thread if reads else None
-        self._codecs = tuple(each for each in Codec if each >= codec) if reads else ()
-        # States are worth more than memory rows, and cost the server less: they come first (moa_server/memory/feed.py).
-        self._widths = {Plane.REUSED_STATE: device.state_width} if device.state_width else {}
-        self._widths[Plane.MEMORY] = device.memory_width
-        self._has_states = bool(device.state_width)
+        self._remember = remember
+        self._codecs = tuple(each for each in Codec if each >= codec) if remember is not None else ()
+        self._widths = widths
+        self._has_states = Plane.REUSED_STATE in widths
         self._answer_start = 0
         self._verdict_ms = 0.0
         self._owed = 0  # bytes taken in that the server has not been told of
@@ -50,7 +47,7 @@ class MemoryPlan:
 
     def restart(self) -> None:
         """A new conversation: nothing of it has come."""
-        self._receiver = None if self._thread is None else MemoryReceiver(self._thread, self._widths, self._codecs)
+        self._receiver = None if self._remember is None else MemoryReceiver(self._remember, self._widths, self._codecs)
         self._ladder = self._new_ladder()
 
     # ------------------------------------------------------------ the handshake

@@ -6,13 +6,19 @@ State: which positions have their row, on each plane. Invariant: rows of positio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.messages import SHORT_HASH, Memory, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
-from moa_client.drafting.drafter_thread import DrafterThread
+
+class Remember(Protocol):
+    """Hands rows to the drafter."""
+
+    def __call__(self, start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None:
+        """`count` coded rows of `width` numbers, from position `start` on; `state`: of the plane of reused states."""
 
 
 class RowsHeld:
@@ -38,18 +44,18 @@ class RowsHeld:
 
 
 class MemoryReceiver:
-    """Of one drafter that reads memory.
+    """Receives the memory of one drafter.
 
     Args:
-        thread: takes the rows in.
+        remember: takes the rows in.
         widths: numbers of a row of each plane that was asked for.
         codecs: that were offered.
 
     The first of the planes is the one that drafts cannot do without: `newest` is about it.
     """
 
-    def __init__(self, thread: DrafterThread, widths: Mapping[Plane, int], codecs: Sequence[Codec]) -> None:
-        self._thread = thread
+    def __init__(self, remember: Remember, widths: Mapping[Plane, int], codecs: Sequence[Codec]) -> None:
+        self._remember = remember
         self._widths = widths
         self._codecs = tuple(codecs)
         self._rows = {plane: RowsHeld() for plane in widths}
@@ -89,7 +95,7 @@ class MemoryReceiver:
             raise ProtocolError(f"memory of positions before {len(hashes)}", f"{memory.start} to {stop - 1}")
         if memory.prefix_hash != hashes.at(stop) & SHORT_HASH:
             return
-        self._thread.remember(
+        self._remember(
             memory.start, memory.payload, memory.codec, memory.count, width, state=memory.plane is Plane.REUSED_STATE
         )
         self._rows[memory.plane].add(memory.start, stop)

@@ -258,7 +258,7 @@ class Engine:
     def _run(self, live: LiveSession, plan: StepPlan, coding: Coding) -> None:
         began = time.perf_counter()
         try:
-            verification = self.stepper.choose(live.tensors, plan)
+            verification = self.stepper.verify(live.tensors, plan)
         except Exception as error:  # noqa: BLE001 (whatever the target raises ends this session alone)
             self._post(self._on_failed, live, error, stepped=True)
             return

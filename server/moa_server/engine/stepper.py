@@ -117,7 +117,7 @@ class Stepper:
     def new_tensors(self) -> SessionTensors:
         return SessionTensors(self.target.new_cache(), {})
 
-    def choose(self, tensors: SessionTensors, plan: StepPlan) -> Verification | None:
+    def verify(self, tensors: SessionTensors, plan: StepPlan) -> Verification | None:
         """The forward and what the target chose in it; None for a chunk of a prompt, which chooses nothing."""
         cache = tensors.cache
         cache.crop(plan.cached)

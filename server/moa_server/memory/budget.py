@@ -7,22 +7,21 @@ Invariant: at any acceptance an answer loses to plain streaming at most `share` 
 
 from __future__ import annotations
 
-# Of the 3 % that an answer may lose to plain streaming where no draft is ever right, memory takes one at most; frames
-# that are read and written take the rest.
-SHARE = 0.005
+from moa_server.settings import MEMORY_SHARE
+
 GAIN = 1 / 32  # of the time that drafts have saved: all rows raise the acceptance by 0 to 4 % over a few (feed.py)
 LOAN_STEPS = 0.3  # plain steps: one chunk, of the newest rows of the prompt, without which a drafter has no memory
 
 
 class MemoryBudget:
-    """Of one answer.
+    """The budget of one answer.
 
     Args:
         share: of an answer's time that memory may take though no draft is right; 1: all rows are sent.
         plain_ms: what a plain step takes until one was measured; None: there is no limit until then.
     """
 
-    def __init__(self, share: float = SHARE, plain_ms: float | None = None) -> None:
+    def __init__(self, share: float = MEMORY_SHARE, plain_ms: float | None = None) -> None:
         self.share = share
         self._balance_ms = 0.0
         self._plain_ms = plain_ms

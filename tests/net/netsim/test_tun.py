@@ -50,7 +50,7 @@ def test_loopbacks_port_goes_over_the_link_too() -> None:
         client.connect(("127.0.0.1", PORT))
         server = link.stack.enter_context(link.listener.accept()[0])
         ask(client, server)
-    assert link.summary["directions"]["up"]["packets"] >= 4
+    assert link.summary["directions"]["up"]["packets"] >= 3  # SYN, ACK, question; the last ACK may come too late
 
 
 @pytest.mark.parametrize(("action", "expected"), [("reset", "reset"), ("fin", "end")])

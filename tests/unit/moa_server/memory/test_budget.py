@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.memory.budget import GAIN, LOAN_STEPS, SHARE, MemoryBudget
+from moa_server.memory.budget import GAIN, LOAN_STEPS, MemoryBudget
+from moa_server.settings import MEMORY_SHARE
 
 PLAIN_MS = 40.0
 
@@ -58,7 +59,7 @@ def test_a_whole_share_sends_every_row() -> None:
 
 @given(
     st.lists(st.tuples(st.floats(30, 80), st.integers(1, 3), st.floats(0.5, 12)), min_size=1, max_size=200),
-    st.sampled_from([0.0, SHARE, 0.5]),
+    st.sampled_from([0.0, MEMORY_SHARE, 0.5]),
 )
 def test_memory_never_takes_more_than_its_share_the_loan_and_a_part_of_what_was_saved(
     steps: list[tuple[float, int, float]], share: float
