@@ -220,7 +220,7 @@ class ToyStepper:
     def new_tensors(self) -> Any:
         return SimpleNamespace(cache=ToyCache(), planes={}, source=None, nbytes=0)
 
-    def choose(self, tensors: Any, plan: StepPlan) -> Verification | None:
+    def verify(self, tensors: Any, plan: StepPlan) -> Verification | None:
         self._world.worked += self._world.chance.uniform(5, 20) * FEW_MS
         cache: ToyCache = tensors.cache
         assert len(cache) >= plan.cached, "the cache lacks tokens that the session believes in"

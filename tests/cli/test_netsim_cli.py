@@ -116,7 +116,12 @@ def test_convert_there_and_back(tmp_path: Path) -> None:
         (["run", "--profile", "4g", "--", "true"], 2, "Say which server the link leads to"),
         (["run", "--profile", "4g", "--backend", "proxy", "--port", "5", "--", "true"], 2, "needs --upstream"),
         (["run", "--profile", "4g", "--serve", "true", "--", "true"], 2, "--serve needs --port"),
-        (["run", "--profile", "4g", "--upstream", ":9", "--", "no-such"], 127, "'no-such' does not start"),
+        pytest.param(
+            ["run", "--profile", "4g", "--upstream", ":9", "--", "no-such"],
+            127,
+            "'no-such' does not start",
+            marks=pytest.mark.root,
+        ),
         (["run", "--profile", "4g", "--backend", "proxy", "--upstream", ":9", "--", "no-such"], 127, "does not"),
         (["ctl", "--control", "/nonexistent.sock", "heal"], 1, "No link answers at /nonexistent.sock"),
         (["ctl", "--control", "/nonexistent.sock", "set"], 1, "Nothing to set"),
@@ -169,6 +174,7 @@ def test_without_root_tun_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> No
         assert result.exit_code == 77
 
 
+@pytest.mark.root
 def test_without_a_tun_device_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namespaces.os, "access", lambda *args: False)
     result = netsim("run", "--profile", "4g", "--upstream", ":1", "--", "true")

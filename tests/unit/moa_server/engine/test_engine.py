@@ -27,19 +27,19 @@ class FakeStepper(Stepper):
 
     def __init__(self) -> None:
         self.order: list[str] = []
-        self.fail_choose: dict[int, Exception] = {}
+        self.fail_verify: dict[int, Exception] = {}
         self.fail_rows = False
         self.entered = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
 
-    def choose(self, tensors: SessionTensors, plan: StepPlan) -> Verification | None:
+    def verify(self, tensors: SessionTensors, plan: StepPlan) -> Verification | None:
         self.entered.set()
         assert self.gate.wait(10)
         assert threading.current_thread().name == "inference"
         self.order.append(f"{plan.feed[0]}:{len(plan.feed)}")
-        if plan.feed[0] in self.fail_choose:
-            raise self.fail_choose[plan.feed[0]]
+        if plan.feed[0] in self.fail_verify:
+            raise self.fail_verify[plan.feed[0]]
         return plan.verify([7] * (1 + len(plan.tree))) if plan.chooses else None
 
     def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
@@ -229,7 +229,7 @@ async def test_rows_of_a_forward_that_was_overtaken_are_not_the_session_s(bench:
 
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), TokenRangeError("token 99")])
 async def test_an_error_ends_one_session(bench: Bench, error: Exception) -> None:
-    bench.stepper.fail_choose[5] = error
+    bench.stepper.fail_verify[5] = error
     bad_slot, bad = bench.ask([5])
     _, good = bench.ask([1])
     await bad.ended.wait()

@@ -10,11 +10,11 @@ import pytest
 import torch
 from moa_shared.drafter import ArrayWeights, Checkpoint, fresh_tensors
 from moa_shared.drafter.layers.layers import DecoderLayer, Rotary, attend, rotate
-from tests.unit.moa_shared.drafter.test_reused import LLAMA_3_1, PLAIN
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 from tests.unit.moa_shared.drafter.decoders import EVEN, Rows, normal, target_arrays
+from tests.unit.moa_shared.drafter.layers.test_reused import LLAMA_3_1, PLAIN
 
 YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
 

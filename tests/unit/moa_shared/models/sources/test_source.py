@@ -15,7 +15,14 @@ ROOT = Path(__file__).resolve().parents[5]
 
 
 def test_reading_needs_neither_torch_nor_transformers() -> None:
-    modules = ("weights", "parts", "tokenizer", "packaged", "hub", "gguf.entry", "gguf.vocabulary")
+    modules = (
+        "weights.weights",
+        "weights.parts",
+        "tokenizer.tokenizer",
+        "sources.packaged",
+        "sources.hub",
+        "gguf.entry",
+    )
     heavy = ("torch", "transformers", "gguf", "safetensors", "huggingface_hub")
     code = f"import sys, {', '.join(f'moa_shared.models.{name}' for name in modules)}; "
     code += f"sys.exit(any(name in sys.modules for name in {heavy}))"
