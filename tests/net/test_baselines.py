@@ -26,7 +26,7 @@ from moa_shared.sampling.coupling import Sampling
 
 from tests.net.client_device import arrays_of, checkpoint
 from tests.net.server_peer import IDENTITY, VOCAB, make_host, plain_text, serving
-from tests.net.test_client_talk import PROMPT, ask
+from tests.net.test_client_engine import PROMPT, ask
 
 
 def drafter_of(kind: str) -> Checkpoint:

@@ -264,7 +264,7 @@ def test_a_server_that_trusts_drafts_is_found_out(monkeypatch: pytest.MonkeyPatc
         first = self.tree.tokens[0] if self.tree else chosen[0]
         return verify(self, [first, *chosen[1:]])
 
-    monkeypatch.setattr(StepPlan, "judge", trusting)
+    monkeypatch.setattr(StepPlan, "verify", trusting)
     schedules = [Schedule(seed) for seed in range(30)]
     wrong = sum(schedule.run() != text_after(schedule.prompt, schedule.settings.max_tokens) for schedule in schedules)
     assert wrong > 10
