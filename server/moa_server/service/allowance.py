@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 # Measured on one core of the reference machine, gRPC's threads included: they take as much as the event loop.
-CALL_US = 1000.0
+CALL_US = 2000.0
 FRAME_US = 150.0
 REPLY_US = 150.0
 BYTE_US = 0.01

@@ -101,6 +101,8 @@ class StepPlan:
         chooses: False for a chunk of a prompt, which chooses nothing.
         answer: the answer's newest tokens, as many as decide its end.
         before: tokens of the answer before these.
+        cache_version: of the cache that it was made for.
+        fed_hash: of all tokens up to the last of `feed`.
     """
 
     version: int
@@ -112,11 +114,18 @@ class StepPlan:
     rule: FinishRule
     answer: tuple[int, ...]
     before: int = 0
+    cache_version: int = 0
+    fed_hash: int = 0
+
+    @property
+    def fed(self) -> int:
+        """Tokens that the KV cache holds after it, without draft nodes."""
+        return self.cached + len(self.feed)
 
     @property
     def positions(self) -> list[int]:
         """Positions of the tokens that the target chooses: after the last of `feed`, then after each node."""
-        root = self.cached + len(self.feed)
+        root = self.fed
         return [root] + [root + depth for depth in self.tree.depths]
 
     def verify(self, chosen: Sequence[int]) -> Verification:
@@ -166,6 +175,7 @@ class Session:
         self._settings = AnswerSettings()
         self._first_step = False
         self._finish = Finish.UNFINISHED
+        self._cache_version = 0  # grows when what the cache holds is given up
         self._resumable = False  # the answer is as the target left it, and a client has just come back
 
     @property
@@ -326,6 +336,7 @@ class Session:
 
     def forget_cache(self, length: int) -> None:
         """What the cache holds from position `length` on cannot be used: it must be read again."""
+        self._cache_version += 1
         if length < self.cached:
             self.cached = length
             self.version += 1
@@ -362,16 +373,18 @@ class Session:
     def on_prefilled(self, plan: StepPlan) -> bool:
         """A chunk of the prompt is in the cache; False if the session has moved on and the work is void."""
         if plan.version != self.version:
+            self._salvage(plan)
             return False
-        self.cached = plan.cached + len(plan.feed)
+        self.cached = plan.fed
         return True
 
     def on_verified(self, plan: StepPlan, verification: Verification) -> bool:
         """A forward has chosen tokens: commits them; False if the session has moved on and the work is void."""
         if plan.version != self.version:
+            self._salvage(plan)
             return False
         self._append(verification.taken)
-        self.cached = plan.cached + len(plan.feed) + len(verification.kept)
+        self.cached = plan.fed + len(verification.kept)
         self._first_step = False
         self.pending.on_committed(self.tokens)
         if verification.finish is not Finish.UNFINISHED:
@@ -379,6 +392,15 @@ class Session:
         return True
 
     # ------------------------------------------------------------ inside
+
+    def _salvage(self, plan: StepPlan) -> None:
+        """Keeps what a void forward has read, if the text up to there is still the same.
+
+        Otherwise whoever asks again before a prompt is read would have it read for ever.
+        """
+        is_text = plan.fed <= len(self.tokens) and self.hashes.at(plan.fed) == plan.fed_hash
+        if is_text and plan.cache_version == self._cache_version:
+            self.cached = max(self.cached, min(plan.fed, len(self.tokens) - 1))
 
     def _plan(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool) -> StepPlan:
         start = max(self.answer_start, len(self.tokens) - STOP_WINDOW_TOKENS)
@@ -392,6 +414,8 @@ class Session:
             self._rule(self._settings, self.answer_start),
             tuple(self.tokens[start:]),
             start - self.answer_start,
+            self._cache_version,
+            self.hashes.at(self.cached + len(feed)),
         )
 
     def _rule(self, settings: AnswerSettings, answer_start: int) -> FinishRule:

@@ -499,6 +499,39 @@ def test_a_draft_without_an_answer_is_not_looked_at_token_by_token() -> None:
     assert tokens.touched == 0
 
 
+def test_a_question_that_is_asked_anew_while_its_prompt_is_read_finds_it_read() -> None:
+    harness = asked([1, 2, 3], run_ahead=True)
+    session = harness.session
+    plan = session.plan_step()
+    assert plan is not None
+    session.on_ask(Ask(2, 0, 0, (1, 2, 3), AnswerSettings(max_tokens=5)))
+    chosen = harness.forward(plan)
+    assert not session.on_verified(plan, plan.verify(chosen))
+    assert session.cached == 2  # the last one is read again: what it chooses is still to be known
+    assert session.tokens == [1, 2, 3]
+
+
+def test_a_question_of_other_tokens_finds_nothing_read() -> None:
+    harness = asked([1, 2, 3], run_ahead=True)
+    session = harness.session
+    plan = session.plan_step()
+    assert plan is not None
+    session.on_ask(Ask(2, 0, 0, (1, 4, 3), PLAIN))
+    assert not session.on_verified(plan, plan.verify(harness.forward(plan)))
+    assert session.cached == 0
+
+
+def test_a_cache_that_was_given_up_meanwhile_holds_nothing() -> None:
+    harness = asked([1, 2, 3], run_ahead=True)
+    session = harness.session
+    plan = session.plan_step()
+    assert plan is not None
+    session.on_ask(Ask(2, 0, 0, (1, 2, 3), AnswerSettings(max_tokens=5)))
+    session.forget_cache(0)
+    assert not session.on_verified(plan, plan.verify(harness.forward(plan)))
+    assert session.cached == 0
+
+
 def test_a_repeated_ask_says_nothing_new() -> None:
     harness = asked([1, 2, 3], run_ahead=True)
     harness.step()
