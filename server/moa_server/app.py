@@ -18,6 +18,7 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as aio_health  # type: ignore[attr-defined]  # the stubs do not know it
 from moa_shared.errors import ConfigError
+from moa_shared.programs.atomic import whole_file
 
 from moa_server.service.host import Host
 from moa_server.service.service import SERVICE, MoaService
@@ -214,7 +215,8 @@ async def _first_of(*works: Awaitable[object]) -> None:
 
 def _write_ready(path: Path, where: str) -> None:
     try:
-        path.write_text(where + "\n", "utf-8")
+        with whole_file(path) as partial:  # who waits for it never reads half an address
+            partial.write_text(where + "\n", "utf-8")
     except OSError as error:
         raise ConfigError(
             f"The ready file {path} cannot be written: {error.strerror}.", hint="Check --ready-file."

@@ -20,10 +20,11 @@ from moa_shared.errors import ChecksumError, MoaError, NotFoundError, Overloaded
 from moa_shared.models import ModelFiles
 from moa_shared.models.network.family import check_family
 from moa_shared.models.sources.cache import locked_meanwhile, require_space, writing
-from moa_shared.models.sources.digest import hash_file, remembered_hash, write_whole
+from moa_shared.models.sources.digest import hash_file, remembered_hash
 from moa_shared.models.sources.files import read_config
 from moa_shared.models.tokenizer.tokenizer_hash import hash_tokenizer
 from moa_shared.models.weights.parts import Precision
+from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress, Task
 from moa_shared.protocol.wire import clean_texts, manifest_sha256
 
@@ -151,8 +152,8 @@ async def _fetch(link: Link, root: Path, wanted: Wanted, progress: Progress, des
                 for entry in missing:
                     await _fetch_file(link, folder, entry, task)
         parts = _describe(folder, root, manifest, chosen, digest)
-        with writing(folder, PURPOSE):
-            write_whole(folder / RECORD, record)
+        with writing(folder, PURPOSE), whole_file(folder / RECORD, several_writers=True) as partial:
+            partial.write_bytes(record)
     return parts
 
 

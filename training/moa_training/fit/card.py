@@ -7,6 +7,7 @@ from pathlib import Path
 from moa_shared.drafter import DrafterConfig
 from moa_shared.errors import DiskFullError, NotFoundError
 from moa_shared.models import ModelFiles
+from moa_shared.programs.atomic import whole_file
 
 from moa_training.fit.curves import gain_per_doubling, read_points
 from moa_training.fit.run_state import Position
@@ -70,10 +71,8 @@ def add_acceptance(card: Path, table: str, command: str) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        with whole_file(path) as partial:
+            partial.write_text(text, encoding="utf-8")
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise DiskFullError(f"The card {path} cannot be written ({error.strerror}).") from None

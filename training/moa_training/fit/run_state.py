@@ -6,13 +6,13 @@ Written to a partial file, flushed, then renamed, so that a kill at any point le
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from moa_shared.errors import CheckpointError, DiskFullError
+from moa_shared.programs.atomic import whole_file
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -40,16 +40,11 @@ class Position:
 def save_state(folder: Path, position: Position, tensors: Mapping[str, torch.Tensor]) -> None:
     """Writes the state; raises DiskFullError if there is no room, and the last whole state stays."""
     path = folder / NAME
-    partial = path.with_name(NAME + ".partial")
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(content, partial, {_KEY: json.dumps(asdict(position))})
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
+        with whole_file(path, durable=True) as partial:
+            save_file(content, partial, {_KEY: json.dumps(asdict(position))})
     except (OSError, SafetensorError) as error:
-        partial.unlink(missing_ok=True)
         raise DiskFullError(
             f"The training state {path} cannot be written ({error}); the last whole one is kept.",
             hint="Free some space and start the same command again: it continues from there.",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from moa_shared.models import ModelFiles
 from moa_shared.models.sources.cache import cache_root
+from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
 
 from moa_training.data.questions import Question, stop_tokens
@@ -44,10 +45,8 @@ def answer_questions(
     else:
         prompts = [question.prompt for question in questions]
         answers = reader.answers(prompts, most_tokens, stop_tokens(files), progress)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        partial = kept.with_suffix(".partial")
-        partial.write_text(json.dumps(answers))
-        partial.replace(kept)
+        with whole_file(kept, several_writers=True) as partial:
+            partial.write_text(json.dumps(answers))
     return [
         AnsweredQuestion(question.category, question.prompt, tuple(answer), question.result)
         for question, answer in zip(questions, answers, strict=True)

@@ -33,6 +33,7 @@ from moa_shared.drafter.state import DraftState
 from moa_shared.errors import CheckpointError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models.network.layers import Weights
 from moa_shared.models.tensors.safetensors import map_tensors, read_metadata, write_tensors
+from moa_shared.programs.atomic import whole_file
 
 if TYPE_CHECKING:
     import torch
@@ -153,7 +154,7 @@ def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoi
 
 
 def save_checkpoint(path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Writes a checkpoint whole or not at all (to a file beside it, then renamed).
+    """Writes a checkpoint whole or not at all.
 
     Args:
         tensors: float32, or the bit patterns of bfloat16 as uint16; `draft_ids` int32.
@@ -163,14 +164,10 @@ def save_checkpoint(path: Path, config: DrafterConfig, tensors: Mapping[str, npt
         DiskFullError: no room.
     """
     _check(path, config, tensors)
-    beside = path.with_name(path.name + ".partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors(beside, tensors, {CONFIG_KEY: config.to_json()})
-        beside.replace(path)
+        with whole_file(path) as partial:
+            write_tensors(partial, tensors, {CONFIG_KEY: config.to_json()})
     except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
         message = f"The checkpoint {path} cannot be written ({error})."
         if error.errno in _FULL:
             raise DiskFullError(message) from None

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import NotFoundError
+from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.text.json_text import parse_json
 
@@ -89,24 +88,7 @@ def remember(root: Path, key: str, content: dict[str, Any]) -> None:
     """Write a record, whole or not at all."""
     record = root / "hashes" / f"{key}.json"
     try:
-        write_whole(record, json.dumps(content).encode())
+        with whole_file(record, several_writers=True) as partial:
+            partial.write_bytes(json.dumps(content).encode())
     except OSError:
         return  # a record only saves time: on a read-only or full disk the next start computes again
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a small file, whole or not at all, whoever writes it at the same time.
-
-    Raises:
-        OSError: it cannot be written; what was there stays.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".partial", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(name).chmod(0o644)  # mkstemp makes it private; a cache may be shared between users
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

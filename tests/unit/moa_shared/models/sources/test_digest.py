@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 from pathlib import Path
@@ -56,19 +55,6 @@ def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"one")
     assert remembered_hash(path, path / "no-folder") == sha(b"one")
-
-
-def test_a_full_disk_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "record.json"
-    digest.write_whole(path, b"before")
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="No space left"):
-        digest.write_whole(path, b"after")
-    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("record.json", "before")]
-
-
-def full(*_: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_missing_file(tmp_path: Path, cache: Path) -> None:

@@ -1,0 +1,42 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def whole_file(path: Path, *, several_writers: bool = False, durable: bool = False) -> Iterator[Path]:
+    """Gives a temporary path next to `path`, which takes its place when the block ends; if it fails, nothing changes.
+
+    Args:
+        several_writers: others may write it at the same time, and the last one to end wins; a writer that is killed
+            leaves its temporary file. Otherwise the next one overwrites that.
+        durable: the content is on the disk before the name is.
+
+    Raises:
+        OSError: the file cannot be written; what was there stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = _unique(path) if several_writers else path.with_name(f"{path.name}.partial")
+    try:
+        yield partial
+        if durable:
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _unique(path: Path) -> Path:
+    handle, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".partial", dir=path.parent)
+    os.close(handle)
+    unique = Path(name)
+    unique.chmod(0o644)  # mkstemp makes it private; a cache may be shared between users
+    return unique

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from moa_shared.programs.atomic import whole_file
+
+
+@pytest.mark.parametrize("several_writers", [False, True])
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_file_is_written_whole(tmp_path: Path, several_writers: bool, durable: bool) -> None:
+    path = tmp_path / "new" / "file"
+    with whole_file(path, several_writers=several_writers, durable=durable) as partial:
+        partial.write_text("new")
+        assert not path.exists()
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o444 == 0o444  # others may read it
+    assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("several_writers", [False, True])
+def test_a_writer_that_fails_changes_nothing(tmp_path: Path, several_writers: bool) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def write_half(error: BaseException) -> None:
+        with whole_file(path, several_writers=several_writers) as partial:
+            partial.write_text("half")
+            raise error
+
+    for error in (KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")):
+        with pytest.raises(type(error)):
+            write_half(error)
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_name_that_cannot_be_taken_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space left"), whole_file(path) as partial:
+        partial.write_text("new")
+    assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("file", "old")]
+
+
+def test_several_writers_do_not_meet(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with whole_file(path, several_writers=True) as first:
+        first.write_text("first")
+        with whole_file(path, several_writers=True) as second:
+            second.write_text("second")
+    assert path.read_text() == "first"
+
+
+def test_what_a_killed_writer_left_is_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.with_name("file.partial").write_text("of a killed one, and longer")
+    with whole_file(path) as partial:
+        partial.write_text("new")
+    assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("file", "new")]
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(OSError, match="file"), whole_file(tmp_path / "file" / "inner"):
+        pytest.fail("there is nowhere to write")
