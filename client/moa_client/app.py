@@ -14,6 +14,7 @@ from moa_shared.errors import CancelledAnswerError, ConfigError, DataError, MoaE
 from moa_shared.programs.output import write_output
 from moa_shared.programs.progress import make_progress
 from moa_shared.protocol.codec import Codec
+from moa_shared.text.word_wrap import wrap_words
 
 from moa_client.chat.chat import Chat
 from moa_client.chat.json_events import error_line, ready_line
@@ -21,7 +22,6 @@ from moa_client.chat.keys import quiet_keys
 from moa_client.chat.signals import interruptible_work, leaving_on_signals
 from moa_client.chat.start_line import StartLine
 from moa_client.chat.views import terminal_size
-from moa_client.chat.word_wrap import wrap_words
 from moa_client.conversation.events import LinkState
 from moa_client.device.heap import trim_heap
 from moa_client.device.loading import load_device

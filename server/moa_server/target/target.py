@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError, TreeError
+from moa_shared.programs.free_memory import free_memory_bytes
 
 from moa_server.target.cache import KVCache
-from moa_server.target.free_memory import free_memory_bytes
 from moa_server.target.visibility import tail_depths
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from moa_server.target.free_memory import free_memory_bytes
+from moa_shared.programs.free_memory import free_memory_bytes
 
 
 def test_what_the_machine_says_is_free(tmp_path: Path) -> None:
