@@ -1,7 +1,7 @@
 """The client program: connects, loads what is needed, then gives one answer or opens a chat.
 
-State: none of its own. Where no server is there it goes on with what this device has, and says so; a single answer
-that no server has verified is an error, unless that was wished.
+State: none of its own. Without a server it continues with what this device has, and says so; a single answer that
+no server has verified is an error unless the user asked for it.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from moa_client.engine import ClientEngine
 from moa_client.link.channel import Link, connect
 from moa_client.settings import ClientSettings
 
-DESCRIBE_ROUND_TRIPS = 2  # that the first call takes: one for the connection
+DESCRIBE_ROUND_TRIPS = 2  # of the first call; one is for the connection
 
 
 def remark(text: str) -> None:
-    """Lines to standard error; on a terminal no word is broken."""
+    """Writes lines to standard error; on a terminal no word is broken."""
     if sys.stderr.isatty():
         text = wrap_words(text, terminal_size(sys.stderr)[0])
     print(text, file=sys.stderr, flush=True)
 
 
 async def run(settings: ClientSettings, prompt: str | None, line: StartLine) -> None:
-    """The whole program: connect, load, then one answer (`prompt`, or standard input that is no terminal) or a chat.
+    """Connects, loads, then gives one answer (`prompt`, or standard input if it is not a terminal) or opens a chat.
 
     Args:
-        line: says what goes on until the program is ready.
+        line: reports progress until the program is ready.
 
     Raises:
-        MoaError: why it cannot go on.
+        MoaError: why it cannot continue.
     """
     try:
         await _run(settings, _read_question(prompt), line)
@@ -96,13 +96,13 @@ async def _run(settings: ClientSettings, question: str | None, line: StartLine) 
 
 
 def _read_question(prompt: str | None) -> str | None:
-    """The prompt given, or standard input if that is no terminal; None for a chat."""
+    """The prompt, or standard input if it is not a terminal; None for a chat."""
     question = prompt
     try:
         if question is None and not sys.stdin.isatty():
             question = sys.stdin.read()
         if question is not None:
-            question.encode()  # an argument that is no UTF-8 arrives as surrogates
+            question.encode()  # an argument that is not UTF-8 arrives as surrogates
     except UnicodeError:
         raise DataError("The prompt is not text in UTF-8.", hint="Convert it first, for example with iconv.") from None
     if question is not None and not question.strip():
@@ -111,7 +111,7 @@ def _read_question(prompt: str | None) -> str | None:
 
 
 async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, single: bool) -> Chat:
-    """Describe, load and check."""
+    """Describes, loads and checks."""
     progress = make_progress()
     absent: UnavailableError | None = None
     served = None
@@ -157,10 +157,10 @@ async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, singl
 
 
 def _find_alone(settings: ClientSettings, absent: UnavailableError | None) -> Sources:
-    """What this device can go on with by itself.
+    """What this device can continue with on its own.
 
     Raises:
-        MoaError: nothing; why the server is not there, if it was asked.
+        MoaError: there is nothing; says why the server is unavailable, if it was asked.
     """
     writes = settings.drafter not in ("lookup", "none")
     sources = find_local_sources(settings, make_progress()) if writes else None

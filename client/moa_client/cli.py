@@ -18,7 +18,7 @@ from moa_client.chat.signals import exiting_on_signals
 from moa_client.chat.start_line import StartLine
 from moa_client.settings import SECTION, ClientSettings
 
-MANY_CORES = 4  # of which a drafter may take two
+MANY_CORES = 4  # with so many, a drafter may take two
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -90,13 +90,13 @@ def chat(prompt: str | None, config: Path | None, **flags: Any) -> None:
     set_threads(settings.threads or (2 if available() >= MANY_CORES else 1))
     try:
         asyncio.run(run(settings, prompt, line))
-    except BrokenPipeError:  # who read the answer has enough; nothing may be written at exit either
+    except BrokenPipeError:  # the reader has had enough; nothing may be written at exit either
         close_output()
 
 
 def main() -> None:
-    """Entry point: errors of the catalogue become one sentence and their exit code."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes raw lines of its own beside our sentences
+    """Entry point: turns errors of the catalogue into one sentence and their exit code."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes its own raw lines next to our sentences
     tolerate_encoding()
     try:
         with exiting_on_signals(), output_errors():

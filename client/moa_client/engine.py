@@ -1,8 +1,8 @@
-"""One conversation with a server: asks, drafts, commits what the server decides, and goes on when the link is lost.
+"""One conversation with a server: asks, drafts, commits what the server decides, and continues when the link is lost.
 
 State: the answers over the pure `Conversation`, the connection, the drafter on its thread, and whether the server is
-thought to be there. One loop handles one thing at a time, from one inbox; nothing in it waits for peer or torch.
-Invariants: committed text is the target's; what the device writes alone is provisional until the server has decided.
+believed available. One loop handles one thing at a time, from one inbox; nothing in it waits for peer or torch.
+Invariants: committed text is the target's; standalone text is provisional until the server has decided it.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from moa_client.link.connection import Came, Connection, Down, Up
 from moa_client.link.monitor import LinkMonitor
 from moa_client.memory.plan import MemoryPlan
 
-SILENT_STREAM_MS = 500.0  # a stream that was silent for so long beyond the timer is left for a new one
+SILENT_STREAM_MS = 500.0  # a stream silent for this long beyond the timer is replaced
 SLOW_STEPS, GOOD_STEPS = (
     4.0,
     3.0,
-)  # of a round trip, to be slow and to be good again; apart against flicker
+)  # of a round trip, to become slow and to become good again; apart to avoid flicker
 
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """How things are, for a status line; figures are those of the newest answer."""
+    """The state for a status line; figures are those of the newest answer."""
 
     state: LinkState
     rtt_ms: float | None
@@ -61,7 +61,7 @@ class ClientEngine:
         link: to the server.
         device: what this client holds.
         vocab_size: of the target.
-        codec: the best one for memory; cheaper ones are offered too.
+        codec: the best one for memory; cheaper ones are also offered.
         offline: do not connect before `go_online`.
     """
 
@@ -88,25 +88,25 @@ class ClientEngine:
         self.answers = AnswerQueue(self.conversation, device.end_rule)
         self._forced_offline = offline
         self._alone = offline
-        self._cannot_write = False  # the drafter has nothing to say by itself
+        self._cannot_write = False  # the drafter has nothing to say on its own
         self._serial = 0  # of the provisional text
-        self._told_of: tuple[int, Job] | None = None  # the serial and the job whose beginning the drafter was told
+        self._told_of: tuple[int, Job] | None = None  # the serial and the job whose beginning the drafter has
         self._lost_since: float | None = None
         self._last_error: MoaError | None = None
         self._failure: MoaError | None = None
-        self._opened_with = 0  # provisional tokens that the newest Open named
+        self._opened_with = 0  # provisional tokens in the newest Open
         self._resume_token = b""
-        self._renewed = False  # the conversation began anew: the server's session is of no more use
+        self._renewed = False  # the conversation was started again: the server's session is no longer usable
         self._stopping = False  # the user wants the current answer to end, and has not seen it end
-        self._stop_sent = (0, 0)  # the stream and the question of which the server was told so
-        self._told_ask = 0  # id of the newest question that was said on this stream
+        self._stop_sent = (0, 0)  # the stream and the question for which the server was told to stop
+        self._told_ask = 0  # id of the newest question sent on this stream
         self._must_reopen = False
 
     # ------------------------------------------------------------ for the surfaces
 
     @property
     def status(self) -> LinkStatus:
-        """How things are."""
+        """The current state."""
         figures = self.figures
         acceptance = figures.accepted / figures.tokens if figures.tokens else 0.0
         return LinkStatus(
@@ -115,22 +115,22 @@ class ClientEngine:
 
     @property
     def device(self) -> Device:
-        """What the next question is drafted with."""
+        """The device that drafts for the next question."""
         return self._next_device or self._device
 
     @property
     def unsettled(self) -> int:
-        """AnswerQueue that have ended without the server and are not verified yet."""
+        """Number of answers that ended without the server and are not verified yet."""
         return self.answers.unsettled
 
     async def ask(self, turn: Turn | Sequence[int], settings: AnswerSettings) -> AsyncGenerator[Event, None]:
         """Asks for an answer; yields what happens, and last `Ended`.
 
         Args:
-            turn: the question's tokens, or what makes them from the conversation before it.
+            turn: the question's tokens, or a function that makes them from the conversation before it.
 
         Raises:
-            MoaError: why there is no (more) answer. What came of it stays in the conversation; a question that got
+            MoaError: why there is no (more) answer. What arrived stays in the conversation; a question that got
                 none is taken back.
         """
         traffic = self.connection.link.traffic
@@ -141,7 +141,7 @@ class ClientEngine:
         self._serial += 1
         if self._renewed:
             await self.connection.leave()
-            self._empty_inbox()  # of frames about the conversation before
+            self._empty_inbox()  # of frames about the previous conversation
             self._resume_token, self._renewed = b"", False
             self._memory.restart()
         if self._next_device is not None and self.answers.front is None:
@@ -165,12 +165,12 @@ class ClientEngine:
                 await self.connection.drop()
 
     async def attend(self) -> AsyncGenerator[Event, None]:
-        """Looks after the link between questions, until it is closed: state changes, and `Settled` answers."""
+        """Maintains the link between questions, until it is closed; yields state changes and `Settled` answers."""
         async for event in self._run(lambda: False):
             yield event
 
     async def settle(self) -> AsyncGenerator[Event, None]:
-        """Verifies answers that ended alone, as long as there is a server; yields `Settled` for each."""
+        """Verifies standalone answers while there is a server; yields `Settled` for each."""
         connection = self.connection
         async for event in self._run(
             lambda: self.answers.front is None or not (connection.is_up or connection.is_trying) or self._forced_offline
@@ -178,12 +178,12 @@ class ClientEngine:
             yield event
 
     def change_device(self, device: Device) -> None:
-        """Drafts with what another device holds from the next question on that has nothing unverified before it."""
+        """Uses another device from the next question on that has nothing unverified before it."""
         self._next_device = device
 
     @property
     def plain_step_ms(self) -> float | None:
-        """What a plain step of the server takes; None before one was measured."""
+        """Time of a plain step of the server; None before one was measured."""
         step_ms = self._drafting.window.step_ms
         return step_ms.mean if step_ms.samples else None
 
@@ -193,7 +193,7 @@ class ClientEngine:
         self._inbox.put_nowait(None)
 
     def go_offline(self) -> None:
-        """Goes on without the server, until `go_online`."""
+        """Continues without the server until `go_online`."""
         self._forced_offline = True
         self._inbox.put_nowait(None)
 
@@ -215,10 +215,10 @@ class ClientEngine:
         if self._thread is not None:
             self._thread.close()
 
-    # ------------------------------------------------------------ what the device drafts with
+    # ------------------------------------------------------------ the device
 
     def _fit(self, device: Device) -> None:
-        """Drafts with what this device holds."""
+        """Sets up drafting with this device."""
         self._device = device
         self._thread = DrafterThread(device.drafter, self._inbox.put_nowait) if device.drafter is not None else None
         reads_memory = device.drafter is not None and device.drafter.reads_memory
@@ -229,7 +229,7 @@ class ClientEngine:
         )
 
     async def _refit(self, device: Device) -> None:
-        """The same between two answers: the stream is opened again with the other drafter's fingerprint."""
+        """Changes the device between two answers: reopens the stream with the new drafter's fingerprint."""
         self._next_device = None
         await self.connection.drop()
         if self._thread is not None:
@@ -246,7 +246,7 @@ class ClientEngine:
     # ------------------------------------------------------------ questions
 
     def _ask(self, ask: Ask | None) -> None:
-        """A question has become the conversation's: tells the server, if there is one."""
+        """Sends the question that is now the conversation's to the server, if there is one."""
         job = self.answers.front
         if ask is None or job is None:
             return
@@ -266,7 +266,7 @@ class ClientEngine:
             self.connection.send(ack=pb.Ack(committed=message.committed))
 
     def _forget_current(self) -> None:
-        """The current answer goes no further."""
+        """Abandons the current answer."""
         self.answers.forget_current()
         self._drafting.restart()
         self._serial += 1
@@ -287,7 +287,7 @@ class ClientEngine:
             await self._take()
 
     async def _take(self) -> None:
-        """Waits for the next thing to happen, and handles it and what has come with it."""
+        """Waits for the next event, and handles it and those that arrived with it."""
         wake = self._wake_ms()
         try:
             async with asyncio.timeout(None if wake is None else max(0.0, (wake - _now_ms()) / 1e3)):
@@ -323,7 +323,7 @@ class ClientEngine:
             self._on_fault(item.error)
 
     def _wake_ms(self) -> float | None:
-        """When to look again although nothing happens."""
+        """When to check again if nothing happens."""
         times = []
         is_up = self.connection.is_up
         if (monitor := self.monitor.wake_ms(can_beat=is_up)) is not None and is_up | (not self._alone):
@@ -362,18 +362,18 @@ class ClientEngine:
             await self._stop_now()
         if self._alone:
             self._write_on()
-            if stuck or not self.connection.is_up:  # a stream that is only silent may still come back
+            if stuck or not self.connection.is_up:  # a stream that is only silent may recover
                 self.answers.end_alone()
         elif self.connection.is_up:
             self._drafting.draft_on(now)
 
     def _check_patience(self, now: float) -> None:
-        """A device that cannot go on by itself waits for the server for so long and no longer."""
+        """Limits how long a device that cannot continue on its own waits for the server."""
         if self._writes_alone or self.answers.current is None:
             self._lost_since = None
             return
         if not self._alone:
-            return  # a stream that was opened, and has brought nothing yet, is no reason for hope
+            return  # an open stream that has brought nothing yet does not count as progress
         if self._lost_since is None:
             self._lost_since = now
         seconds = self.connection.link.silence_seconds
@@ -388,9 +388,9 @@ class ClientEngine:
             )
 
     async def _stop_now(self) -> None:
-        """The user wants the answer to end here: tells the server, once on each stream until it has ended it.
+        """Ends the answer here for the user: tells the server, once on each stream, until it has ended it.
 
-        Alone the answer ends at once; what the server still says of it must not be heard, so the stream is left.
+        A standalone answer ends at once; later frames about it must not be handled, so the stream is left.
         """
         connection = self.connection
         if not self._alone and self.answers.current_is_front:
@@ -409,12 +409,12 @@ class ClientEngine:
     # ------------------------------------------------------------ the stream
 
     def _make_open(self) -> pb.Open:
-        """The handshake with everything as it stands."""
+        """The handshake with the current state of everything."""
         device, conversation = self._device, self.conversation
         self.connection.rtt_ms = self.monitor.rtt_ms or 0.0
         if self.settings.reconcile == "keep" and self._alone:
             self.answers.keep()
-            self._serial += 1  # what the drafter is writing now goes on with text that is committed meanwhile
+            self._serial += 1  # what the drafter is writing now continues text that is being committed
             self._inbox.put_nowait(None)
         job = self.answers.front
         ask = None
@@ -456,8 +456,8 @@ class ClientEngine:
         self._return()
 
     def _change_execution(self, opened: pb.Opened) -> None:
-        """The server computes otherwise than the one on which the conversation began."""
-        is_news = bool(self._device.identity.execution)  # where no server was ever met, there is nothing to compare
+        """Called when the server computes differently from the one on which the conversation began."""
+        is_news = bool(self._device.identity.execution)  # if no server was ever reached, there is nothing to compare
         self._device = self._device.on_execution(opened)
         if self._next_device is not None:
             self._next_device = self._next_device.on_execution(opened)
@@ -467,7 +467,7 @@ class ClientEngine:
             self.answers.events.append(ExecutionChanged(execution.level, execution.exact))
 
     def _return(self) -> None:
-        """The server is there (again)."""
+        """Called when the server is available (again)."""
         was_alone, self._alone = self._alone, False
         self._serial += 1
         job = self.answers.front
@@ -483,7 +483,7 @@ class ClientEngine:
         if job is not None and job.written:
             if self._opened_with == 0:
                 self._drafting.propose_written(job.written)
-                self._drafting.streamed.adopt(0)  # the same stream goes on: the server has seen nothing of it
+                self._drafting.streamed.adopt(0)  # the same stream continues: the server has seen none of it
             elif len(job.written) > self._opened_with:
                 self.conversation.extend(job.written[self._opened_with :])
         self._change(LinkState.GOOD if job is None else LinkState.BACK)
@@ -495,12 +495,12 @@ class ClientEngine:
         elif not down.retrying and self.answers.front is not None:
             self._on_refused(down.error)
         elif self.answers.front is None:
-            self._change(LinkState.OFFLINE, down.error.message)  # the next question tries before it goes alone
-        elif not down.broke:  # a stream that broke is opened again at once; the timer runs meanwhile
+            self._change(LinkState.OFFLINE, down.error.message)  # the next question tries to connect first
+        elif not down.broke:  # a stream that broke is reopened at once; the timer keeps running
             self._go_alone(down.error.message)
 
     def _on_refused(self, error: MoaError) -> None:
-        """A refusal is about the front answer: the user's, who must change something, or one that had ended alone."""
+        """Handles a refusal of the front answer: the current one, which the user must change, or a standalone one."""
         if self.answers.current_is_front:
             self._failure = error
             return
@@ -514,7 +514,7 @@ class ClientEngine:
             self._change(LinkState.OFFLINE, error.message)
 
     def _distrust(self, error: ProtocolError) -> None:
-        """The server says what it must not: goes on without it, or ends the answer where that cannot be."""
+        """Handles a protocol violation: continues without the server, or ends the answer if that is impossible."""
         self._forced_offline = True
         self._last_error = error
         self._go_alone(error.message)
@@ -523,14 +523,14 @@ class ClientEngine:
         now = _now_ms()
         self.monitor.on_frame(now)
         kind = frame.WhichOneof("frame")
-        if self._forced_offline or self._renewed:  # frames of a stream that is to be left
+        if self._forced_offline or self._renewed:  # frames of a stream that will be left
             return
         if kind != "beat":
             self.monitor.on_progress(now)
             self._lost_since = None
         if self._alone and not self.monitor.is_stuck(now):
             if self.settings.reconcile == "keep" and self._has_provisional:
-                self._must_reopen = True  # the server has gone on otherwise in this stream
+                self._must_reopen = True  # the server has continued differently in this stream
                 return
             self._opened_with = 0
             self._return()
@@ -555,7 +555,7 @@ class ClientEngine:
             verdict = replace(verdict, finish=Finish.UNFINISHED)  # the server ends, not the answer
         progress = self._drafting.on_verdict(now, verdict)
         if progress.tokens:
-            if self.answers.current_is_front:  # others are of an answer before
+            if self.answers.current_is_front:  # others belong to an earlier answer
                 self.figures.on_verdict(progress, verdict)
             self.answers.on_committed(progress.tokens)
             if self._thread is not None:
@@ -580,14 +580,14 @@ class ClientEngine:
         return job is not None and bool(job.written)
 
     def _tell_drafter(self, thread: DrafterThread, text: Sequence[int], hashes: PrefixHashes | None = None) -> None:
-        """Tells the drafter what the text is; memory rows go with what it has to forget."""
+        """Gives the drafter the text; memory rows of what it must forget are dropped too."""
         self._memory.crop(thread.tell(text, hashes))
 
-    # ------------------------------------------------------------ writing without the server
+    # ------------------------------------------------------------ standalone text
 
     @property
     def _writes_alone(self) -> bool:
-        """Whether the device can go on by itself."""
+        """Whether the device can continue on its own."""
         return self._thread is not None and not self._cannot_write
 
     def _go_alone(self, reason: str) -> None:
@@ -604,7 +604,7 @@ class ClientEngine:
         job, thread = self.answers.current, self._thread
         if job is None or job.has_ended or thread is None or self._cannot_write or thread.busy:
             return
-        if self._told_of != (self._serial, job):  # what it writes itself, it knows
+        if self._told_of != (self._serial, job):  # it knows what it writes itself
             self._told_of = self._serial, job
             self._tell_drafter(thread, self.answers.text_before(job))
         thread.write(self._serial, job.written, job.settings.sampling)
@@ -619,16 +619,16 @@ class ClientEngine:
         self.answers.write(job, [wrote.token])
 
     def _on_fault(self, error: Exception) -> None:
-        """The drafter has failed: memory that cannot be read is the server's fault, everything else ours."""
+        """Handles a failed drafter: unreadable memory is the server's fault, everything else ours."""
         if isinstance(error, ProtocolError):
             self._distrust(error)
         else:
             self._failure = error if isinstance(error, MoaError) else _defect(error)
 
-    # ------------------------------------------------------------ small things
+    # ------------------------------------------------------------ small methods
 
     def _grade(self) -> None:
-        """Good or slow, by how many steps of the server a round trip lasts."""
+        """Grades the link good or slow by how many steps of the server a round trip takes."""
         rtt_ms, step_ms = self.monitor.rtt_ms, self._drafting.window.step_ms
         if rtt_ms is None or not step_ms.samples:
             return

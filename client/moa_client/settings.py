@@ -1,4 +1,4 @@
-"""Settings of `moa-client`: one model, validated once; the command line, environment and file all fill it."""
+"""Settings of `moa-client`: one model, validated once, filled from command line, environment and file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ClientSettings(SettingsBase):
 
     server: str = "127.0.0.1:50051"
     model: str = ""  # empty: the server's, from the cache or fetched from it
-    drafter: str = "auto"  # of those whose memory the server gives, the fastest here
+    drafter: str = "auto"  # the fastest here of those whose memory the server gives
     mode: Literal["chain", "tree"] = "tree"
     drafting: Literal["streamed", "rounds"] = "streamed"
     run_ahead: bool = True  # the server steps on when no draft has come
@@ -30,8 +30,8 @@ class ClientSettings(SettingsBase):
     parts: Literal["packed", "bf16"] = "packed"  # of the target, as fetched: docs/adr/0014-gguf-as-it-is.md
     offline: bool = False
     json_events: bool = False
-    length: int = Field(5, ge=1, le=64)  # of a chain; longer ones do not pay while acceptance is low
-    depth: int = Field(4, ge=1, le=16)  # with breadth and nodes: the tree that paid best on the default target
+    length: int = Field(5, ge=1, le=64)  # of a chain; longer ones do not pay off while acceptance is low
+    depth: int = Field(4, ge=1, le=16)  # with breadth and nodes: the tree that paid off best on the default target
     breadth: int = Field(4, ge=1, le=64)
     nodes: int = Field(16, ge=1, le=512)
     temperature: float = Field(0.0, ge=0, le=100)
@@ -44,12 +44,12 @@ class ClientSettings(SettingsBase):
     codec: Literal["bf16", "int8", "int4"] = "int4"  # no loss of acceptance was measured
     # a fifth to a quarter of the time of float32 a draft step (docs/adr/0009-drafting.md)
     dtype: Literal["int8", "float32"] = "int8"
-    copies: bool = True  # trees of 24 nodes accept a third more with what is copied from the conversation
-    # 0: two where this process has four cores or more, else one. With two a level takes 0.54 to 0.65 times as long
+    copies: bool = True  # trees of 24 nodes accept a third more with copies from the conversation
+    # 0: two if this process has four cores or more, else one. With two a level takes 0.54 to 0.65 times as long
     # (3.9 instead of 7.1 ms of the deep drafter's); the others are the user's, and a busy one costs the first.
     threads: int = Field(0, ge=0, le=64)
-    cores: str = ""  # that this process keeps to, such as 0,2-3; empty: any
-    connect_seconds: float = Field(5.0, gt=0)  # a server that is there answers within one round trip
+    cores: str = ""  # that this process is bound to, such as 0,2-3; empty: any
+    connect_seconds: float = Field(5.0, gt=0)  # an available server answers within one round trip
     silence_seconds: float = Field(
         60.0, gt=0
     )  # the longest wait for a frame while an answer runs: a long prompt's prefill
@@ -86,6 +86,6 @@ class ClientSettings(SettingsBase):
 
     @property
     def answer(self) -> AnswerSettings:
-        """What an answer is asked with."""
+        """The settings of an answer."""
         sampling = Sampling(self.temperature, self.top_k, self.top_p, self.seed)
         return AnswerSettings(sampling, self.max_tokens, self.stop)

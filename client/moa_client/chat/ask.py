@@ -1,6 +1,6 @@
-"""One answer: its events to a view, and Ctrl-C that ends the answer and not the program.
+"""Passes the events of one answer to a view; Ctrl-C ends the answer, not the program.
 
-State: the transcripts of answers that have ended without the server, oldest first, until the server has decided them.
+State: the transcripts of answers that ended without the server, oldest first, until the server has decided them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Asker:
 
     Args:
         engine: of the conversation.
-        settle_seconds: how long an answer that has ended without the server waits for it; 0: it is decided later.
+        settle_seconds: how long an answer that ended without the server waits for it; 0: it is decided later.
     """
 
     def __init__(self, engine: ClientEngine, settle_seconds: float = 0.0) -> None:
@@ -37,7 +37,7 @@ class Asker:
         """Asks, and shows what happens; False if the user stopped it.
 
         Raises:
-            MoaError: why there is no (more) answer; what had come was shown.
+            MoaError: why there is no (more) answer; what had arrived was shown.
         """
         waiting: asyncio.Timeout | None = None
 
@@ -64,7 +64,7 @@ class Asker:
         return await interruptible(asyncio.ensure_future(stream()), stop)
 
     async def _wait_for_verdict(self, waiting: asyncio.Timeout, transcript: Transcript, view: View) -> None:
-        """Until the server has decided what was written without it; the time runs while it is not there."""
+        """Waits until the server has decided the standalone text; the time runs while it is unavailable."""
         async with aclosing(self._engine.settle()) as events:
             async for event in events:
                 self._show(event, transcript, view)
@@ -74,7 +74,7 @@ class Asker:
                     waiting.reschedule(now + self._settle_seconds if lost else None)
 
     def settle(self, event: Settled | Refused) -> Transcript | None:
-        """The oldest undecided answer is decided, or will never be: its transcript, whole."""
+        """The complete transcript of the oldest undecided answer, which is decided now or never will be."""
         if not self._unsettled:
             return None
         transcript = self._unsettled.popleft()
@@ -82,7 +82,7 @@ class Asker:
         return transcript
 
     def reset(self) -> None:
-        """A new conversation: nothing of the old one will be decided."""
+        """Starts a new conversation: no answer of the old one will be decided."""
         self._unsettled.clear()
 
     def _show(self, event: Event, transcript: Transcript, view: View) -> None:
@@ -104,7 +104,7 @@ class Asker:
 async def interruptible(asker: asyncio.Future[None], stop: Callable[[], Coroutine[None, None, None]]) -> bool:
     """Waits for an answer; False if it was interrupted.
 
-    The first Ctrl-C asks the server, which ends the answer properly; a second one does not wait for that.
+    The first Ctrl-C asks the server, which ends the answer cleanly; a second one does not wait for it.
     """
     loop = asyncio.get_running_loop()
     requests: list[asyncio.Future[None]] = []

@@ -1,6 +1,6 @@
 """The chat: questions in, answers out, on a terminal or a pipe.
 
-State: the engine and what the user has set. On a pipe the answer alone goes to standard output; figures and remarks go
+State: the engine and what the user has set. On a pipe only the answer goes to standard output; figures and remarks go
 to standard error.
 """
 
@@ -53,10 +53,10 @@ class Chat:
     Args:
         settings: as started; /set changes a copy.
         engine: of the conversation.
-        out, err: where text and remarks go.
-        unverified: where nothing can be taken back, give out what no server has verified.
-        settle_seconds: how long an answer that has ended without the server waits for it; 0: it is decided later.
-        row_ms: what each row of a verification takes the server, as it has said.
+        out, err: take text and remarks.
+        unverified: also write text that no server has verified where it cannot be taken back.
+        settle_seconds: how long an answer that ended without the server waits for it; 0: it is decided later.
+        row_ms: time the server takes for each row of a verification, as it reported.
     """
 
     def __init__(
@@ -87,18 +87,18 @@ class Chat:
         return self.engine.device
 
     def greet(self) -> None:
-        """Says who is here."""
+        """Names the model and the server."""
         self._err(f"Talking to {self.device.files.target_id} at {self.settings.server}. /help lists commands.")
         self.warn()
 
     def warn(self) -> None:
-        """Says where the text may depend on more than prompt, settings and seed."""
+        """Warns if the text may depend on more than prompt, settings and seed."""
         execution = self.device.execution
         if execution is not None and execution.level == BF16:
             self._err("(this server computes in bf16: the text may depend on what is verified together)")
 
     async def ask(self, question: str) -> bool:
-        """One question; False if its answer was stopped.
+        """Asks one question; False if its answer was stopped.
 
         Raises:
             MoaError: why there is no (more) answer.
@@ -121,7 +121,7 @@ class Chat:
         return finished
 
     async def reconsider(self) -> None:
-        """Takes another drafter where server or link have become so much faster or slower that it would be faster."""
+        """Changes the drafter if server or link speed has changed so much that another one would be faster."""
         device, engine = self.device, self.engine
         shelf, step_ms = device.shelf, engine.plain_step_ms
         if shelf is None or device.choice is None or step_ms is None:
@@ -136,7 +136,7 @@ class Chat:
             self._err(f"({choice.name} drafts from now on)")
 
     async def attend(self) -> AsyncGenerator[None, None]:
-        """Looks after the link between questions and tells what happens; yields whenever something has."""
+        """Maintains the link between questions and reports what happens; yields after each event."""
         try:
             async with aclosing(self.engine.attend()) as events:
                 async for event in events:
@@ -156,7 +156,7 @@ class Chat:
         return [execution_words(self.device.execution)] if self.device.execution is not None else []
 
     def _tell(self, event: Event) -> None:
-        """What happens between questions."""
+        """Reports an event between questions."""
         earlier = self._asker.settle(event) if isinstance(event, Settled | Refused) else None
         if self.settings.json_events:
             self._out(event_line(event, earlier.committed if earlier else "", "", self.engine.figures) + "\n")
@@ -177,7 +177,7 @@ class Chat:
         self._err(f"Error: {error}")
 
     async def on_line(self, line: str) -> bool:
-        """A line from the user: a question or a command; False to leave."""
+        """Handles a line from the user, a question or a command; False to leave."""
         if not line.strip():
             return True
         if not line.startswith("/") or line.startswith("//"):
@@ -262,6 +262,6 @@ def _no_command(name: str) -> str:
 
 
 def _nearest(name: str, known: Sequence[str], mark: str = "") -> str:
-    """What may have been meant, as a sentence; empty if nothing is near."""
+    """Suggests what may have been meant, as a sentence; empty if nothing is close."""
     near = get_close_matches(name, known, 1, cutoff=0.7)
     return f" Did you mean {mark}{near[0]}?" if near else ""

@@ -1,4 +1,4 @@
-"""What happens, as lines of JSON for programs. Pure. docs/client.md describes the lines."""
+"""Events as lines of JSON for programs. Pure. docs/client.md describes the lines."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from moa_client.device.drafter_choice import Choice
 
 
 def event_line(event: Event, piece: str, provisional: str, figures: Figures) -> str:
-    """One event.
+    """The line for one event.
 
     Args:
-        piece: what it adds to the committed text (`Settled`: the whole text of the answer that it decides).
-        provisional: all text that is provisional after it, in place of what was.
+        piece: what it adds to the committed text (`Settled`: the whole text of the answer it decides).
+        provisional: all provisional text after it; replaces the previous one.
         figures: of the answer so far.
     """
     if isinstance(event, Committed):
@@ -56,19 +56,19 @@ def event_line(event: Event, piece: str, provisional: str, figures: Figures) -> 
 
 
 def error_line(error: MoaError) -> str:
-    """Why there is no (more) answer."""
+    """The line that says why there is no (more) answer."""
     return _line("error", code=error.code, message=error.message, hint=error.hint)
 
 
 def ready_line(target: str, server: str, *, online: bool, execution: pb.Execution | None, choice: Choice | None) -> str:
-    """The program is ready for questions."""
+    """The line that says that the program is ready for questions."""
     level = {"level": execution.level, "exact": execution.exact} if execution is not None else None
     drafter = _drafter(choice) if choice is not None else None
     return _line("ready", target=target, server=server, online=online, execution=level, drafter=drafter)
 
 
 def drafter_line(choice: Choice) -> str:
-    """Another drafter drafts from the next question on."""
+    """The line that names the drafter used from the next question on."""
     return _line("drafter", **_drafter(choice))
 
 
@@ -91,4 +91,4 @@ def _figures(figures: Figures) -> dict[str, Any]:
 
 
 def _line(event: str, **fields: Any) -> str:
-    return json.dumps({"event": event, **fields})  # in ASCII: any output holds it, and no terminal acts on it
+    return json.dumps({"event": event, **fields})  # ASCII: any output can hold it, and no terminal acts on it

@@ -1,4 +1,4 @@
-"""What is typed while an answer is written: kept for the next question, counted, and not echoed into the answer."""
+"""Keys typed while an answer is written: kept for the next question, counted, and not echoed into the answer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-INPUT_FLAGS, LOCAL_FLAGS, CONTROL = 0, 3, 6  # where they are in termios' list
+INPUT_FLAGS, LOCAL_FLAGS, CONTROL = 0, 3, 6  # indices into the list from termios
 
 
 @contextmanager
 def quiet_keys() -> Iterator[None]:
-    """Where standard input is a terminal: no echo, and keys arrive as they are typed. Ctrl-C works, and drops none."""
+    """On a terminal: turns echo off and delivers keys as they are typed. Ctrl-C works, and drops none."""
     try:
         terminal = sys.stdin.fileno()
         before = termios.tcgetattr(terminal)
@@ -22,7 +22,7 @@ def quiet_keys() -> Iterator[None]:
         yield  # a pipe, a file, or closed
         return
     quiet = [*before[:CONTROL], list(before[CONTROL])]
-    quiet[INPUT_FLAGS] &= ~termios.ICRNL  # else Return arrives as Enter does
+    quiet[INPUT_FLAGS] &= ~termios.ICRNL  # otherwise Return arrives like Enter
     quiet[LOCAL_FLAGS] &= ~(termios.ECHO | termios.ICANON)
     quiet[LOCAL_FLAGS] |= termios.NOFLSH
     termios.tcsetattr(terminal, termios.TCSANOW, quiet)
@@ -34,7 +34,7 @@ def quiet_keys() -> Iterator[None]:
 
 
 def typed_ahead() -> int:
-    """How many bytes were typed and not read yet; 0 where standard input is no terminal."""
+    """How many bytes were typed and not read yet; 0 if standard input is not a terminal."""
     try:
         if not sys.stdin.isatty():
             return 0

@@ -1,9 +1,9 @@
-"""The end of an answer on a terminal: committed text, then what may yet be taken back, then the status line. Pure.
+"""The end of an answer on a terminal: committed text, then provisional text, then the status line. Pure.
 
-State: where the settled text ends, and what stands after it. Settled is the committed text up to its last word, which
-may still grow and go to the next line. Every method gives the characters to write (text and cursor movements).
-Invariant: as long as what stands after the settled text is on the screen, it is redrawn in place; once it has scrolled
-out, it stays and a marked line says so.
+State: where the settled text ends, and what is after it. Settled is the committed text up to its last word, which may
+still grow and move to the next line. Every method returns the characters to write (text and cursor movements).
+Invariant: while everything after the settled text is on the screen, it is redrawn in place; once it has scrolled out,
+it stays and a marked line says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prompt_toolkit.utils import get_cwidth
 CSI = "\x1b["
 DIM, NORMAL = f"{CSI}2m", f"{CSI}0m"
 ERASE_BELOW = f"{CSI}J"
-PLAIN_MARK = "[unverified:] "  # before provisional text where there are no styles
+PLAIN_MARK = "[unverified:] "  # before provisional text on terminals without styles
 WITHDRAWN = "[the unverified text above is withdrawn; the answer goes on:]"
 PART = " | "  # between the parts of a status line
 CUT = "…"
@@ -28,9 +28,9 @@ class Flow:
     """Text laid out in lines of words.
 
     Args:
-        widths: of the lines that end with a line break of ours, and of the last one; a word that is longer than the
-            terminal is wide goes over several rows of one such line.
-        last: the cell at the end, if one stands in the last line.
+        widths: of the lines that end with one of our line breaks, and of the last line; a word wider than the
+            terminal takes several rows of one such line.
+        last: the cell at the end, if the last line has one.
         drawn: what to write for each cell.
     """
 
@@ -39,33 +39,33 @@ class Flow:
     drawn: list[str] = field(default_factory=list)
 
     def rows(self, columns: int) -> int:
-        """How far down the end is from the beginning of the first line."""
+        """How many rows the end is below the beginning of the first line."""
         return len(self.widths) - 1 + sum(_rows(width, columns) for width in self.widths)
 
 
 class Screen:
-    """From the line on which an answer begins.
+    """Draws an answer on the terminal, from the line on which it begins.
 
     Args:
         columns, rows: of the terminal, at least 1.
-        styled: provisional text is dim; without styles a mark stands before it.
-        reflows: the terminal lays its lines out again when its width changes, as nearly all do.
+        styled: provisional text is dim; without styles it follows a mark.
+        reflows: the terminal reflows its lines when its width changes, as nearly all do.
     """
 
     def __init__(self, columns: int, rows: int, *, styled: bool, reflows: bool = True) -> None:
         self._columns, self._rows = columns, rows
         self._styled, self._reflows = styled, reflows
         self._settled = Flow([0])  # its last line
-        self._joined = False  # it ends within a word that is longer than a line
-        self._word = ""  # committed text after it, without a place to break
+        self._joined = False  # it ends inside a word that is longer than a line
+        self._word = ""  # committed text after it, without a break opportunity
         self._loose = ""  # provisional text
         self._status = ""
-        self._below = self._settled  # with what stands after it
+        self._below = self._settled  # and what is after it
         self._out_of_reach = False
         self._stale = False
 
     def resize(self, columns: int, rows: int) -> str:
-        """The terminal has another size; the next update draws what may be taken back anew."""
+        """Adapts to a new terminal size; the next update redraws the provisional text."""
         if (columns, rows) == (self._columns, self._rows):
             return ""
         self._columns, self._rows = columns, rows
@@ -84,7 +84,7 @@ class Screen:
 
         Args:
             piece: new committed text.
-            provisional: in place of what was provisional before.
+            provisional: replaces the previous provisional text.
             status: one line; empty: none.
         """
         piece, loose = without_controls(piece), without_controls(provisional)
@@ -98,7 +98,7 @@ class Screen:
         return drawn + self._write(piece) + self._draw(loose, status)
 
     def interject(self, text: str) -> str:
-        """Lines of their own after the committed text; the next update draws what is provisional below them."""
+        """Inserts separate lines after the committed text; the next update draws provisional text below them."""
         drawn = self.update("", "", "") + ("\r\n" if self._end else "")
         self._word = ""
         self._settle(Flow([0]))
@@ -106,7 +106,7 @@ class Screen:
         return drawn + "".join(flow.drawn) + "\r\n"
 
     def finish(self) -> str:
-        """The answer is over: the status line goes, and the cursor to a line of its own."""
+        """Ends the answer: removes the status line and moves the cursor to a new line."""
         drawn = self.update("", self._loose if self._styled else self._loose.removeprefix(PLAIN_MARK), "")
         drawn += "\r\n" if self._end else ""
         self._word = self._loose = ""
@@ -117,7 +117,7 @@ class Screen:
 
     @property
     def _end(self) -> int:
-        """Width of the line in which everything that is shown ends."""
+        """Width of the last line shown."""
         return self._below.widths[-1]
 
     @property
@@ -126,17 +126,17 @@ class Screen:
         return self._below.rows(self._columns) - self._settled.rows(self._columns)
 
     def _settle(self, flow: Flow, *, joined: bool = False) -> None:
-        """The settled text ends where this one does, with nothing after it."""
+        """Makes the end of `flow` the end of the settled text, with nothing after it."""
         self._settled = self._below = Flow(flow.widths[-1:], flow.last)
         self._joined, self._out_of_reach = joined, False
 
     def _draw(self, loose: str, status: str) -> str:
-        """What stands after the settled text, from its end on."""
+        """Draws what is after the settled text, starting at its end."""
         self._loose, self._stale = loose, False
         flow = self._below = self._flow(self._settled, self._word + loose, joined=self._joined)
         firm = len(list(cells(self._word)))
         drawn = "".join(flow.drawn[:firm]) + self._dim("".join(flow.drawn[firm:]))
-        self._status = status if self._down + 1 < self._rows else ""  # else there is no room to come back from
+        self._status = status if self._down + 1 < self._rows else ""  # otherwise the cursor could not come back
         if self._status:
             line = _fit(self._status, self._columns - 1)
             drawn += "\r\n" + self._dim(line)
@@ -145,7 +145,7 @@ class Screen:
         return drawn
 
     def _append(self, piece: str, loose: str, status: str) -> str:
-        """What stood there has scrolled out: goes on after it if it was right, else begins anew."""
+        """Continues after text that has scrolled out if it was right; otherwise starts again."""
         shown, whole = self._word + self._loose, self._word + piece + loose
         self._stale = False
         if not whole.startswith(shown):
@@ -163,10 +163,10 @@ class Screen:
         return "".join(firm.drawn) + self._dim("".join(rest.drawn))
 
     def _go_back(self) -> str:
-        """To the end of the settled text, with nothing after it.
+        """Moves to the end of the settled text and clears everything after it.
 
-        Its last character is written again: a line that it fills is then full and no more, as before, and a mark of no
-        width that had come to stand on it is gone.
+        Its last character is written again: a line that it fills is then exactly full, as before, and a zero-width mark
+        that had been combined with it is gone.
         """
         if not self._word and not self._loose and not self._status:
             return ""
@@ -176,7 +176,7 @@ class Screen:
         return moves + ERASE_BELOW + last
 
     def _write(self, piece: str) -> str:
-        """Committed text up to its last word, from the end of what is settled."""
+        """Writes committed text up to its last word, from the end of the settled text."""
         text = self._word + piece
         cut = _last_break(text)
         is_long = get_cwidth(text[cut:]) >= self._columns
@@ -188,13 +188,13 @@ class Screen:
         return "".join(flow.drawn)
 
     def _flow(self, before: Flow, text: str, *, joined: bool = False) -> Flow:
-        """Lays out text that begins where another one ends.
+        """Lays out text that begins where `before` ends.
 
-        A word that does not fit goes to the next line, the space before it stays; a word that is longer than a line is
-        broken by the terminal.
+        A word that does not fit moves to the next line, the space before it stays; a word longer than a line is broken
+        by the terminal.
 
         Args:
-            joined: the text goes on with a word that has its place already.
+            joined: the text continues a word that is already placed.
         """
         flow = Flow([before.widths[-1]], before.last)
         for word in _words(text):
@@ -220,17 +220,17 @@ class Screen:
 
 
 def _rows(width: int, columns: int) -> int:
-    """How many times a line of that width goes over the edge."""
+    """How many times a line of that width wraps at the edge."""
     return max(0, width - 1) // columns
 
 
 def _column(width: int, columns: int) -> int:
-    """Where a line of that width ends; `columns`: at the end of a full row, not yet in the next one."""
+    """The column where a line of that width ends; `columns`: at the end of a full row, not yet in the next."""
     return width - _rows(width, columns) * columns
 
 
 def _words(text: str) -> Iterator[list[str]]:
-    """Cells that belong on one line; line breaks, spaces and wide characters by themselves."""
+    """Groups of cells that belong on one line; line breaks, spaces and wide characters are separate."""
     word: list[str] = []
     for cell in cells(text):
         if cell in ("\n", " ") or get_cwidth(cell) > 1:
@@ -245,7 +245,7 @@ def _words(text: str) -> Iterator[list[str]]:
 
 
 def _last_break(text: str) -> int:
-    """Where the last word of a text begins; its end if it ends with a place to break."""
+    """Where the last word of a text begins; its end if it ends with a break opportunity."""
     at = len(text)
     while at and text[at - 1] not in " \n" and get_cwidth(text[at - 1]) <= 1:
         at -= 1
@@ -253,7 +253,7 @@ def _last_break(text: str) -> int:
 
 
 def cells(text: str) -> Iterator[str]:
-    """Characters, each with the marks of no width that belong to it."""
+    """Characters, each with its zero-width marks."""
     held = ""
     for character in text:
         if character == "\n":
@@ -272,7 +272,7 @@ def cells(text: str) -> Iterator[str]:
 
 
 def _fit(line: str, columns: int) -> str:
-    """As many parts of a status line as fit; of the first one as many words."""
+    """As many parts of a status line as fit; of the first part, as many words as fit."""
     parts = line.split(PART)
     while len(parts) > 1 and get_cwidth(PART.join(parts)) > columns:
         parts.pop()

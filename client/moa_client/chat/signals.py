@@ -17,7 +17,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def exiting_on_signals() -> Iterator[None]:
-    """In this block they unwind the program as an exit does, so that whatever must be put back is."""
+    """In this block, signals unwind the program as an exit does, so that everything is restored."""
     before = {number: signal.signal(number, _exit) for number in _heeded()}
     try:
         yield
@@ -28,7 +28,7 @@ def exiting_on_signals() -> Iterator[None]:
 
 @contextmanager
 def interruptible_work() -> Iterator[None]:
-    """Ctrl-C ends the program at once: work that does not return to the event loop would be told of it too late."""
+    """Makes Ctrl-C end the program at once: work that blocks the event loop would learn of it too late."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -38,10 +38,10 @@ def interruptible_work() -> Iterator[None]:
 
 @asynccontextmanager
 async def leaving_on_signals(say_goodbye: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """A block that the first signal ends, once goodbye is said; a second one does not wait for that.
+    """A block that the first signal ends after saying goodbye; a second one does not wait for that.
 
     Raises:
-        SystemExit: a signal has come.
+        SystemExit: a signal arrived.
     """
     loop, program = asyncio.get_running_loop(), asyncio.current_task()
     numbers: list[int] = []
@@ -72,7 +72,7 @@ async def leaving_on_signals(say_goodbye: Callable[[], Awaitable[None]]) -> Asyn
             signal.signal(number, handler)
         if numbers:
             await asyncio.gather(*leaving, return_exceptions=True)
-            raise SystemExit(128 + numbers[0])  # whatever the block met: a terminal that is gone, for one
+            raise SystemExit(128 + numbers[0])  # whatever the block raised, such as for a terminal that is gone
 
 
 def _heeded() -> list[signal.Signals]:

@@ -1,4 +1,4 @@
-"""What the program does before it is ready, on one line of a terminal: written before anything heavy is imported.
+"""Shows startup progress on one line of a terminal, before anything heavy is imported.
 
 State: whether the line is shown. On a pipe, or a terminal that cannot clear a line, nothing is written.
 """
@@ -11,7 +11,7 @@ from typing import TextIO
 
 
 class StartLine:
-    """One line that is replaced, and gone at the end."""
+    """One line that is overwritten, and cleared at the end."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -19,14 +19,14 @@ class StartLine:
         self._shown = False
 
     def show(self, text: str) -> None:
-        """Says what goes on."""
+        """Replaces the line."""
         if self._can_clear:
             self._stream.write(f"\r{text}\x1b[K\r")
             self._stream.flush()
             self._shown = True
 
     def clear(self) -> None:
-        """Leaves the line to others."""
+        """Clears the line for other output."""
         if self._shown:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

@@ -1,4 +1,4 @@
-"""The status line: how the link is, and what the newest answer costs. Pure."""
+"""The status line: the state of the link, and the cost of the newest answer. Pure."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def status_line(status: LinkStatus, unsettled: int = 0, reason: str = "", typed_
     """One line, without line breaks.
 
     Args:
-        unsettled: answers that have ended without the server; it verifies them as soon as it is there.
-        reason: why the link is as it is.
-        typed_ahead: characters that wait for the next prompt.
+        unsettled: answers that ended without the server; it verifies them as soon as it is available.
+        reason: why the link is in this state.
+        typed_ahead: characters waiting for the next prompt.
     """
     parts = [f"link {MARKS[status.state]}" + (f" ({reason})" if reason else "")]
     if status.rtt_ms is not None:

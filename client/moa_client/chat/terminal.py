@@ -18,7 +18,7 @@ QUOTES = '"""'
 
 
 def key_bindings() -> KeyBindings:
-    """Alt-Enter makes a new line; Enter sends."""
+    """Alt-Enter inserts a new line; Enter sends."""
     bindings = KeyBindings()
 
     @bindings.add("escape", "enter")
@@ -29,7 +29,7 @@ def key_bindings() -> KeyBindings:
 
 
 class Lines:
-    """Puts lines together that belong together. Pure."""
+    """Joins lines that belong together. Pure."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
@@ -40,7 +40,7 @@ class Lines:
         return bool(self._parts) or self._block
 
     def push(self, line: str) -> str | None:
-        """One line typed; the whole question once it is complete."""
+        """Adds a typed line; returns the whole question once it is complete."""
         if self._block:
             if line.rstrip().endswith(QUOTES):
                 self._parts.append(line.rstrip().removesuffix(QUOTES))
@@ -71,7 +71,7 @@ class Lines:
 
 
 async def converse(chat: Chat) -> None:
-    """Questions and answers until the user leaves."""
+    """Reads questions and shows answers until the user leaves."""
     chat.greet()
     # An answer may be piped out while questions are typed: then the prompt belongs on standard error.
     session: PromptSession[str] = PromptSession(
@@ -98,7 +98,7 @@ async def converse(chat: Chat) -> None:
 
 
 async def _prompt(chat: Chat, session: PromptSession[str], mark: str) -> str:
-    """A line from the user; meanwhile what happens to the link is told above it."""
+    """Reads a line from the user; changes of the link are reported above it."""
 
     async def attend() -> None:
         async with aclosing(chat.attend()) as happenings:

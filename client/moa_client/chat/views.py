@@ -1,7 +1,7 @@
 """How an answer is shown: on a terminal, on a pipe, or as lines of JSON.
 
-A view is told of each event after the transcript has taken it in. Views write; what they write is decided by the pure
-`Screen` and `json_events`.
+A view receives each event after the transcript has applied it. Views write; the pure `Screen` and `json_events` decide
+what.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 
 Write = Callable[[str], None]
 BACK_WORDS = "(the server is back)"
-SHOWN_CHARACTERS = 48  # of a question, to be known again by
+SHOWN_CHARACTERS = 48  # of a question, enough to recognize it
 
 
 class View(Protocol):
-    """Of one answer."""
+    """Shows one answer."""
 
     def begin(self) -> None:
-        """The question has been asked."""
+        """Called when the question has been asked."""
 
     def show(self, event: Event, piece: str, transcript: Transcript) -> None:
-        """Something has happened; `piece` is what it adds to the committed text."""
+        """Shows an event; `piece` is what it adds to the committed text."""
 
     def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
-        """An earlier answer has been decided, or refused, while this one is still to be."""
+        """Shows that an earlier answer was decided or refused while this one is undecided."""
 
     def end(self, piece: str, transcript: Transcript) -> None:
-        """Nothing more comes; `piece` is what of a broken answer's committed text was not shown yet."""
+        """Called when nothing more comes; `piece` is the part of a broken answer's committed text not shown yet."""
 
 
 class TerminalView:
-    """Provisional text dim and taken back in place, a status line below.
+    """Shows provisional text dim, replaces it in place, and draws a status line below.
 
     Args:
         screen: for the terminal as it is now.
@@ -78,7 +78,7 @@ class TerminalView:
             self._write(drawn)
 
     def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
-        """Above this answer, of which nothing can be committed before; what is provisional is drawn again below."""
+        """Writes above this answer, which has no committed text yet; provisional text is redrawn below."""
         drawn = self._screen.resize(*self._size())
         self._write(drawn + self._screen.interject(settled_words(event, earlier)))
 
@@ -87,11 +87,11 @@ class TerminalView:
 
 
 class PipeView:
-    """Committed text alone; what is unverified when nothing more comes is written last, where that is wished.
+    """Writes only committed text; text still unverified at the end is written last, if asked for.
 
     Args:
-        remark: takes what is no part of the answer.
-        unverified: write what no server has verified.
+        remark: takes what is not part of the answer.
+        unverified: write text that no server has verified.
     """
 
     def __init__(self, write: Write, remark: Write, *, unverified: bool) -> None:
@@ -132,14 +132,14 @@ class PipeView:
 
 
 class JsonView:
-    """A line an event."""
+    """Writes one line for each event."""
 
     def __init__(self, write: Write, engine: ClientEngine) -> None:
         self._write = write
         self._engine = engine
 
     def begin(self) -> None:
-        """The first event says more."""
+        """Writes nothing; the first event says more."""
 
     def show(self, event: Event, piece: str, transcript: Transcript) -> None:
         text = transcript.committed if isinstance(event, Settled) else piece
@@ -149,11 +149,11 @@ class JsonView:
         self._write(event_line(event, earlier.committed, "", self._engine.figures) + "\n")
 
     def end(self, piece: str, transcript: Transcript) -> None:
-        """`Ended`, or the error, was the last line."""
+        """Writes nothing; `Ended`, or the error, was the last line."""
 
 
 def link_words(event: LinkChanged) -> str:
-    """A change of the link in words; empty where it need not be said."""
+    """A change of the link in words; empty if it need not be reported."""
     if event.state is LinkState.OFFLINE:
         return f"(offline: {event.reason.rstrip('.') or 'the server is not there'})"
     if event.state is LinkState.BACK:
@@ -162,12 +162,12 @@ def link_words(event: LinkChanged) -> str:
 
 
 def new_execution_words(event: ExecutionChanged) -> str:
-    """That another arithmetic decides the text from here on."""
+    """A sentence that says that a different arithmetic decides the text from here on."""
     return f"(the server computes in {plain_line(event.level)} now: the text may continue otherwise than it began)"
 
 
 def settled_words(event: Settled | Refused, earlier: Transcript) -> str:
-    """What has become of an answer that had ended without the server, in words."""
+    """The outcome of an answer that ended without the server, in words."""
     question = " ".join(plain_line(earlier.question).split())
     about = f'"{question}"' if len(question) <= SHOWN_CHARACTERS else f'"{question[: SHOWN_CHARACTERS - 3]}..."'
     if isinstance(event, Refused):
@@ -178,16 +178,16 @@ def settled_words(event: Settled | Refused, earlier: Transcript) -> str:
 
 
 def make_view(engine: ClientEngine, write: Write, remark: Write, *, json_events: bool, unverified: bool) -> View:
-    """For standard output as it is: a terminal that can move its cursor, or anything else.
+    """Makes the view for standard output: a terminal that can move its cursor, or anything else.
 
     Args:
-        unverified: where nothing can be taken back, write what no server has verified, when nothing more comes.
+        unverified: where text cannot be taken back, write at the end what no server has verified.
     """
     if json_events:
         return JsonView(write, engine)
     if not sys.stdout.isatty():
         return PipeView(write, remark, unverified=unverified)
-    if os.environ.get("TERM", "dumb") == "dumb":  # says what it is not; it may act on escape sequences all the same
+    if os.environ.get("TERM", "dumb") == "dumb":  # claims no abilities; it may act on escape sequences anyway
         return PipeView(lambda text: write(without_controls(text)), remark, unverified=unverified)
     from moa_client.chat.screen import Screen
 
@@ -199,16 +199,16 @@ def make_view(engine: ClientEngine, write: Write, remark: Write, *, json_events:
     def size() -> tuple[int, int]:
         return terminal_size(sys.stdout)
 
-    reflows = "XTERM_VERSION" not in os.environ  # xterm cuts lines off where others lay them out again
+    reflows = "XTERM_VERSION" not in os.environ  # xterm cuts lines off where others reflow them
     return TerminalView(Screen(*size(), styled=styled, reflows=reflows), status, size, write)
 
 
 def terminal_size(stream: TextIO) -> tuple[int, int]:
-    """Columns and rows: the terminal's own, not COLUMNS and LINES, which are often those of another one."""
+    """The terminal's own columns and rows, not COLUMNS and LINES, which often belong to another terminal."""
     try:
         size = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
         size = os.terminal_size((0, 0))
-    if not size.columns or not size.lines:  # a terminal that does not know
+    if not size.columns or not size.lines:  # the terminal does not know its size
         size = shutil.get_terminal_size()
     return max(2, size.columns), max(2, size.lines)

@@ -1,7 +1,7 @@
-"""The answers of one conversation, and what their reader is told: committed, provisional, corrected, ended.
+"""The answers of one conversation, and the events for their reader: committed, provisional, corrected, ended.
 
-Pure. State: the conversation, the jobs, the one that the user waits for, and events not yet fetched. Invariant: what
-the events say adds up to what the conversation and the front job's `written` hold.
+Pure. State: the conversation, the jobs, the one that the user waits for, and events not yet fetched. Invariant: the
+events add up to what the conversation and the front job's `written` hold.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from moa_client.conversation.jobs import Job, Jobs, Turn
 
 @dataclass(frozen=True, slots=True)
 class EndRule:
-    """What ends an answer that is written without the server, beside the settings.
+    """What ends a standalone answer, apart from the settings.
 
     Args:
         end_of_text: token ids that end one.
-        context_tokens: the most tokens of a conversation.
+        context_tokens: most tokens of a conversation.
         decode: text of some tokens, for stop strings.
     """
 
@@ -46,11 +46,11 @@ class EndRule:
 
 
 class AnswerQueue:
-    """Of one conversation.
+    """The open answers of one conversation, in order.
 
     Args:
         conversation: what is committed.
-        end_rule: of answers that are written alone.
+        end_rule: for standalone answers.
     """
 
     def __init__(self, conversation: Conversation, end_rule: EndRule) -> None:
@@ -67,7 +67,7 @@ class AnswerQueue:
 
     @property
     def unsettled(self) -> int:
-        """AnswerQueue that have ended without the server and are not verified yet."""
+        """Number of answers that ended without the server and are not verified yet."""
         return len(self._jobs) - (self.current is not None)
 
     @property
@@ -77,7 +77,7 @@ class AnswerQueue:
     # ------------------------------------------------------------ questions
 
     def begin(self, turn: Turn, settings: AnswerSettings) -> Ask | None:
-        """A new question; what to ask a server, if nothing before it is unsettled."""
+        """Begins a new question; what to ask a server, if nothing before it is unsettled."""
         job = self.current = Job(turn, settings)
         self._jobs.append(job)
         if self.front is job:
@@ -86,21 +86,21 @@ class AnswerQueue:
         return None
 
     def ask_front(self) -> Ask | None:
-        """The front job's question becomes the conversation's; what to ask a server."""
+        """Makes the front job's question the conversation's; what to ask a server."""
         job = self.front
         if job is None:
             return None
         return self.conversation.ask(list(job.turn(self.conversation.tokens)), job.settings)
 
     def forget_current(self) -> None:
-        """The current answer goes no further, and its reader is gone; a question that got nothing is taken back."""
+        """Abandons the current answer, whose reader is gone; a question that got no answer is taken back."""
         self._take_back()
         self.events = deque(
             event for event in self.events if isinstance(event, LinkChanged | ExecutionChanged | Settled)
         )
 
     def reset(self) -> None:
-        """A new conversation."""
+        """Starts a new conversation."""
         self._jobs.clear()
         self.current = None
         self.conversation.reset()
@@ -108,7 +108,7 @@ class AnswerQueue:
     # ------------------------------------------------------------ what the server decides
 
     def on_committed(self, tokens: Sequence[int]) -> None:
-        """A verdict has brought tokens of the front job's answer."""
+        """Takes in tokens of the front job's answer from a verdict."""
         job = self.front
         if job is None:
             return
@@ -127,7 +127,7 @@ class AnswerQueue:
             self._tell(job, Committed(tuple(tokens[confirmed:])))
 
     def on_finished(self, finish: Finish) -> Ask | None:
-        """The front job's answer is decided to its end; the next question to ask, if there is one."""
+        """Ends the front job's answer, now fully decided; the next question to ask, if there is one."""
         job = self.front
         if job is None:
             return None
@@ -141,14 +141,14 @@ class AnswerQueue:
         return self.ask_front()
 
     def on_refused(self, error: MoaError) -> Ask | None:
-        """The server refuses the front job's answer, which has ended; the next question to ask, if there is one."""
+        """Drops the front job's ended answer, which the server refuses; the next question to ask, if there is one."""
         self.conversation.give_up()
         self._jobs.pop_front()
         self.events.append(Refused(error))
         return self.ask_front()
 
     def keep(self) -> None:
-        """What was written alone is committed as it is."""
+        """Commits the standalone text as it is."""
         while (job := self.front) is not None:
             written, job.written = tuple(job.written), []
             self.conversation.keep(written, job.finish)
@@ -160,10 +160,10 @@ class AnswerQueue:
                 job.verified += written
             self.on_finished(job.finish)
 
-    # ------------------------------------------------------------ without the server
+    # ------------------------------------------------------------ standalone text
 
     def go_alone(self) -> None:
-        """The draft in flight becomes the beginning of what is written alone: it was guessed already."""
+        """Makes the draft in flight the beginning of the standalone text: it is already guessed."""
         job, conversation = self.front, self.conversation
         if job is None or conversation.phase is not Phase.ANSWERING:
             return
@@ -173,11 +173,11 @@ class AnswerQueue:
             self.write(job, ahead[len(job.written) :])
 
     def text_before(self, job: Job) -> list[int]:
-        """What a job's provisional text goes on with."""
+        """The text that a job's provisional text continues."""
         return self._jobs.text_before(job, self.conversation.tokens)
 
     def write(self, job: Job, tokens: Sequence[int]) -> None:
-        """Adds to what was written alone, as far as the answer goes."""
+        """Appends to the standalone text, up to the end of the answer."""
         rule, conversation = self.end_rule, self.conversation
         start = self._start_of(job)
         decided = conversation.answer_length if job is self.front else 0
@@ -192,16 +192,16 @@ class AnswerQueue:
             job.finish = finish
 
     def end_alone(self) -> None:
-        """There is no server to wait for: the current answer, if it has ended, stays provisional."""
+        """Called when there is no server to wait for: the current answer, if ended, stays provisional."""
         job = self.current
         if job is not None and job.has_ended:
             self.current = None
             self.events.append(Ended(job.finish, provisional=True))
 
     def stop(self) -> None:
-        """The user ends the current answer where it is, without the server.
+        """Ends the current answer where it is for the user, without the server.
 
-        What was written without the server waits to be verified. Without such text the answer is over.
+        Standalone text waits to be verified. Without any, the answer is over.
         """
         job = self.current
         if job is None:
@@ -220,7 +220,7 @@ class AnswerQueue:
     # ------------------------------------------------------------ inside
 
     def _take_back(self) -> None:
-        """The current answer is over with what is committed of it; a question that got nothing was not asked."""
+        """Ends the current answer with its committed text; a question that got no answer is taken back."""
         job, self.current = self.current, None
         if job is None:
             return
@@ -235,12 +235,12 @@ class AnswerQueue:
         return self._jobs.length_before(job, len(self.conversation.tokens))
 
     def _correct(self, job: Job) -> None:
-        """What is still provisional of an answer does not hold."""
+        """Withdraws the provisional text of an answer."""
         if job.written:
             dropped = len(job.written)
             job.written.clear()
             if job is self.current:
-                job.finish = Finish.UNFINISHED  # what ended it alone is gone
+                job.finish = Finish.UNFINISHED  # the standalone text that ended it is gone
             else:
                 job.corrected = True
             self._tell(job, Corrected(dropped))
@@ -251,7 +251,7 @@ class AnswerQueue:
 
 
 def _first_path(tree: DraftTree) -> list[int]:
-    """The first child of the first child, and so on: what the drafter thought likeliest."""
+    """The first child of the first child, and so on: the path the drafter found likeliest."""
     path: list[int] = []
     node = ROOT
     while children := tree.children.get(node):

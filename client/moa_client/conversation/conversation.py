@@ -32,7 +32,7 @@ class Provenance(Enum):
     PROMPT = auto()  # the user's turn and the template around it
     DRAFT = auto()  # drafted here, confirmed by the target
     TARGET = auto()  # chosen by the target beyond the draft
-    ALONE = auto()  # written here without the target, and kept unverified by the user's wish
+    ALONE = auto()  # standalone text, kept unverified at the user's request
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Progress:
 
 
 class Conversation:
-    """Tokens of one conversation, and the answer under way.
+    """The tokens of one conversation, and the answer under way.
 
     Args:
         vocab_size: of the target; verdicts with other tokens are refused.
@@ -73,7 +73,7 @@ class Conversation:
         self._base = 0
         self._tree = StreamedTree()
         self._node: int | None = None
-        self._below: tuple[DraftTree, tuple[int, ...]] | None = None  # the newest token, where it is known
+        self._below: tuple[DraftTree, tuple[int, ...]] | None = None  # the newest token, if known
 
     # ------------------------------------------------------------ the user
 
@@ -97,7 +97,7 @@ class Conversation:
         return Ask(self.ask_id, base, self.hashes.at(base), tuple(tokens), settings, self.answer_start)
 
     def resume(self) -> Ask:
-        """The Ask that goes on with the answer under way, on a server that was opened with all committed tokens.
+        """The Ask that continues the answer under way, on a server that was opened with all committed tokens.
 
         Raises:
             ProtocolError: no answer is under way.
@@ -109,7 +109,7 @@ class Conversation:
         return Ask(self.ask_id, base, self.hashes.at(base), (), self.settings, self.answer_start)
 
     def repeat(self) -> Ask:
-        """The Ask of the answer under way as it was first said, with all that is committed of it.
+        """The Ask of the answer under way as first sent, with everything committed of it.
 
         Raises:
             ProtocolError: no answer is under way.
@@ -120,7 +120,7 @@ class Conversation:
         return Ask(self.ask_id, base, self.hashes.at(base), tuple(self.tokens[base:]), self.settings, self.answer_start)
 
     def keep(self, tokens: Sequence[int], finish: Finish) -> None:
-        """Commits what was written without the target, unverified.
+        """Commits standalone text, unverified.
 
         Args:
             finish: whether and why the answer has ended with them.
@@ -142,12 +142,12 @@ class Conversation:
         self.answer_start = self._turn_start = 0
 
     def end(self) -> None:
-        """The answer ends here, whatever the server thinks (it is gone, or the user stopped it)."""
+        """Ends the answer here, whatever the server thinks (it is gone, or the user stopped it)."""
         self.drop_draft()
         self.phase = Phase.IDLE
 
     def give_up(self) -> None:
-        """No (more) answer comes. A question that got none is taken back, so that another one can be asked."""
+        """Gives up the answer. A question that got none is taken back, so that another can be asked."""
         if self.phase is Phase.ANSWERING and not self.answer:
             self._crop(self._turn_start)
             self.answer_start = self._turn_start
@@ -160,7 +160,7 @@ class Conversation:
 
     @property
     def answer_length(self) -> int:
-        """How many they are."""
+        """Their number."""
         return max(0, len(self.tokens) - self.answer_start)
 
     # ------------------------------------------------------------ the draft in flight
@@ -172,7 +172,7 @@ class Conversation:
 
     @property
     def draft_nodes(self) -> int:
-        """Nodes of the whole tree in flight, those that are committed or contradicted meanwhile included."""
+        """Nodes of the whole tree in flight, including those committed or contradicted since."""
         return self._tree.end
 
     @property
@@ -189,7 +189,7 @@ class Conversation:
         """Forgets the nodes of the draft in flight that led to the newest committed token.
 
         Args:
-            sent: nodes that the server was told; others stay, because a frame must name them.
+            sent: nodes that the server has; others stay, because a frame must name them.
         """
         if self._node is not None:
             self._tree.forget(min(self._node, sent))
@@ -209,7 +209,7 @@ class Conversation:
         """Appends nodes to the draft in flight (starts one below the newest token if there is none); what to send.
 
         Args:
-            parents: node numbers in the whole tree; None: a chain that goes on from the newest node.
+            parents: node numbers in the whole tree; None: a chain that continues from the newest node.
         """
         if self._node is None:
             self._base = len(self.tokens)
@@ -222,7 +222,7 @@ class Conversation:
         return self.draft_message(first)
 
     def draft_message(self, first: int) -> Draft:
-        """The frame that says nodes `first` and following of the tree in flight; that of node 0 names the prefix."""
+        """The frame for nodes `first` and following of the tree in flight; that of node 0 names the prefix."""
         tokens, parents = self._tree.since(first)
         chain = all(parent == first + index - 1 for index, parent in enumerate(parents))
         return Draft(
@@ -238,7 +238,7 @@ class Conversation:
     # ------------------------------------------------------------ the server
 
     def on_verdict(self, verdict: Verdict) -> Progress:
-        """Takes in a verdict; a repeated one changes nothing, and neither does one of an answer that is over here.
+        """Takes in a verdict; a repeated one changes nothing, nor does one of an answer that has ended here.
 
         Raises:
             ProtocolError: a verdict that leaves a gap or contradicts what is committed.
@@ -261,7 +261,7 @@ class Conversation:
             if not 0 <= token < self.vocab_size:
                 raise ProtocolError(f"tokens 0 to {self.vocab_size - 1}", f"{token}")
         if base + len(tokens) < held:
-            finish = Finish.UNFINISHED  # a replay of something older; what it ended, has ended
+            finish = Finish.UNFINISHED  # a replay of something older, which has already ended
         limit = self.settings.max_tokens
         room = limit - self.answer_length
         if limit and len(new) >= room:  # the user may have stopped it sooner than the server knows of
@@ -292,7 +292,7 @@ class Conversation:
         return len(new)
 
     def drop_draft(self) -> None:
-        """Throws the draft in flight away."""
+        """Discards the draft in flight."""
         if self._node is not None and self.draft:
             self.epoch += 1
         self._tree, self._node, self._below = StreamedTree(), None, None

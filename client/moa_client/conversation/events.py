@@ -1,4 +1,4 @@
-"""What happens while an answer is written, as the surfaces (terminal, pipe, JSON) are told of it. Pure.
+"""The events of an answer as the surfaces (terminal, pipe, JSON) receive them. Pure.
 
 What a reader sees is committed text followed by provisional text. `Committed` and `Provisional` append, `Corrected`
 takes provisional text back; committed text never changes.
@@ -14,17 +14,17 @@ from moa_shared.protocol.finish_rule import Finish
 
 
 class LinkState(Enum):
-    """How the link to the server is."""
+    """The state of the link to the server."""
 
     GOOD = "good"
-    SLOW = "slow"  # answers come, but the way there and back takes several steps of the server
-    OFFLINE = "offline"  # the timer has run out, the stream broke, or the user wants it so
-    BACK = "back"  # reconnected; what was written alone is being verified
+    SLOW = "slow"  # answers come, but a round trip takes several steps of the server
+    OFFLINE = "offline"  # the timer ran out, the stream broke, or the user wants it
+    BACK = "back"  # reconnected; standalone text is being verified
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Tokens that the target has chosen (or that `reconcile=keep` keeps), behind all committed before.
+    """Tokens that the target has chosen (or that `reconcile=keep` keeps), after all committed before.
 
     Args:
         confirmed: how many of them, from the first one on, were shown as provisional in the same place.
@@ -36,14 +36,14 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Provisional:
-    """Tokens that the device has written without the server, behind everything shown so far."""
+    """Standalone text of the device, after everything shown so far."""
 
     tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """All provisional text that is still shown is withdrawn: the target goes on otherwise.
+    """All provisional text still shown is withdrawn: the target continues differently.
 
     Args:
         dropped: how many provisional tokens that is.
@@ -57,7 +57,7 @@ class LinkChanged:
     """The state of the link has changed.
 
     Args:
-        reason: for a person, where there is one.
+        reason: for a person, if there is one.
     """
 
     state: LinkState
@@ -78,10 +78,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """An earlier answer, which had ended without the server, has been verified (or kept).
+    """An earlier answer, which ended without the server, has been verified (or kept).
 
     Args:
-        tokens: what the server has decided of it, in place of what was provisional then.
+        tokens: what the server has decided of it; replaces the provisional tokens.
         changed: whether that differs from what was shown.
     """
 
@@ -92,10 +92,10 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An earlier answer, which had ended without the server, will not be verified: the server refuses it.
+    """An earlier answer, which ended without the server, will not be verified: the server refuses it.
 
     Args:
-        error: why; it is this answer's alone, and later ones have nothing to do with it.
+        error: why; it concerns only this answer, not later ones.
     """
 
     error: MoaError
@@ -103,9 +103,9 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionChanged:
-    """The server that continues the conversation computes otherwise than the one on which it began.
+    """The server that continues the conversation computes differently from the one on which it began.
 
-    What is committed stays; what follows may read otherwise than it would have read there.
+    Committed text stays; what follows may differ from what that server would have written.
 
     Args:
         level: of execution, such as int8.

@@ -1,4 +1,4 @@
-"""What an answer cost: counted while it comes, shown as one line. Pure."""
+"""What an answer cost: counted as it arrives, shown as one line. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Figures:
 
     Args:
         tokens: committed.
-        verdicts: frames that brought them: one a forward of the target that chose tokens.
+        verdicts: frames that brought them: one for each forward of the target that chose tokens.
         accepted: of the tokens, those that the drafter had guessed.
         drafted: nodes that the target verified.
         stale: nodes that came too late.
         seconds, first_token_seconds: since the question was sent.
         step_ms: of each forward, at the server.
-        provisional: tokens that the device wrote without the server; `undecided`: those of them that still stand.
+        provisional: tokens of standalone text; `undecided`: those of them not yet decided.
         finish: why the answer ended.
     """
 
@@ -43,16 +43,16 @@ class Figures:
 
     @property
     def acceptance_length(self) -> float:
-        """Mean tokens a forward, after the first one, which never has a draft."""
+        """Mean tokens per forward, after the first one, which never has a draft."""
         return (self.tokens - 1) / (self.verdicts - 1) if self.verdicts > 1 else float(self.tokens)
 
     @property
     def tokens_per_second(self) -> float:
-        """Of what is shown."""
+        """Speed of the text shown."""
         return (self.tokens + self.undecided) / self.seconds if self.seconds else 0.0
 
     def on_event(self, event: Event, seconds: float) -> None:
-        """Something has happened, `seconds` after the question."""
+        """Counts an event, `seconds` after the question."""
         if isinstance(event, Committed):
             self.tokens += len(event.tokens)
             self.undecided -= event.confirmed
@@ -68,7 +68,7 @@ class Figures:
             self.first_token_seconds = self.first_token_seconds or seconds
 
     def on_verdict(self, progress: Progress, verdict: Verdict) -> None:
-        """The server has committed tokens."""
+        """Counts tokens that the server has committed."""
         self.verdicts += 1
         self.accepted += progress.accepted
         self.drafted += verdict.drafted
@@ -76,7 +76,7 @@ class Figures:
         self.step_ms.append(verdict.step_ms)
 
     def line(self) -> str:
-        """All of it for a person."""
+        """All figures on one line, for a person."""
         parts = [
             f"{self.tokens + self.undecided} tokens in {self.seconds:.2f} s",
             f"{self.tokens_per_second:.1f} tokens/s",

@@ -1,6 +1,6 @@
-"""AnswerQueue that are wanted: the one that the user waits for, and those before it that ended without the server.
+"""The answers still wanted: the one the user waits for, and those before it that ended without the server.
 
-Pure. The front job is what the `Conversation` is about; jobs behind it stand on provisional text and wait until the
+Pure. The front job is what the `Conversation` is about; jobs after it build on provisional text and wait until the
 front is verified. Invariant: `written` is what a reader sees as provisional.
 """
 
@@ -22,10 +22,10 @@ class Job:
     Args:
         turn: the question.
         settings: of the answer.
-        written: provisional tokens, behind what is committed of this answer.
+        written: provisional tokens, after what is committed of this answer.
         finish: why the answer has ended without the server; UNFINISHED: it has not.
-        asked: the question's tokens as they were when the answer was begun on provisional text.
-        verified: tokens that the server has decided since the user was told that the answer has ended.
+        asked: the question's tokens when the answer was begun on provisional text.
+        verified: tokens that the server has decided since the user learned that the answer has ended.
     """
 
     turn: Turn
@@ -43,7 +43,7 @@ class Job:
 
 
 class Jobs:
-    """In order; the last one may be the user's current one."""
+    """The wanted answers in order; the last one may be the user's current one."""
 
     def __init__(self) -> None:
         self._jobs: deque[Job] = deque()
@@ -77,7 +77,7 @@ class Jobs:
         self._jobs.clear()
 
     def text_before(self, job: Job, committed: Sequence[int]) -> list[int]:
-        """What `job` goes on with: what is committed, and what the jobs before it have written."""
+        """The text that `job` continues: what is committed, and what the jobs before it have written."""
         text = list(committed)
         for earlier in self._jobs:
             if earlier is not self._jobs[0]:
@@ -88,7 +88,7 @@ class Jobs:
         return text
 
     def length_before(self, job: Job, committed: int) -> int:
-        """How long that is, with so many tokens committed."""
+        """The length of that text, with so many tokens committed."""
         length = committed
         for earlier in self._jobs:
             if earlier is not self._jobs[0]:

@@ -1,6 +1,6 @@
-"""The text of an answer as its events come: what is committed, and behind it what is provisional. Pure.
+"""The text of an answer as its events arrive: committed text, then provisional text. Pure.
 
-Invariants: committed text only grows; whatever was provisional in between, the text at the end is that of the committed
+Invariants: committed text only grows; whatever was provisional in between, the final text is that of the committed
 tokens.
 """
 
@@ -15,12 +15,12 @@ from moa_client.conversation.events import Committed, Corrected, Ended, Event, P
 
 
 class Transcript:
-    """Of one answer.
+    """Collects the text of one answer.
 
     Args:
         decode: text of some tokens.
         stop: strings before which the text ends.
-        question: what is answered, for remarks about it.
+        question: what it answers, for remarks.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = (), question: str = "") -> None:
@@ -30,10 +30,10 @@ class Transcript:
         self.provisional = ""
         self.waiting: list[int] = []  # provisional tokens
         self._stream = TextStream(decode, stop)
-        self._ahead = self._stream  # with the provisional tokens, if there are any
+        self._ahead = self._stream  # with the provisional tokens, if any
 
     def apply(self, event: Event) -> str:
-        """What the event adds to the committed text; `Settled` must be that of this answer."""
+        """Applies an event; what it adds to the committed text. `Settled` must be that of this answer."""
         piece = ""
         if isinstance(event, Ended | Settled):
             self.finish = event.finish
@@ -59,7 +59,7 @@ class Transcript:
         return piece
 
     def break_off(self) -> str:
-        """The answer goes no further; the rest of the committed text, where nothing provisional stands behind it."""
+        """Ends the answer; the rest of the committed text, if no provisional text follows it."""
         if self.waiting:
             return ""
         piece = self._stream.finish()
@@ -76,7 +76,7 @@ class Transcript:
         return self._stream.finish()
 
     def _look_ahead(self) -> None:
-        """What the tokens that are still provisional read like behind what is committed."""
+        """Decodes the provisional tokens after the committed text."""
         self.provisional = ""
         if self.waiting:
             self._ahead = self._stream.fork()

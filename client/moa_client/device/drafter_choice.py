@@ -1,12 +1,12 @@
 """Which of a server's drafters gives more tokens a second on this device: a fast one or one that is right more often.
 
 Pure. The model, in ms. The server takes a plain step every S and verifies in V; the device drafts a level every L, and
-a guess of it is right with the probability p = 1 - 1 / A, where A are the drafter's tokens a forward. After a miss the
+a guess is right with probability p = 1 - 1 / A, where A is the drafter's tokens per forward. After a miss the
 device is a round trip and two levels behind, and gains S - L on each plain step: k = (2 L + RTT) / (S - L) + 1 of
-them, in which every guess must be right, for else it is behind again. So a cycle brings T = (1 - q) / (1 - p) tokens at
+them, in which every guess must be right, or it is behind again. So a cycle yields T = (1 - q) / (1 - p) tokens at
 S each, with q = p^k, and if it caught up, A more at the pace of device or server, whichever is slower: max(L, V / A).
 Compared with `moa_bench.simulation` over S = 12 to 50, L = 4 to 15, RTT = 0.5 to 60 and A = 2.4 and 3.7, its speed over
-plain streaming is within 10 % of the simulated one (in the mean 3 %), and it takes the same drafter in 35 of 36 cases.
+plain streaming is within 10 % of the simulated one (3 % on average), and it picks the same drafter in 35 of 36 cases.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-VERIFIED_ROWS = 4.0  # in the mean, of those that a server finds worth their time
-HYSTERESIS = 1.1  # another drafter must be so much faster: changing reads the conversation again
-UNKNOWN_ACCEPTANCE = 2.0  # tokens a forward of a drafter of which the server says nothing
+VERIFIED_ROWS = 4.0  # on average, of those that a server finds worth their time
+HYSTERESIS = 1.1  # another drafter must be this much faster: changing reads the conversation again
+UNKNOWN_ACCEPTANCE = 2.0  # tokens per forward of a drafter about which the server says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Candidate:
     """A drafter on this device.
 
     Args:
-        level_ms: what a level of a draft takes; `tokens_a_forward`: that it brings, with the target's own; 0: unknown.
+        level_ms: time of a level of a draft; `tokens_a_forward`: that it yields, with the target's own; 0: unknown.
     """
 
     name: str
@@ -37,7 +37,7 @@ class ServerPace:
     """How fast a server is.
 
     Args:
-        step_ms: of a plain step; `row_ms`: of each row more; `rtt_ms`: of the way there and back.
+        step_ms: of a plain step; `row_ms`: of each additional row; `rtt_ms`: of a round trip.
     """
 
     step_ms: float
@@ -47,10 +47,10 @@ class ServerPace:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A drafter, and why.
+    """A drafter, and why it was chosen.
 
     Args:
-        speedups: over plain streaming, of each candidate by name.
+        speedups: over plain streaming, for each candidate by name.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Choice:
 
 
 def speedup(candidate: Candidate, server: ServerPace) -> float:
-    """Tokens a second with this drafter, over those of plain streaming; at least 1: no useless draft is waited for."""
+    """Tokens a second with this drafter relative to plain streaming; at least 1: useless drafts are not waited for."""
     step, level = server.step_ms, candidate.level_ms
     if level >= step:
         return 1.0
@@ -77,7 +77,7 @@ def choose(candidates: Sequence[Candidate], server: ServerPace, current: str | N
     """The fastest candidate; the one in use unless another is clearly faster.
 
     Args:
-        candidates: at least one; among equals the first.
+        candidates: at least one; the first wins a tie.
     """
     speeds = {each.name: speedup(each, server) for each in candidates}
     best = max(candidates, key=lambda each: speeds[each.name])
@@ -92,6 +92,6 @@ def choose(candidates: Sequence[Candidate], server: ServerPace, current: str | N
 
 
 def choose_alone(candidates: Sequence[Candidate]) -> Choice:
-    """Where no server is known: the one that is right most often, which writes best by itself."""
+    """The candidate for use without a server: the one most often right, which writes best on its own."""
     best = max(candidates, key=lambda each: each.tokens_a_forward)
     return Choice(best.name, "no server has said how fast it is: the one that writes best by itself")

@@ -1,4 +1,4 @@
-"""The drafters that this device may choose from: their checkpoints, what a level of each takes, how to load one.
+"""The drafters that this device may choose from: their checkpoints, the time of a level, how to load one.
 
 State: the candidates, measured once; no drafter is kept. With one drafter there is nothing to choose.
 """
@@ -20,13 +20,13 @@ from moa_client.settings import ClientSettings
 
 
 class DrafterShelf:
-    """Of one server's drafters.
+    """Offers the drafters for one server's target.
 
     Args:
         load: reads a checkpoint.
 
     Raises:
-        MoaError: a checkpoint that cannot be used.
+        MoaError: a checkpoint cannot be used.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class DrafterShelf:
         """The drafter to use.
 
         Args:
-            server: None: it is not there.
+            server: None: it is unavailable.
             current: the one in use.
         """
         if not self._candidates:

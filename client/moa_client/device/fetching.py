@@ -1,9 +1,9 @@
 """Fetches from a server what drafting for its target needs, into the cache folder.
 
-State: a folder `fetched/<sha256 of the manifest>` of whole, checked files, and `.partial` files beside them, from which
-a broken download goes on. The name is no claim of a server's: two servers share a folder only if every file in it, the
-chat template too, is the same. Invariant: a file has its final name only once its sha256 is what the manifest said.
-Nothing that is fetched is ever executed or unpickled.
+State: a folder `fetched/<sha256 of the manifest>` of complete, checked files, and `.partial` files next to them, from
+which a broken download continues. The name does not rely on a server's claim: two servers share a folder only if every
+file in it, including the chat template, is the same. Invariant: a file has its final name only once its sha256
+matches the manifest. Nothing that is fetched is ever executed or unpickled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FETCHED = "fetched"
 RECORD = "manifest.pb"
 PURPOSE = "what is fetched from the server"
 MOST_FILES = 64  # a manifest names about fifteen
-FRUITLESS_ATTEMPTS = 6  # in a row, about ten seconds: then the user should hear of it
+FRUITLESS_ATTEMPTS = 6  # in a row, about ten seconds: then the user should know
 WINDOW_BYTES = 4 << 20  # the 64 KiB of a conversation would bound a download at 600 ms to half of what TCP carries
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(json|txt|model|jinja|safetensors)")
 TENSORS: dict[Precision, tuple[pb.PartKind, ...]] = {
@@ -46,10 +46,10 @@ TENSORS: dict[Precision, tuple[pb.PartKind, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What of a server's files a client needs, beyond configuration and tokenizer.
+    """Which of a server's files a client needs, besides configuration and tokenizer.
 
     Args:
-        target: embeddings, head and reused layers: those of the deepest drafter, which hold all others'.
+        target: embeddings, head and reused layers: those of the deepest drafter, which include all others'.
         drafters: fingerprints of the checkpoints.
         precision: of the target's matrices.
     """
@@ -77,10 +77,10 @@ class Fetched:
 
 
 def find_fetched(root: Path, digest: bytes, wanted: Wanted) -> Fetched | None:
-    """What was fetched before, if it is all there.
+    """What was fetched before, if it is complete.
 
     Args:
-        digest: sha256 of the manifest, as the server describes it; empty: it is not known.
+        digest: sha256 of the manifest, as the server describes it; empty: not known.
     """
     folder = _folder(root, digest)
     try:
@@ -97,20 +97,20 @@ def find_fetched(root: Path, digest: bytes, wanted: Wanted) -> Fetched | None:
     try:
         return _describe(folder, root, manifest, chosen, digest)
     except MoaError:
-        return None  # then it is fetched anew
+        return None  # then it is fetched again
 
 
 async def fetch(link: Link, root: Path, wanted: Wanted, progress: Progress, described: bytes = b"") -> Fetched:
-    """Fetches what is missing, over a connection of its own.
+    """Fetches what is missing, over a separate connection.
 
     Args:
         described: the manifest's sha256, if the server has said it.
 
     Raises:
-        UnavailableError: the server does not answer any more; what has come is kept.
-        ChecksumError: what came is not what the manifest says.
+        UnavailableError: the server no longer answers; what has arrived is kept.
+        ChecksumError: what arrived does not match the manifest.
         ProtocolError: the server sends what it must not.
-        DiskFullError: no room.
+        DiskFullError: no space.
         MoaError: the server's refusal.
     """
     wide = link.widened(WINDOW_BYTES)
@@ -166,7 +166,7 @@ async def _fetch_manifest(link: Link) -> pb.PartManifest:
 
 
 def _check_manifest(manifest: pb.PartManifest) -> None:
-    """Raises ProtocolError for names, sizes or hashes that must not be."""
+    """Raises ProtocolError for names, sizes or hashes that are not allowed."""
     if not 0 < len(manifest.files) <= MOST_FILES or len(manifest.identity.target_fingerprint) != 32:
         raise ProtocolError(f"a manifest of 1 to {MOST_FILES} files", f"{len(manifest.files)}")
     names = [entry.name for entry in manifest.files]
@@ -187,7 +187,7 @@ def _choose(manifest: pb.PartManifest, wanted: Wanted) -> list[pb.PartFile]:
 
 
 def _lacking(chosen: Sequence[pb.PartFile], wanted: Wanted) -> str:
-    """What is wanted and not among the chosen files; empty if nothing."""
+    """What is wanted but not among the chosen files; empty if nothing."""
     kinds = {entry.kind for entry in chosen}
     if wanted.drafters - {entry.sha256 for entry in chosen}:
         return "drafter"
@@ -197,7 +197,7 @@ def _lacking(chosen: Sequence[pb.PartFile], wanted: Wanted) -> str:
 
 
 async def _fetch_file(link: Link, folder: Path, entry: pb.PartFile, task: Task) -> None:
-    """One file, from where it is to its end, over as many calls and connections as it takes."""
+    """Fetches one file from where it broke off to its end, over as many calls and connections as it takes."""
     partial = _partial(folder, entry)
     backoff, fruitless = Backoff(), 0
     offset = _partial_size(folder, entry)
@@ -234,7 +234,7 @@ def _append(partial: Path, offset: int, data: bytes) -> None:
 
 
 def _accept(partial: Path, final: Path, entry: pb.PartFile) -> None:
-    """The finished download gets its name, if it is what was announced."""
+    """Gives the finished download its name, if it is what was announced."""
     if not entry.size:
         partial.touch()
     digest = hash_file(partial)
@@ -253,14 +253,14 @@ def _is_whole(path: Path, entry: pb.PartFile, root: Path) -> bool:
 
 
 def _adopt(folder: Path, entry: pb.PartFile, root: Path) -> bool:
-    """Whether the very file had come from another server, or with an earlier list: then it is linked."""
+    """Links the same file from another server or an earlier manifest; False if there is none."""
     for other in (root / FETCHED).glob(f"*/{entry.name}"):
         if other.parent != folder and _is_whole(other, entry, root):
             try:
                 (folder / entry.name).unlink(missing_ok=True)
                 (folder / entry.name).hardlink_to(other)
             except OSError:
-                return False  # a disk without links: then it is fetched
+                return False  # a file system without links: then it is fetched
             return True
     return False
 
@@ -285,10 +285,10 @@ def _folder(root: Path, digest: bytes) -> Path:
 def _describe(
     folder: Path, root: Path, manifest: pb.PartManifest, chosen: Sequence[pb.PartFile], digest: bytes
 ) -> Fetched:
-    """The parts as the files of a model, of which only parts are asked.
+    """Describes the parts as a model's files, of which only those parts are read.
 
     Raises:
-        MoaError: they are no such files.
+        MoaError: they are not such files.
     """
     identity = manifest.identity
     config = read_config(folder)

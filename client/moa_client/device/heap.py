@@ -1,4 +1,4 @@
-"""Gives memory that loading has used and freed back to the system."""
+"""Returns memory that loading has used and freed to the system."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 
 
 def trim_heap() -> None:
-    """Does nothing where the C library cannot."""
+    """Returns freed memory to the system; does nothing where the C library cannot."""
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (OSError, TypeError, AttributeError):  # not glibc

@@ -1,6 +1,6 @@
-"""What a level of a draft takes on this device: measured when a drafter is used for the first time, then remembered.
+"""The time of a level of a draft on this device: measured when a drafter is first used, then remembered.
 
-State: a record a drafter, kernels and threads in the cache folder. A damaged record is measured again.
+State: one record per drafter, kernels and threads in the cache folder. A damaged record is measured again.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from moa_kernels import threads, variant_name
 from moa_shared.drafter import DrafterConfig, DraftState
 from moa_shared.models.sources.digest import recall, remember
 
-CONTEXT_TOKENS = 128  # behind which levels are measured: a question and the first lines of its answer
+CONTEXT_TOKENS = 128  # before the measured levels: a question and the first lines of its answer
 LEVELS = 5
-WIDEST_MS = 60_000.0  # a longer level than that was no measurement
+WIDEST_MS = 60_000.0  # a longer level is not a valid measurement
 
 
 def level_ms(
     root: Path, fingerprint: str, breadth: int, load: Callable[[], tuple[DrafterConfig, DraftState | None]]
 ) -> float:
-    """Of levels of `breadth` nodes; from the record where there is one.
+    """Time of a level of `breadth` nodes; from the record if there is one.
 
     Args:
         root: the cache folder.
         fingerprint: of the drafter, hexadecimal.
-        load: its configuration and an empty state (None for a baseline, which is not measured: 0); called only where
+        load: its configuration and an empty state (None for a baseline, which is not measured: 0); called only if
             the time is not known.
     """
     key = f"level-{fingerprint[:32]}-{variant_name()}-{threads()}-{breadth}"

@@ -35,11 +35,11 @@ class Device:
     Args:
         drafter: None: the server answers by plain steps.
         choice: which drafter it is, and why; None where none reads the server's memory.
-        shelf: those that may take its place.
-        execution: the arithmetic that decides the server's text; None: no server has said it.
-        step_ms: what a plain step of the server took when it started; 0: not known.
+        shelf: those that may replace it.
+        execution: the arithmetic that decides the server's text; None: no server has reported it.
+        step_ms: time of a plain step when the server started; 0: not known.
         memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
-        end_of_text: token ids that end an answer; with `context_tokens`, what ends one that is written alone.
+        end_of_text: token ids that end an answer; with `context_tokens`, what ends a standalone one.
     """
 
     files: ModelFiles
@@ -59,18 +59,18 @@ class Device:
     def planes(self) -> dict[Plane, int]:
         """Numbers of a row of each plane that the drafter reads.
 
-        States are worth more than memory rows, and cost the server less: they come first (moa_server/memory/feed.py).
+        States are worth more than memory rows and cost the server less, so they come first (moa_server/memory/feed.py).
         """
         states = {Plane.REUSED_STATE: self.state_width} if self.state_width else {}
         return {**states, Plane.MEMORY: self.memory_width}
 
     @property
     def end_rule(self) -> EndRule:
-        """What ends an answer that is written alone."""
+        """What ends a standalone answer."""
         return EndRule(self.end_of_text, self.context_tokens, self.decode)
 
     def on_execution(self, opened: pb.Opened) -> Device:
-        """The same at a server that computes otherwise than the one before."""
+        """The same device for a server that computes differently from the one before."""
         new = opened.new_execution
         identity = pb.Identity()
         identity.CopyFrom(self.identity)
@@ -99,12 +99,12 @@ def load_device(
 
     Args:
         sources: the files; None: --model and the package's drafter, without asking the server for any.
-        rtt_ms: to the server, as far as it is known; None: the server is not there.
+        rtt_ms: to the server, as far as known; None: the server is unavailable.
 
     Raises:
-        ConfigError: drafts that are larger than the server takes.
+        ConfigError: drafts are larger than the server accepts.
         MismatchError: the server serves another target, tokenizer or drafter.
-        MoaError: a model or checkpoint that cannot be loaded.
+        MoaError: a model or checkpoint cannot be loaded.
     """
     _check_draft_size(settings, served.limits.draft_nodes)
     sources = sources or resolve_sources(settings, served, progress)
@@ -153,7 +153,7 @@ def change_drafter(device: Device, choice: Choice, settings: ClientSettings) -> 
     """The device with another drafter from its shelf.
 
     Raises:
-        MoaError: a checkpoint that cannot be used.
+        MoaError: a checkpoint cannot be used.
     """
     if device.shelf is None:
         raise InternalError("A drafter was to be changed on a device that has no others.")
@@ -213,10 +213,10 @@ def _moa_drafter(
 def drafter_states(
     checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings
 ) -> Callable[[], DraftState | BaselineState]:
-    """What makes a conversation's drafter, over the parts of the target that `files` hold.
+    """The factory of a conversation's draft state, over the parts of the target in `files`.
 
     Raises:
-        ModelSourceError: a part is missing, or has another shape than the drafter needs.
+        ModelSourceError: a part is missing, or does not have the shape that the drafter needs.
     """
     reader = WeightReader(files)
     states = checkpoint.states(reader, settings.dtype)

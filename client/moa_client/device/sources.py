@@ -1,6 +1,6 @@
 """Where a device's half comes from: the cache, the package, or the server itself.
 
-What a server described is remembered by its address, so that the device can go on with it when the server is not there.
+A server's description is stored by its address, so that the device can continue when the server is unavailable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from moa_client.device.fetching import Wanted, fetch, find_fetched
 from moa_client.link.channel import Link
 from moa_client.settings import ClientSettings
 
-AUTO = "auto"  # --drafter: of those that the server gives memory for, the one that is fastest here
+AUTO = "auto"  # --drafter: the fastest here of those that the server gives memory for
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Sources:
     """Files for a device.
 
     Args:
-        served: what the server describes, or described when it was last there.
-        drafters: checkpoints by fingerprint, of those that --drafter means; none: there are none for this target.
+        served: what the server describes, or described when last available.
+        drafters: checkpoints that --drafter means, by fingerprint; none: there are none for this target.
     """
 
     served: pb.DescribeResponse
@@ -51,7 +51,7 @@ class Sources:
 
 
 def meant_drafters(settings: ClientSettings, served: pb.DescribeResponse) -> list[pb.Drafter]:
-    """The server's drafters that --drafter means: all, the first, or that of the name; none if it means another one."""
+    """The server's drafters that --drafter means: all, the first, or the one named; none if it means another one."""
     offered = list(served.drafters)
     if not offered and served.identity.drafter_fingerprint:
         offered = [pb.Drafter(name=DEFAULT_DRAFTER, fingerprint=served.identity.drafter_fingerprint)]
@@ -72,10 +72,10 @@ def means_served(settings: ClientSettings) -> bool:
 async def find_sources(
     settings: ClientSettings, link: Link, served: pb.DescribeResponse, progress: Progress
 ) -> Sources:
-    """Everything for this server's target; what is not here is fetched from it.
+    """Everything for this server's target; what is missing is fetched from it.
 
     Raises:
-        MoaError: why that cannot be.
+        MoaError: why it cannot be found.
     """
     root = cache_root(settings.cache_dir)
     _remember(root, settings.server, served)
@@ -86,7 +86,7 @@ async def find_sources(
     if files is None or wanted.drafters:
         digest = served.manifest_sha256
         parts = find_fetched(root, digest, wanted) or await fetch(link, root, wanted, progress, digest)
-        if parts.manifest_sha256 != digest:  # the server had not said it yet
+        if parts.manifest_sha256 != digest:  # the server had not reported it yet
             served.manifest_sha256 = parts.manifest_sha256
             _remember(root, settings.server, served)
         files = files or parts.files
@@ -95,10 +95,10 @@ async def find_sources(
 
 
 def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources | None:
-    """What is there without a server: of the one that was at this address, else of the default target; None: nothing.
+    """What is on this device: for the last server at this address, else for the default target; None: nothing.
 
     Raises:
-        MoaError: a --model that cannot be used.
+        MoaError: --model cannot be used.
     """
     root = cache_root(settings.cache_dir)
     served = _recall(root, settings.server)
@@ -122,7 +122,7 @@ def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources 
 
 
 def resolve_sources(settings: ClientSettings, served: pb.DescribeResponse, progress: Progress) -> Sources:
-    """Without asking the server for files: --model as it is named, and the drafter of the package."""
+    """Sources without files from the server: --model as named, and the package's drafter."""
     files = resolve(settings.model or DEFAULT, settings.cache_dir, progress)
     return Sources(served, files, _shipped(settings, served))
 
@@ -131,7 +131,7 @@ def named_drafter(settings: ClientSettings, files: ModelFiles) -> Path:
     """The file that --drafter names: a path, or one of the package's by its name.
 
     Raises:
-        NotFoundError: none of that name comes with the package for this target.
+        NotFoundError: the package has none of that name for this target.
     """
     if settings.drafter in SHIPPED_DRAFTERS:
         hint = "Leave --drafter out: then it is the server's."
@@ -144,7 +144,7 @@ def _named(settings: ClientSettings, progress: Progress) -> ModelFiles | None:
 
 
 def _shipped(settings: ClientSettings, served: pb.DescribeResponse) -> dict[bytes, Path]:
-    """The package's drafters among those that are meant, by fingerprint."""
+    """The package's drafters among those that --drafter means, by fingerprint."""
     meant = {each.fingerprint for each in meant_drafters(settings, served)}
     if not meant:
         return {}
@@ -165,12 +165,12 @@ def _wanted(
 
 
 def _find_whole(root: Path, fingerprint: str) -> ModelFiles | None:
-    """The whole target, if it came here before."""
+    """The whole target, if it was downloaded before."""
     for manifest in sorted((root / "models").glob(f"*-v{FORMAT}/{MANIFEST}")):
         try:
             files = describe_folder(manifest.parent, check_manifest(manifest.parent, root), root)
         except MoaError:
-            continue  # damaged, or of another kind: it is not needed
+            continue  # damaged or of another kind: not needed
         if files.fingerprint == fingerprint:
             return files
     return None
@@ -182,7 +182,7 @@ def _find_default(root: Path) -> ModelFiles | None:
 
 
 def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path) -> pb.DescribeResponse:
-    """What a server of this target would say that has the drafters that this device has."""
+    """What a server of this target with this device's drafters would describe."""
     paths = {name: path for name in SHIPPED_DRAFTERS if (path := shipped_drafter(files.fingerprint, name)) is not None}
     if not means_served(settings) and (named := named_drafter(settings, files)).is_file():
         paths = {settings.drafter: named}

@@ -1,1 +1,1 @@
-"""What drafts on this device: the drafters, their thread, and when to draft how far."""
+"""Drafting on this device: the drafters, their thread, and when to draft how far."""

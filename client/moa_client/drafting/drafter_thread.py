@@ -1,7 +1,7 @@
-"""The drafter at its thread: told what is committed, fed with memory, asked for one thing at a time.
+"""The drafter on its thread: receives committed tokens and memory, and is asked for one thing at a time.
 
-State: what the drafter was told, and the call under way. Results are posted to the inbox. Invariants: the drafter is
-told of every token before it is asked about what follows; calls run in the order in which they were made.
+State: the tokens that the drafter has, and the call under way. Results are posted to the inbox. Invariants: the drafter
+learns every token before it is asked for what follows; calls run in the order in which they were made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from moa_client.drafting.inference_thread import InferenceThread
 from moa_client.drafting.streamed import DraftStep
 
 MOST_MAGNITUDE = 2.0**20  # of a number in memory; the largest states of known models are below 2^15
-FEW_TOKENS = 16  # and rows, that a step reads beside its own work: verdicts bring so many
+FEW_TOKENS = 16  # and rows, that a step reads besides its own work: verdicts bring this many
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Grown:
     """A step of a streamed draft.
 
     Args:
-        took_ms: on the thread; None where the drafter had a prompt to read first, which says nothing of other steps.
+        took_ms: on the thread; None if the drafter had a prompt to read first, which is not typical of other steps.
     """
 
     step: DraftStep
@@ -54,10 +54,10 @@ class Drafted:
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """One more token without the server; None: the drafter has nothing to say.
+    """One more token of standalone text; None: the drafter has nothing to say.
 
     Args:
-        serial: of the text that it goes on with.
+        serial: of the text that it continues.
     """
 
     serial: int
@@ -75,7 +75,7 @@ Result = Grown | Drafted | Wrote | Fault
 
 
 class DrafterThread:
-    """One drafter.
+    """Runs one drafter on its thread.
 
     Args:
         drafter: the device's.
@@ -88,17 +88,17 @@ class DrafterThread:
         self._post = post
         self._thread = InferenceThread()
         self._told: list[int] = []
-        self._told_hash: int | None = None  # of all of them, where it is known
+        self._told_hash: int | None = None  # of all of them, if known
         self._began = False  # before that, the drafter may know another conversation
-        self._read = 0  # of them the drafter has taken in by some step
+        self._read = 0  # how many of them the drafter has read in some step
         self._new_rows = 0  # of memory since the last step
 
     def tell(self, tokens: Sequence[int], hashes: PrefixHashes | None = None) -> int:
-        """The conversation consists of these tokens; up to which position what the drafter knows still holds.
+        """Sets the tokens of the conversation; the position up to which the drafter's knowledge is still valid.
 
         Args:
-            hashes: of their prefixes: what was told before is then compared by its hash, in a time that does not depend
-                on its length.
+            hashes: of their prefixes: the earlier tokens are then compared by hash, in a time that does not depend on
+                their length.
         """
         told, told_hash = self._told, self._told_hash
         self._told_hash = hashes.at(len(tokens)) if hashes is not None else None
@@ -116,7 +116,7 @@ class DrafterThread:
         return held
 
     def remember(self, start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None:
-        """Memory rows, decoded on the thread; a payload that is none is posted as a fault."""
+        """Takes in memory rows, decoded on the thread; an invalid payload is posted as a fault."""
 
         def take() -> None:
             rows = decode(payload, codec, count, width)
@@ -128,7 +128,7 @@ class DrafterThread:
         self._call(take)
 
     def grow(self, step: DraftStep, sampling: Sampling) -> None:
-        """One step of a streamed draft."""
+        """Runs one step of a streamed draft."""
         reads_little = max(len(self._told) - self._read, self._new_rows) <= FEW_TOKENS
 
         def run() -> Result:
@@ -140,16 +140,16 @@ class DrafterThread:
         self._ask(run)
 
     def draft(self, committed: int, sampling: Sampling) -> None:
-        """A whole draft."""
+        """Makes a whole draft."""
         self._ask(lambda: Drafted(committed, self.drafter.draft(sampling)))
 
     def write(self, serial: int, written: Sequence[int], sampling: Sampling) -> None:
-        """The token after those that were written without the server."""
+        """Writes the token after the standalone text."""
         chain = DraftTree.chain(written)
         self._ask(lambda: Wrote(serial, self.drafter.write(chain, sampling)))
 
     def close(self) -> None:
-        """Lets the running call end; what it gives is not posted any more."""
+        """Lets the running call end; its result is no longer posted."""
         self._post = lambda _: None
         self._thread.close()
 

@@ -1,6 +1,6 @@
-"""The drafters that a client can run, behind one small interface; all of them run on the inference thread.
+"""The drafters that a client can run, with one small interface; all of them run on the inference thread.
 
-A drafter is told what is committed and what memory came, and makes trees. `MoaDrafter` reads the server's memory;
+A drafter receives committed tokens and memory, and makes trees. `MoaDrafter` reads the server's memory;
 `LookupDrafter` copies from the conversation; without a drafter the server answers by plain steps.
 """
 
@@ -30,23 +30,23 @@ Recipe = Callable[[ConversationDrafter, Sampling], DraftTree]
 
 
 class ClientDrafter(Protocol):
-    """What the drafting loop asks of a drafter."""
+    """What the drafting loop needs from a drafter."""
 
     @property
     def reads_memory(self) -> bool:
-        """Whether the server's memory is of use to it."""
+        """Whether it uses the server's memory."""
         ...
 
     def restart(self, tokens: Sequence[int]) -> None:
-        """The conversation consists of these tokens now."""
+        """Sets the tokens of the conversation."""
         ...
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """These tokens follow."""
+        """Appends tokens."""
         ...
 
     def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
-        """Rows of memory, or of the state that enters the first reused layer."""
+        """Takes in rows of memory, or of the state that enters the first reused layer."""
         ...
 
     def draft(self, sampling: Sampling) -> DraftTree:
@@ -56,25 +56,25 @@ class ClientDrafter(Protocol):
     def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
         """One step: new nodes below `draft`, which hangs below the newest committed token.
 
-        Any draft may be given; what is unchanged since the last call costs nothing again. Empty: as long as nothing is
+        Any draft may be given; what is unchanged since the last call costs nothing again. Empty: until something is
         committed, there is nothing more to guess.
         """
         ...
 
     def write(self, draft: DraftTree, sampling: Sampling) -> int | None:
-        """The token that it would say itself after the newest node of `draft`; None: it has nothing to say."""
+        """The drafter's own token after the newest node of `draft`; None: it has nothing to say."""
         ...
 
 
 class MoaDrafter:
-    """A Mixture of Attentions drafter, or another one that is trained for the target.
+    """A Mixture of Attentions drafter, or another one trained for the target.
 
     Args:
         new_state: makes an empty state.
         recipe: of whole drafts: chain or tree.
         reads_memory: False for a drafter whose memory encoder the server does not have.
         shape: of drafts that grow.
-        copies: merges what the conversation suggests into trees; the recipe's too if it is made for that.
+        copies: merges what the conversation suggests into trees, including the recipe's if it supports that.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class MoaDrafter:
 
 
 class LookupDrafter:
-    """Prompt look-up.
+    """Copies continuations from the conversation (prompt look-up).
 
     Args:
         length: of a chain, and of what a step adds to one.
-        longest: tokens that must agree.
+        longest: most tokens that must agree.
     """
 
     reads_memory = False
@@ -153,7 +153,7 @@ class LookupDrafter:
         self._text.extend(tokens)
 
     def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
-        """It needs none."""
+        """Does nothing: it needs no memory."""
 
     def draft(self, sampling: Sampling) -> DraftTree:
         return DraftTree.chain(self._text.continuation(self._length))

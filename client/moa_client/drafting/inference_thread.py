@@ -1,6 +1,6 @@
-"""The inference thread: everything of the drafter runs here, one call after the other, never on the event loop.
+"""The inference thread: all work of the drafter runs here, one call after the other, never on the event loop.
 
-State: one thread. What waits is bounded by its callers: one draft step at a time, and memory as the credit allows.
+State: one thread. Its callers bound the queue: one draft step at a time, and memory as the credit allows.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class InferenceThread:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="drafter")
 
     def submit(self, call: Callable[[], Result]) -> asyncio.Future[Result]:
-        """Runs a call when those before it are through; its result, or what it raises, comes with the future."""
+        """Runs a call after those before it; the future holds its result or exception."""
         return asyncio.get_running_loop().run_in_executor(self._pool, call)
 
     def close(self) -> None:
-        """Lets the running call end; takes no more."""
+        """Lets the running call end; accepts no more."""
         self._pool.shutdown(wait=True, cancel_futures=True)

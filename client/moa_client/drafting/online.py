@@ -1,7 +1,7 @@
 """Drafts while the server decides: streamed as they are made, or one whole draft after each verdict.
 
 State: the draft in flight, whether a round is due, and how much of the committed text the server knows that we have.
-Frames go out through `send`, the drafter runs on its thread; nothing here waits.
+Frames are sent through `send`, the drafter runs on its thread; nothing here waits.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from moa_client.drafting.streamed import StreamedDrafting
 from moa_client.memory.plan import MemoryPlan
 
 ACK_TOKENS = 16  # a quarter of how far a server runs ahead of a silent client
-HOLD_STEPS = 0.25  # of the server, at most, that drafting waits for a row: one row more raises the acceptance by 3 %
+HOLD_STEPS = 0.25  # of the server, at most, that drafting waits for a row: one more row raises the acceptance by 3 %
 
 
 class OnlineDrafting:
-    """Of one conversation.
+    """Drafts for one conversation while the server is connected.
 
     Args:
         thread: the drafter's; None without one.
         memory: whose newest row drafting waits for.
         send: queues a frame for the server.
-        plain_ms: of a plain step, as the server says; 0: not known.
+        plain_ms: of a plain step, as the server reports; 0: not known.
     """
 
     def __init__(
@@ -54,22 +54,22 @@ class OnlineDrafting:
         self._told = 0  # committed tokens that the server knows we have
 
     def restart(self) -> None:
-        """The draft in flight is gone, and so is a round under way."""
+        """Called when the draft in flight, and a round under way, are gone."""
         self.streamed.restart()
         self._round_due = True
 
     def on_asked(self) -> None:
-        """A new answer begins."""
+        """Called when a new answer begins."""
         self.streamed.restart()
         self._round_due = False
         self._memory.hold_until_ms = 0.0
 
     def on_told(self) -> None:
-        """The server has been told of all that is committed."""
+        """Called when the server has learned everything committed."""
         self._told = len(self._conversation.tokens)
 
     def propose_written(self, written: list[int]) -> Draft | None:
-        """Makes what was written alone the draft in flight, as sent; None if there is nothing."""
+        """Makes the standalone text the draft in flight, marked as sent; None if there is none."""
         self.streamed.restart()
         if not written:
             return None
@@ -78,10 +78,10 @@ class OnlineDrafting:
         return message
 
     def draft_on(self, now: float) -> None:
-        """Lets the drafter go on and sends what is due; `now` in milliseconds."""
+        """Lets the drafter continue and sends what is due; `now` in milliseconds."""
         conversation, thread = self._conversation, self._thread
         if conversation.phase is not Phase.ANSWERING or conversation.answer_length == 0:
-            return  # the first token comes by itself, and drafting before it would only guess at the prompt's end
+            return  # the first token needs no draft, and drafting before it would only guess at the prompt's end
         may_draft = now >= self._memory.hold_until_ms
         if thread is not None and not self._rounds:
             step = self.streamed.next_step(now) if may_draft else None
@@ -100,12 +100,12 @@ class OnlineDrafting:
             self.on_told()
 
     def on_grown(self, now: float, grown: Grown) -> None:
-        """A step of the drafter is done."""
+        """Takes in a step of the drafter."""
         self.window.on_drafted(now, grown.took_ms if grown.growth.tokens else None)
         self.streamed.on_drafted(grown.step, grown.growth.tokens, grown.growth.parents)
 
     def on_round(self, drafted: Drafted) -> None:
-        """A whole draft is done."""
+        """Takes in a whole draft."""
         conversation = self._conversation
         if conversation.phase is Phase.ANSWERING and drafted.committed == len(conversation.tokens):
             self._send(conversation.propose(drafted.tree))

@@ -1,15 +1,14 @@
-"""How far to draft ahead, how many nodes a frame waits for, and when a draft comes too late to be worth anything.
+"""How far to draft ahead, how many nodes a frame waits for, and when a draft comes too late to be useful.
 
 Pure: clock readings are arguments. State: smoothed measurements of the link, the drafter, the server's steps and the
 acceptance. Invariant: what is sent up stays near the budget of bytes a token, whatever the acceptance.
 
-Growth. A level i is confirmed with h^i and then saves a plain step, provided that it arrives before the server has got
-there by plain steps: i * step > age + round trip, with age the time since the newest verdict came. Levels n + 1 to D
-cost a draft step each. Draft on if for some D: step * sum of h^i over the levels in time > PRICE * draft_ms * (D - n),
+Growth. A level i is confirmed with probability h^i and then saves a plain step, if it arrives before the server gets
+there by plain steps: i * step > age + round trip, where age is the time since the newest verdict. Levels n + 1 to D
+cost a draft step each. Continue if for some D: step * sum of h^i over the levels in time > PRICE * draft_ms * (D - n),
 and a new draft, whose frame the server has to read between its forwards, if it also saves FRAME_PRICE of a step.
 Where plain steps take longer while the device drafts (they share a core), the price is that much higher.
-h is the upper end of what the acceptance may be, so a drafter that failed is tried again when that was long ago; and
-so is one that was slow.
+h is the upper bound of the acceptance, so a drafter that failed long ago is tried again; so is one that was slow.
 
 Frames. The server reads a draft when a step begins, so nodes may wait for each other: with s nodes sent for each token
 of the text, frames of n nodes cost s * (FRAME_BYTES / n + NODE_BYTES) a token; n is the smallest that keeps the budget.
@@ -23,39 +22,39 @@ from moa_shared.drafting.estimates import Smoothed, TreeAcceptance
 from moa_shared.tree.draft_tree import DraftTree
 
 # What the user pays for the device's work: a millisecond of drafting must save a fifth of a millisecond of waiting. It
-# is a preference, no measurement; from 0.05 to 0.2 the speed is the same within 2 % (docs/adr/0011).
+# is a preference, not a measurement; from 0.05 to 0.2 the speed is the same within 2 % (docs/adr/0011).
 PRICE = 0.2
-# Of a step, that a new draft must save: reading its frame takes the server 2 %, so that a drafter which is never right,
-# and is tried again now and then, costs a user next to nothing.
+# Of a step, that a new draft must save: reading its frame takes the server 2 %, so a drafter that is never right and
+# is retried now and then costs a user almost nothing.
 FRAME_PRICE = 0.1
-# Plain steps that take so much longer while the device drafts say that both share a core; less is noise.
+# Plain steps that take this much longer while the device drafts show that both share a core; less is noise.
 FIGHT = 1.2
-LEAST_BUSY = 2  # such steps, before that is believed
-RETRY_STEPS = 20.0  # plain steps without a draft step, after which what is known of its time is too old
+LEAST_BUSY = 2  # such steps before that is accepted
+RETRY_STEPS = 20.0  # plain steps without a draft step, after which its measured time is too old
 MOST_LEVELS = 64  # of a draft in flight: 3 s of plain steps, twice the longest round trip that an answer survives
-FRAME_BYTES = 32.0  # a Draft frame with its headers (HTTP/2 9, gRPC 5, protobuf 15 or 24), but for its nodes
+FRAME_BYTES = 32.0  # a Draft frame with its headers (HTTP/2 9, gRPC 5, protobuf 15 or 24), without its nodes
 NODE_BYTES = 2.3  # token id: 2 bytes below 16,384, where frequent tokens are, 3 above
-PARENT_BYTES = 1.0  # of trees
+PARENT_BYTES = 1.0  # in trees
 MOST_FRAME_NODES = 16  # where the budget cannot be kept (a server far slower than the drafter): 80 ms of drafting
 
-# Of the 40 and 120 a token that may go up in all; credits, beats and HTTP/2 take the rest.
+# Of the 40 and 120 a token that may be sent up in all; credits, beats and HTTP/2 take the rest.
 CHAIN_BYTES, TREE_BYTES = 34.0, 105.0
 
 
 class DraftWindow:
-    """Follows what is measured in one conversation; a `DraftRule` for `StreamedDrafting`.
+    """A `DraftRule` for `StreamedDrafting` that follows the measurements of one conversation.
 
     Args:
-        bytes_a_token: of drafts that may go up for each token of the text: CHAIN_BYTES or TREE_BYTES.
-        run_ahead: whether the server steps with no draft; if not, no draft is too late, and there must always be one.
-        plain_ms: what a plain step takes while nobody drafts, as the server says; 0: not known.
+        bytes_a_token: of drafts that may be sent up for each token of the text: CHAIN_BYTES or TREE_BYTES.
+        run_ahead: whether the server steps without a draft; if not, no draft is too late, and there must always be one.
+        plain_ms: time of a plain step while nobody drafts, as the server reports; 0: not known.
     """
 
     def __init__(self, bytes_a_token: float = CHAIN_BYTES, *, run_ahead: bool = True, plain_ms: float = 0.0) -> None:
         self.acceptance = TreeAcceptance()
         self.rtt_ms = Smoothed()
         self.draft_ms = Smoothed()
-        self.step_ms = Smoothed()  # of a plain step, as near as verdicts tell
+        self.step_ms = Smoothed()  # of a plain step, as closely as verdicts show
         self._quiet_ms = Smoothed(plain_ms)  # of plain steps while the device rested
         self._busy_ms = Smoothed()  # and while it drafted
         self._is_drafting = self._has_drafted = False  # now; since the newest verdict
@@ -67,7 +66,7 @@ class DraftWindow:
         self._drafted_ms = 0.0
 
     def take_over(self, before: DraftWindow) -> None:
-        """Goes on with what another drafter's window has measured of server and link."""
+        """Takes over what another drafter's window has measured of server and link."""
         self.rtt_ms, self.step_ms, self._quiet_ms = before.rtt_ms, before.step_ms, before._quiet_ms
 
     # ------------------------------------------------------------ measurements; rtt_ms the shell adds to
@@ -82,13 +81,13 @@ class DraftWindow:
         verified: int,
         blind: bool = False,
     ) -> None:
-        """A verdict has come.
+        """Takes in a verdict.
 
         Args:
             draft: what hung below the newest committed token before it.
             tokens: newly committed.
-            step_ms: what the server's forward took; `verified`: draft nodes in it.
-            blind: rows of the prompt are missing: what was drafted says nothing of the drafter.
+            step_ms: time of the server's forward; `verified`: draft nodes in it.
+            blind: rows of the prompt are missing: the draft says nothing about the drafter.
         """
         self._verdict_ms = now_ms
         if step_ms > 0 and (not verified or not self.step_ms.samples):
@@ -104,14 +103,14 @@ class DraftWindow:
             self.acceptance.learn(draft, tokens)
 
     def on_drafted(self, now_ms: float, took_ms: float | None) -> None:
-        """A draft step has ended; `took_ms`: None if its time is like no other step's."""
+        """Takes in the end of a draft step; `took_ms`: None if its time is not typical."""
         self._drafted_ms = now_ms
         self._is_drafting, self._has_drafted = False, True
         if took_ms is not None:
             self.draft_ms.add(took_ms)
 
     def on_sent(self, nodes: int) -> None:
-        """A frame with so many nodes has gone."""
+        """Counts a sent frame with this many nodes."""
         self._sent += nodes
 
     # ------------------------------------------------------------ the rule
@@ -142,7 +141,7 @@ class DraftWindow:
         late_ms = now_ms - self._verdict_ms + self.rtt_ms.mean
         price = self.price
         if price > PRICE:
-            step_ms = self._quiet_ms.mean  # what a step would take if nothing were drafted
+            step_ms = self._quiet_ms.mean  # the time of a step if nothing were drafted
         gain = 0.0 if levels else -FRAME_PRICE * step_ms
         for more in range(1, MOST_LEVELS - levels + 1):
             level = levels + more

@@ -8,12 +8,12 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class DraftingSettings:
-    """How a device drafts, and what becomes of text that it has written without the server.
+    """How a device drafts, and what happens to standalone text.
 
     Args:
-        drafting: streamed: drafts go up as they are made; rounds: one whole draft after each verdict, as in the paper.
+        drafting: streamed: drafts are sent as they are made; rounds: a whole draft after each verdict, as in the paper.
         run_ahead: the server steps on when no draft has come (streamed), or waits for one.
-        reconcile: what was written alone is verified, or kept as it is.
+        reconcile: standalone text is verified, or kept as it is.
         tree: drafts are trees.
     """
 

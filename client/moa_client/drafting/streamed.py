@@ -1,6 +1,6 @@
 """The streamed draft: one chain or tree that stays in flight, grows while the device drafts, and is pruned by verdicts.
 
-Pure: the shell around it runs the drafter on its thread and moves frames. State: how much of the conversation's draft
+Pure: its caller runs the drafter on its thread and moves frames. State: how much of the conversation's draft
 was sent, and which draft the drafter's step under way belongs to. Invariant: a node is sent once, in order, and never
 after its draft was dropped; a step of the drafter that a verdict has overtaken changes nothing.
 """
@@ -29,7 +29,7 @@ class DraftRule(Protocol):
         ...
 
     def on_sent(self, nodes: int) -> None:
-        """A frame with so many nodes goes out."""
+        """Called when a frame with this many nodes is sent."""
         ...
 
 
@@ -39,7 +39,7 @@ class DraftStep:
 
     Args:
         serial: of the draft that it extends.
-        committed: how many tokens of the conversation the drafter must have taken in.
+        committed: how many tokens of the conversation the drafter must have read.
         draft: below the newest of them.
         numbers: of the newest committed token and of the draft's nodes in the whole tree in flight.
     """
@@ -56,7 +56,7 @@ class StreamedDrafting:
     Args:
         conversation: whose draft in flight it is.
         rule: how far to draft ahead, and how many nodes a frame waits for.
-        announces_nothing: whether a server that waits for drafts is told when none will come.
+        announces_nothing: whether a server that waits for drafts learns when none will come.
     """
 
     def __init__(self, conversation: Conversation, rule: DraftRule, *, announces_nothing: bool = False) -> None:
@@ -68,10 +68,10 @@ class StreamedDrafting:
         self._serial = 0
         self._sent = 0  # nodes of the tree in flight that were sent
         self._exhausted = -1  # committed tokens when the drafter had nothing more to guess
-        self._told_nothing = -1  # committed tokens when the server was told that nothing comes
+        self._told_nothing = -1  # committed tokens when the server learned that nothing comes
 
     def next_step(self, now_ms: float) -> DraftStep | None:
-        """What the drafter should do now; None: nothing that is worth it."""
+        """What the drafter should do now; None: nothing worthwhile."""
         conversation = self.conversation
         draft = conversation.draft
         if conversation.phase is not Phase.ANSWERING or self._exhausted == len(conversation.tokens):
@@ -81,17 +81,17 @@ class StreamedDrafting:
         return DraftStep(self._serial, len(conversation.tokens), draft, conversation.draft_numbers)
 
     def on_drafted(self, step: DraftStep, tokens: Sequence[int], parents: Sequence[int] | None = None) -> bool:
-        """Takes in what a step gave; False if its draft is gone, and what it gave with it.
+        """Takes in the result of a step; False if its draft is gone, and the result with it.
 
         Args:
-            parents: node numbers in the step's draft (-1: its root), going on with the new nodes; None: a chain that
-                goes on from the newest node.
+            parents: node numbers in the step's draft (-1: its root), continuing with the new nodes; None: a chain that
+                continues from the newest node.
         """
         conversation = self.conversation
         self.drafted_nodes += len(tokens)
         if step.serial != self._serial or conversation.phase is not Phase.ANSWERING:
             return False
-        if not tokens:  # nothing more, as long as nothing is committed
+        if not tokens:  # nothing more until something is committed
             self._exhausted = step.committed
             return True
         if parents is None:
@@ -104,7 +104,7 @@ class StreamedDrafting:
         return True
 
     def take_frame(self, *, flush: bool = False) -> Draft | None:
-        """The frame to send now; None: there is nothing to say, or it may wait for the nodes that follow.
+        """The frame to send now; None: there is nothing to send, or it may wait for the nodes that follow.
 
         Args:
             flush: nothing follows for now.
@@ -126,7 +126,7 @@ class StreamedDrafting:
         return message
 
     def on_verdict(self, verdict: Verdict) -> Progress:
-        """Takes in a verdict: what it contradicts of the draft is dropped, what it confirms stays.
+        """Takes in a verdict: drops the part of the draft it contradicts, keeps what it confirms.
 
         Raises:
             ProtocolError: as `Conversation.on_verdict`.
@@ -139,16 +139,16 @@ class StreamedDrafting:
         return progress
 
     def restart(self) -> None:
-        """The draft in flight is gone (a new answer, another stream): what is drafted next begins a new one."""
+        """Forgets the draft in flight (a new answer, another stream): the next step begins a new one."""
         self._serial += 1
         self._sent = 0
         self._exhausted = self._told_nothing = -1
 
     def adopt(self, sent: int) -> None:
-        """The conversation's draft in flight was made otherwise: goes on with it.
+        """Continues the conversation's draft in flight, which was made elsewhere.
 
         Args:
-            sent: how many of its nodes the server knows.
+            sent: how many of its nodes the server has.
         """
         self._serial += 1
         self._sent = sent

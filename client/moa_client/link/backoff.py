@@ -1,20 +1,20 @@
 """How long to wait between attempts to reach a server: longer each time, with jitter. Pure but for its random source.
 
-State: the attempts since the last success. The jitter keeps the clients of a server that was restarted apart.
+State: the attempts since the last success. The jitter spreads out the clients of a restarted server.
 """
 
 from __future__ import annotations
 
 import random
 
-AT_ONCE_SECONDS = 0.05  # most, before the first attempt: what broke a stream is often over
+AT_ONCE_SECONDS = 0.05  # at most, before the first attempt: the cause of a broken stream is often over
 FIRST_SECONDS = 0.2
 MOST_SECONDS = 3.0
 SPREAD = 0.5  # of the wait that a server asked for
 
 
 class Backoff:
-    """Nearly none, then doubling waits, each drawn from its upper half ("equal jitter").
+    """Almost no wait, then doubling waits, each drawn from its upper half ("equal jitter").
 
     Args:
         random_source: seeded in tests.
@@ -26,7 +26,7 @@ class Backoff:
         self._least_seconds = 0.0  # of the next wait
 
     def not_before(self, seconds: float) -> None:
-        """The server wants the next attempt no earlier than that; clients it told the same come one by one."""
+        """Delays the next attempt as the server asks; clients given the same delay are spread out."""
         self._least_seconds = seconds * self._random.uniform(1.0, 1.0 + SPREAD)
 
     def next_seconds(self) -> float:
@@ -41,5 +41,5 @@ class Backoff:
         return min(MOST_SECONDS, FIRST_SECONDS * 2.0 ** (attempts - 1)) * self._random.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """An attempt has succeeded."""
+        """Called when an attempt has succeeded."""
         self._attempts = 0

@@ -1,4 +1,4 @@
-"""The link to a server: one gRPC channel, and on it one Converse stream at a time.
+"""The link to a server: one gRPC channel with one Converse stream at a time.
 
 State: channel and stream, and bytes counted each way. Every wait on the peer has a deadline; every failure becomes one
 error of the catalogue.
@@ -27,26 +27,26 @@ CHANNEL_OPTIONS = [
     ("grpc.http2.ping_timeout_ms", 6_000),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 2_000),  # bounds an attempt to connect too: 500 failed at a round trip of 300 ms
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # also bounds a connection attempt: 500 failed at a round trip of 300 ms
     ("grpc.max_reconnect_backoff_ms", 3_000),
 ]
-WINDOW_BYTES = 64 << 10  # of a conversation: more would let memory queue up in the network before verdicts
+WINDOW_BYTES = 64 << 10  # of a conversation: more would let memory queue up in the network ahead of verdicts
 EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
-FRAME_OVERHEAD_BYTES = 5  # gRPC's own header of a message
+FRAME_OVERHEAD_BYTES = 5  # gRPC's header of a message
 NOT_GRPC = ("HTTP/2", "SETTINGS", "Socket closed")  # gRPC's words where something else listens
-SEND_SECONDS = 10.0  # for gRPC to take one small frame; it buffers many, so only a dead transport takes longer
+SEND_SECONDS = 10.0  # for gRPC to accept one small frame; it buffers many, so only a dead transport takes longer
 
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes of messages, their gRPC headers included (HTTP/2, TCP and IP come on top)."""
+    """Bytes of messages, including their gRPC headers but not HTTP/2, TCP and IP."""
 
     up_bytes: int = 0
     down_bytes: int = 0
 
 
 class Stream:
-    """One Converse stream, opened."""
+    """An open Converse stream."""
 
     def __init__(self, call: Any, traffic: Traffic) -> None:
         self._call = call
@@ -69,7 +69,7 @@ class Stream:
             raise await self._reason(error) from None
 
     async def receive(self) -> pb.ServerFrame:
-        """The next frame; how long to wait for it is the caller's to say.
+        """The next frame; the caller sets how long to wait for it.
 
         Raises:
             MoaError: why the stream ended.
@@ -136,7 +136,7 @@ class Link:
         self._stub: Any = moa_pb2_grpc.MoaStub(self._channel)  # type: ignore[no-untyped-call]
 
     async def renew(self) -> None:
-        """Leaves the connection for a new one: packets lost in an outage hold the old one up for seconds after it."""
+        """Replaces the connection: packets lost in an outage delay the old one for seconds after it."""
         before = self._channel
         self._connect_channel()
         await before.close(None)
@@ -145,7 +145,7 @@ class Link:
         """Another connection to the same server, for a download; its traffic is counted here.
 
         Args:
-            window_bytes: what a call may have under way towards us.
+            window_bytes: bytes a call may have in flight to us.
         """
         other = copy(self)
         other._window_bytes = window_bytes
@@ -156,7 +156,7 @@ class Link:
         """What the server serves.
 
         Raises:
-            UnavailableError: nothing that speaks moa's protocol answers there.
+            UnavailableError: nothing at the address speaks moa's protocol.
             MismatchError: another version of the protocol.
         """
         try:
@@ -173,7 +173,7 @@ class Link:
         """One call of FetchDrafter, message by message.
 
         Raises:
-            MoaError: the server's refusal, or that it is silent.
+            MoaError: the server refuses, or is silent.
         """
         call = self._stub.FetchDrafter(request)
         try:
@@ -200,7 +200,7 @@ class Link:
             seconds: how long to wait; None: as for connecting.
 
         Raises:
-            MoaError: the server's refusal, or that it does not answer.
+            MoaError: the server refuses, or does not answer.
         """
         call = self._stub.Converse()
         stream = Stream(call, self.traffic)
@@ -224,7 +224,7 @@ class Link:
         reason = error_from_rpc(error)
         trailing: Any = error.trailing_metadata() or ()
         if CODE_KEY in dict(trailing):
-            return reason  # the words of a moa server
+            return reason  # a moa server's words
         status, details = error.code(), error.details() or ""
         if status is grpc.StatusCode.DEADLINE_EXCEEDED:
             why = f"nothing answered within {self._connect_seconds:g} s"

@@ -1,8 +1,8 @@
-"""Keeps one Converse stream open: opens it, reads it, writes it, and opens it again when it is lost.
+"""Keeps one Converse stream open: opens it, reads it, writes it, and reopens it when it is lost.
 
 State: the stream, the tasks that read and write it, and whether to try again. Everything that happens is posted to one
-inbox, in order, with the number of its stream. Invariants: one stream at a time; nothing of a stream that was left is
-posted any more, and what it had posted before is known by its number; writing never waits in the caller.
+inbox, in order, with the number of its stream. Invariants: one stream at a time; a stream that was left posts
+nothing more, and what it posted before is known by its number; writing never blocks the caller.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from moa_client.link.backoff import Backoff
 from moa_client.link.channel import Link, Stream
 
 READ_AHEAD = 256  # frames not yet handled; a prompt of 8,000 tokens comes in about 60
-WRITE_AHEAD = 1024  # frames not yet taken by gRPC: a transport that takes so few is dead
-GOODBYE_SECONDS = 1.0  # for the server to take a Bye in; a silent one is left
+WRITE_AHEAD = 1024  # frames not yet accepted by gRPC: a transport that accepts so few is dead
+GOODBYE_SECONDS = 1.0  # for the server to read a Bye; a silent one is left
 RETRY_SECONDS = 1.5  # of one attempt after a loss: a lost SYN is sent again after 1 s
-USEFUL_SECONDS = 2.0  # a stream that ends earlier, without a frame after Opened, was an attempt that failed
+USEFUL_SECONDS = 2.0  # a stream that ends earlier, without a frame after Opened, was a failed attempt
 RETRY_ROUND_TRIPS = 6  # an attempt takes two, and more where one packet is lost
-PASSING = (UnavailableError, OverloadedError, InternalError)  # what another attempt may mend
+PASSING = (UnavailableError, OverloadedError, InternalError)  # errors that another attempt may fix
 
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """A frame of the server; `stream` is the number of the stream that it came on."""
+    """A frame from the server; `stream` is the number of its stream."""
 
     stream: int
     frame: pb.ServerFrame
@@ -51,8 +51,8 @@ class Down:
 
     Args:
         stream: the number of the stream, or of the attempt to open it.
-        retrying: whether the connection tries again by itself.
-        broke: a stream that was of use has ended; the first attempt to open another one is still to come.
+        retrying: whether the connection tries again on its own.
+        broke: a useful stream has ended; the first attempt to open another one is still to come.
     """
 
     stream: int
@@ -65,11 +65,11 @@ Post = Callable[[Came | Up | Down], None]
 
 
 class Connection:
-    """To one server.
+    """Keeps a stream to one server open.
 
     Args:
         link: makes streams.
-        make_open: the Open frame as things stand when an attempt begins.
+        make_open: makes the Open frame when an attempt begins.
         post: takes what happens.
     """
 
@@ -87,9 +87,9 @@ class Connection:
         self._was_useful = False  # the stream of this attempt
         self._lost_before = False  # then the next attempt makes a new connection
         self._leaving = False
-        self.stream_number = 0  # of the newest attempt to open a stream, or of the moment when the last one was left
+        self.stream_number = 0  # of the newest attempt to open a stream, or of when the last one was left
         self._left = 0  # the stream of this number and all before were left
-        self.rtt_ms = 0.0  # as the monitor knows it, for the length of an attempt
+        self.rtt_ms = 0.0  # from the monitor, for the length of an attempt
 
     @property
     def is_up(self) -> bool:
@@ -107,7 +107,7 @@ class Connection:
             self._task = asyncio.create_task(self._keep())
 
     def send(self, **frame: Any) -> None:
-        """Queues a frame for the open stream; without one it is dropped: Open will say what matters."""
+        """Queues a frame for the open stream; without one it is dropped, since Open will say what matters."""
         if self._stream is None:
             return
         try:
@@ -118,7 +118,7 @@ class Connection:
     def accept(self, happened: Came | Up | Down) -> bool:
         """Takes one thing out of the inbox: makes room for another frame; False if it is of a stream that was left.
 
-        A stream that broke by itself is left when the next one is opened: its Open has said what was known by then.
+        A stream that broke is left when the next one is opened: its Open has said what was known by then.
         """
         if isinstance(happened, Down):
             return happened.stream > self._left
@@ -129,7 +129,7 @@ class Connection:
         return True
 
     async def drop(self) -> None:
-        """Leaves the stream at once, and does not try again."""
+        """Leaves the stream at once and does not retry."""
         self._left = self.stream_number
         self.stream_number += 1
         task, self._task = self._task, None
@@ -138,7 +138,7 @@ class Connection:
             await asyncio.gather(task, return_exceptions=True)
 
     async def lose(self) -> None:
-        """The stream is taken for lost: leaves it and its connection, and opens another one."""
+        """Gives the stream up as lost: leaves it and its connection, and opens another one."""
         await self.drop()
         self._lost_before = True
         self.start()
@@ -147,7 +147,7 @@ class Connection:
         """Says goodbye, which frees the session at the server, and leaves."""
         if self._task is not None and self._stream is not None:
             self._leaving = True
-            self._room.release()  # what comes is read and forgotten, so that the server can end the stream
+            self._room.release()  # what arrives is read and discarded, so that the server can end the stream
             self.send(bye=pb.Bye())
             await asyncio.wait((self._task,), timeout=GOODBYE_SECONDS)
         await self.drop()

@@ -1,9 +1,9 @@
-"""Whether the server is still there and gets on: the round-trip time, and the timers that decide that it does not.
+"""Whether the server is alive and makes progress: the round-trip time, and the timers that decide that it is not.
 
 Pure: clock readings are arguments, in milliseconds. State: the smoothed round-trip time, when the last frame came, when
-the last one that was no beat, and the beat under way. Invariant: while something is expected, a beat is asked for early
-enough that its answer can come before the timer runs out, so that a server which merely thinks for long is not taken
-for a lost one.
+the last one other than a beat, and the beat under way. Invariant: while something is expected, a beat is requested
+early enough that its answer can arrive before the timer runs out, so a server that merely computes for long is not
+taken for lost.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from moa_shared.drafting.estimates import Smoothed
 
 LEAST_TIMEOUT_MS = 150.0  # below it, the jitter of a busy machine would look like a lost link
 TIMEOUT_ROUND_TRIPS = 4.0
-BEAT_EVERY_MS = 1000.0  # while frames come: about one byte a token, and the round-trip time stays fresh
+BEAT_EVERY_MS = 1000.0  # while frames come: about one byte a token, keeps the round-trip time fresh
 FIRST_RTT_MS = 500.0  # before anything is measured: satellites answer within that
 MOST_BEATS_OPEN = 64  # whose answers are waited for; older ones are lost
 
 
 class LinkMonitor:
-    """Of one client; the round-trip time outlives a stream.
+    """Monitors the link of one client; the round-trip time outlives a stream.
 
     Args:
         silence_ms: how long a server may answer beats and nothing else.
@@ -39,7 +39,7 @@ class LinkMonitor:
     # ------------------------------------------------------------ what happens
 
     def expect(self, now_ms: float) -> None:
-        """From now on the server should be heard of (an answer begins or goes on)."""
+        """From now on, frames are expected (an answer begins or continues)."""
         if not self._waiting:
             self._waiting = True
             self._heard_ms = self._progress_ms = now_ms
@@ -59,7 +59,7 @@ class LinkMonitor:
         self._heard_ms = now_ms
 
     def on_progress(self, now_ms: float) -> None:
-        """It was one that brings the answer on."""
+        """The frame advanced the answer."""
         self._progress_ms = now_ms
 
     def on_beat(self, now_ms: float, stamp: int) -> float | None:
@@ -84,12 +84,12 @@ class LinkMonitor:
 
     @property
     def rtt_ms(self) -> float | None:
-        """Smoothed; None before the first sample."""
+        """Smoothed round-trip time; None before the first sample."""
         return self._rtt.mean if self._rtt.samples else None
 
     @property
     def timeout_ms(self) -> float:
-        """From the last sign of life to the first token without the server."""
+        """Time from the last sign of life to the first token of standalone text."""
         return max(LEAST_TIMEOUT_MS, TIMEOUT_ROUND_TRIPS * self._rtt.mean)
 
     def is_lost(self, now_ms: float) -> bool:
@@ -97,14 +97,14 @@ class LinkMonitor:
         return self._waiting and now_ms >= self._heard_ms + self.timeout_ms
 
     def is_stuck(self, now_ms: float) -> bool:
-        """Whether the server has brought nothing for too long, be it there or not."""
+        """Whether the answer has not advanced for too long, whether or not the server is alive."""
         return self._waiting and now_ms >= self._progress_ms + self._silence_ms
 
     def wake_ms(self, *, can_beat: bool) -> float | None:
-        """When to look again; None: nothing is expected.
+        """When to check again; None: nothing is expected.
 
         Args:
-            can_beat: whether a beat could be sent now; if not, one that is due is nothing to wake for.
+            can_beat: whether a beat could be sent now; if not, a due beat is no reason to wake.
         """
         if not self._waiting:
             return None
@@ -113,7 +113,7 @@ class LinkMonitor:
 
     @property
     def _beat_due_ms(self) -> float:
-        """Half the timer after the last frame, once for each silence; otherwise once in a while."""
+        """Half the timer after the last frame, once for each silence; otherwise at regular intervals."""
         silent_ms = self._heard_ms + self.timeout_ms / 2
         regular_ms = self._beat_ms + BEAT_EVERY_MS
         return regular_ms if self._beat_ms >= self._heard_ms else min(silent_ms, regular_ms)

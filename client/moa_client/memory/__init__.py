@@ -1,1 +1,1 @@
-"""Memory that comes from the server: what was received, what to wait for, and at which codec."""
+"""Memory from the server: what was received, what to wait for, and which codec to use."""

@@ -1,4 +1,4 @@
-"""Which codec the memory should come in: the best that the link carries, as adaptive video chooses its picture.
+"""Chooses the codec for memory: the best that the link carries, as adaptive video chooses its quality.
 
 Pure: clock readings are arguments. State: bytes and tokens of the window under way, the rung, and when to try a better
 one. Invariants: rows that fall behind the text bring a cheaper codec within a window; a better one is tried only after
@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 
 from moa_shared.protocol.codec import Codec
 
-WINDOW_MS = 1000.0  # long against the jitter of a radio link, short against an answer
+WINDOW_MS = 1000.0  # long compared with the jitter of a radio link, short compared with an answer
 LATE_TOKENS = 4  # committed tokens without their row: more than a verification brings, so the link is behind
 QUIET_WINDOWS = 4  # before a better codec is tried
 SHARE = 0.8  # of the measured goodput that rows may take: verdicts need the rest
 
 
 class CodecLadder:
-    """Of one stream.
+    """Chooses the codec of one stream.
 
     Args:
         codecs: offered, best (most bytes) first.
-        token_bytes: what a token's rows take in a codec.
+        token_bytes: size of a token's rows in a codec.
     """
 
     def __init__(self, codecs: Sequence[Codec], token_bytes: Callable[[Codec], int]) -> None:
@@ -34,7 +34,7 @@ class CodecLadder:
         self._tokens = 0
         self._quiet = 0
         self._wait = QUIET_WINDOWS
-        self._tried = False  # the present rung is an attempt
+        self._tried = False  # the current rung is an attempt
         self._behind = 0  # at the end of the last window
 
     @property
@@ -43,14 +43,14 @@ class CodecLadder:
         return self._codecs[self._rung]
 
     def on_memory(self, nbytes: int) -> None:
-        """Rows have come."""
+        """Counts rows that arrived."""
         self._bytes += nbytes
 
     def on_verdict(self, now_ms: float, tokens: int, behind: int) -> Codec | None:
-        """Tokens were committed; the codec to change to, if there is one.
+        """Counts committed tokens; the codec to change to, if any.
 
         Args:
-            behind: committed tokens whose rows have not come.
+            behind: committed tokens whose rows have not arrived.
         """
         if self._began_ms is None:
             self._began_ms = now_ms
@@ -59,7 +59,7 @@ class CodecLadder:
             return None
         before = self._rung
         seconds = (now_ms - self._began_ms) / 1e3
-        falls_behind = behind > LATE_TOKENS and behind >= self._behind  # what only catches up is carried
+        falls_behind = behind > LATE_TOKENS and behind >= self._behind  # if it is catching up, the link carries it
         self._behind = behind
         if falls_behind:
             self._go_down(self._bytes / seconds, self._tokens / seconds)
@@ -69,12 +69,12 @@ class CodecLadder:
                 self._rung -= 1
                 self._quiet, self._tried = 0, True
             elif self._tried and self._quiet >= QUIET_WINDOWS:
-                self._wait, self._tried = QUIET_WINDOWS, False  # the attempt has held
+                self._wait, self._tried = QUIET_WINDOWS, False  # the attempt succeeded
         self._began_ms, self._bytes, self._tokens = now_ms, 0, 0
         return self.codec if self._rung != before else None
 
     def _go_down(self, goodput: float, tokens_per_s: float) -> None:
-        """Bytes a second are what the link carries, since rows were waiting: the best codec that fits into them."""
+        """Takes the best codec that fits into `goodput`, which is what the link carries, since rows were waiting."""
         if self._tried:
             self._wait *= 2
         self._quiet, self._tried = 0, False

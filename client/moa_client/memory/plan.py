@@ -1,7 +1,7 @@
-"""The memory of one conversation: what has come of it, how long drafting waits for its newest row, and its codec.
+"""The memory of one conversation: what has arrived, how long drafting waits for its newest row, and its codec.
 
-State: the receiver, the codec ladder, and when drafting may go on. Without a drafter that reads memory it is empty, and
-asks for nothing. Clock readings are arguments, in milliseconds.
+State: the receiver, the codec ladder, and when drafting may continue. Without a drafter that reads memory it is empty
+and asks for nothing. Clock readings are arguments, in milliseconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from moa_client.memory.receiver import MemoryReceiver, Remember
 
 FIRST_ROW_LAG_MS = 5.0  # before anything is measured
 PROMPT_HOLD_MS = (
-    2000.0  # the longest wait for rows of the prompt: after it, the server is taken to have no time for them
+    2000.0  # the longest wait for rows of the prompt: after it, the server is assumed to have no time for them
 )
 CREDIT_EVERY_BYTES = 2048  # half of the least credit that a server may give: it never runs dry meanwhile
 
@@ -29,8 +29,8 @@ class MemoryPlan:
 
     Args:
         remember: takes rows in; None without a drafter that reads memory.
-        widths: numbers of a row of each plane, the plane that drafts cannot do without first.
-        codec: the best one; cheaper ones are offered too.
+        widths: numbers of a row of each plane, starting with the plane that drafts need most.
+        codec: the best one; cheaper ones are also offered.
     """
 
     def __init__(self, remember: Remember | None, widths: Mapping[Plane, int], codec: Codec) -> None:
@@ -41,12 +41,12 @@ class MemoryPlan:
         self._has_states = Plane.REUSED_STATE in widths
         self._answer_start = 0
         self._verdict_ms = 0.0
-        self._owed = 0  # bytes taken in that the server has not been told of
+        self._owed = 0  # bytes received but not yet reported to the server
         self._row_lag = Smoothed(FIRST_ROW_LAG_MS)  # from a verdict to its memory row
         self.restart()
 
     def restart(self) -> None:
-        """A new conversation: nothing of it has come."""
+        """Starts a new conversation: nothing of it has arrived."""
         self._receiver = None if self._remember is None else MemoryReceiver(self._remember, self._widths, self._codecs)
         self._ladder = self._new_ladder()
 
@@ -58,11 +58,11 @@ class MemoryPlan:
         return [codec.value for codec in self._codecs]
 
     def first_missing(self, length: int) -> int:
-        """The first of `length` positions whose rows a server should send again: of the plane that drafts need most."""
+        """The first of `length` positions whose rows a server should resend: of the plane that drafts need most."""
         return min(self._receiver.gap, length) if self._receiver is not None else 0
 
     def on_opened(self, codec: int) -> None:
-        """The server has chosen.
+        """Takes in the server's choice.
 
         Raises:
             ProtocolError: a codec that was not offered.
@@ -76,26 +76,26 @@ class MemoryPlan:
     # ------------------------------------------------------------ while an answer is written
 
     def begin_answer(self, now: float, start: int) -> None:
-        """An answer's first token has come; the rows of the prompt, `start` tokens, are to follow."""
+        """Called when an answer's first token has come; the rows of the prompt, `start` tokens, should follow."""
         self._answer_start = start
         if self.lacks_prompt:
             self.hold_until_ms = now + PROMPT_HOLD_MS
 
     @property
     def lacks_prompt(self) -> bool:
-        """Whether rows of the prompt are missing without which a draft is hopeless and says nothing of the drafter.
+        """Whether rows of the prompt are missing without which a draft is useless and says nothing about the drafter.
 
-        Those are all states that enter reused layers; of memory rows the newest are enough.
+        These are all states that enter reused layers; of memory rows the newest are enough.
         """
         if self._receiver is None:
             return False
         return (self._receiver.gap if self._has_states else self._receiver.newest) < self._answer_start
 
     def hold(self, now: float, before: int, most_ms: float) -> None:
-        """Drafting waits for the row of the newest token, as long as that usually takes.
+        """Makes drafting wait for the row of the newest token, as long as that usually takes.
 
         Args:
-            before: tokens before the verdict that has come. If their rows were late already, none is waited for: a
+            before: tokens before the newest verdict. If their rows were late already, none is waited for: a
                 server that has no time for memory would keep the drafter from ever drafting.
             most_ms: the longest time to wait.
         """
@@ -103,7 +103,7 @@ class MemoryPlan:
             self.hold_until_ms = now + min(most_ms, self._row_lag.high)
 
     def on_verdict(self, now: float, tokens: int, length: int) -> Codec | None:
-        """A verdict has brought `tokens`, the text is `length` long; the codec to change to, if it is time."""
+        """Counts `tokens` of a verdict, with `length` in all; the codec to change to, if it is time."""
         self._verdict_ms = now
         if self._receiver is None:
             return None
@@ -111,10 +111,10 @@ class MemoryPlan:
         return self._ladder.on_verdict(now, tokens, behind)
 
     def on_memory(self, now: float, memory: Memory, hashes: PrefixHashes) -> int:
-        """Takes in a frame; the bytes to give credit for now, if it is time.
+        """Takes in a frame; the bytes to credit now, if it is time.
 
         Raises:
-            ProtocolError: memory that was not asked for, or of positions that do not exist.
+            ProtocolError: memory that was not requested, or for positions that do not exist.
         """
         if self._receiver is None:
             raise ProtocolError("no memory that was not asked for", f"memory of plane {memory.plane}")

@@ -1,4 +1,4 @@
-"""Memory that comes from the server: checked, counted, and handed to the drafter.
+"""Memory from the server: checked, counted, and handed to the drafter.
 
 State: which positions have their row, on each plane. Invariant: rows of positions that are not committed are refused.
 """
@@ -22,7 +22,7 @@ class Remember(Protocol):
 
 
 class RowsHeld:
-    """Positions of one plane whose rows have come."""
+    """Positions of one plane whose rows have arrived."""
 
     def __init__(self) -> None:
         self._held: set[int] = set()
@@ -36,7 +36,7 @@ class RowsHeld:
             self.first_missing += 1
 
     def crop(self, length: int) -> None:
-        """Rows from position `length` on are gone."""
+        """Forgets rows from position `length` on."""
         if length < self.stop:
             self._held = {position for position in self._held if position < length}
             self.stop = max(self._held, default=-1) + 1
@@ -48,10 +48,10 @@ class MemoryReceiver:
 
     Args:
         remember: takes the rows in.
-        widths: numbers of a row of each plane that was asked for.
-        codecs: that were offered.
+        widths: numbers of a row of each requested plane.
+        codecs: those offered.
 
-    The first of the planes is the one that drafts cannot do without: `newest` is about it.
+    The first plane is the one that drafts need most: `newest` is about it.
     """
 
     def __init__(self, remember: Remember, widths: Mapping[Plane, int], codecs: Sequence[Codec]) -> None:
@@ -62,7 +62,7 @@ class MemoryReceiver:
 
     @property
     def newest(self) -> int:
-        """Rows of the first plane have come for positions up to here."""
+        """Rows of the first plane have arrived for positions up to here."""
         return next(iter(self._rows.values())).stop
 
     @property
@@ -76,13 +76,13 @@ class MemoryReceiver:
             rows.crop(length)
 
     def on_frame(self, memory: Memory, hashes: PrefixHashes) -> None:
-        """Takes in a frame; one that belongs to other tokens (it was under way when they changed) is passed over.
+        """Takes in a frame; one for other tokens (in flight when they changed) is ignored.
 
         Args:
             hashes: of the committed tokens.
 
         Raises:
-            ProtocolError: memory that was not asked for, or of positions that do not exist.
+            ProtocolError: memory that was not requested, or for positions that do not exist.
         """
         width = self._widths.get(memory.plane)
         if not width:

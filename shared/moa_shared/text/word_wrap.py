@@ -1,4 +1,4 @@
-"""Remarks on a terminal: lines of whole words, tables with their second column kept. Pure."""
+"""Wraps remarks on a terminal at whole words, keeping the second column of tables. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 
 from wcwidth import wrap
 
-COLUMN = re.compile(r"\S.*?\s{2,}(?=\S)")  # what stands before the second column of a table
+COLUMN = re.compile(r"\S.*?\s{2,}(?=\S)")  # the text before the second column of a table
 
 
 def wrap_words(text: str, columns: int) -> str:
-    """The text in lines of at most `columns` cells; what goes over stands below its own column."""
+    """The text in lines of at most `columns` cells; overflow continues below its own column."""
     return "\n".join("\n".join(_wrap_line(line, columns)) for line in text.split("\n"))
 
 
