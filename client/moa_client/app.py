@@ -138,10 +138,8 @@ async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, singl
     vocab_size = int(device.files.config["vocab_size"])
     engine = ClientEngine(link, device, vocab_size, Codec[settings.codec.upper()], mode, offline=served is None)
     if served is None:
-        why = absent.message if absent is not None else "Offline, as you wish."
-        remark(
-            f"{why} AnswerQueue are the small drafter's alone, far below {device.files.target_id}, until there is one."
-        )
+        why = absent.message if absent is not None else "You are offline."
+        remark(f"{why} A small model on this device answers meanwhile, much worse than {device.files.target_id}.")
     if absent is not None:
         engine.go_online()
     settle_seconds = settings.settle_seconds if single and absent is None else 0.0

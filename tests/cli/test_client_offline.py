@@ -69,7 +69,7 @@ def test_an_address_is_all_that_a_new_device_needs(served: Served, run: Run, tmp
     code, out, err = run(*arguments, "--offline")  # what was fetched writes alone
     assert code == 0
     assert len(out.split()) == 6
-    assert err.startswith("Offline, as you wish. Answers are the small drafter's alone, far below tiny")
+    assert err.startswith("You are offline. A small model on this device answers meanwhile, much worse than tiny")
 
 
 def test_without_server_and_cache_it_says_what_is_missing(nowhere: str, run: Run) -> None:
@@ -91,7 +91,9 @@ def test_an_answer_that_no_server_has_verified_is_not_given_out_and_is_an_error(
 ) -> None:
     code, out, err = run("chat", *options(served, server=nowhere, max_tokens=6), "w10")
     assert (code, out) == (69, "")
-    assert f"There is no moa server at {nowhere}: the connection was refused. Answers are the small drafter's" in err
+    assert (
+        f"There is no moa server at {nowhere}: the connection was refused. A small model on this device answers" in err
+    )
     assert "6 more tokens, which no server has verified: they are not given out. --offline gives out such text." in err
     assert err.endswith("Error: No server has verified the answer to its end. Ask again when one is there.\n")
 

@@ -121,7 +121,7 @@ def run_quality(
     targets = {level: execution.target for level, execution in executions.items()}
     sums = {level: Sums() for level in targets}
     answers = 0
-    with progress.task("AnswerQueue", wanted) as task:
+    with progress.task("Answers", wanted) as task:
         for text in _answer(targets[REFERENCE], files, load_tokenizer(files), asked, wanted):
             compare(targets, text, sums)
             answers += 1
@@ -153,7 +153,7 @@ def compare(targets: dict[str, Target], text: Answered, sums: dict[str, Sums]) -
 def _answer(
     target: Target, files: ModelFiles, tokenizer: Tokenizer, questions: Sequence[str], positions: int
 ) -> Iterator[Answered]:
-    """AnswerQueue until there are so many tokens; end of text is the last token of an answer that has one."""
+    """Answers until there are so many tokens; end of text is the last token of an answer that has one."""
     from moa_shared.models.tokenizer.end_of_text import end_of_text
 
     ends = end_of_text(files, tokenizer.eos_token_id)

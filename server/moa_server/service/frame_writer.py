@@ -75,7 +75,7 @@ class FrameWriter:
         self._poke.set()
 
     def put_beat(self, stamp: int) -> None:
-        """AnswerQueue a beat; one that was not yet written is replaced."""
+        """Answers a beat; one that was not yet written is replaced."""
         self._beat = pb.ServerFrame(beat=pb.Beat(stamp=stamp, reply=True))
         self._poke.set()
 

@@ -101,7 +101,7 @@ async def test_errors_and_cancellation_from_elsewhere_pass_through() -> None:
 
 
 class ClientEngine:
-    """AnswerQueue end without the server; `later` is what happens after that."""
+    """Answers end without the server; `later` is what happens after that."""
 
     def __init__(self, *later: Event) -> None:
         self.later = later

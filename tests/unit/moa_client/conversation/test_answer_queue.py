@@ -1,4 +1,4 @@
-"""AnswerQueue that the user stops without the server."""
+"""Answers that the user stops without the server."""
 
 from __future__ import annotations
 
