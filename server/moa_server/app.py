@@ -1,6 +1,6 @@
 """The server process: gRPC server, health, signals, from the loaded target to a clean end.
 
-State: one event loop, the host. Invariant: whatever ends the process, every open answer was told first.
+State: one event loop, the host. Invariant: whatever ends the process, every open answer is notified first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from moa_server.service.service import SERVICE, MoaService
 
 log = structlog.get_logger()
 
-SWITCH_SECONDS = 0.0005  # of threads: the loop answers beside a busy inference thread (docs/architecture.md)
+SWITCH_SECONDS = 0.0005  # between threads: the loop answers next to a busy inference thread (docs/architecture.md)
 LAST_WORD_SECONDS = 1.0  # for a GoAway to be written: a few round trips
 SWEEP_SECONDS = 1.0  # how late a detached session may be dropped, and a hanging forward be noticed
 
@@ -37,9 +37,9 @@ METADATA_BYTES = 8192  # of one call; ours needs 300
 def channel_options(frame_bytes: int, max_connections: int) -> list[tuple[str, int]]:
     """Options of the gRPC server; docs/architecture.md, "gRPC settings", says why."""
     return [
-        ("grpc.max_receive_message_length", 2 * frame_bytes),  # above frame_bytes we refuse in words ourselves
+        ("grpc.max_receive_message_length", 2 * frame_bytes),  # above frame_bytes we refuse with our own message
         ("grpc.max_send_message_length", 2 * frame_bytes),
-        ("grpc.compression_enabled_algorithms_bitset", 1),  # identity alone: 1 kB of gzip holds a million tokens
+        ("grpc.compression_enabled_algorithms_bitset", 1),  # identity only: 1 kB of gzip holds a million tokens
         ("grpc.max_metadata_size", METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", 2 * METADATA_BYTES),
         ("grpc.max_concurrent_streams", 100),  # of one connection; a client has two
@@ -47,7 +47,7 @@ def channel_options(frame_bytes: int, max_connections: int) -> list[tuple[str, i
         ("grpc.max_connection_idle_ms", IDLE_MS),
         ("grpc.server_handshake_timeout_ms", 10_000),
         ("grpc.http2.write_buffer_size", 16384),
-        ("grpc.http2.bdp_probe", 0),  # its pings took as long as all frames of a client that sends without end
+        ("grpc.http2.bdp_probe", 0),  # its pings took as long as all frames of a client that never stops sending
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.ping_timeout_ms", 10_000),
@@ -69,7 +69,7 @@ class RunningServer:
         self._sweeper = asyncio.create_task(_sweep(host, status))
 
     async def drain(self, grace_seconds: float) -> None:
-        """Health to NOT_SERVING, nothing new; returns when every answer has ended, after the grace at the latest."""
+        """Sets health to NOT_SERVING, accepts nothing new; returns once all answers have ended or the grace is over."""
         await self._status.enter_graceful_shutdown()
         self.host.drain()
         with contextlib.suppress(TimeoutError):
@@ -77,7 +77,7 @@ class RunningServer:
                 await self.host.drained()
 
     async def close(self, seconds: float = LAST_WORD_SECONDS) -> None:
-        """Ends what still answers, and all calls, within `seconds`."""
+        """Ends all running answers and calls within `seconds`."""
         self.host.end_answers()
         await self._server.stop(seconds)
         self._sweeper.cancel()
@@ -88,7 +88,7 @@ class RunningServer:
         await self.host.engine.stop()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Both, one after the other."""
+        """Drains, then closes."""
         await self.drain(grace_seconds)
         await self.close(min(grace_seconds, LAST_WORD_SECONDS))
 
@@ -117,10 +117,10 @@ async def start(host: Host) -> RunningServer:
 
 
 def check_address(host: str, port: int) -> None:
-    """Whether the address can be listened on, seen before anything is loaded.
+    """Checks that the address can be listened on, before anything is loaded.
 
     Raises:
-        ConfigError: it is in use, or none of this machine.
+        ConfigError: it is in use, or not an address of this machine.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -174,10 +174,10 @@ async def _sweep(host: Host, status: aio_health.HealthServicer) -> None:
 
 
 async def serve(host: Host, announce: Callable[[str, str], None]) -> None:
-    """Serves until SIGTERM or SIGINT; a second signal ends the grace, a third waits for nothing.
+    """Serves until SIGTERM or SIGINT; a second signal ends the grace, a third stops at once.
 
     Args:
-        announce: told the address, and how to connect to it.
+        announce: called with the address and the command that connects to it.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
-"""`moa-server`: the command line. Imports torch only when there is something to serve, so that --help is quick.
+"""`moa-server`: the command line. Imports torch only when there is something to serve, which keeps --help fast.
 
-Its options are the fields of `ServerSettings`, one each; the settings check the values.
+Each field of `ServerSettings` is one option; the settings check the values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from moa_server.settings import SECTION, ServerSettings
 if TYPE_CHECKING:
     from moa_server.loading import LoadExecution
 
-OPTIONS = {  # field: (what stands for its value, what it does)
+OPTIONS = {  # field: (placeholder for its value, what it does)
     "host": ("ADDRESS", "Address to listen on. The stream is not encrypted."),
     "port": ("PORT", "Port to listen on; 0 takes any free one."),
     "execution": (
@@ -136,7 +136,7 @@ def run(settings: ServerSettings, load: LoadExecution | None = None) -> None:
 
 def main() -> None:
     """Entry point: an error of the catalogue becomes one line on standard error and its exit code."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes raw lines of its own beside our sentences
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes raw lines of its own between our sentences
     tolerate_encoding()
     try:
         with output_errors():

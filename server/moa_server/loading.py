@@ -1,4 +1,4 @@
-"""From settings to a host: finds and loads the target and its drafters, computes what both ends compare."""
+"""Makes a host from settings: loads the target and its drafters, computes what both ends compare."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution 
         ConfigError: a context longer than the target's, or a level of execution that this machine does not have.
     """
     files = resolve(settings.model, settings.cache_dir, progress)
-    # What is cheap to check comes before the target, which takes many seconds.
+    # Cheap checks come before loading the target, which takes many seconds.
     _check_context_length(settings, files)
     named = [(name, path, check_drafter(path, files)) for name, path in drafter_paths(settings.drafter, files)]
     execution = (load or load_execution)(files, settings, progress)
@@ -94,7 +94,7 @@ def drafter_paths(spec: str, files: ModelFiles) -> list[tuple[str, Path]]:
         spec: "none"; "default": all that come with the package for this target; "deep": that one; or a path.
 
     Raises:
-        NotFoundError: no deep drafter comes for this target.
+        NotFoundError: there is no deep drafter for this target.
     """
     if spec == "none":
         return []
@@ -122,7 +122,7 @@ def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
     """A checkpoint, if it is one for this target.
 
     Raises:
-        NotFoundError, CheckpointError: a path that is not there, or no drafter for this target.
+        NotFoundError, CheckpointError: the path does not exist, or is no drafter for this target.
     """
     checkpoint = load_checkpoint(path)
     config, target = checkpoint.config, files.config
@@ -135,7 +135,7 @@ def check_drafter(path: Path, files: ModelFiles) -> Checkpoint:
         "number of layers": (config.target_layers, target["num_hidden_layers"]),
         "KV width": (config.kv_width, 2 * kv_heads * head_dim),
     }
-    if config.target_fingerprint:  # the authors' checkpoints do not say whose they are: their shapes must fit
+    if config.target_fingerprint:  # the authors' checkpoints do not name their target: their shapes must fit
         shapes["fingerprint"] = (config.target_fingerprint, files.fingerprint)
     for what, (theirs, ours) in shapes.items():
         if theirs != ours:

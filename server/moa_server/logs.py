@@ -22,7 +22,7 @@ MOST_CHARACTERS = 300  # of one value: some of them were written by clients
 def configure_logs(
     log_format: Literal["auto", "json", "plain"] = "auto", level: str = "info", stream: TextIO | None = None
 ) -> bool:
-    """Sets up structlog for the process; whether it writes JSON.
+    """Sets up structlog for the process; returns whether it writes JSON.
 
     Args:
         log_format: "auto" is plain on a terminal and JSON elsewhere.
@@ -56,7 +56,7 @@ def configure_logs(
 
 
 def _clip(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Cuts long values, and takes out what a terminal would obey."""
+    """Clips long values and removes terminal control characters."""
     return {name: _clean(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
@@ -66,12 +66,12 @@ def _clean(text: str) -> str:
 
 
 def log_refusal(error: MoaError) -> None:
-    """Why the server does not start, as an event."""
+    """Logs why the server does not start."""
     structlog.get_logger().error("not serving", code=error.code, reason=error.message, hint=error.hint)
 
 
 class LogProgress(SilentProgress):
-    """What takes long, as events: where standard error is JSON, nothing else belongs there."""
+    """Reports progress as log events: where standard error is JSON, nothing else belongs there."""
 
     @contextmanager
     def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:

@@ -2,8 +2,8 @@
 
 Each class fixes a stable code (sent on the wire), the gRPC status, the process's exit code and a default hint.
 The message says what happened (expected and got); the hint says what to do next. Both ends build the same class
-from a code, so that a refusal reads the same in the server's log and on the client's screen. Words of peers and files
-come into messages: an error is always one line without control characters.
+from a code, so that a refusal reads the same in the server's log and on the client's screen. Text from peers and files
+enters messages: an error is always one line without control characters.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MoaError(Exception):
 
 
 class InternalError(MoaError):
-    """Something that cannot be, was."""
+    """A defect: something happened that should be impossible."""
 
 
 class ConfigError(MoaError):
@@ -102,7 +102,7 @@ class DiskFullError(MoaError):
 
 
 class OutputError(MoaError):
-    """What a program has to say cannot be written."""
+    """Standard output cannot be written."""
 
     code = "output"
     exit_code = 74

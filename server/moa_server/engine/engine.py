@@ -1,7 +1,7 @@
 """The engine: lets sessions step in turn. Its loop half owns all sessions, its thread half runs the target.
 
-State: the sessions whose turn may have come. Invariants: one forward at a time, and the next one is chosen when the one
-before has given its verdict, so that drafts which arrived meanwhile count. An error in a step ends that session alone.
+State: the sessions whose turn may have come. Invariants: one forward at a time, and the next is chosen once the last
+has given its verdict, so that drafts which arrived meanwhile count. An error in a step ends only that session.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from moa_server.session.session import StepPlan, Verification
 
 log = structlog.get_logger()
 
-NewestRows = tuple[Plane, int, Codec, int]  # of a plane, from a position on, in which codec, at most how many
+NewestRows = tuple[Plane, int, Codec, int]  # plane, first position, codec, most rows
 
 
 @dataclass(frozen=True, slots=True)
 class Coding:
-    """Rows to be coded with a forward.
+    """Which rows to code with a forward.
 
     Args:
         at_once: before its verdict goes out, 0.1 ms: they leave with it, which spares the client a wait of several ms
             where loop and model share a core.
         after: those that take time.
         postponed: the rows of this step are left to a later one.
-        feed: that the rows are for; another stream may have taken the session over when they are there.
+        feed: the feed that the rows are for; another stream may have taken over the session by the time they are ready.
     """
 
     at_once: tuple[NewestRows, ...]
@@ -48,7 +48,7 @@ class Coding:
     feed: MemoryFeed | None = None
 
     def gives_rows(self, feed: MemoryFeed) -> bool:
-        """Whether rows for this feed come of it, now or later."""
+        """Whether it yields rows for this feed, now or later."""
         return self.feed is feed and bool(self.at_once or self.after or self.postponed)
 
 
@@ -60,11 +60,11 @@ ROWS_TOGETHER = 8
 
 
 class Engine:
-    """Steps sessions.
+    """Steps sessions in turn.
 
     Args:
         stepper: runs on the inference thread.
-        on_lost: told of a session that an error ended.
+        on_lost: called with each session that an error ended.
         before: called once on the inference thread.
     """
 
@@ -86,18 +86,18 @@ class Engine:
 
     @property
     def busy_seconds(self) -> float:
-        """How long the inference thread has been at what it does now."""
+        """How long the inference thread's current job has been running."""
         return self._thread.busy_seconds
 
     async def stop(self) -> None:
-        """Drops what waits, and gives the forward that runs some time to end."""
+        """Drops what is queued and gives the running forward some time to end."""
         self._turns.clear()
         await asyncio.to_thread(self._thread.stop)
 
     # ------------------------------------------------------------ on the event loop
 
     def wake(self, live: LiveSession) -> None:
-        """Something has changed for this session: it steps when its turn comes, if there is something to do."""
+        """Marks a session as changed: it steps when its turn comes, if there is something to do."""
         if live.closed or live.queued or live.stepping:
             return
         live.queued = True
@@ -105,7 +105,7 @@ class Engine:
         self._dispatch()
 
     def code(self, live: LiveSession, chunk: Chunk) -> asyncio.Future[CodedRows]:
-        """Rows of a chunk as bytes, made between forwards."""
+        """Codes a chunk's rows to bytes, between forwards."""
         future: asyncio.Future[CodedRows] = asyncio.get_running_loop().create_future()
         costs = self._busy and live.feed is not None and live.feed.is_encoded(chunk.plane)
         tensors, budget = live.tensors, live.budget if costs else None
@@ -114,7 +114,7 @@ class Engine:
             began = time.perf_counter()
             try:
                 coded = self.stepper.code(tensors, chunk)
-            except Exception as error:  # noqa: BLE001 (whatever the target raises ends this session alone)
+            except Exception as error:  # noqa: BLE001 (whatever the target raises ends only this session)
                 self._post(_fail, future, error)
             else:
                 self._post(_give, future, coded)
@@ -126,7 +126,7 @@ class Engine:
         return future
 
     def may_code(self, live: LiveSession) -> bool:
-        """Whether there is time to encode older rows; if not, `on_spare_time` tells when."""
+        """Whether there is time to encode older rows; if not, `on_spare_time` is called later."""
         if not self._busy or live.budget.allows_older:
             return True
         self._short_of_time.add(live)
@@ -145,7 +145,7 @@ class Engine:
             self._thread.submit(partial(live.tensors.keep_rows, source, live.widths), urgent=True)
 
     def release(self, live: LiveSession) -> None:
-        """Takes the keys and values of a session that is idle: at its next answer it reads its text anew."""
+        """Frees the keys and values of an idle session: at its next answer it reads its text again."""
         live.session.forget_cache(0)
         if live.feed is not None:
             live.feed.on_released()
@@ -166,7 +166,7 @@ class Engine:
 
     def _plan_step(self, live: LiveSession) -> StepPlan | None:
         if live.closed or (live.listener is None and live.session.unread > 1):
-            return None  # nobody waits for this prompt: it is read when somebody does
+            return None  # nobody is waiting for this prompt: it is read when somebody does
         try:
             choose = live.choice.choose if live.choice is not None and not live.verifies_all else None
             return live.session.plan_step(choose)
@@ -259,7 +259,7 @@ class Engine:
         began = time.perf_counter()
         try:
             verification = self.stepper.verify(live.tensors, plan)
-        except Exception as error:  # noqa: BLE001 (whatever the target raises ends this session alone)
+        except Exception as error:  # noqa: BLE001 (whatever the target raises ends only this session)
             self._post(self._on_failed, live, error, stepped=True)
             return
         step_ms = _ms_since(began)
@@ -287,7 +287,7 @@ class Engine:
 
 
 def _newest_coding(live: LiveSession, plan: StepPlan) -> Coding:
-    """Which rows of this step are to be coded without being asked for."""
+    """Which rows of this step to code without being asked."""
     feed = live.feed
     if feed is None:
         return NO_CODING
@@ -308,7 +308,7 @@ def _ms_since(began: float) -> float:
 
 
 def _reported(error: Exception) -> MoaError:
-    """What the client is told; details stay in the log."""
+    """The error that the client sees; details stay in the log."""
     if isinstance(error, MoaError):
         return error
     told = InternalError(f"The server failed in this session ({type(error).__name__}).")

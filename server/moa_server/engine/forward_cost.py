@@ -1,4 +1,4 @@
-"""What a forward of the target takes, with and without draft nodes, as measured in this session.
+"""How long a forward of the target takes, with and without draft nodes, as measured in this session.
 
 Pure. State: fading sums of a straight-line fit over the forwards that verified nodes, and a mean of the plain ones.
 Invariant: never less for more nodes, and never less than a plain step.
@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from moa_shared.drafting.estimates import Smoothed
 
-FADE = 0.97  # of older forwards with each new one: about 30 count, so that a longer context or another load shows soon
-# Until forwards with drafts were measured, a line through two points: a draft as such costs 3.5 % of a plain step (its
-# frame is read, its choices are compared), and each node the same share more.
+FADE = 0.97  # of older forwards with each new one: about 30 count, so that a longer context or a new load shows soon
+# Until forwards with drafts have been measured, a line through two points: a draft as such costs 3.5 % of a plain step
+# (its frame is read, its choices are compared), and each node the same share more.
 PRIOR_NODES = (1, 32)
 PRIOR_WEIGHT = 0.5
 DRAFT_SHARE = 0.035
 NODE_SHARE = 0.0145  # of torch in bf16 (one core; ../docs/bench.md); the test at the start measures that of the kernels
-OUTLIER = 3.0  # times what is expected counts as that much: the machine did something else meanwhile
+OUTLIER = 3.0  # times the expected time is the most that counts: the machine did something else meanwhile
 
 
 class ForwardCost:
-    """ms as a function of the number of nodes.
+    """Estimates a forward's ms from its number of nodes.
 
     Args:
-        node_share: of a plain step, that each node takes, until it was measured.
+        node_share: the share of a plain step that each node takes, until it has been measured.
     """
 
     def __init__(self, node_share: float = NODE_SHARE) -> None:
@@ -32,7 +32,7 @@ class ForwardCost:
 
     @property
     def known(self) -> bool:
-        """Whether a plain step was measured."""
+        """Whether a plain step has been measured."""
         return self._plain.samples > 0
 
     @property
@@ -40,7 +40,7 @@ class ForwardCost:
         return self._plain.mean
 
     def add(self, nodes: int, ms: float) -> None:
-        """A forward over `nodes` draft nodes took so long."""
+        """Records that a forward over `nodes` draft nodes took `ms`."""
         if self.known:
             ms = min(ms, OUTLIER * self.ms(nodes))
         if nodes == 0:
@@ -50,7 +50,7 @@ class ForwardCost:
             self._sums[index] = FADE * self._sums[index] + new
 
     def ms(self, nodes: int) -> float:
-        """What a forward over `nodes` draft nodes is expected to take."""
+        """The expected time of a forward over `nodes` draft nodes."""
         plain = self.plain_ms
         if nodes == 0:
             return plain

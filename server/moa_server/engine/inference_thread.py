@@ -1,8 +1,8 @@
 """The inference thread: the only place where models run. Jobs in order, small urgent ones before forwards.
 
-State: two queues under one lock, and since when a job runs. Invariant: at most one job runs; what is submitted after
-`stop` is dropped. The queues are bounded by their callers: the engine keeps one forward in the queue, each stream one
-piece of coding, which it withdraws when it needs it no more.
+State: two queues under one lock, and when the running job started. Invariant: at most one job runs; what is submitted
+after `stop` is dropped. The queues are bounded by their callers: the engine keeps one forward in the queue, each stream
+one piece of coding, which it withdraws when it is no longer needed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
 
-STOP_SECONDS = 5.0  # for the job that runs; one that hangs is left behind
+STOP_SECONDS = 5.0  # for the running job; one that hangs is abandoned
 
 
 class InferenceThread:
@@ -37,7 +37,7 @@ class InferenceThread:
 
     @property
     def busy_seconds(self) -> float:
-        """How long the job that runs has taken so far; 0 where none runs."""
+        """How long the running job has taken so far; 0 if none runs."""
         began = self._began
         return 0.0 if began is None else self._clock() - began
 
@@ -54,12 +54,12 @@ class InferenceThread:
             return ticket
 
     def withdraw(self, ticket: int) -> None:
-        """Takes an urgent job back that has not begun."""
+        """Removes an urgent job that has not started."""
         with self._changed:
             self._urgent.pop(ticket, None)
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """Drops what is queued and waits for the job that runs, up to `seconds`."""
+        """Drops what is queued and waits up to `seconds` for the running job."""
         with self._changed:
             self._stopping = True
             self._changed.notify()

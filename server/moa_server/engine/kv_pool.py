@@ -1,8 +1,8 @@
 """The pool of keys and values: how many bytes all sessions may hold, and who gives some up for whom.
 
-Pure: reads of a session what it holds, and decides; freeing is the engine's. State: what each session was promised, the
-one used last behind the others. Invariant: the promises never exceed the budget, so that an answer which was let begin
-finds room to its end.
+Pure: reads what sessions hold, and decides; the engine frees. State: what each session was promised, least recently
+used first. Invariant: the promises never exceed the budget, so that an answer which was allowed to begin has room until
+its end.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from moa_server.session.session import Phase
 
 
 class KVPool:
-    """Bytes of keys and values, and of memory rows, of all sessions.
+    """Shares out bytes of keys and values, and of memory rows, among all sessions.
 
     Args:
         budget: bytes of all sessions together.
-        release: takes the keys and values of an idle session; it keeps its stream and its text.
+        release: frees the keys and values of an idle session; it keeps its stream and its text.
     """
 
     def __init__(self, budget: int, release: Callable[[LiveSession], None]) -> None:
@@ -34,11 +34,11 @@ class KVPool:
         return sum(self._promised.values())
 
     def reserve(self, live: LiveSession, nbytes: int) -> None:
-        """Promises a session `nbytes` in all, from idle ones if need be: its own client's first, oldest first.
+        """Promises a session `nbytes` in all, taken from idle ones if needed: its own client's first, oldest first.
 
         Raises:
             ContextLengthError: more than the whole budget.
-            OverloadedError: so much is not to be had; nobody has lost anything.
+            OverloadedError: too little can be freed; nobody has lost anything.
         """
         if nbytes > self.budget:
             raise ContextLengthError(
@@ -63,11 +63,11 @@ class KVPool:
         self._promised[live] = nbytes
 
     def forget(self, live: LiveSession) -> None:
-        """A session has ended."""
+        """Takes back what an ended session was promised."""
         self._promised.pop(live, None)
 
     def _settle(self, asking: LiveSession) -> int:
-        """Takes back what idle sessions were promised and did not use; returns how much."""
+        """Takes back what idle sessions were promised but did not use; returns how much."""
         before = self.promised
         for live, promised in self._promised.items():
             if live.is_idle and live.session.phase is Phase.IDLE and live is not asking:
@@ -75,7 +75,7 @@ class KVPool:
         return before - self.promised
 
     def _victims(self, asking: LiveSession) -> list[LiveSession]:
-        """Who gives up first; the order in which they were used stands within each group."""
+        """Who gives up first; within each group, least recently used first."""
         idle = [live for live in self._promised if live.is_idle and live is not asking]
         return sorted(idle, key=lambda live: (live.client != asking.client, live.listener is not None))
 

@@ -1,7 +1,7 @@
 """A live session: a session with its tensors, its memory feed, and the stream that listens to it.
 
 Owned by the event loop, except `tensors`, which the inference thread owns. Invariants: a closed one is never
-stepped; an idle one has neither an answer under way for somebody nor a forward.
+stepped; an idle one has neither an answer under way for a client nor a forward.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Listener(Protocol):
         """Memory rows are ready; the newest of them are coded already."""
 
     def on_spare_time(self) -> None:
-        """Memory may be encoded for which there was no time before."""
+        """There is time to encode memory that had to wait."""
 
     def on_failure(self, error: MoaError) -> None:
         """The session is lost."""
@@ -40,7 +40,7 @@ class Listener(Protocol):
         """Another stream has attached itself to the session."""
 
     def on_displaced(self) -> None:
-        """The stream is to end, in favour of others; the session is kept."""
+        """The stream must end to make room for others; the session is kept."""
 
 
 @dataclass(eq=False, slots=True)
@@ -53,11 +53,11 @@ class LiveSession:
         source: what makes the memory rows that are kept; None: none are.
         widths: of the planes that are kept.
         feed: the memory that the attached stream owes its client; None: it wants none.
-        choice: what steps take and which nodes of a draft are worth verifying; None: no drafts come.
-        verifies_all: whether to verify all nodes that have arrived nevertheless.
-        budget: what encoding memory may take.
+        choice: how long steps take and which draft nodes are worth verifying; None: no drafts come.
+        verifies_all: whether to verify all arrived nodes nevertheless.
+        budget: how much time encoding memory may take.
         listener: the attached stream; None: detached.
-        client: whose it is, as far as the address says.
+        client: its owner, as far as the address says.
         queued: waits for its turn; `stepping`: a forward for it is queued or runs.
     """
 

@@ -1,9 +1,9 @@
 """Which of the arrived draft nodes to verify: those whose chance to be right outweighs what they add to the forward.
 
-Pure. State: what was measured in this session: the cost of forwards, the acceptance, the rate of tokens of late.
+Pure. State: what was measured in this session: the cost of forwards, the acceptance, the recent rate of tokens.
 Invariant: the nodes chosen are a tree: a node never comes without its parents.
 
-The rule. A forward over k nodes takes C(k) and brings S tokens in the mean: 1 + the survival probabilities of the
+The rule. A forward over k nodes takes C(k) and yields S tokens on average: 1 + the survival probabilities of the
 nodes. At a rate of r tokens a millisecond so far, take the nodes that maximise S - r C(k): r is the price of time
 (Howard, Dynamic Programming and Markov Processes, 1960). Waiting for a draft that is due does not pay: docs/adr/0011.
 """
@@ -17,15 +17,15 @@ from moa_shared.tree.draft_tree import ROOT, DraftTree
 
 from moa_server.engine.forward_cost import NODE_SHARE, ForwardCost
 
-RECENT = 1 / 16  # weight of a step in the rate: as long as an answer's first paragraph
+RECENT = 1 / 16  # weight of a step in the rate, which spans an answer's first paragraph
 
 
 class NodeChoice:
-    """Of one session. Hand `choose` to `Session.plan_step`, and tell `on_step` of each forward that chose tokens.
+    """Chooses a session's nodes: pass `choose` to `Session.plan_step`, call `on_step` when a forward chose tokens.
 
     Args:
         most_nodes: of one verification.
-        node_share: of a plain step, that each node takes, until it was measured.
+        node_share: the share of a plain step that each node takes, until it has been measured.
     """
 
     def __init__(self, most_nodes: int, node_share: float = NODE_SHARE) -> None:
@@ -42,12 +42,12 @@ class NodeChoice:
         """A forward that chose tokens has ended.
 
         Args:
-            step_ms: what it took.
+            step_ms: how long it took.
             verified: draft nodes in it.
-            arrived: the draft that hung below the newest token (all of it, so that what was not verified is judged
-                too; `Session.arrived_draft()` before `on_verified`).
+            arrived: the whole draft below the newest token (so that nodes not verified are judged too;
+                `Session.arrived_draft()` before `on_verified`).
             taken: tokens that it committed.
-            blind: the client lacks rows of the prompt: what its drafter guesses says nothing about it.
+            blind: the client lacks rows of the prompt, so its guesses say nothing about its drafter.
         """
         self.cost.add(verified, step_ms)
         if not blind:
@@ -58,7 +58,7 @@ class NodeChoice:
         self._ms.add(step_ms)
 
     def choose(self, arrived: DraftTree) -> DraftTree:
-        """Of the nodes below the newest token, those to verify now; none: a plain step."""
+        """The nodes below the newest token to verify now; none: a plain step."""
         if not self.cost.known:
             return arrived.prefix(self._most_nodes)
         survival = self.acceptance.survival(arrived)
@@ -73,12 +73,12 @@ class NodeChoice:
 
     @property
     def rate(self) -> float:
-        """Tokens a millisecond of late, at least those of plain steps."""
+        """The recent rate in tokens per millisecond, at least that of plain steps."""
         return max(1 / self.cost.ms(0), self._tokens.mean / self._ms.mean)
 
 
 def _pick(tree: DraftTree, nodes: Sequence[int]) -> DraftTree:
-    """The tree of some nodes, which hold each other's parents, in their old order."""
+    """The tree of some nodes, their parents among them, in their old order."""
     chosen = sorted(nodes)
     number = {ROOT: ROOT} | {node: index for index, node in enumerate(chosen)}
     return DraftTree(tuple(tree.tokens[node] for node in chosen), tuple(number[tree.parents[node]] for node in chosen))

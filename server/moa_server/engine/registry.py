@@ -2,7 +2,7 @@
 
 Pure but for the token source and the clock that it is given. State: all live sessions by resume token. Invariants: at
 most `limit` of them, `stream_limit` attached; a detached one is dropped after its time, or earlier when its place is
-needed. Who takes up most gives way first: the client that asks, where nobody has more.
+needed. The client that takes up most gives way first: the one that asks, if nobody has more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from moa_shared.errors import OverloadedError
 
 from moa_server.engine.live_session import LiveSession
 
-TOKEN_BYTES = 16  # cannot be guessed: who knows it can read on in another's conversation
+TOKEN_BYTES = 16  # cannot be guessed: whoever knows it can read another's conversation
 
 
 class SessionRegistry:
@@ -27,7 +27,7 @@ class SessionRegistry:
         make_live_session: a new one for a resume token.
         make_token: random bytes.
         clock: seconds, monotonic.
-        on_closed: told of each session that has ended.
+        on_closed: called with each session that has ended.
     """
 
     def __init__(
@@ -60,16 +60,16 @@ class SessionRegistry:
 
     @property
     def detached(self) -> int:
-        """How many sessions wait for their client."""
+        """How many sessions are waiting for their client."""
         return len(self._detached)
 
     @property
     def attached(self) -> int:
-        """How many have a stream."""
+        """How many sessions have a stream."""
         return len(self._live_sessions) - len(self._detached)
 
     def find(self, token: bytes) -> LiveSession | None:
-        """The session to go on with, attached or not; None where it is unknown (expired, or another server's)."""
+        """The session to continue, attached or not; None if unknown (expired, or another server's)."""
         return self._live_sessions.get(token)
 
     def new(self) -> LiveSession:
@@ -92,7 +92,7 @@ class SessionRegistry:
         self._detached.pop(live.token, None)
 
     def _make_room(self, client: str) -> None:
-        """Drops a detached session where the limit is reached."""
+        """Drops a detached session if the limit is reached."""
         if len(self._live_sessions) < self._limit:
             return
         held = Counter(live.client for live in self._live_sessions.values())
@@ -102,7 +102,7 @@ class SessionRegistry:
         self.close(_first_of_the_most(waiting, held, client))
 
     def _make_stream_room(self, client: str) -> None:
-        """Ends an idle stream where the limit is reached: one's own, or one of a client that has more of them."""
+        """Ends an idle stream if the limit is reached: the client's own, or one of a client that has more of them."""
         attached = [live for token, live in self._live_sessions.items() if token not in self._detached]
         if len(attached) < self._stream_limit:
             return
@@ -118,7 +118,7 @@ class SessionRegistry:
         self.detach(live)
 
     def detach(self, live: LiveSession) -> None:
-        """The stream of a session broke: keeps it for a time, if there is something to keep."""
+        """Keeps a session whose stream broke for a time, if there is something to keep."""
         live.listener = live.feed = None
         if live.closed or live.token not in self._live_sessions:
             return
@@ -146,5 +146,5 @@ class SessionRegistry:
 
 
 def _first_of_the_most(live_sessions: list[LiveSession], held: Counter[str], client: str) -> LiveSession:
-    """The first session of the client that holds the most; of `client` where that is one of them."""
+    """The first session of the client that holds the most; of `client` if it ties for the most."""
     return max(live_sessions, key=lambda live: (held[live.client], live.client == client))

@@ -1,4 +1,4 @@
-"""One step of one session: forward, selection, verification, memory rows. Runs on the inference thread alone.
+"""One step of one session: forward, selection, verification, memory rows. Runs only on the inference thread.
 
 State: none of its own; each session's `SessionTensors` (KV cache and rows) are touched by the inference thread only.
 Invariant: after `choose` the cache holds exactly the fed tokens and the accepted path.
@@ -28,7 +28,7 @@ Rows = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class MemorySource:
-    """What turns the target's activations into the rows that a drafter reads; all of them are float32 arrays.
+    """Turns the target's activations into the rows that a drafter reads; all are float32 arrays.
 
     Args:
         encode: [tokens, layers, 2 * kv_heads * head_dim] of the cache to [tokens, width] memory rows.
@@ -52,7 +52,7 @@ class SessionTensors:
 
     Args:
         planes: rows of the planes that the session's client wants.
-        source: what makes them; None: it wants none.
+        source: makes them; None: the client wants none.
     """
 
     cache: KVCache
@@ -100,7 +100,7 @@ class Stepper:
         self.sources = tuple(sources)
 
     def find_source(self, fingerprint: bytes) -> MemorySource | None:
-        """What makes rows for the drafter with that fingerprint; None where none is served."""
+        """The source of rows for the drafter with that fingerprint; None if it is not served."""
         return next((each for each in self.sources if not fingerprint or each.fingerprint == fingerprint), None)
 
     def widths(self, source: MemorySource, *, reused_state: bool) -> dict[Plane, int]:
@@ -111,14 +111,14 @@ class Stepper:
         return widths
 
     def made_by_forward(self, source: MemorySource, plane: Plane) -> bool:
-        """Whether rows of a plane come of the forward itself and cannot be made of the cache later."""
+        """Whether a plane's rows come from the forward itself and cannot be made from the cache later."""
         return plane is Plane.REUSED_STATE or source.reads_state
 
     def new_tensors(self) -> SessionTensors:
         return SessionTensors(self.target.new_cache(), {})
 
     def verify(self, tensors: SessionTensors, plan: StepPlan) -> Verification | None:
-        """The forward and what the target chose in it; None for a chunk of a prompt, which chooses nothing."""
+        """Runs the forward; returns what the target chose, None for a chunk of a prompt, which chooses nothing."""
         cache = tensors.cache
         cache.crop(plan.cached)
         for store in tensors.planes.values():
@@ -146,7 +146,7 @@ class Stepper:
         return verification
 
     def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
-        """Rows of a chunk as bytes; memory rows are encoded now if they were not before."""
+        """Codes a chunk's rows to bytes; memory rows are encoded now if they were not before."""
         store = tensors.planes[chunk.plane]
         stop = chunk.start + chunk.count
         missing = store.first_missing(chunk.start, stop)

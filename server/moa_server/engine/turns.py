@@ -1,9 +1,9 @@
 """Whose turn it is to step: prompts are read slice by slice, and answers are not held up by more than one slice.
 
 Pure. State: the sessions that wait, those with a prompt to read apart. A slice takes about as long as ten steps, so
-counting turns alike would give an answer beside fifteen long prompts one step in fifteen slices. Invariant: between two
-slices every answer that waits gets one step, so an answer waits for one slice and one step of each other answer; all
-prompts together get one slice a round, so they do not starve either.
+counting turns alike would give an answer next to fifteen long prompts one step in fifteen slices. Invariant: between
+two slices every answer that waits gets one step, so an answer waits for one slice and one step of each other answer;
+all prompts together get one slice a round, so they do not starve either.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Turns:
         self._before_slice: int | None = None  # answers that still step before the next slice; None: all that wait
 
     def add(self, live: LiveSession) -> None:
-        """The session waits behind those of its kind."""
+        """Queues the session after those of its kind."""
         (self._prompts if live.session.reads else self._answers).append(live)
 
     def next(self) -> LiveSession | None:
@@ -36,6 +36,6 @@ class Turns:
         return self._prompts.popleft() if self._prompts else None
 
     def clear(self) -> None:
-        """Nobody waits any more."""
+        """Drops all sessions that wait."""
         self._answers.clear()
         self._prompts.clear()

@@ -1,7 +1,7 @@
 """How much of the inference thread's time a session's memory rows may take, so that they cost no more than they gain.
 
 Pure. State: a balance in ms. A small share of every forward and of what accepted drafts have saved come in, what
-encoding took goes out; an answer begins with a loan. Idle time is free and is not told to it.
+encoding took goes out; an answer begins with a loan. Idle time is free and is not recorded.
 Invariant: at any acceptance an answer loses to plain streaming at most `share` of its time and LOAN_STEPS plain steps.
 """
 
@@ -14,11 +14,11 @@ LOAN_STEPS = 0.3  # plain steps: one chunk, of the newest rows of the prompt, wi
 
 
 class MemoryBudget:
-    """The budget of one answer.
+    """The time that one answer's memory may take.
 
     Args:
-        share: of an answer's time that memory may take though no draft is right; 1: all rows are sent.
-        plain_ms: what a plain step takes until one was measured; None: there is no limit until then.
+        share: of an answer's time that memory may take even if no draft is right; 1: all rows are sent.
+        plain_ms: the time of a plain step until one has been measured; None: there is no limit until then.
     """
 
     def __init__(self, share: float = MEMORY_SHARE, plain_ms: float | None = None) -> None:
@@ -27,22 +27,22 @@ class MemoryBudget:
         self._plain_ms = plain_ms
 
     def begin_answer(self) -> None:
-        """Another question: each answer has its own balance."""
+        """Starts a new answer, which has its own balance."""
         self._balance_ms = 0.0
 
     def on_step(self, step_ms: float, tokens: int, plain_ms: float) -> None:
         """A forward that chose tokens has ended.
 
         Args:
-            step_ms: what it took; `tokens`: that it committed.
-            plain_ms: what a plain step takes.
+            step_ms: how long it took; `tokens`: how many it committed.
+            plain_ms: how long a plain step takes.
         """
         self._plain_ms = plain_ms
         saved_ms = max(0.0, tokens * plain_ms - step_ms)
         self._balance_ms += self.share * step_ms + GAIN * saved_ms
 
     def on_encoded(self, ms: float) -> None:
-        """Encoding has taken so much time that a forward waited for."""
+        """Charges time that encoding took while a forward waited."""
         self._balance_ms -= ms
 
     @property

@@ -32,7 +32,7 @@ class MemoryOutbox:
         self._ready = stop
 
     def crop(self, length: int) -> None:
-        """Positions from `length` on do not exist any more; what comes there again is new."""
+        """Positions from `length` on no longer exist; what comes there again is new."""
         self._intervals = [(a, min(b, length)) for a, b in self._intervals if a < length]
         self._ready = min(self._ready, length)
 

@@ -1,7 +1,7 @@
 """Rows of one plane of one session, kept so that a client that resumes can be sent them again.
 
 State: a growing buffer of rows by position and which of them are held, owned by the inference thread. Rows come in any
-order: the newest of a prompt first. Invariant: a row that is held is that of the token which the KV cache holds there.
+order: the newest of a prompt first. Invariant: each held row belongs to the token that the KV cache holds there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INITIAL_ROWS = 256  # a first prompt; doubles from there
 
 
 def most_nbytes(width: int, rows: int) -> int:
-    """The most bytes that a store takes which comes to hold `rows` rows."""
+    """The most bytes that a store takes while it grows to `rows` rows."""
     return 2 * width * max(INITIAL_ROWS, 2 * rows)
 
 

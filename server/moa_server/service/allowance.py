@@ -1,4 +1,4 @@
-"""What one connection may cost the server beside its forwards: a bucket that fills with time and pays for each frame.
+"""What one connection may cost the server besides its forwards: a bucket that fills with time and pays for each frame.
 
 Pure but for the clock that it is given. State: what is left, in microseconds of a core. Invariant: never more than
 the burst is left. A frame is paid for when it has been handled, so what is left may be negative: the connection's

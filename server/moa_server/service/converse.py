@@ -46,7 +46,7 @@ class ConverseStream:
     Args:
         host: what is served.
         write: hands one frame to gRPC.
-        client: whose it is, as far as the address says.
+        client: its owner, as far as the address says.
         allowance: of its connection; None: its own.
     """
 
@@ -70,7 +70,7 @@ class ConverseStream:
         """Serves the stream until it ends.
 
         Raises:
-            MoaError: why it was ended; the session is freed if the client was at fault.
+            MoaError: why it ended; the session is freed if the client was at fault.
         """
         refusal: MoaError | None = None
         self._host.enter(self)
@@ -89,7 +89,7 @@ class ConverseStream:
             raise refusal
 
     async def _read(self, frames: AsyncIterator[bytes]) -> None:
-        """Takes frames in. Refusals go through the frame writer: a call cannot end while one of its writes runs."""
+        """Reads frames. Refusals go through the frame writer: a call cannot end while one of its writes runs."""
         try:
             await self._take_in(frames)
         except MoaError as refusal:
@@ -164,11 +164,11 @@ class ConverseStream:
         live.verifies_all = not host.settings.choose_nodes
         live.budget = MemoryBudget(
             host.settings.memory_share, host.served.step_ms or None
-        )  # this stream's drafter is judged anew
+        )  # this stream's drafter is judged from scratch
         source = host.engine.stepper.find_source(message.identity.drafter_fingerprint) if codec is not None else None
         widths = host.engine.stepper.widths(source, reused_state=message.reused_state) if source is not None else {}
         host.engine.keep_rows(live, source, widths)
-        cached = min(cached, session.cached)  # less than before where a plane was not kept
+        cached = min(cached, session.cached)  # less than before if a plane was not kept
         self.state = StreamState.OPEN
         self._frame_writer.put(
             pb.ServerFrame(
@@ -267,7 +267,7 @@ class ConverseStream:
             live.feed.codec = codec
 
     def _on_beat(self, live: LiveSession, message: pb.Beat) -> None:
-        if not message.reply and not self._host.hangs:  # a client that hears nothing goes on alone
+        if not message.reply and not self._host.hangs:  # a client that hears nothing continues without the server
             self._frame_writer.put_beat(message.stamp)
 
     def _on_bye(self, live: LiveSession, message: pb.Bye) -> None:
@@ -304,11 +304,11 @@ class ConverseStream:
         self._frame_writer.fail(OverloadedError("The server needed the place of a stream on which nothing was asked."))
 
     def give_up(self) -> None:
-        """Too many streams wait for their Open, and this one has waited longest."""
+        """Fails the stream: too many wait for their Open, and this one has waited longest."""
         self._frame_writer.fail(OverloadedError("Too many streams were opened without an Open."))
 
     def drain(self) -> None:
-        """The server goes away: tells the client how to go on, at once or after the running answer."""
+        """Tells the client how to continue elsewhere, at once or after the running answer: the server is going away."""
         if self._live is None:
             self._frame_writer.fail(UnavailableError("The server is shutting down.", hint="Connect to another one."))
             self._host.leave(self)
@@ -316,14 +316,14 @@ class ConverseStream:
             self._send_away(self._live)
 
     def end_answer(self) -> None:
-        """The grace is over."""
+        """Ends the running answer: the grace is over."""
         if self._live is not None:
             self._end_answer(self._live, Finish.DRAINING)
 
     # ------------------------------------------------------------ inside
 
     def _lose_slot(self) -> None:
-        """The session goes on without this stream, and what is still to be written here has no memory with it."""
+        """Lets the session continue without this stream; what is still to be written here carries no memory."""
         self._live = None
         self._frame_writer.follow(None)
 
@@ -376,6 +376,6 @@ class ConverseStream:
 
 
 def _first(errors: ExceptionGroup[MoaError]) -> MoaError:
-    """The first error of a group; reader and writer may fail together, and one status can be told."""
+    """The first error of a group: reader and writer may fail together, but a call ends with one status."""
     error = errors.exceptions[0]
     return _first(error) if isinstance(error, ExceptionGroup) else error

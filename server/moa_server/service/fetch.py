@@ -81,11 +81,11 @@ class DrafterFiles:
         self._preparation: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Makes the parts beside the server's start, so that no client's first call does it beside answers."""
+        """Makes the parts while the server starts, so that no client's first call makes them during answers."""
         self._preparation = asyncio.create_task(self._prepare_early())
 
     async def stop(self) -> None:
-        """No part is made any more; one that is being written is finished."""
+        """Makes no further part; one that is being written is finished."""
         if self._preparation is not None:
             self._preparation.cancel()
             await asyncio.gather(self._preparation, return_exceptions=True)
@@ -98,22 +98,22 @@ class DrafterFiles:
 
     @property
     def manifest_sha256(self) -> bytes:
-        """Of the manifest; empty as long as it is not made."""
+        """The manifest's hash; empty until the manifest is made."""
         return manifest_sha256(self._manifest) if self._parts else b""
 
     def prepare(self) -> None:
-        """Makes and hashes the files now; where that fails it is tried again, and told, at the first request."""
+        """Makes and hashes the files now; if that fails, the first request tries again and gets the error."""
         try:
             self._make_ready()
         except MoaError as error:
             log.warning("parts for clients are not ready", reason=error.message)
 
     async def answer(self, request: pb.FetchDrafterRequest, send: Send) -> None:
-        """One call.
+        """Answers one call.
 
         Raises:
             NotFoundError: no file of that name.
-            MismatchError: the file is another one than the client began to fetch.
+            MismatchError: the file is not the one that the client began to fetch.
             OverloadedError: too many downloads at once.
             MoaError: the parts cannot be made.
         """
@@ -137,7 +137,7 @@ class DrafterFiles:
             file.seek(offset)
             while offset < end:
                 data = await asyncio.to_thread(file.read, min(self._chunk_bytes, end - offset))
-                if not data:  # cut since it was hashed: the client's check will say so
+                if not data:  # truncated since it was hashed: the client's check will say so
                     return
                 await send(pb.FetchDrafterResponse(chunk=pb.PartChunk(offset=offset, data=data)))
                 offset += len(data)
@@ -156,7 +156,7 @@ class DrafterFiles:
         log.info("parts for clients are ready", files=len(parts), bytes=size)
 
     def _prepare(self) -> dict[str, _Part]:
-        """Makes what is not there yet, and hashes everything."""
+        """Makes the missing files and hashes all of them."""
         root = cache_root(self._cache_dir)
         found: dict[str, _Part] = {}
 

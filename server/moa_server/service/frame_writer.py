@@ -1,4 +1,4 @@
-"""What a stream has to write: verdicts and other small frames first, memory with or behind them as the credit allows.
+"""What a stream has to write: verdicts and other small frames first, memory with or after them as the credit allows.
 
 State: queued frames, rows that are coded already, the chunk being coded. Invariants: memory never goes before a queued
 verdict; one chunk at most is coded ahead; of beats only the newest is kept, verdicts that continue each other are one,
@@ -29,9 +29,9 @@ class FrameWriter:
     Args:
         write: hands one frame to gRPC.
         code: makes the bytes of a chunk of memory.
-        hash_at: hash of so many tokens of the conversation, which names the state that memory belongs to.
-        may_code: whether there is time to encode some now; if not, `poke` tells when.
-        write_seconds: how long a client may take next to nothing in.
+        hash_at: hash of the conversation's first tokens, as many as given; names the state that memory belongs to.
+        may_code: whether there is time to encode some now; if not, `poke` is called later.
+        write_seconds: how long a client may take in next to nothing.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class FrameWriter:
     # ------------------------------------------------------------ what there is to write
 
     def put(self, frame: pb.ServerFrame) -> None:
-        """Queues a small frame, which overtakes memory; a verdict joins the one that waits before it."""
+        """Queues a small frame, which overtakes memory; a verdict is merged into the one waiting before it."""
         self._urgent_bytes += frame.ByteSize()
         if self._urgent_bytes > QUEUE_BYTES:
             self._urgent.clear()
@@ -75,7 +75,7 @@ class FrameWriter:
         self._poke.set()
 
     def put_beat(self, stamp: int) -> None:
-        """Answers a beat; one that was not yet written is replaced."""
+        """Answers a beat, in place of an answer that is not yet written."""
         self._beat = pb.ServerFrame(beat=pb.Beat(stamp=stamp, reply=True))
         self._poke.set()
 
@@ -91,7 +91,7 @@ class FrameWriter:
         self._poke.set()
 
     def void(self, length: int) -> None:
-        """Memory rows from position `length` on are void: takes back what is not written."""
+        """Takes back unwritten memory rows from position `length` on, which are void."""
         self._newest.clear()
         if self._coding is not None and self._feed is not None:
             chunk, future = self._coding
@@ -101,7 +101,7 @@ class FrameWriter:
                 self._coding = None
 
     def close(self) -> None:
-        """Ends `run` when the small frames are written."""
+        """Ends `run` once the small frames are written."""
         self._closing = True
         self._poke.set()
 
@@ -148,13 +148,13 @@ class FrameWriter:
         return self._next_memory()
 
     def _attach_rows(self, verdict: pb.Verdict) -> None:
-        """Rows that are coded already and are the next to go leave with the verdict."""
+        """Puts rows into the verdict that are coded already and next to go."""
         feed = self._feed
         if feed is None or self._coding is not None:
             return
         waiting = next((rows for plane, rows in self._newest.items() if not feed.is_encoded(plane)), None)
         if waiting is None or verdict.base + len(verdict.tokens) < waiting.chunk.start + waiting.chunk.count:
-            return  # of a verdict behind it in the queue
+            return  # of a later verdict in the queue
         chunk = feed.take(encodes=False)
         if chunk is None:
             return

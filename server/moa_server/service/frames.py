@@ -32,7 +32,7 @@ def parse(kind: type[Parsed], data: bytes, most_bytes: int) -> Parsed:
 
 
 def check_lengths(frame: pb.ClientFrame, most_tokens: int) -> None:
-    """Judges how many tokens a frame holds, before anything looks at them.
+    """Checks how many tokens a frame holds, before anything looks at them.
 
     Raises:
         ContextLengthError: a text of more than `most_tokens`.
@@ -52,7 +52,7 @@ def check_lengths(frame: pb.ClientFrame, most_tokens: int) -> None:
 
 
 def nodes_of(frame: pb.ClientFrame) -> int:
-    """Draft nodes of a frame, in whichever place it has them."""
+    """The number of draft nodes in a frame, wherever they are."""
     return len(frame.draft.tokens) + len(frame.ask.provisional.tokens) + len(frame.open.ask.provisional.tokens)
 
 
@@ -61,9 +61,9 @@ def verdict_frame(verdict: Verdict) -> pb.ServerFrame:
 
 
 def merge_verdicts(earlier: pb.ServerFrame, later: pb.ServerFrame) -> bool:
-    """Adds a verdict to the one that it continues, so that both are one frame; False, and no change, if it does not.
+    """Merges a verdict into the one that it continues; False, and no change, if it continues another.
 
-    The merged one has the costs of the newest step, and counts what all of them verified.
+    The merged verdict has the costs of the newest step and counts what all steps verified.
     """
     one, other = earlier.verdict, later.verdict
     both_verdicts = earlier.WhichOneof("frame") == later.WhichOneof("frame") == "verdict"
@@ -82,7 +82,7 @@ def memory_frame(rows: CodedRows, prefix_hash: int) -> pb.ServerFrame:
     """A chunk of memory.
 
     Args:
-        prefix_hash: of all tokens up to the last one that has a row in it; half of it goes on the wire, which is enough
+        prefix_hash: of all tokens up to the last one that has a row in it; half of it is sent, which is enough
             to tell a row of another branch.
     """
     chunk = rows.chunk

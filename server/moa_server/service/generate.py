@@ -1,4 +1,4 @@
-"""One Generate call: the target alone, through the same session and engine as split inference, without a drafter.
+"""One Generate call: the target without a drafter, through the same session and engine as split inference.
 
 State: its own session, freed when the call ends. Invariant: the engine runs ahead of what the client has taken in by at
 most the run-ahead limit, so a client that does not read costs nothing more.
@@ -99,13 +99,13 @@ class Generation:
         self._poke.set()
 
     def on_taken_over(self) -> None:
-        """Nobody knows this session's token."""
+        """Cannot happen: nobody knows this session's token."""
 
     def on_displaced(self) -> None:
-        """Only idle ones are."""
+        """Cannot happen: only idle sessions are displaced."""
 
     def drain(self) -> None:
-        """Ends with its answer."""
+        """Does nothing: the call ends with its answer."""
 
     def end_answer(self) -> None:
         self._ended = True

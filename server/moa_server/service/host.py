@@ -1,7 +1,7 @@
 """The host: what is served, the limits, the engine and all sessions; every call of the service works on it.
 
-State: the open calls, and whether the server is draining or its inference hangs. Invariant: a draining host takes in
-nothing new, and its calls are those that still answer.
+State: the open calls, and whether the server is draining or its inference hangs. Invariant: a draining host
+accepts nothing new, and its calls are those that still answer.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Served:
         context_tokens: the most tokens of a conversation.
         end_of_text: token ids that end an answer.
         decode: text of some tokens.
-        drafters: those whose memory is given.
-        step_ms, row_ms: what a plain step took at the start, and each row more; 0: not measured.
+        drafters: those whose memory is served.
+        step_ms, row_ms: time of a plain step at the start, and of each further row; 0: not measured.
     """
 
     identity: pb.Identity
@@ -58,10 +58,10 @@ class Served:
 
 
 class Call(Protocol):
-    """An open call that must be told when the server goes away."""
+    """An open call, notified when the server goes away."""
 
     def drain(self) -> None:
-        """Ends the call, or when its running answer has ended, and leaves the host."""
+        """Ends the call, at once or after its running answer, and leaves the host."""
 
     def end_answer(self) -> None:
         """Ends the running answer where it is, and then the call."""
@@ -71,11 +71,11 @@ class Unopened(Protocol):
     """A stream whose Open has not come."""
 
     def give_up(self) -> None:
-        """Others need its place."""
+        """Ends the stream: others need its place."""
 
 
 class Host:
-    """Everything behind the service.
+    """Everything that the service works on.
 
     Args:
         drafter_files: what clients may fetch; None: nothing.
@@ -136,12 +136,12 @@ class Host:
 
     @property
     def frame_bytes(self) -> int:
-        """The longest message taken in."""
+        """The longest message accepted."""
         return self.settings.most_frame_bytes(self.served.context_tokens)
 
     @property
     def most_tokens(self) -> int:
-        """Of one frame: a whole context, or the nodes of one draft."""
+        """The most tokens in one frame: a whole context, or the nodes of one draft."""
         return max(self.served.context_tokens, self.settings.draft_nodes)
 
     @contextmanager
@@ -158,7 +158,7 @@ class Host:
             self._unopened.pop(stream, None)
 
     def check_settings(self, settings: AnswerSettings) -> None:
-        """Raises ConfigError where a client asks for what this server does not do."""
+        """Raises ConfigError if a client asks for what this server does not do."""
         if settings.ignore_end_of_text and not self.settings.allow_ignore_end_of_text:
             raise ConfigError(
                 "This server ends answers at end-of-text.",
@@ -166,7 +166,7 @@ class Host:
             )
 
     def new_execution(self, before: bytes) -> pb.NewExecution | None:
-        """What a client is told whose conversation began on another execution than this server's."""
+        """The message for a client whose conversation began on another execution than this server's."""
         served = self.served
         if before == served.identity.execution:
             return None
@@ -175,40 +175,40 @@ class Host:
         )
 
     def check_open(self) -> None:
-        """Raises UnavailableError where the server is going away, or does not compute."""
+        """Raises UnavailableError if the server is going away, or its inference hangs."""
         if self.hangs:
             raise UnavailableError("The server's model does not answer.", hint="Restart the server.")
         if self.draining:
             raise UnavailableError("The server is shutting down.", hint="Connect to another one, or try again later.")
 
     def reserve(self, live: LiveSession) -> None:
-        """Promises a session the memory that the answer which was asked for may take.
+        """Promises a session the memory that the requested answer may take.
 
         Raises:
             ContextLengthError: it is more than this server keeps for all.
-            OverloadedError: it is not to be had now.
+            OverloadedError: it is not available now.
         """
         rows = live.session.most_tokens + self.settings.draft_nodes
         memory = sum(most_nbytes(width, rows) for width in live.widths.values())
         self.pool.reserve(live, live.tensors.cache.most_nbytes(rows) + memory)
 
     def watch(self) -> bool:
-        """Looks whether the inference thread hangs; returns whether that has changed."""
+        """Checks whether the inference thread hangs; returns whether that has changed."""
         before, self.hangs = self.hangs, self.engine.busy_seconds > self.settings.hang_seconds
         return self.hangs is not before
 
     def enter(self, call: Call) -> None:
-        """A call has begun that is to be told when the server goes away."""
+        """Registers a call to be notified when the server goes away."""
         self._calls.add(call)
 
     def leave(self, call: Call) -> None:
-        """It has ended, or was told."""
+        """Removes a call that has ended or was notified."""
         self._calls.discard(call)
         if self.draining and not self._calls:
             self._empty.set()
 
     def drain(self) -> None:
-        """Takes in nothing new; calls end with the answers that they run."""
+        """Accepts nothing new; calls end with their running answers."""
         self.draining = True
         if not self._calls:
             self._empty.set()
@@ -216,11 +216,11 @@ class Host:
             call.drain()
 
     async def drained(self) -> None:
-        """Waits until every call was told."""
+        """Waits until every call has been notified."""
         await self._empty.wait()
 
     def end_answers(self) -> None:
-        """Ends what still answers."""
+        """Ends all running answers."""
         for call in tuple(self._calls):
             call.end_answer()
 

@@ -20,7 +20,7 @@ Sent = TypeVar("Sent", bound=Message)
 
 
 class ReaderPace:
-    """How far a client is behind: waiting adds up, bytes that it takes in pay for it. Pure."""
+    """How far a client lags: waiting adds up, bytes that it takes in pay for it. Pure."""
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
@@ -32,12 +32,12 @@ class ReaderPace:
         return max(0.0, self._patience_seconds - self._owed_seconds)
 
     def on_written(self, nbytes: int, waited_seconds: float) -> None:
-        """A message of `nbytes` was taken in after so long."""
+        """Records that a message of `nbytes` was taken in after `waited_seconds`."""
         self._owed_seconds = max(0.0, self._owed_seconds + waited_seconds - nbytes / LEAST_RATE)
 
 
 class PatientWriter(Generic[Sent]):
-    """Of one call.
+    """Writes one call's messages, as long as its client takes them in.
 
     Args:
         write: hands one message to gRPC.

@@ -1,6 +1,6 @@
 """The gRPC service: Describe, Generate, FetchDrafter, Converse. Turns calls into our objects, errors into statuses.
 
-Requests of all but Describe arrive as bytes and are parsed by us, so that what is malformed is refused in words.
+Requests of all but Describe arrive as bytes and are parsed by us, so that malformed ones get our own error messages.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class MoaService:
         await self._answer("Converse", stream.run(frames), context)
 
     async def _wait_its_turn(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """A connection that makes calls without end is answered at the pace that its allowance has."""
+        """Holds a call back until its connection's allowance permits it."""
         allowance = self._host.allowances.of(context.peer())
         allowance.charge_call()
         if pause_seconds := allowance.pause_seconds:
@@ -104,7 +104,7 @@ class MoaService:
     async def _answer(
         self, call: str, plan: Coroutine[Any, Any, None], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
-        """Runs a call; ends it with the status of the error that it meets."""
+        """Runs a call; an error ends it with that error's status."""
         try:
             await self._wait_its_turn(context)
         except asyncio.CancelledError:
@@ -123,12 +123,12 @@ class MoaService:
 
 
 def client_of(peer: str) -> str:
-    """Whose a call is, as far as its address says: gRPC's name of the peer without the port."""
+    """A call's owner, as far as its address says: gRPC's name of the peer without the port."""
     return peer.rpartition(":")[0]
 
 
 def _writing(context: grpc.aio.ServicerContext[Any, Any]) -> Callable[[Message], Awaitable[None]]:
-    """Hands messages to gRPC; UnavailableError where the connection breaks meanwhile."""
+    """Hands messages to gRPC; raises UnavailableError if the connection breaks meanwhile."""
 
     async def write(message: Message) -> None:
         try:

@@ -1,9 +1,9 @@
 """The draft that waits for the target: streamed nodes of one tree, held against what has been committed meanwhile.
 
 Pure. State: the newest (epoch, base), the nodes below it, and the node that the committed tokens have reached; those
-numbered before that node are forgotten, so that a draft which is confirmed all the time may go on for ever.
+numbered before that node are forgotten, so that a draft which is always confirmed may continue for ever.
 Invariants: the tree hangs below a prefix whose hash was checked; `reached` committed tokens lead to `node`. A node that
-arrives after its token was committed is followed all the same, so what comes below it counts.
+arrives after its token was committed is still followed, so what comes below it counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree.draft_tree import ROOT, DraftTree
 from moa_shared.tree.streamed_tree import StreamedTree
 
-FRAME_NODES = 4096  # taken in of one frame: 4 ms of the event loop, and two minutes of what a device writes alone
+FRAME_NODES = 4096  # accepted of one frame: 4 ms of the event loop, two minutes of a device's standalone text
 MOST_NODES = 65_536  # of one draft in flight: bounds what a hostile client makes us hold (10 MB)
 
 
@@ -39,15 +39,15 @@ class PendingDraft:
         self._reached = base
 
     def add(self, committed: Sequence[int], hashes: PrefixHashes, draft: Draft) -> bool:
-        """Takes in a Draft frame; True if it named a state that holds (even if nothing of it is new).
+        """Adds a Draft frame; True if it named a state that holds (even if nothing of it is new).
 
         A frame of an older epoch or base, for a base beyond what is committed, with another prefix, or that leaves a
         gap in the numbering is stale: its nodes are counted and dropped, and so are those beyond the first FRAME_NODES
-        of a frame. A repeated frame changes nothing. A frame that goes on with the draft held may leave out the hash
-        (0), which its first frame has said.
+        of a frame. A repeated frame changes nothing. A frame that continues the held draft may leave out the hash
+        (0), which its first frame gave.
 
         Raises:
-            TreeError: parents that do not stand before their children.
+            TreeError: parents that do not come before their children.
             ProtocolError: parents that are neither absent nor one for each token.
         """
         tokens, parents, first_node, base = draft.tokens, draft.parents, draft.first_node, draft.base
@@ -74,12 +74,12 @@ class PendingDraft:
             self._tree.append(tokens[index], numbered[index])
         new = range(known, self._tree.end)
         self.on_committed(committed)
-        late = len(committed) - base  # nodes of this depth and less stand where tokens are committed already
+        late = len(committed) - base  # nodes of this depth and less are where tokens are committed already
         self.stale_nodes += sum(not self.covers(committed) or self._tree.depth(node) <= late for node in new)
         return True
 
     def on_committed(self, committed: Sequence[int]) -> None:
-        """The committed tokens have grown: goes down the tree along them as far as it goes."""
+        """Follows newly committed tokens down the tree as far as they lead."""
         while self._base and self._reached < len(committed):
             child = self._tree.child_with(self._node, committed[self._reached])
             if child is None:

@@ -2,7 +2,7 @@
 
 State: committed tokens and their hashes, how many of them the KV cache holds, the running answer, the pending draft.
 Invariants: cached < len(tokens) while an answer runs (the newest token is not in the cache); a StepPlan whose `version`
-is not the session's any more changes nothing. No I/O, no clock, no torch: the engine runs plans.
+is no longer the session's changes nothing. No I/O, no clock, no torch: the engine runs plans.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ ENDED_BY_RULE = (Finish.END_OF_TEXT, Finish.MAX_TOKENS, Finish.STOP, Finish.CONT
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Tokens of an answer that were chosen before the client asked to go on with it.
+    """Tokens of an answer that were chosen before the client asked to continue it.
 
     Args:
         base: position of the first of them.
         finish: whether and why the answer has ended with them.
-        repeats: the Ask says what this stream has said before; its verdicts are on their way.
+        repeats: this stream has sent the same Ask before; its verdicts are on their way.
     """
 
     base: int
@@ -94,14 +94,14 @@ class StepPlan:
     """One forward for one session.
 
     Args:
-        version: of the session that it was made for.
+        version: of the session when it was made.
         cached: tokens that the KV cache must hold before it.
         feed: committed tokens to feed as a chain.
         tree: draft nodes that hang below the last of `feed`.
         chooses: False for a chunk of a prompt, which chooses nothing.
         answer: the answer's newest tokens, as many as decide its end.
         before: tokens of the answer before these.
-        cache_version: of the cache that it was made for.
+        cache_version: of the cache when it was made.
         fed_hash: of all tokens up to the last of `feed`.
     """
 
@@ -190,7 +190,7 @@ class Session:
 
     @property
     def most_tokens(self) -> int:
-        """What the conversation comes to at most with the answer that was asked for last."""
+        """The most tokens that the conversation can reach with the answer asked for last."""
         room = self.limits.context_tokens
         longest = self.answer_start + (self._settings.max_tokens or room)
         return min(room, max(longest, len(self.tokens)))
@@ -201,8 +201,8 @@ class Session:
         """The conversation so far; returns how many of its tokens are cached and need not be read again.
 
         Args:
-            asks: an Ask comes with it, which may go on with the answer under way: what the target chose of that beyond
-                the client's tokens is kept.
+            asks: an Ask comes with it, which may continue the answer under way: what the target chose of it beyond the
+                client's tokens is kept.
 
         Raises:
             ContextLengthError, TokenRangeError: tokens that cannot be held.
@@ -215,16 +215,16 @@ class Session:
             self._crop(len(tokens))
         self.version += 1  # a forward under way answers to the stream that broke
         self.phase = Phase.IDLE
-        self.pending = PendingDraft()  # a new stream counts its epochs anew
+        self.pending = PendingDraft()  # a new stream counts its epochs from the start
         self.acknowledged = len(tokens)
         return min(self.cached, len(tokens))
 
     def on_ask(self, ask: Ask) -> Backlog:
-        """Appends a turn and begins (or continues) an answer. An Ask that is repeated in one stream changes nothing.
+        """Appends a turn and begins (or continues) an answer. An Ask repeated in one stream changes nothing.
 
         Returns:
-            What was chosen of this answer beyond the client's tokens already, to be sent at once; without tokens, but
-            with a finish, where the answer is over with what the client holds.
+            The part of this answer already chosen beyond the client's tokens, to be sent at once; without tokens, but
+            with a finish, if the answer ends with what the client holds.
 
         Raises:
             ProtocolError: the Ask does not continue the conversation.
@@ -256,7 +256,7 @@ class Session:
         return Backlog(end, (), self._finish)
 
     def check_ask(self, ask: Ask) -> None:
-        """Whether `on_ask` would take this in.
+        """Checks that `on_ask` would accept this.
 
         Raises:
             ProtocolError: the Ask does not continue the conversation.
@@ -275,7 +275,7 @@ class Session:
             raise ProtocolError("an Ask with at least one token", "an empty conversation")
         if not 1 <= ask.start <= ask.end:
             raise ProtocolError(f"an Ask with answer_start 1 to {ask.end}", f"{ask.start}")
-        spare = 1 if ask.start == ask.end else 0  # a full context ends what has begun
+        spare = 1 if ask.start == ask.end else 0  # a full context ends an answer that has begun
         self._check_new(ask.tokens, held=base, spare=spare)
 
     def _resume(self, end: int) -> Backlog:
@@ -293,7 +293,7 @@ class Session:
         self._first_step = True
 
     def _replace(self, base: int, tokens: Sequence[int]) -> bool:
-        """Puts `tokens` at position `base`; what they repeat stays. False if what stood behind them had to go."""
+        """Puts `tokens` at position `base`; what they repeat stays. False if what came after them had to go."""
         common = _common_length(self.tokens[base : base + len(tokens)], tokens)
         if common < len(tokens):
             self._crop(base + common)
@@ -301,7 +301,7 @@ class Session:
         return common == len(tokens)
 
     def on_draft(self, draft: Draft) -> None:
-        """Takes in draft nodes; those that came too late are counted and dropped.
+        """Adds draft nodes; those that came too late are counted and dropped.
 
         Raises:
             TreeError, TokenRangeError: nodes that are no tree of this target's tokens.
@@ -335,7 +335,7 @@ class Session:
         return True
 
     def forget_cache(self, length: int) -> None:
-        """What the cache holds from position `length` on cannot be used: it must be read again."""
+        """Forgets what the cache holds from position `length` on, which must be read again."""
         self._cache_version += 1
         if length < self.cached:
             self.cached = length
@@ -347,7 +347,7 @@ class Session:
         """The next forward for this session, if its turn came now.
 
         Args:
-            choose_nodes: of the arrived draft, what is worth verifying; None: all of it.
+            choose_nodes: picks the part of the arrived draft that is worth verifying; None: all of it.
         """
         if self.phase is not Phase.ANSWERING:
             return None
@@ -366,7 +366,7 @@ class Session:
         return None
 
     def arrived_draft(self) -> DraftTree:
-        """What has arrived below the newest committed token, as far as one verification may go."""
+        """The nodes that have arrived below the newest committed token, as many as one verification may take."""
         room = self.limits.context_tokens - len(self.tokens)
         return self.pending.usable(self.tokens, max(0, min(self.limits.draft_nodes, room)))
 
@@ -396,7 +396,7 @@ class Session:
     def _salvage(self, plan: StepPlan) -> None:
         """Keeps what a void forward has read, if the text up to there is still the same.
 
-        Otherwise whoever asks again before a prompt is read would have it read for ever.
+        Otherwise a client that asks again before its prompt is read would have it read for ever.
         """
         is_text = plan.fed <= len(self.tokens) and self.hashes.at(plan.fed) == plan.fed_hash
         if is_text and plan.cache_version == self._cache_version:
@@ -447,7 +447,7 @@ class Session:
 
 
 def _common_length(mine: list[int], theirs: Sequence[int]) -> int:
-    """How many tokens two texts begin with alike."""
+    """The number of tokens that two texts share at their start."""
     shared = min(len(mine), len(theirs))
     differ = np.flatnonzero(np.asarray(mine[:shared]) != np.asarray(theirs)[:shared])
     return int(differ[0]) if len(differ) else shared

@@ -20,7 +20,7 @@ def as_array(tensor: torch.Tensor) -> Rows:
 def over_arrays(
     function: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype, device: torch.device
 ) -> Callable[[Rows], Rows]:
-    """A function over tensors of one dtype and device as one over float32 arrays; it runs without gradients."""
+    """Wraps a function over tensors of one dtype and device as one over float32 arrays, without gradients."""
 
     def run(rows: Rows) -> Rows:
         with torch.inference_mode():

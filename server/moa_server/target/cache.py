@@ -20,7 +20,7 @@ class KVCache(ABC):
 
     def __init__(self) -> None:
         self._length = 0
-        self._pending = 0  # rows that a forward is writing behind `length`
+        self._pending = 0  # rows that a forward is writing after `length`
         self._tail_start = 0
         self._tail_depths: tuple[int, ...] = ()  # of the last forward's rows, while they may be cut to a path
         self._tail_is_chain = True
@@ -37,7 +37,7 @@ class KVCache(ABC):
 
     @abstractmethod
     def most_nbytes(self, rows: int) -> int:
-        """The most bytes that a cache takes which comes to hold `rows` rows."""
+        """The most bytes that a cache takes while it grows to `rows` rows."""
 
     @abstractmethod
     def _free(self) -> None:
@@ -45,7 +45,7 @@ class KVCache(ABC):
 
     @abstractmethod
     def reserve(self, rows: int) -> None:
-        """Make room for `rows` rows in all, at once: a prompt of known length need not grow by steps.
+        """Make room for `rows` rows in all, at once: a prompt of known length need not grow in steps.
 
         Raises:
             MemoryError: there is no room; what is held stays.
@@ -53,14 +53,14 @@ class KVCache(ABC):
 
     @abstractmethod
     def _move(self, source: Sequence[int], start: int) -> None:
-        """Copy the rows `source`, ascending and all at or behind `start`, to `start` and following."""
+        """Copy the rows `source`, ascending and none before `start`, to `start` and following."""
 
     @abstractmethod
     def _read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
         """[stop - start, layers, kv_heads, 2, head_dim] float32: rotated keys (0) and values (1)."""
 
     def begin(self, count: int) -> None:
-        """Make room for `count` rows behind the last one; a forward calls this before it writes.
+        """Make room for `count` rows after the last one; a forward calls this before it writes.
 
         Raises:
             InternalError: the last forward's tree was not cut down to a path.
@@ -81,7 +81,7 @@ class KVCache(ABC):
         self._pending = 0
 
     def keep(self, path: Sequence[int]) -> None:
-        """Of the last forward's rows keep only `path`, moved together; nothing else is touched.
+        """Keep only `path` of the last forward's rows, moved together; nothing else is touched.
 
         Args:
             path: rows of the last forward from a root downwards: depths 0, 1, 2... An empty path keeps none.

@@ -1,7 +1,7 @@
 """The execution level: which arithmetic decides the text, what computes it, and the hash by which replicas compare it.
 
 `int8` (the kernels) computes a row alike however many there are; `float32` (torch) is the reference; `bf16` (torch, for
-GPUs) rounds differently with what is computed together, and says so.
+GPUs) rounds differently depending on what is computed together, and says so.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Execution:
         return pb.Execution(level=self.level, exact=self.exact, details=self.details)
 
     def fingerprint(self, end_of_text: frozenset[int]) -> bytes:
-        """sha256 of everything beside model, prompt and settings that a text depends on."""
+        """sha256 of everything besides model, prompt and settings that a text depends on."""
         arithmetic = ARITHMETIC if self.level == INT8 else f"torch {version('torch')}"
         parts = [self.level, arithmetic, sorted(end_of_text), self.target.context_length]
         return hashlib.sha256(canonical_json(parts)).digest()
@@ -71,7 +71,7 @@ def load_execution(files: ModelFiles, settings: ServerSettings, progress: Progre
 
     Raises:
         ModelSourceError: weights that cannot be read, or that the level does not compute.
-        ConfigError: a level that needs what is not installed, or a test at the start that failed.
+        ConfigError: a level that needs a missing installation, or a failed test at the start.
     """
     level: str = settings.execution
     if level in (FLOAT32, BF16):

@@ -1,7 +1,7 @@
 """A target over the kernels: quantised weights, rows that are exact in any tree and batch, no torch.
 
-State: the network's weights. Invariant: a row's logits have the same bits alone, in a tree, in a chunk and beside other
-conversations, with any number of threads, on any processor that the kernels run on.
+State: the network's weights. Invariant: a row's logits have the same bits by itself, in a tree, in a chunk and next to
+other conversations, with any number of threads, on any processor that the kernels run on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class KernelCache(KVCache):
 
     @property
     def pages(self) -> Cache:
-        """The pages, told how many of their rows are held."""
+        """The pages, with their count of held rows set."""
         self._pages.length = self._length
         return self._pages
 

@@ -1,7 +1,7 @@
 """The test at the start, under a second: a tree against single tokens to the bit, first and last layer and the head
 against numpy's float32, and the cost of a step.
 
-What fails is not used: a text that depends on what is verified together would break the promise in silence.
+A target that fails is not used: a text that depends on what is verified together would silently break the promise.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ MOST_ERROR = 0.15
 
 @dataclass(frozen=True, slots=True)
 class StartTest:
-    """What was measured.
+    """The times measured.
 
     Args:
-        step_ms: a plain step.
-        row_ms: each row more, in a tree.
+        step_ms: of a plain step.
+        row_ms: of each further row in a tree.
     """
 
     step_ms: float
@@ -67,7 +67,7 @@ def run_start_test(target: Target) -> StartTest:
     for _ in range(REPEATS):
         steps.append(_timed(target, [1], None))
         trees.append(_timed(target, tree, PARENTS))
-    step_ms = min(steps)  # what others run meanwhile only adds
+    step_ms = min(steps)  # other processes only add time
     return StartTest(step_ms, max(0.0, (min(trees) - step_ms) / (len(PARENTS) - 1)))
 
 

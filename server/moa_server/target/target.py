@@ -1,7 +1,7 @@
 """`Target`: what verifies chains and trees, one forward for the rows of several conversations, whatever computes it.
 
-Arrays in and out are numpy's, float32. Invariants: for a path of a tree the result is that of the path alone (to the
-bit where the backend promises it); nothing is changed on an error.
+Arrays in and out are numpy's, float32. Invariants: for a path of a tree the result is that of the path by itself
+(to the bit where the backend promises it); nothing is changed on an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PREFILL_CHUNK_TOKENS = 256
 
 @dataclass(frozen=True, slots=True)
 class TargetOutput:
-    """What one forward gives, in float32 whatever the model computes in.
+    """The result of one forward, in float32 whatever the model computes in.
 
     Attributes:
         logits: [rows asked, vocab].
@@ -49,9 +49,9 @@ class Request:
     """One conversation's part of a forward.
 
     Args:
-        tokens: to run behind what the cache holds; their keys and values are the cache's new tail.
+        tokens: to run after what the cache holds; their keys and values are the cache's new tail.
         parents: of each token within `tokens`, -1 for the last token of the cache; None for a chain.
-        logits_for: the rows (of `tokens`) that logits and hidden state are wanted of.
+        logits_for: the rows (of `tokens`) whose logits and hidden state are wanted.
         state_layer: also give the state that enters this decoder layer; as many as there are layers: what leaves the
             last one.
     """
@@ -80,7 +80,7 @@ class TargetShape:
 
 
 class Target(ABC):
-    """The verifier."""
+    """Verifies chains and trees."""
 
     def __init__(self, shape: TargetShape) -> None:
         self.shape = shape
@@ -92,7 +92,7 @@ class Target(ABC):
         """An empty cache for one conversation."""
 
     def free_bytes(self) -> int:
-        """Free memory of the kind that keys and values lie in."""
+        """Free memory of the kind that holds keys and values."""
         return free_memory_bytes()
 
     @abstractmethod
@@ -101,14 +101,14 @@ class Target(ABC):
 
     @abstractmethod
     def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
-        """What makes a drafter's rows of what it reads of this target; both float32 arrays."""
+        """A function from what a drafter reads of this target to its rows; both float32 arrays."""
 
     @abstractmethod
     def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
-        """The forward of requests that were checked, and whose caches have begun."""
+        """Runs the forward of checked requests whose caches have begun."""
 
     def forward_all(self, requests: Sequence[Request]) -> list[TargetOutput]:
-        """One forward for several conversations; each cache stands in one request only.
+        """One forward for several conversations; each cache is in one request only.
 
         After a tree, call `cache.keep` with the accepted path before the next forward of that conversation.
 
@@ -167,7 +167,7 @@ class Target(ABC):
         return TargetOutput(output.logits, output.hidden, np.concatenate(kept) if kept else None)
 
     def _check(self, request: Request) -> Sequence[int]:
-        """Validate what came from outside; the depth of each token."""
+        """Validate what came from outside; return the depth of each token."""
         tokens, parents, layer = request.tokens, request.parents, request.state_layer
         if not tokens:
             raise TokenRangeError("A forward was asked for no tokens.", hint="Send at least one token.")

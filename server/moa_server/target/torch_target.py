@@ -72,7 +72,7 @@ class TorchTarget(Target):
         return torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else super().free_bytes()
 
     def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
-        """One conversation after the other: torch's kernels take no ragged rows."""
+        """Runs one conversation after the other: torch's kernels take no ragged rows."""
         return [self._run_one(request, of_request) for request, of_request in zip(requests, depths, strict=True)]
 
     def _run_one(self, request: Request, depths: Sequence[int]) -> TargetOutput:
@@ -93,7 +93,7 @@ class TorchTarget(Target):
         return self.over_arrays(self._norm)(state)
 
     def over_arrays(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Rows], Rows]:
-        """A function over tensors such as the target's own (its dtype, its device) as one over float32 arrays."""
+        """Wraps a function over tensors of the target's dtype and device as one over float32 arrays."""
         return over_arrays(function, self.dtype, self.device)
 
     def _run_layers(

@@ -1,7 +1,7 @@
 """Who sees whom among the tokens of one forward: their depths. Pure.
 
-A tail of n tokens stands behind a prefix that all of them see; token i also sees its ancestors and itself. The parent
--1 is the last token of the prefix. Invariant: parents stand before their children.
+A tail of n tokens follows a prefix that all of them see; token i also sees its ancestors and itself. The parent -1 is
+the last token of the prefix. Invariant: parents come before their children.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def tail_depths(parents: Sequence[int]) -> list[int]:
     """Depth of each tail token (roots 0).
 
     Raises:
-        TreeError: a parent that does not stand before its child.
+        TreeError: a parent that does not come before its child.
     """
     depths: list[int] = []
     for node, parent in enumerate(parents):

@@ -1,7 +1,7 @@
-"""Drafters to compare with: EAGLE-2's one layer over the target's last hidden state, and a small model of its own.
+"""Drafters to compare with: EAGLE-2's one layer over the target's last hidden state, and an independent small model.
 
 Both are stacks of the target's own kind of decoder layer over its frozen embeddings and head. State: weights only; what
-one conversation has seen lies in `BaselineState` (`baseline_state.py`).
+one conversation has seen is in `BaselineState` (`baseline_state.py`).
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class BaselineDecoder:
         return self.stack.new_cache(half=self.arithmetic.half_caches)
 
     def inputs(self, tokens: Sequence[int], features: Rows | None) -> Rows:
-        """What enters the first layer, [rows, hidden size]; features [rows, hidden size] for EAGLE-2."""
+        """The first layer's input, [rows, hidden size]; features [rows, hidden size] for EAGLE-2."""
         rows = self._target.rows(EMBEDDINGS, tokens)
         if self._fc is None or features is None:
             return rows
         return self._fc(np.concatenate((rows, features), axis=-1))
 
     def features(self, out: Rows) -> Rows:
-        """What the head takes, and EAGLE-2's next row, of the last layer's rows."""
+        """The input of the head, and of EAGLE-2's next row, from the last layer's rows."""
         return out if self._norm is None else self.arithmetic.norm(out, self._norm, self.config.rms_norm_eps)
 
     def logits(self, features: Rows) -> Rows:

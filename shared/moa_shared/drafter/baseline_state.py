@@ -1,8 +1,8 @@
-"""What one conversation's baseline drafter holds: tokens, the target's features as far as they came, and caches.
+"""The state of one conversation's baseline drafter: tokens, the target's features that have come, and caches.
 
-A row stands for a token; EAGLE-2's row takes the feature of the token before, so that its first row is that of the
+Each row belongs to a token; EAGLE-2's row takes the feature of the token before, so its first row is that of the
 second token. Features that have not come are the drafter's own predictions at the end of the text, and zeros before
-the newest that came. Invariant: rows of an abandoned draft are in no cache; rows behind `_true` are made again when
+the newest that came. Invariant: rows of an abandoned draft are in no cache; rows from `_true` on are made again when
 their features come.
 """
 
@@ -21,16 +21,16 @@ from moa_shared.errors import InternalError, ProtocolError
 
 
 class BaselineState:
-    """One conversation of one `BaselineDecoder`; has what `DraftState` has."""
+    """One conversation of one `BaselineDecoder`; has the interface of `DraftState`."""
 
     def __init__(self, decoder: BaselineDecoder) -> None:
         self.decoder = decoder
         self.tokens: list[int] = []
-        self._offset = 1 if decoder.reads_features else 0  # row r stands for token r + offset
+        self._offset = 1 if decoder.reads_features else 0  # row r belongs to token r + offset
         self._cache = decoder.new_cache()
         self._features: dict[int, Rows] = {}
         self._outputs: list[Rows] = []  # of the committed tokens' rows, [hidden size] each
-        self._true = 0  # rows before this one were made of features that came
+        self._true = 0  # rows before this one were made from features that came
         self._nodes = DraftNodes()
         self._node_outputs: list[Rows] = []
         self._drafting = False
@@ -64,7 +64,7 @@ class BaselineState:
         self._keep_rows(max(0, length - self._offset))
 
     def append_memory(self, start: int, rows: Rows) -> None:
-        """Takes in the target's last hidden states, [rows, hidden size] float32, of positions from `start`.
+        """Adds the target's last hidden states, [rows, hidden size] float32, of positions from `start`.
 
         Raises:
             ProtocolError: rows of another width.
@@ -77,7 +77,7 @@ class BaselineState:
             self._features.setdefault(position, row)
 
     def append_reused_state(self, start: int, rows: Rows) -> None:
-        """Baselines reuse no layers."""
+        """Does nothing: baselines reuse no layers."""
 
     # ------------------------------------------------------------ drafting
 
@@ -141,7 +141,7 @@ class BaselineState:
         return self._outputs[-1] if self._outputs else np.zeros(self.decoder.config.hidden_size, np.float32)
 
     def _read(self, positions: range) -> None:
-        """Makes the rows of committed tokens."""
+        """Computes the rows of committed tokens."""
         features = None
         if self.decoder.reads_features:
             tail = self._newest() if len(positions) == 1 else np.zeros_like(self._newest())

@@ -1,6 +1,6 @@
 """The client's half: frozen embeddings, self-attention, cross-attention over the memory, reused target layers, head.
 
-State: weights only; what one conversation has seen lies in `DraftState`. All rows of a call are nodes of one draft (or
+State: weights only; what one conversation has seen is in `DraftState`. All rows of a call are nodes of one draft (or
 a run of committed tokens), [rows, hidden size]: a device drafts for one conversation.
 """
 
@@ -33,7 +33,7 @@ class DraftDecoder:
     Raises:
         ConfigError: other `weights`.
         ModelSourceError: a part of the target has another shape than the drafter needs.
-        KernelError: weights that cannot be computed with.
+        KernelError: weights that the kernels cannot use.
     """
 
     def __init__(self, config: DrafterConfig, own: Weights, target: Weights, weights: str) -> None:
@@ -86,7 +86,7 @@ class DraftDecoder:
         return self._target.rows(EMBEDDINGS, tokens)
 
     def features(self, x: Rows) -> Rows:
-        """What the head takes, of the last layer's rows."""
+        """The head's input, from the last layer's rows."""
         return x if self._norm is None else self.arithmetic.norm(x, self._norm, self.config.rms_norm_eps)
 
     def logits(self, features: Rows) -> Rows:
@@ -98,13 +98,13 @@ class DraftDecoder:
         return stack.new_cache(half=self.arithmetic.half_caches)
 
     def remember(self, cache: Cache, rows: Rows, positions: Numbers) -> None:
-        """Puts wire rows, [rows, memory width], behind those that cross-attention reads; keys are rotated here."""
+        """Appends wire rows, [rows, memory width], to those that cross-attention reads; keys are rotated here."""
         split = rows.reshape(len(rows), 2, -1, self.config.target_head_dim)
         cache.write(0, self.cross_attention.rotary.rotate(split[:, 0], positions), split[:, 1])
         cache.length += len(rows)
 
     def without_memory(self, x: Rows) -> Rows:
-        """Cross-attention where no memory row has come: only its MLP acts."""
+        """Cross-attention before any memory row has come: only its MLP acts."""
         layer = self.cross_attention.layers[0]
         both = layer.gate_up(self.arithmetic.norm(x, layer.mlp_norm, self.config.rms_norm_eps))
         gate, up = np.split(both, 2, axis=-1)

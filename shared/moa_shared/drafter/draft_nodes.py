@@ -1,6 +1,6 @@
-"""The nodes that a drafter has taken in below the newest committed token, re-rooted as tokens are committed.
+"""The nodes that a drafter holds below the newest committed token, re-rooted as tokens are committed.
 
-Pure bookkeeping for drafters that hold a cache row a node. State: tokens, parents and depths, numbered as in a
+Pure bookkeeping for drafters with one cache row per node. State: tokens, parents and depths, numbered as in a
 `DraftTree`. Invariant: the first `trunk` nodes are a chain from the root, so a long chain costs no tails.
 """
 
@@ -21,7 +21,7 @@ class Advance:
 
     Args:
         path: numbers of the nodes that the tokens follow, as far as they do.
-        kept: former numbers of the nodes below the last token, which are 0, 1, ... now; None: the tokens have left
+        kept: former numbers of the nodes below the last token, now numbered 0, 1, ...; None: the tokens have left
             the nodes, and none is kept.
     """
 
@@ -44,7 +44,7 @@ class Visible:
 
 
 class DraftNodes:
-    """Grows by `add`, is pruned by `advance`."""
+    """The nodes: they grow by `add` and are pruned by `advance`."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -63,7 +63,7 @@ class DraftNodes:
         self.tokens, self.parents, self.depths, self.trunk = [], [], [], 0
 
     def add(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
-        """Adds nodes; a parent stands before its child (-1: the root)."""
+        """Adds nodes; a parent comes before its child (-1: the root)."""
         for token, parent in zip(tokens, parents, strict=True):
             node = len(self.tokens)
             if self.trunk == node and parent == node - 1:
@@ -96,7 +96,7 @@ class DraftNodes:
         return Advance(path, tuple(kept))
 
     def visible(self, first: int) -> Visible:
-        """What the nodes from `first` on see of the nodes: their ancestors and themselves."""
+        """The nodes that those from `first` on see: their ancestors and themselves."""
         seen: list[int] = []
         tail: list[int] = []
         starts = [0]

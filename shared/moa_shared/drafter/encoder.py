@@ -49,12 +49,12 @@ class MemoryEncoder(nn.Module):
         return attend(queries, keys, attention.values(normed), None)
 
     def forward(self, kv: torch.Tensor) -> torch.Tensor:
-        """Memory rows [..., hidden size] of keys and values [..., layers, KV width] (interleaved by KV head)."""
+        """Memory rows [..., hidden size] from keys and values [..., layers, KV width] (interleaved by KV head)."""
         out: torch.Tensor = self.Ekv2E(self.layer_self_attention.finish_mean(kv, self._attended(kv)))
         return out
 
     def project(self, memory: torch.Tensor) -> torch.Tensor:
-        """What goes on the wire, of memory rows (without LSA the target's last hidden state): [..., memory width],
+        """Wire rows from memory rows (without LSA from the target's last hidden state): [..., memory width],
         un-rotated keys then values.
         """
         normed = self.memory_norm(memory)
@@ -66,7 +66,7 @@ class MemoryEncoder(nn.Module):
 
 
 def load_encoder(config: DrafterConfig, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> MemoryEncoder:
-    """The encoder of a checkpoint's tensors, frozen."""
+    """The encoder with a checkpoint's tensors, frozen."""
     names = {name: name for name in tensors if name.startswith(("layer_self_attention.", "Ekv2E."))}
     names["memory_norm.weight"] = "cross_attention.input_layernorm.weight"
     names["memory_keys.weight"] = "cross_attention.self_attn.k_proj.weight"

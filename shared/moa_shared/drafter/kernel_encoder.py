@@ -48,20 +48,20 @@ class KernelEncoder:
             self._to_hidden = arithmetic.linear([own.array("Ekv2E.weight")], own.array("Ekv2E.bias"))
 
     def memory(self, kv: Rows) -> Rows:
-        """[tokens, hidden size], of keys and values [tokens, layers, KV width] (interleaved by KV head)."""
+        """[tokens, hidden size] from keys and values [tokens, layers, KV width] (interleaved by KV head)."""
         parts = [
             self._to_hidden(self._mean_over_layers(kv[start : start + _BATCH])) for start in range(0, len(kv), _BATCH)
         ]
         return np.concatenate(parts)
 
     def project(self, memory: Rows) -> Rows:
-        """What goes on the wire, of memory rows (without LSA the target's last hidden state): [tokens, memory width],
+        """Wire rows from memory rows (without LSA from the target's last hidden state): [tokens, memory width],
         un-rotated keys then values.
         """
         return self._keys_values(self.arithmetic.norm(memory, self._norm, self.config.rms_norm_eps))
 
     def encode(self, kv: Rows) -> Rows:
-        """`project` of `memory`; nothing of no tokens."""
+        """`project` of `memory`; no rows for no tokens."""
         return self.project(self.memory(kv)) if len(kv) else np.empty((0, self.config.memory_width), np.float32)
 
     def _mean_over_layers(self, kv: Rows) -> Rows:

@@ -1,9 +1,9 @@
-"""What one conversation's drafter holds: tokens read, memory received, and the draft under way.
+"""The state of one conversation's drafter: tokens read, memory received, and the draft under way.
 
 Owned by the inference thread. Self-attention covers every committed token; cross-attention whatever memory rows have
 come, in whatever order (keys carry their own position); reused layers the target's own state as far as it has come,
-predictions beyond. Committed tokens that follow a draft re-root it: what was computed of it stays as it was computed,
-later nodes see the memory that has come since. Invariant: rows of an abandoned draft are in no cache.
+predictions beyond. Committed tokens that follow a draft re-root it: what was computed of it stays as it is, later
+nodes see the memory that has come since. Invariant: rows of an abandoned draft are in no cache.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class DraftState:
     # ------------------------------------------------------------ what the server said
 
     def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
-        """Appends committed tokens. Where the draft under way holds them, it goes on below the last of them.
+        """Appends committed tokens. If the draft under way holds them, it continues below the last of them.
 
         Returns:
-            former numbers of the draft nodes that are left, which are 0, 1, ... now; None: the next draft must `begin`.
+            former numbers of the draft nodes left, now numbered 0, 1, ...; None: the next draft must `begin`.
         """
         self.tokens.extend(tokens)
         if not self._drafting:
@@ -51,7 +51,7 @@ class DraftState:
         nodes = len(self._nodes)
         advance = self._nodes.advance(tokens)
         rows = [*advance.path, *(advance.kept or ())]
-        self._self.keep_behind(self._read, rows)  # a token's row there does not depend on what stood before it
+        self._self.keep_behind(self._read, rows)  # a token's row there does not depend on what came before it
         self._read += len(advance.path)
         if advance.kept is None:
             self._drop_draft()
@@ -73,7 +73,7 @@ class DraftState:
             self._reused.crop(length)
 
     def append_memory(self, start: int, rows: Rows) -> None:
-        """Takes in memory rows, [rows, memory width] float32, of positions from `start`; rows held already are skipped.
+        """Adds memory rows, [rows, memory width] float32, of positions from `start`; rows already held are skipped.
 
         Raises:
             ProtocolError: rows of another width.
@@ -89,7 +89,7 @@ class DraftState:
             self._remembered.update(positions)
 
     def append_reused_state(self, start: int, rows: Rows) -> None:
-        """Takes in the state that enters the first reused layer, [rows, hidden size] float32.
+        """Adds the state that enters the first reused layer, [rows, hidden size] float32.
 
         Raises:
             ProtocolError: rows of another width.
@@ -126,7 +126,7 @@ class DraftState:
             raise InternalError("A draft was begun before there was any token.")
         self._drop_draft()
         last = len(self.tokens) - 1
-        # Only from here on is anything predicted: of the tokens before, self-attention needs keys and values alone.
+        # Predictions start only here: of the tokens before, self-attention needs just the keys and values.
         first = last if self._reused is None else self._reused.catch_up(last)
         self._self.crop(first)
         for positions in batches(self._self.length, first):
@@ -141,7 +141,7 @@ class DraftState:
         return self.decoder.logits(self.decoder.features(x[-1:]))
 
     def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
-        """Adds draft nodes and gives the logits after each, [nodes, draft vocab].
+        """Adds draft nodes and returns the logits after each, [nodes, draft vocab].
 
         Args:
             parents: node numbers (in order of addition since `begin`, or as `extend` has renumbered them), -1 for the
@@ -165,7 +165,7 @@ class DraftState:
         return self.tokens[positions.start : positions.stop]
 
     def _outputs(self, tokens: Sequence[int], place: Placement) -> Rows:
-        """What leaves the last layer of new rows, which are appended to the caches."""
+        """The last layer's output for new rows, which are appended to the caches."""
         decoder = self.decoder
         segment = place(self._self)
         x, _ = decoder.self_attention.run(decoder.embed(tokens), [segment])

@@ -1,4 +1,4 @@
-"""What the drafting algorithms ask of a drafter."""
+"""The interface that the drafting algorithms need from a drafter."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ class Drafter(Protocol):
 
 
 class GrowingDrafter(Drafter, Protocol):
-    """A drafter whose draft goes on while tokens are committed."""
+    """A drafter whose draft continues while tokens are committed."""
 
     def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
         """Appends committed tokens.
 
         Returns:
-            former numbers of the draft nodes below the last of them, which are 0, 1, ... from now on; None: no draft is
+            former numbers of the draft nodes below the last of them, numbered 0, 1, ... from now on; None: no draft is
             left, the next must `begin`. A drafter that cannot keep a draft always returns None.
         """
         ...
 
 
 class ConversationDrafter(GrowingDrafter, Protocol):
-    """What one conversation's drafter holds, whatever its kind."""
+    """The state of one conversation's drafter, whatever its kind."""
 
     tokens: list[int]
 
@@ -60,9 +60,9 @@ class ConversationDrafter(GrowingDrafter, Protocol):
         ...
 
     def append_memory(self, start: int, rows: Rows) -> None:
-        """Takes in memory rows, [rows, memory width] float32, of positions from `start`."""
+        """Adds memory rows, [rows, memory width] float32, of positions from `start`."""
         ...
 
     def append_reused_state(self, start: int, rows: Rows) -> None:
-        """Takes in the state that enters the first reused layer, [rows, hidden size] float32."""
+        """Adds the state that enters the first reused layer, [rows, hidden size] float32."""
         ...

@@ -1,7 +1,7 @@
 """Guesses copied from the conversation, with the chance that each is right.
 
-Pure. State: the text, and how often the token after a run of each length was what followed that run before. A drafter's
-candidates and these are ranked together by their chances.
+Pure. State: the text, and how often the token after a run of each length was what followed that run before. These
+guesses and a drafter's candidates are ranked together by their chances.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _PRIOR_WEIGHT = 16.0
 # A node costs the server 1 ms of 49 (docs/bench.md) and some bytes, and saves a plain step if it survives.
 LEAST_SURVIVAL = 0.02
 COPY_FLOOR = math.log(LEAST_SURVIVAL)
-SHORTEST = 2  # a single token that stood somewhere before says too little
+SHORTEST = 2  # a single token that occurred before says too little
 
 
 class CopyGuesser:
-    """Of one conversation."""
+    """Guesses what one conversation repeats."""
 
     def __init__(self) -> None:
         self._text = TextIndex(len(_PRIOR))
@@ -30,11 +30,11 @@ class CopyGuesser:
         self._tries = [_PRIOR_WEIGHT] * len(_PRIOR)
 
     def restart(self, tokens: Sequence[int]) -> None:
-        """The conversation consists of these tokens now; what was learned stays."""
+        """Replaces the conversation with these tokens; what was learned stays."""
         self._text.restart(tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """These tokens follow; each shows whether copying would have been right."""
+        """Appends tokens; each shows whether copying would have been right."""
         text = self._text
         for token in tokens:
             position, size = text.matched()
@@ -44,7 +44,7 @@ class CopyGuesser:
             text.extend([token])
 
     def log_chance(self, size: int) -> float:
-        """That the token after a run of `size` tokens is what followed it before."""
+        """The log-chance that the token after a run of `size` tokens is what followed it before."""
         return math.log(self._right[size - 1] / self._tries[size - 1])
 
     def guess(self, ahead: Sequence[int] = ()) -> tuple[int, float] | None:

@@ -20,7 +20,7 @@ class TreeShape:
 
     Args:
         depth: levels of the tree (the authors' depth parameter is one more).
-        breadth: candidates of each expanded node, and nodes expanded a level.
+        breadth: candidates of each expanded node, and nodes expanded per level.
         nodes: sent to the target.
     """
 
@@ -36,7 +36,7 @@ def draft_tree(
 
     Args:
         copies: of the same conversation, to merge with the drafter's candidates (not in the paper); copied text may go
-            deeper than the drafter was asked.
+            deeper than the drafter was asked to.
     """
     pool = CandidatePool()
     added: dict[int, int] = {ROOT: ROOT}  # pool index to the drafter's node number

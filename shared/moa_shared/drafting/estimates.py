@@ -17,7 +17,7 @@ class Smoothed:
 
     Args:
         first: until there is a sample.
-        weight: of a new sample in the mean; the RFC's 1/8 follows a change within about ten samples.
+        weight: a new sample's share of the mean; the RFC's 1/8 follows a change within about ten samples.
     """
 
     def __init__(self, first: float = 0.0, weight: float = 1 / 8) -> None:
@@ -27,7 +27,7 @@ class Smoothed:
         self._weight = weight
 
     def add(self, sample: float) -> None:
-        """Takes in a sample; the first one replaces the prior, as in the RFC."""
+        """Adds a sample; the first one replaces the prior, as in the RFC."""
         self.samples += 1
         if self.samples == 1:
             self.mean, self.deviation = sample, sample / 2
@@ -38,7 +38,7 @@ class Smoothed:
 
     @property
     def high(self) -> float:
-        """What a sample seldom exceeds: mean plus four deviations, as the RFC's time-out."""
+        """A bound that samples seldom exceed: mean plus four deviations, as the RFC's time-out."""
         return self.mean + 4 * self.deviation
 
 
@@ -61,13 +61,13 @@ class AcceptanceEstimate:
         self._trials = 0.0
 
     def add(self, hit: bool) -> None:
-        """The target has chosen the token that was guessed, or another one."""
+        """Records whether the target chose the guessed token."""
         self.fade()
         self._hits += hit
         self._trials += 1.0
 
     def fade(self) -> None:
-        """A chance to sample passed unused: what is known grows old, and the estimate goes back towards its prior."""
+        """Records a chance to sample that passed unused: the estimate moves back towards its prior."""
         self._hits *= self._decay
         self._trials *= self._decay
 
@@ -77,7 +77,7 @@ class AcceptanceEstimate:
 
     @property
     def high(self) -> float:
-        """What the truth exceeds one time in six: one standard deviation of the Beta distribution above its mean."""
+        """A bound that the truth exceeds one time in six: the Beta distribution's mean plus one standard deviation."""
         mean = self.mean
         return min(1.0, mean + math.sqrt(mean * (1 - mean) / (self._prior_trials + self._trials + 1)))
 
@@ -94,7 +94,7 @@ class TreeAcceptance:
         self._ranks: list[AcceptanceEstimate] = []
 
     def learn(self, tree: DraftTree, tokens: Sequence[int]) -> None:
-        """The target chose these tokens where this tree was drafted."""
+        """Records that the target chose these tokens where this tree was drafted."""
         node = ROOT
         for token in tokens:
             children = tree.children.get(node)

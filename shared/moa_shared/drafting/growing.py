@@ -1,8 +1,8 @@
 """A draft that grows step by step while verdicts prune it: best first, in any drafter's order of likelihood.
 
 State: the nodes that the drafter knows, with their candidates, below the newest committed token. A candidate is a node
-that was not given out yet, or was and is not part of the draft any more. Invariant: whatever draft is passed, what is
-given hangs below it and is what the drafter says there; what was computed for unchanged nodes is not computed again.
+that was not yet given out, or is no longer part of the draft. Invariant: whatever draft is passed, the nodes given out
+hang below it and are what the drafter says there; what was computed for unchanged nodes is not computed again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Growth:
     """New nodes below a draft.
 
     Args:
-        parents: node numbers of the draft (-1: the newest committed token), going on with the new nodes.
+        parents: node numbers of the draft (-1: the newest committed token), continuing with the new nodes.
     """
 
     tokens: tuple[int, ...] = ()
@@ -39,9 +39,9 @@ class GrowthShape:
     """How a draft grows.
 
     Args:
-        breadth: candidates of each expanded node, and nodes expanded a step; 1: a chain.
+        breadth: candidates of each expanded node, and nodes expanded per step; 1: a chain.
         nodes: the most nodes of a draft in flight; 64 are what a server verifies at once.
-        survival: least probability of a node and all before it, as the drafter sees it, that is worth verifying.
+        survival: least probability, as the drafter sees it, at which a node and all before it are worth verifying.
     """
 
     breadth: int = 8
@@ -78,8 +78,8 @@ class GrowingDraft:
     """One conversation's draft in flight.
 
     Args:
-        drafter: is told of committed tokens through `commit` alone, so that both agree on what is left of a draft.
-        copies: of the same conversation, told of its tokens by the caller; merged with the drafter's candidates.
+        drafter: learns of committed tokens only through `commit`, so that both agree on what is left of a draft.
+        copies: of the same conversation, given its tokens by the caller; merged with the drafter's candidates.
     """
 
     def __init__(self, drafter: GrowingDrafter, shape: GrowthShape, copies: CopyGuesser | None = None) -> None:
@@ -91,10 +91,10 @@ class GrowingDraft:
         self._root = _Node(-1, None, 0.0, 0.0, 0)
         self._call = 0
         self._held = 0  # nodes that the drafter holds
-        self._written: tuple[DraftTree, _Node] | None = None  # the newest draft that was written on, and its leaf
+        self._written: tuple[DraftTree, _Node] | None = None  # the newest draft of standalone text, and its leaf
 
     def forget(self) -> None:
-        """The drafter's draft was dropped, or is another one's."""
+        """Forgets all nodes: the drafter's draft was dropped, or is another one's."""
         self._written = None
         self._root = _Node(-1, None, 0.0, 0.0, 0)
 
@@ -123,7 +123,7 @@ class GrowingDraft:
     def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
         """One step of the drafter: what is worth adding to `draft`, which hangs below the newest committed token.
 
-        Empty where nothing is: all that is likely enough is there, or the draft is as large as it may be.
+        Empty if nothing is: all that is likely enough is there, or the draft is as large as it may be.
         """
         nodes = self._place(draft, sampling)
         for node in nodes:
@@ -138,7 +138,7 @@ class GrowingDraft:
         return Growth()
 
     def next_token(self, draft: DraftTree, sampling: Sampling, barred: Collection[int] = ()) -> int:
-        """The drafter's own choice after the newest node of a draft; none of `barred`, if it knows another one."""
+        """The drafter's own choice after the newest node of a draft; not one of `barred` if it knows another."""
         leaf = self._leaf(draft, sampling)
         if not leaf.expanded:
             self._expand([leaf])
@@ -153,7 +153,7 @@ class GrowingDraft:
     # ------------------------------------------------------------ inside
 
     def _leaf(self, draft: DraftTree, sampling: Sampling) -> _Node:
-        """The newest node of a draft; found at once where it hangs below the one before."""
+        """The newest node of a draft; found at once if it hangs below the one before."""
         if self._written is not None and sampling == self._sampling and draft:
             before, node = self._written
             goes_on = before.tokens == draft.tokens[:-1] and before.parents == draft.parents[:-1]
@@ -212,7 +212,7 @@ class GrowingDraft:
             ahead.append(token)
 
     def _expand_best(self, nodes: Sequence[_Node]) -> bool:
-        """Expands the best nodes of the draft that are not; False if there are none worth it."""
+        """Expands the draft's best unexpanded nodes; False if none is worth it."""
         if self._shape.breadth == 1:
             best = [node for node in nodes[-1:] if not node.expanded]
         else:
@@ -224,7 +224,7 @@ class GrowingDraft:
         return bool(best)
 
     def _expand(self, nodes: Sequence[_Node]) -> None:
-        """Gives these nodes their candidates, and those above them that have none."""
+        """Gives candidates to these nodes, and to those above them that have none."""
         if not self._root.expanded:
             self._candidates([self._root], self._drafter.begin())
             self._root.state_number = ROOT
@@ -268,7 +268,7 @@ class GrowingDraft:
                 child.said = step
 
     def _give(self, nodes: Sequence[_Node], room: int) -> list[_Node]:
-        """The best candidates below the draft, best first, and numbered as new nodes of it."""
+        """The best candidates below the draft, best first and numbered as its new nodes."""
         if self._shape.breadth == 1:
             child = max(nodes[-1].children.values(), key=lambda child: child.step)
             child.call, child.number = self._call, len(nodes) - 1

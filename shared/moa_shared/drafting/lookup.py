@@ -1,7 +1,7 @@
-"""Prompt look-up: what followed the last time that the newest tokens stood in the conversation.
+"""Prompt look-up: what followed the last time that the newest tokens occurred in the conversation.
 
-Pure. State: the text, and of each run of up to `longest` tokens the position after its newest occurrence that something
-follows. Source: https://github.com/apoorvumang/prompt-lookup-decoding.
+Pure. State: the text, and for each run of up to `longest` tokens the position after its newest occurrence with a
+continuation. Source: https://github.com/apoorvumang/prompt-lookup-decoding.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class TextIndex:
         self._after: dict[tuple[int, ...], int] = {}
 
     def restart(self, tokens: Sequence[int]) -> None:
-        """The text consists of these tokens now."""
+        """Replaces the text with these tokens."""
         self.tokens = []
         self._after = {}
         self.extend(tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """These tokens follow."""
+        """Appends tokens."""
         text = self.tokens
         for token in tokens:
             position = len(text)
@@ -42,8 +42,8 @@ class TextIndex:
         """Position after the newest occurrence of the longest run that ends the text and `ahead`, and its length.
 
         Args:
-            ahead: tokens behind the text, such as a draft; only the text is searched.
-            shortest: run that counts; without one, both numbers are 0.
+            ahead: tokens after the text, such as a draft; only the text is searched.
+            shortest: the shortest run that counts; without one, both numbers are 0.
         """
         newest = [*self.tokens[-self._longest :], *ahead][-self._longest :]
         for size in range(len(newest), shortest - 1, -1):
@@ -53,6 +53,6 @@ class TextIndex:
         return 0, 0
 
     def continuation(self, length: int, ahead: Sequence[int] = (), shortest: int = 1) -> list[int]:
-        """Up to `length` tokens that followed the longest such run; empty where there is none."""
+        """Up to `length` tokens that followed the longest such run; empty if there is none."""
         position, size = self.matched(ahead, shortest)
         return self.tokens[position : position + length] if size else []

@@ -1,7 +1,7 @@
 """The candidates of one dynamic tree, and which of them are sent.
 
 Pure. A candidate's score is the sum of log-scores along its path, in float64, so that ties are those of equal inputs.
-Invariant: a candidate stands behind its parent in the pool; among equal scores the earlier one wins, so that no child
+Invariant: a candidate comes after its parent in the pool; among equal scores the earlier one wins, so that no child
 is ever chosen without its parent (its score is at most the parent's).
 """
 
@@ -16,14 +16,14 @@ from moa_shared.tree.draft_tree import ROOT, DraftTree
 
 @dataclass(slots=True)
 class CandidatePool:
-    """Grows level by level."""
+    """The candidates, added level by level."""
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)  # pool indices
     scores: list[float] = field(default_factory=list)
 
     def add(self, parent: int, tokens: Sequence[int], log_scores: Sequence[float]) -> range:
-        """Adds the children of one candidate (-1: the root); their pool indices."""
+        """Adds the children of one candidate (-1: the root); returns their pool indices."""
         base = 0.0 if parent == ROOT else self.scores[parent]
         first = len(self.tokens)
         for token, log_score in zip(tokens, log_scores, strict=True):
@@ -35,7 +35,7 @@ class CandidatePool:
     def add_copies(self, copies: CopyGuesser, nodes: int, floor: float) -> None:
         """Adds what the conversation suggests after the root and after each of the `nodes` best candidates.
 
-        A candidate that is there already gets the better of both scores.
+        A candidate that is already there gets the better of both scores.
 
         Args:
             floor: least score of a candidate that is added.

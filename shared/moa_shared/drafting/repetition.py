@@ -1,7 +1,7 @@
-"""A guard against loops in text that a drafter writes alone. Pure.
+"""A guard against loops in a drafter's standalone text. Pure.
 
-Drafters this small fall into loops within tens of tokens (docs/drafters.md); what they write alone is provisional, so
-barring a repeated run changes what is shown until the server has decided, and nothing else.
+Drafters this small fall into loops within tens of tokens (docs/drafters.md); standalone text is provisional, so barring
+a repeated run changes what is shown until the server has decided, and nothing else.
 """
 
 from __future__ import annotations

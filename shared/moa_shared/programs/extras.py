@@ -22,7 +22,7 @@ EXTRAS = {
 
 
 def missing_extra(error: ModuleNotFoundError) -> ConfigError | None:
-    """What to tell a user who lacks a module; None where it is in no extra, which is a defect."""
+    """The error for a user who lacks a module; None if it is in no extra, which is a defect."""
     module = (error.name or "").partition(".")[0]
     extra = EXTRAS.get(module)
     if extra is None:

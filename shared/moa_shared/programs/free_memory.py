@@ -12,7 +12,7 @@ CGROUP = Path("/sys/fs/cgroup")  # version 2; within a container this is its own
 def free_memory_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
     """Bytes free, or that can be had without swapping: the machine's, and no more than the container's limit leaves.
 
-    Where the machine does not say what is free (no Linux), half of what it has.
+    If the machine does not say what is free (not Linux), half of its memory.
     """
     free = _available(meminfo) or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     limit, used = _number(cgroup / "memory.max"), _number(cgroup / "memory.current")
@@ -28,7 +28,7 @@ def _available(meminfo: Path) -> int | None:
 
 
 def _number(file: Path) -> int | None:
-    """What a file of the container says; None for no limit, or no such file."""
+    """The number in one of the container's files; None for no limit, or no such file."""
     try:
         text = file.read_text("ascii").strip()
     except OSError:

@@ -12,7 +12,7 @@ from moa_shared.errors import OutputError
 
 
 def tolerate_encoding() -> None:
-    """A locale that is not UTF-8 lacks most characters: they are written as "?"."""
+    """Writes characters that the locale lacks as "?": one that is not UTF-8 lacks most."""
     if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
         reconfigure(errors="replace")
 
@@ -37,7 +37,7 @@ def write_output(text: str) -> None:
 
 @contextmanager
 def output_errors() -> Iterator[None]:
-    """Around a whole program: what help texts and lists meet, which are not written by `write_output`.
+    """Wraps a whole program, for help texts and lists, which are not written by `write_output`.
 
     Raises:
         OutputError: standard output cannot be written.
@@ -53,7 +53,7 @@ def output_errors() -> Iterator[None]:
 
 
 def close_output() -> None:
-    """Nothing more is to be written, at exit neither: what is still held would fail again."""
+    """Discards all further output, at exit too: what is still held would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -75,7 +75,7 @@ class _PlainTask(_CountingTask):
         super().reach(done)
         if not self._total:
             return
-        quarters = min(4 * done // self._total, 3)  # the last quarter is the closing line's to tell
+        quarters = min(4 * done // self._total, 3)  # the closing line reports the last quarter
         if quarters > self._quarters:
             self._quarters = quarters
             print(f"{self._title}: {25 * quarters} %", file=self._stream, flush=True)

@@ -35,7 +35,7 @@ class AnswerSettings:
         sampling: how tokens are chosen.
         max_tokens: of this answer; 0: as the context allows.
         stop: strings that end the answer; the text shown ends before the first of them.
-        ignore_end_of_text: go on after end-of-text (for measurements).
+        ignore_end_of_text: continue after end-of-text (for measurements).
     """
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -53,7 +53,7 @@ class FinishRule:
         answer_start: position of the answer's first token.
         context_tokens: the most tokens that a conversation may hold.
         end_of_text: token ids that end an answer.
-        decode: text of some tokens (needed for stop strings alone).
+        decode: text of some tokens (needed only for stop strings).
     """
 
     settings: AnswerSettings
@@ -63,12 +63,12 @@ class FinishRule:
     decode: Callable[[Sequence[int]], str]
 
     def cut(self, answer: Sequence[int], new: Sequence[int], before: int = 0) -> tuple[list[int], Finish]:
-        """The part of `new` that belongs to the answer, and why it ends there (UNFINISHED if it goes on).
+        """The part of `new` that belongs to the answer, and why it ends there (UNFINISHED if it continues).
 
         Args:
             answer: the answer's tokens so far; its last `STOP_WINDOW_TOKENS` are enough.
             new: tokens chosen after them.
-            before: tokens of the answer that stand before `answer`.
+            before: tokens of the answer that come before `answer`.
         """
         length = before + len(answer)
         taken: list[int] = []

@@ -30,7 +30,7 @@ class Draft:
 
     Args:
         epoch: grows whenever the client throws draft nodes away.
-        prefix_hash: 0 where the frame with node 0 has said it.
+        prefix_hash: 0 if the frame with node 0 has given it.
         parents: node numbers, -1 for the root; empty: each node follows the one before it.
         committed: how many committed tokens the client holds.
     """
@@ -51,7 +51,7 @@ class Ask:
     Args:
         id: the client's number of the question, from 1; a resumed answer keeps it.
         answer_start: where the answer's own tokens begin; 0: after `tokens`.
-        provisional: what the client has written of the answer without the server.
+        provisional: the part of the answer that the client has written without the server.
     """
 
     id: int
@@ -64,7 +64,7 @@ class Ask:
 
     @property
     def end(self) -> int:
-        """How many tokens the conversation has with it."""
+        """How many tokens the conversation has with this turn."""
         return self.base + len(self.tokens)
 
     @property

@@ -1,4 +1,4 @@
-"""What both ends check of each other, and how errors cross the wire.
+"""The checks that both ends make of each other, and how errors cross the wire.
 
 Errors cross the wire as a gRPC status with two trailing metadata entries, the catalogue's code and the hint.
 """
@@ -27,12 +27,12 @@ CODE_KEY = "moa-error-code"
 HINT_KEY = "moa-error-hint-bin"  # binary: a hint may hold any text
 RETRY_AFTER_KEY = "moa-retry-after-ms"
 MOST_RETRY_AFTER_MS = 60_000
-MAX_TEXT_CHARACTERS = 300  # of a name or a reason that a peer gives: more is no line any more
+MAX_TEXT_CHARACTERS = 300  # of a name or a reason that a peer gives: more would not fit on a line
 MOST_NAME_CHARACTERS = 80  # of a peer's words that are repeated to it; gRPC drops a status of more than 16 kB
 
 
 def check_protocol(server: int, client: int) -> None:
-    """Raises MismatchError where the ends speak different versions of the protocol."""
+    """Raises MismatchError if the ends speak different versions of the protocol."""
     if server != client:
         older = "client" if client < server else "server"
         raise MismatchError("protocol version", str(server), str(client), hint=f"Update moa on the {older}.")
@@ -42,7 +42,7 @@ def check_identity(server: pb.Identity, client: pb.Identity, drafters: Sequence[
     """Compares what both ends must hold in common. A client without a drafter that reads memory names none.
 
     Args:
-        drafters: those whose memory the server gives.
+        drafters: those whose memory the server serves.
 
     Raises:
         MismatchError: which of target, tokenizer, drafter differs, expected and got.
@@ -66,7 +66,7 @@ def check_identity(server: pb.Identity, client: pb.Identity, drafters: Sequence[
 
 
 def manifest_sha256(manifest: pb.PartManifest) -> bytes:
-    """By which both ends name what a client may fetch: names, sizes and hashes of all files, and whose they are."""
+    """The hash by which both ends name what a client may fetch: names, sizes and hashes, and whose files they are."""
     return hashlib.sha256(manifest.SerializeToString(deterministic=True)).digest()
 
 
@@ -83,13 +83,13 @@ def error_status(error: MoaError) -> tuple[grpc.StatusCode, str, tuple[tuple[str
 
 
 def _retry_after_ms(told: str | bytes | None, default: int) -> int:
-    """What a server asks for, within reason: it cannot send a client away for good."""
+    """The delay that a server asks for, within reason: it cannot send a client away for good."""
     text = told if isinstance(told, str) else ""
     return min(int(text), MOST_RETRY_AFTER_MS) if text.isascii() and text.isdigit() and len(text) < 10 else default
 
 
 def error_from_rpc(error: grpc.RpcError) -> MoaError:
-    """The catalogue's error that a failed call stands for."""
+    """The catalogue's error for a failed call."""
     metadata: dict[str, str | bytes] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
     message = error.details() or "The call failed."
     if CODE_KEY in metadata:

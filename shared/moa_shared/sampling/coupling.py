@@ -3,7 +3,7 @@
 The token at position t is argmax(log p_t + g_t): p_t is the target's processed distribution, g_t is Gumbel noise keyed
 by (seed, t) (the Gumbel-max trick; Daliri et al., arXiv 2408.07978). Drafter and target use the same g_t, so that
 a drafter whose distribution is close picks the same token, and no probabilities cross the wire.
-Pure: noise depends on its arguments alone, on any machine and for any batch.
+Pure: noise depends only on its arguments, on any machine and for any batch.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def select(logits: Scores, positions: Sequence[int], sampling: Sampling) -> list
         positions: position of the token that each row chooses.
 
     Raises:
-        InternalError: logits that are not numbers, of which no token could be chosen rightly.
+        InternalError: logits that are not numbers, so no token can be chosen.
     """
     chosen: list[int] = []
     warm = np.empty(logits.shape[-1], dtype=np.float32)
@@ -211,7 +211,7 @@ def _draft_support(scores: Scores, sampling: Sampling) -> Scores:
 
 
 def _warmed(logits: Scores, sampling: Sampling, out: Scores | None = None) -> Scores:
-    """Logits over temperature, in an array of their own or in `out`."""
+    """Logits divided by temperature, in a new array or in `out`."""
     with np.errstate(all="ignore"):
         return np.divide(logits, np.float32(sampling.temperature), out=out)
 

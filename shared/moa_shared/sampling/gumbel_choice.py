@@ -1,6 +1,6 @@
 """The coupled choice from one row, without sorting the vocabulary or normalising it.
 
-Pure. Noise is bounded, so only tokens near the likeliest can win; the rule is evaluated for those alone. Invariant: the
+Pure. Noise is bounded, so only tokens near the likeliest can win; the rule is evaluated only for those. Invariant: the
 result is that of `process_logits` and argmax in float32, or None where rounding there could decide.
 """
 

@@ -1,6 +1,6 @@
 """Rows of scores in float32: their log-softmax, and the largest of each row.
 
-Pure. A row at a time where that keeps it in the processor's cache. What is no number spreads over its row silently.
+Pure. A row at a time where that keeps it in the processor's cache. NaN spreads over its row silently.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _STRIPES = 256  # stripes of a row whose maxima bound its largest numbers; 4 tim
 
 
 def log_softmax(scores: Scores) -> Scores:
-    """Log-probabilities along the last axis, in an array of their own: score - largest - log(sum(exp))."""
+    """Log-probabilities along the last axis, in a new array: score - largest - log(sum(exp))."""
     result = np.empty(scores.shape, dtype=np.float32)
     width = scores.shape[-1]
     powers = np.empty(width, dtype=np.float32)

@@ -1,6 +1,6 @@
-"""The target's chat template, a turn at a time: which tokens to append so that the conversation goes on.
+"""The target's chat template, a turn at a time: which tokens to append so that the conversation continues.
 
-The answer's own tokens are never made anew from text. Pure over a tokenizer.
+The answer's own tokens are never made again from text. Pure over a tokenizer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from moa_shared.errors import ModelSourceError
 if TYPE_CHECKING:
     from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
-MARK = "\x02answer\x03"  # stands for an answer while the template around it is looked up
+MARK = "\x02answer\x03"  # takes an answer's place while the template around it is looked up
 
 
 class ChatTemplate:
@@ -26,7 +26,7 @@ class ChatTemplate:
         system: the system prompt; None: the template's own default.
 
     Raises:
-        ModelSourceError: the tokenizer has no chat template; rendering raises it where the template refuses.
+        ModelSourceError: the tokenizer has no chat template; rendering raises it if the template refuses.
     """
 
     def __init__(self, tokenizer: Tokenizer, system: str | None = None) -> None:

@@ -30,7 +30,7 @@ class TextStream:
         self._ended = False
 
     def push(self, tokens: Sequence[int]) -> str:
-        """New tokens; the text that is sure now."""
+        """Adds tokens; returns the text that is now certain."""
         self._tokens.extend(tokens)
         before = self._decode(self._tokens[self._prefix : self._read])
         now = self._decode(self._tokens[self._prefix :])
@@ -40,14 +40,14 @@ class TextStream:
         return self._release(final=False)
 
     def finish(self) -> str:
-        """No more tokens come; the rest of the text."""
+        """Ends the stream; returns the rest of the text."""
         before = self._decode(self._tokens[self._prefix : self._read])
         self._held += self._decode(self._tokens[self._prefix :])[len(before) :]
         self._read = self._prefix = len(self._tokens)
         return self._release(final=True)
 
     def fork(self) -> TextStream:
-        """Another one, as if it had been given the same tokens: what becomes of it changes nothing here."""
+        """An independent copy, as if it had been given the same tokens."""
         other = copy(self)
         other._tokens = list(self._tokens)
         return other

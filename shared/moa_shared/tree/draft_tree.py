@@ -1,6 +1,6 @@
 """The draft tree: guesses that share prefixes, verified in one forward of the target.
 
-Pure: no I/O. Nodes are numbered so that a parent stands before its children; -1 is the root, the newest committed
+Pure: no I/O. Nodes are numbered so that a parent comes before its children; -1 is the root, the newest committed
 token, which is not part of the tree. A chain is the tree in which each node's parent is the one before.
 """
 
@@ -27,7 +27,7 @@ class DraftTree:
         parents: number of each node's parent, smaller than its own; -1 for children of the root.
 
     Raises:
-        TreeError: lengths differ, or a parent does not stand before its child.
+        TreeError: lengths differ, or a parent does not come before its child.
     """
 
     tokens: tuple[int, ...]

@@ -43,7 +43,7 @@ class StreamedTree:
         self._children.setdefault((parent, token), number)
 
     def depth(self, node: int) -> int:
-        """Of a node, 1 below the root; 0 for what is forgotten or hangs below it."""
+        """Depth of a node, 1 below the root; 0 for what is forgotten or hangs below it."""
         return self._depths[node - self.first] if node >= self.first else 0
 
     def child_with(self, node: int, token: int) -> int | None:
@@ -56,7 +56,7 @@ class StreamedTree:
         return tuple(self._tokens[at:]), tuple(self._parents[at:])
 
     def below(self, node: int, most: int | None = None) -> tuple[DraftTree, tuple[int, ...]]:
-        """What hangs below a node (-1: the root), as a tree of its own.
+        """The nodes below a node (-1: the root), as a tree of their own.
 
         Args:
             most: nodes to take, the oldest first; None: all.

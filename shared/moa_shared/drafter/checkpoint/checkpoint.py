@@ -1,7 +1,7 @@
 """Drafter checkpoints: the authors' 29 tensors in one safetensors file, our configuration as JSON in its metadata.
 
 Beyond the 29 a file may hold `output_norm.weight` and `draft_ids`. Nothing is ever unpickled; every shape is checked.
-Reading needs numpy alone; torch comes in where a torch encoder is asked for.
+Reading needs only numpy; torch is imported when a torch encoder is asked for.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Checkpoint:
     fingerprint: str
 
     def rows(self, weights: str = INT8) -> Callable[[Rows], Rows]:
-        """Makes rows as the wire has them, [tokens, memory width], of what `config.reads_last_hidden` says.
+        """A function that makes wire rows, [tokens, memory width], from what `config.reads_last_hidden` says.
 
         Raises:
             ConfigError: weights other than "int8" and "float32".
@@ -71,7 +71,7 @@ class Checkpoint:
         return encoder.project if self.config.reads_last_hidden else encoder.encode
 
     def states(self, target: Weights, weights: str = INT8) -> NewState:
-        """What makes a conversation's drafter, of any kind; arguments and errors as of `decoder`."""
+        """A function that makes a conversation's drafter, of any kind; arguments and errors as of `decoder`."""
         if self.config.kind != MOA:
             with _computable():
                 baseline = BaselineDecoder(self.config, ArrayWeights(self.tensors), target, weights)
@@ -83,12 +83,12 @@ class Checkpoint:
         """The client's half.
 
         Args:
-            target: its embeddings and head, and the layers that are reused, with the final norm.
+            target: its embeddings and head, and the reused layers with the final norm.
             weights: "int8", or "float32" for a reference.
 
         Raises:
             ConfigError: other weights.
-            ModelSourceError: a part of the target is missing, or does not fit, or cannot be computed with.
+            ModelSourceError: a part of the target is missing, does not fit, or cannot be used.
         """
         with _computable():
             return DraftDecoder(self.config, ArrayWeights(self.tensors), target, weights)
@@ -124,7 +124,7 @@ def _computable() -> Iterator[None]:
 
 
 def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoint:
-    """Reads a checkpoint; its tensors are mapped, and widened when they are asked for.
+    """Reads a checkpoint; its tensors are mapped, and widened on request.
 
     Args:
         config: for a file without our metadata (the authors' own).
@@ -160,7 +160,7 @@ def save_checkpoint(path: Path, config: DrafterConfig, tensors: Mapping[str, npt
         tensors: float32, or the bit patterns of bfloat16 as uint16; `draft_ids` int32.
 
     Raises:
-        CheckpointError: not the tensors that `config` asks for, or a place that cannot be written.
+        CheckpointError: not the tensors that `config` asks for, or the path cannot be written.
         DiskFullError: no room.
     """
     _check(path, config, tensors)
@@ -196,7 +196,7 @@ def _check(path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[
 
 
 def _is_finite(tensor: npt.NDArray[Any]) -> bool:
-    """Whether these are finite floats."""
+    """Whether all numbers are finite floats."""
     if tensor.dtype == np.uint16:
         tensor = widen_bfloat16(tensor)
     return tensor.dtype.kind == "f" and bool(np.isfinite(tensor).all())

@@ -15,7 +15,7 @@ from moa_shared.text.plain_text import plain_line
 
 MOA, EAGLE2, INDEPENDENT = "moa", "eagle2", "independent"
 MOST_SHOWN = 80  # characters of a wrong value in a message
-_MOST = 1 << 31  # of any number: a tensor of such a size is in no file
+_MOST = 1 << 31  # of any number: no file holds a tensor of such a size
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class DrafterConfig:
 
     @property
     def reads_last_hidden(self) -> bool:
-        """Memory rows are made of the target's last hidden state (after its final norm), not of its keys and values."""
+        """Memory rows are made from the target's last hidden state (after its final norm), not its keys and values."""
         return self.kind == EAGLE2 or (self.kind == MOA and not self.lsa)
 
     @property
@@ -120,7 +120,7 @@ class DrafterConfig:
 
     @classmethod
     def from_json(cls, text: str) -> DrafterConfig:
-        """Raises CheckpointError where `text` is not such a configuration."""
+        """Reads a configuration; raises CheckpointError if `text` is none."""
         try:
             return cls(**parse_json(text))
         except (TypeError, ValueError) as error:
@@ -160,5 +160,5 @@ def _check_types(config: DrafterConfig) -> None:
 
 
 def _shown(value: object) -> str:
-    """As much of a value as a sentence holds."""
+    """A value, clipped to fit in a sentence."""
     return plain_line(repr(value), MOST_SHOWN)

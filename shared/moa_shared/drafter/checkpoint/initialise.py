@@ -16,7 +16,7 @@ _NEAR_ZERO = np.float32(0.02)  # transformers' initializer_range, which the auth
 def fresh_tensors(
     config: DrafterConfig, seed: int, draft_ids: npt.NDArray[np.int32] | None = None, *, norms_near_zero: bool = False
 ) -> dict[str, npt.NDArray[Any]]:
-    """By the checkpoint's names, float32. Linear weights have deviation 1 / sqrt(inputs).
+    """Random tensors by the checkpoint's names, float32. Linear weights have deviation 1 / sqrt(inputs).
 
     Args:
         draft_ids: [draft vocab] int32, of a reduced draft vocabulary; its first tokens where None.

@@ -1,4 +1,4 @@
-"""The tensors that a checkpoint of each kind of drafter holds, by the authors' names where they have some. Pure."""
+"""The tensors that a checkpoint of each kind of drafter holds, by the authors' names where they exist. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _moa_shapes(config: DrafterConfig) -> Shapes:
 
 
 def _baseline_shapes(config: DrafterConfig) -> Shapes:
-    """Their layers take the sizes of `sa_kv_heads` and `sa_mlp`."""
+    """Shapes of a baseline's tensors; its layers take the sizes of `sa_kv_heads` and `sa_mlp`."""
     hidden = config.hidden_size
     query, keys = config.target_heads * config.target_head_dim, config.sa_kv_heads * config.target_head_dim
     shapes: Shapes = {}
@@ -53,7 +53,7 @@ def _baseline_shapes(config: DrafterConfig) -> Shapes:
 
 
 def _layer_shapes(name: str, model: int, queries: int, keys: int, inner: int) -> Shapes:
-    """Of one layer with the prefix `name`: widths of its rows, of all query heads, of all key heads, of its MLP."""
+    """Shapes of one layer with the prefix `name`; widths are of its rows, all query heads, all key heads, its MLP."""
     return {
         f"{name}.self_attn.q_proj.weight": (queries, model),
         f"{name}.self_attn.k_proj.weight": (keys, model),

@@ -10,19 +10,19 @@ from moa_shared.text.json_text import parse_json
 
 CONFIG_KEY = "moa_drafter_config"  # in the metadata of the safetensors file, written by moa_shared.drafter
 DEFAULT_DRAFTER = "default"
-DEEP_DRAFTER = "deep"  # reuses many more of the target's layers: slower, and better at going on alone
+DEEP_DRAFTER = "deep"  # reuses many more of the target's layers: slower, and better at standalone text
 SHIPPED_DRAFTERS = (DEFAULT_DRAFTER, DEEP_DRAFTER)
 # Tokens a forward with trees of 24 on questions held back (docs/drafters.md).
 TOKENS_A_FORWARD = {DEFAULT_DRAFTER: 2.40, DEEP_DRAFTER: 3.71}
 
 
 def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder: Path | None = None) -> Path | None:
-    """The checkpoint made for a target, or None where none comes with the package.
+    """The checkpoint made for a target, or None if none comes with the package.
 
     Args:
         target_fingerprint: hexadecimal, of moa_shared.models.ModelFiles.
         name: of SHIPPED_DRAFTERS; folders of deep drafters are called `...-deep`.
-        folder: that holds a folder for each drafter; the package's own where None.
+        folder: holds a folder for each drafter; None: the package's own.
     """
     from moa_shared.models.tensors.safetensors import read_metadata
 
@@ -36,7 +36,7 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
 
 
 def require_shipped_drafter(target_fingerprint: str, target_id: str, name: str, *, hint: str) -> Path:
-    """As `shipped_drafter`, where one was asked for by name.
+    """As `shipped_drafter`, when one was asked for by name.
 
     Raises:
         NotFoundError: none comes with the package for this target; `hint` says what to do.

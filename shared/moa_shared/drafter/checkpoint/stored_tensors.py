@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint's file, mapped; each is widened when it is asked for. Needs numpy alone."""
+"""The tensors of a checkpoint's file, mapped; each is widened when it is asked for. Needs only numpy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "I64": "<i8"
 
 
 class StoredTensors(Mapping[str, npt.NDArray[Any]]):
-    """By name: float32 where the file has floats, int32 where it has integers; the file's own pages are not kept.
+    """Tensors by name: floats as float32, integers as int32; the file's own pages are not kept.
 
     Raises:
         ValueError: a tensor of another type.

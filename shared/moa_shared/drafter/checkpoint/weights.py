@@ -1,4 +1,4 @@
-"""Where a drafter's weights come from: its checkpoint, and the parts of the target that it takes over as they are.
+"""Where a drafter's weights come from: its checkpoint, and the parts of the target that it uses unchanged.
 
 Names are Hugging Face's, those of a checkpoint the authors'. No state.
 """
@@ -20,13 +20,13 @@ from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
 DRAFT_IDS = "draft_ids"  # exact in float32 up to 16 million tokens
 
 Ids = npt.NDArray[np.int64] | Sequence[int]
-_HEAD_ROWS = 4096  # rows of a head in float32 at once: bounds what is held beside the packed ones
+_HEAD_ROWS = 4096  # rows of a head in float32 at once: bounds what is held next to the packed ones
 
 
 class ArrayWeights:
     """Float tensors that are in memory, or are read when asked for.
 
-    Each method raises ModelSourceError where there is no such tensor.
+    Each method raises ModelSourceError if there is no such tensor.
     """
 
     def __init__(self, arrays: Mapping[str, npt.NDArray[np.floating]]) -> None:
@@ -54,7 +54,7 @@ class ArrayWeights:
 
 
 def read_head(weights: Weights, ids: Ids | None, arithmetic: Arithmetic) -> Linear:
-    """The output weights of these tokens; of all where None."""
+    """The output weights of these tokens; None: of all."""
     blocks = weights.blocks(HEAD)
     if blocks is not None:
         return arithmetic.linear([blocks if ids is None else blocks.rows(ids)])
@@ -72,7 +72,7 @@ def draft_ids(own: Weights) -> npt.NDArray[np.int64] | None:
 
 
 def check_tables(weights: Weights, vocab_size: int, hidden_size: int) -> None:
-    """Raises ModelSourceError where embeddings or head have other shapes than a drafter needs."""
+    """Raises ModelSourceError if embeddings or head have other shapes than a drafter needs."""
     for name in (EMBEDDINGS, HEAD):
         shape = weights.shape(name)
         if shape != (vocab_size, hidden_size):

@@ -1,5 +1,5 @@
 """What a drafter computes with: the kernels over 8-bit or float32 weights, or numpy where the kernels do not take its
-sizes. Decided once a network, so that all of its parts agree. No state.
+sizes. Decided once per network, so that all of its parts agree. No state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Arithmetic:
 
     @classmethod
     def of(cls, weights: str, sizes: Iterable[int]) -> Arithmetic:
-        """For a network whose rows, MLPs and heads have these sizes.
+        """The arithmetic for a network whose rows, MLPs and heads have these sizes.
 
         Raises:
             ConfigError: `weights` is neither "int8" nor "float32".

@@ -79,7 +79,7 @@ def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask
     """
     if queries.dim() == 3:  # the fused kernels want a batch: at least four times faster over 2,000 columns in bf16
         return attend(queries[None], keys[None], values[None], mask)[0]
-    # The queries that share a key stand together as rows, so that no key is copied: five times faster for one row.
+    # The queries that share a key are put together as rows, so that no key is copied: five times faster for one row.
     groups = queries.shape[-3] // keys.shape[-3]
     rows, head_dim = queries.shape[-2:]
     grouped = queries.reshape(*keys.shape[:-2], groups * rows, head_dim)
@@ -127,7 +127,7 @@ class MLP(nn.Module):
         return out
 
     def inner(self, x: torch.Tensor) -> torch.Tensor:
-        """What the last product takes."""
+        """The last product's input."""
         out: torch.Tensor = F.silu(self.gate_proj(x)) * self.up_proj(x)
         return out
 
@@ -143,7 +143,7 @@ class DecoderLayer(nn.Module):
         self.mlp = MLP(width, inner)
 
     def finish(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """What comes after attention: output projection and MLP, each with its residual."""
+        """The part after attention: output projection and MLP, each with its residual."""
         x = residual + self.self_attn.o_proj(attended)
         out: torch.Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out

@@ -1,6 +1,6 @@
-"""Where the new rows of a pass stand and what they see, said once for all caches that they come into.
+"""Where the new rows of a pass go and what they see, defined once for all caches that they enter.
 
-Self-attention and the reused layers hold the same draft behind different numbers of rows. Pure.
+Self-attention and the reused layers hold the same draft after different numbers of rows. Pure.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from moa_kernels import Cache, Segment
 
 from moa_shared.drafter.draft_nodes import DraftNodes
 
-Placement = Callable[[Cache], Segment]  # the rows as they come behind what this cache holds
+Placement = Callable[[Cache], Segment]  # the rows as they follow what this cache holds
 
-_BATCH = 512  # rows a pass: bounds what a forward holds
+_BATCH = 512  # rows per pass: bounds what a forward holds
 
 
 def batches(start: int, stop: int) -> Iterator[range]:
@@ -24,12 +24,12 @@ def batches(start: int, stop: int) -> Iterator[range]:
 
 
 def run_of_text(positions: range) -> Placement:
-    """Rows that follow one another behind all that is held."""
+    """Rows that follow one another after all that is held."""
     return lambda cache: Segment.chain(cache, len(positions), positions.start)
 
 
 def draft_rows(nodes: DraftNodes, known: int, root: int) -> Placement:
-    """The draft nodes from `known` on; those before are the last rows that are held.
+    """The draft nodes from `known` on; those before are the last rows held.
 
     Args:
         root: the position of the newest committed token.

@@ -1,8 +1,8 @@
 """Target layer inference: the target's last N layers, run on the device (arXiv 2410.03804, N > 0).
 
 State: keys and values of the verified positions, computed from the state that enters the first of these layers, and
-behind them the predicted ones: of committed tokens from `_predicted` on, then of draft nodes. Invariant: verified
-positions are one run from `_first` to `_verified`; a run that starts later than 0 is computed without what lies before
+after them the predicted ones: of committed tokens from `_predicted` on, then of draft nodes. Invariant: verified
+positions are one run from `_first` to `_verified`; a run that starts later than 0 is computed without what comes before
 it, and again when the back-fill is complete.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from moa_shared.drafter.decoder import DraftDecoder
 
-_FEW = 32  # states that are computed together with the rows behind them: weights are read once instead of twice
+_FEW = 32  # states that are computed together with the rows after them: weights are read once instead of twice
 
 
 class ReusedLayers:
@@ -38,7 +38,7 @@ class ReusedLayers:
         self._has_news = False  # states came since they were last looked at
 
     def add(self, start: int, rows: Rows) -> None:
-        """Takes in states of positions from `start`, [rows, hidden size]; those held already are skipped."""
+        """Adds states of positions from `start`, [rows, hidden size]; those already held are skipped."""
         for position, row in enumerate(rows, start):
             if position not in self._states:
                 self._states[position] = row
@@ -50,7 +50,7 @@ class ReusedLayers:
         self._cut(length)
 
     def drop_predictions(self) -> None:
-        """Leaves verified positions alone."""
+        """Drops predictions; verified positions stay."""
         self._waiting = range(0)
         self._cache.crop(self._verified - self._first)
 
@@ -68,16 +68,16 @@ class ReusedLayers:
         return self._predicted
 
     def freshen(self, most: int) -> None:
-        """Replaces predictions of positions before `most` whose states have come; those behind stay."""
+        """Replaces predictions of positions before `most` whose states have come; those after stay."""
         if self._has_news and (self._first > 0 or self._verified < most):
             self._verify(most)
 
     def re_root(self, nodes: int, kept: Sequence[int]) -> None:
-        """Of the newest `nodes` rows, a draft's, keeps only these."""
+        """Keeps only these of the newest `nodes` rows, which are a draft's."""
         self._cache.keep_behind(self._cache.length - nodes, kept)
 
     def run(self, x: Rows, place: Placement) -> Rows:
-        """What leaves the last layer of predicted rows, which stay in the cache until the draft is dropped."""
+        """The last layer's output for predicted rows, which stay in the cache until the draft is dropped."""
         segment = place(self._cache)
         if not self._waiting:
             out, _ = self._stack.run(x, [segment])
@@ -98,7 +98,7 @@ class ReusedLayers:
         self.drop_predictions()
 
     def _verify(self, most: int) -> None:
-        """Puts the states of further positions before `most` in the place of predictions."""
+        """Replaces predictions with the states of further positions before `most`."""
         self._has_news = False
         states, held = self._states, self._verified - self._first
         if self._first > 0 and {0, self._first - 1} <= states.keys() and all(at in states for at in range(self._first)):

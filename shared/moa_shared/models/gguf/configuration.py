@@ -1,6 +1,6 @@
 """config.json out of a GGUF file's metadata, with the keys and values that transformers gives the same model.
 
-Pure over the header. Invariant: what the target adapter would compute otherwise than the file means is refused.
+Pure over the header. Invariant: what the target adapter would compute differently from what the file means is refused.
 """
 
 from __future__ import annotations

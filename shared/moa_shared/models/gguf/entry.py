@@ -1,7 +1,7 @@
-"""The cache entry of a GGUF file: the file itself, and what transformers' layout has beside its weights.
+"""The cache entry of a GGUF file: the file itself, and what transformers' layout has besides its weights.
 
-Nothing is de-quantised: the weights are read from `model.gguf`, a hard link to the file or a copy where that cannot
-be. State: entries `gguf-<sha256 of the file>`. Invariant: an entry is whole, and in its manifest.
+Nothing is de-quantised: the weights are read from `model.gguf`, a hard link to the file, or a copy if it cannot be
+linked. State: entries `gguf-<sha256 of the file>`. Invariant: an entry is whole, and in its manifest.
 """
 
 from __future__ import annotations

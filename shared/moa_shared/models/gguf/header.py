@@ -62,7 +62,7 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """What a file says of itself; `metadata` lacks the arrays where they were not asked for."""
+    """A file's metadata and tensors; `metadata` lacks the arrays if they were not asked for."""
 
     path: Path
     metadata: Mapping[str, object]

@@ -1,8 +1,8 @@
 """tokenizer.json, tokenizer_config.json and chat_template.jinja out of a GGUF file's metadata.
 
 Byte-level BPE is built here, over the `tokenizers` package. SentencePiece vocabularies need transformers, which knows
-how to recover their merges. Invariant: text is cut before BPE as the header says; where that dialect is not known
-here, it is said.
+how to recover their merges. Invariant: text is cut before BPE as the header says; a dialect that is not known here is
+reported.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _pre_tokenizer(dialect: str | None, progress: Progress) -> PreTokenizer:
 
     bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     if dialect == _SMOLLM:
-        # Each digit stands alone, first; without it "\n\n1" loses its double newline token. As in the model's own
+        # Each digit is split off first; without it "\n\n1" loses its double newline token. As in the model's own
         # tokenizer.json and in llama.cpp (LLAMA_VOCAB_PRE_TYPE_SMOLLM).
         digits = pre_tokenizers.Digits(individual_digits=True)
         return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])

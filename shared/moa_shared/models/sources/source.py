@@ -71,7 +71,7 @@ def _locate(spec: str, root: Path, progress: Progress) -> tuple[Path, str]:
 
 
 def _look_into(folder: Path, root: Path, progress: Progress) -> tuple[Path, str]:
-    """A folder is used as it is; one whose weights are a single GGUF file stands for that file."""
+    """A folder is used as it is; one whose weights are a single GGUF file means that file."""
     ggufs = sorted(folder.glob("*.gguf"))
     if ggufs and not (folder / MANIFEST).is_file() and not any(folder.glob("*.safetensors")):
         if len(ggufs) > 1:

@@ -55,7 +55,7 @@ def map_tensors(path: Path) -> dict[str, FileTensor]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """What a file says of itself beside its tensors.
+    """A file's own metadata, without its tensors.
 
     Raises:
         ModelSourceError: it cannot be read.

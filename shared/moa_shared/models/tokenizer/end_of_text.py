@@ -1,4 +1,4 @@
-"""Which token ids end an answer: both ends must agree, since a device that writes alone decides it too."""
+"""Which token ids end an answer: both ends must agree, since a device that writes standalone text decides it too."""
 
 from __future__ import annotations
 

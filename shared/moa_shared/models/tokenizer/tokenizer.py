@@ -120,13 +120,13 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """A token is its spelling, or an object with it."""
+    """Special tokens by name; a token is its spelling, or an object with it."""
     found = {name: config[name] for name in _SPECIAL if config.get(name) is not None}
     return {name: str(token["content"] if isinstance(token, dict) else token) for name, token in found.items()}
 
 
 def _read_template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """A file of its own, or in tokenizer_config.json: one template, or a list of named ones."""
+    """The chat template, from its own file or tokenizer_config.json: one template, or a list of named ones."""
     path = folder / "chat_template.jinja"
     if path.is_file():
         return path.read_text("utf-8")
@@ -199,5 +199,5 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Without jinja2's escaping for HTML."""
+    """JSON without jinja2's escaping for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

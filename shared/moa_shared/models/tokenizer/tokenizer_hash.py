@@ -46,7 +46,7 @@ def hash_tokenizer(folder: Path, root: Path) -> str:
 
 
 def _meaning(content: dict[str, Any]) -> list[object]:
-    """What decides the ids, in one spelling whatever the library's version."""
+    """The parts that decide the ids, in one spelling whatever the library's version."""
     model = content["model"]
     merges = [merge.split(" ", 1) if isinstance(merge, str) else list(merge) for merge in model.get("merges") or []]
     added = sorted([token["id"], token["content"]] for token in content.get("added_tokens") or [])

@@ -1,4 +1,4 @@
-"""`WeightReader`: the tensors of a target by their Hugging Face names, whatever kind of file they lie in.
+"""`WeightReader`: the tensors of a target by their Hugging Face names, whatever kind of file they are in.
 
 Reads GGUF files, safetensors (float32, float16, bfloat16) and the parts that devices fetch. Files are mapped: opening
 costs milliseconds, and only what is asked for is read. Needs numpy only. Invariant: no number that is given out is
