@@ -172,6 +172,7 @@ async def test_streams_without_an_open_make_room_for_new_ones(target: Target, mo
             for task in refused:
                 assert isinstance(error_from_rpc(task.exception()), OverloadedError)
                 del waiting[task]
+        await until(lambda: len(running.host._unopened) == 3)  # the last ones are here too
         await Peer(channel).open()  # takes the place of one more
         refused, kept = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         assert (len(refused), len(kept)) == (1, 2)
