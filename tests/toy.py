@@ -102,11 +102,8 @@ class ToyServer:
             assert self.session.on_prefilled(plan)
             return self.step()
         verification = plan.verify((self.choose or self.model.choose)(plan))
-        base = len(self.session.tokens)
         assert self.session.on_verified(plan, verification)
-        return Verdict(
-            self.session.ask_id, 0, base, self.session.hashes.at(base), verification.taken, verification.finish
-        )
+        return self.session.verdict(plan, verification, stale=0, step_ms=0.0)
 
 
 def converse_in_rounds(

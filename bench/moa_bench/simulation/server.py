@@ -91,7 +91,7 @@ class SimulatedServer:
     def _on_forward(self, plan: StepPlan, took_ms: float) -> None:
         session = self.session
         verification: Verification = plan.verify(self._text.choose(plan.positions))
-        base, arrived = len(session.tokens), session.arrived_draft()
+        arrived = session.arrived_draft()
         self._busy = False
         self._stepped_ms = self._loop.now_ms
         session.on_verified(plan, verification)
@@ -101,17 +101,5 @@ class SimulatedServer:
         self.verified_nodes += len(plan.tree)
         self.accepted += verification.accepted
         self.stale_nodes += session.pending.take_stale()
-        self._send(
-            Verdict(
-                session.ask_id,
-                session.pending.epoch,
-                base,
-                session.hashes.at(base),
-                verification.taken,
-                verification.finish,
-                verification.accepted,
-                len(plan.tree),
-                step_ms=took_ms,
-            )
-        )
+        self._send(session.verdict(plan, verification, stale=0, step_ms=took_ms))
         self.wake()

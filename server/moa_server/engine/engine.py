@@ -16,7 +16,7 @@ import structlog
 from moa_shared.errors import InternalError, MoaError
 from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.protocol.messages import Plane, Verdict
+from moa_shared.protocol.messages import Plane
 
 from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.live_session import LiveSession
@@ -203,7 +203,7 @@ class Engine:
 
     def _commit(self, live: LiveSession, plan: StepPlan, verification: Verification, step_ms: float) -> None:
         session = live.session
-        base, arrived = len(session.tokens), session.arrived_draft()
+        arrived = session.arrived_draft()
         if not session.on_verified(plan, verification):
             return
         if live.choice is not None and len(plan.feed) == 1:  # others read a prompt too
@@ -213,20 +213,8 @@ class Engine:
                 live.budget.on_step(step_ms, len(verification.taken), live.choice.cost.plain_ms)
         if live.listener is None:
             return
-        live.listener.on_verdict(
-            Verdict(
-                session.ask_id,
-                session.pending.epoch,
-                base,
-                session.hashes.at(base),
-                verification.taken,
-                verification.finish,
-                verification.accepted,
-                len(plan.tree),
-                session.pending.take_stale(),
-                step_ms,
-            )
-        )
+        stale = session.pending.take_stale()
+        live.listener.on_verdict(session.verdict(plan, verification, stale=stale, step_ms=step_ms))
 
     def _on_rows(self, live: LiveSession, feed: MemoryFeed | None, newest: CodedRows, took_ms: float) -> None:
         if live.feed is None or live.feed is not feed or live.listener is None:

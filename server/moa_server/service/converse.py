@@ -288,18 +288,18 @@ class ConverseStream:
         self._frame_writer.poke()
 
     def on_failure(self, error: MoaError) -> None:
-        self._lose_slot()
+        self._let_go()
         self.state = StreamState.ENDED
         self._frame_writer.fail(error)
 
     def on_taken_over(self) -> None:
         """The client has come back on another stream."""
-        self._lose_slot()
+        self._let_go()
         self._go_away(b"", "the session goes on in another stream")
 
     def on_displaced(self) -> None:
         """Another stream needs the place."""
-        self._lose_slot()
+        self._let_go()
         self.state = StreamState.ENDED
         self._frame_writer.fail(OverloadedError("The server needed the place of a stream on which nothing was asked."))
 
@@ -322,7 +322,7 @@ class ConverseStream:
 
     # ------------------------------------------------------------ inside
 
-    def _lose_slot(self) -> None:
+    def _let_go(self) -> None:
         """Lets the session continue without this stream; what is still to be written here carries no memory."""
         self._live = None
         self._frame_writer.follow(None)

@@ -14,7 +14,7 @@ from enum import Enum, auto
 import numpy as np
 from moa_shared.errors import ContextLengthError, ProtocolError
 from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS, AnswerSettings, Finish, FinishRule
-from moa_shared.protocol.messages import Ask, Draft
+from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree.draft_tree import DraftTree, check_tokens, longest_path
 
@@ -390,6 +390,26 @@ class Session:
         if verification.finish is not Finish.UNFINISHED:
             self._end(verification.finish)
         return True
+
+    def verdict(self, plan: StepPlan, verification: Verification, *, stale: int, step_ms: float) -> Verdict:
+        """What a client learns of a verification that was committed.
+
+        Args:
+            stale: nodes that came too late since the last verdict.
+            step_ms: how long the forward took.
+        """
+        return Verdict(
+            self.ask_id,
+            self.pending.epoch,
+            plan.fed,
+            self.hashes.at(plan.fed),
+            verification.taken,
+            verification.finish,
+            verification.accepted,
+            len(plan.tree),
+            stale,
+            step_ms,
+        )
 
     # ------------------------------------------------------------ inside
 

@@ -230,20 +230,20 @@ async def test_rows_of_a_forward_that_was_overtaken_are_not_the_session_s(bench:
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), TokenRangeError("token 99")])
 async def test_an_error_ends_one_session(bench: Bench, error: Exception) -> None:
     bench.stepper.fail_verify[5] = error
-    bad_slot, bad = bench.ask([5])
+    bad_session, bad = bench.ask([5])
     _, good = bench.ask([1])
     await bad.ended.wait()
     await good.ended.wait()
-    assert bench.lost == [bad_slot]
-    assert bad_slot.closed
+    assert bench.lost == [bad_session]
+    assert bad_session.closed
     assert isinstance(bad.error, MoaError)
     if isinstance(error, MoaError):
         assert bad.error is error
     else:
         assert "out of memory" not in bad.error.message
     assert len(good.verdicts) == 3
-    bench.engine.wake(bad_slot)
-    assert not bad_slot.queued
+    bench.engine.wake(bad_session)
+    assert not bad_session.queued
 
 
 async def test_an_error_while_encoding_ends_one_session(bench: Bench) -> None:
@@ -260,14 +260,14 @@ async def test_an_error_outside_torch_ends_one_session(bench: Bench, monkeypatch
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    bad_slot, bad = bench.ask([5, 5, 5, 5, 5])
-    monkeypatch.setattr(bad_slot.session, "on_prefilled", fail)
-    worse_slot, worse = bench.ask([1])
-    monkeypatch.setattr(worse_slot.session, "plan_step", fail)
+    bad_session, bad = bench.ask([5, 5, 5, 5, 5])
+    monkeypatch.setattr(bad_session.session, "on_prefilled", fail)
+    worse_session, worse = bench.ask([1])
+    monkeypatch.setattr(worse_session.session, "plan_step", fail)
     _, good = bench.ask([1])
     for ear in (bad, worse, good):
         await ear.ended.wait()
-    assert set(bench.lost) == {bad_slot, worse_slot}
+    assert set(bench.lost) == {bad_session, worse_session}
     assert len(good.verdicts) == 3
 
 
