@@ -1,7 +1,7 @@
 """One conversation with a server: asks, drafts, commits what the server decides, and continues when the link is lost.
 
-State: the answers over the pure `Conversation`, the connection, the drafter on its thread, and whether the server is
-believed available. One loop handles one thing at a time, from one inbox; nothing in it waits for peer or torch.
+State: the answers over the pure `Conversation`, the connection, whether a server is present, and the drafter on its
+thread. One loop handles one thing at a time, from one inbox; nothing in it waits for a peer or for the drafter.
 Invariants: committed text is the target's; standalone text is provisional until the server has decided it.
 """
 
@@ -10,48 +10,49 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import InternalError, MoaError, ProtocolError, UnavailableError
 from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.frames import ask_to_proto, draft_to_proto, memory_from_proto, verdict_from_proto
-from moa_shared.protocol.messages import Ack, Ask, Draft, Memory, Verdict
+from moa_shared.protocol.messages import Ask, Memory, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.protocol.wire import PROTOCOL_VERSION
 
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.events import Event, ExecutionChanged, LinkChanged, LinkState
-from moa_client.conversation.figures import Figures
+from moa_client.conversation.figures import Figures, LinkStatus
 from moa_client.conversation.jobs import Job, Turn
 from moa_client.device.loading import Device
 from moa_client.drafting.drafter_thread import Drafted, DrafterThread, Fault, Grown, Wrote
 from moa_client.drafting.online import OnlineDrafting
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.standalone import StandaloneDrafting
 from moa_client.link.channel import Link
 from moa_client.link.connection import Came, Connection, Down, Up
-from moa_client.link.monitor import LinkMonitor
+from moa_client.link.frames import Beat, FrameSender, is_beat, make_open, read_frame
+from moa_client.link.presence import GiveUp, Presence, SendBeat, Step
 from moa_client.memory.plan import MemoryPlan
 
-SILENT_STREAM_MS = 500.0  # a stream silent for this long beyond the timer is replaced
-SLOW_STEPS, GOOD_STEPS = (
-    4.0,
-    3.0,
-)  # of a round trip, to become slow and to become good again; apart to avoid flicker
+if TYPE_CHECKING:
+    from moa.v1 import moa_pb2 as pb
 
 
-@dataclass(frozen=True, slots=True)
-class LinkStatus:
-    """The state for a status line; figures are those of the newest answer."""
+@dataclass(slots=True)
+class Told:
+    """What the server has been told on the newest stream.
 
-    state: LinkState
-    rtt_ms: float | None
-    tokens_per_s: float
-    acceptance: float
-    up_bytes: int
-    down_bytes: int
+    Args:
+        question: id of the newest question; 0: none.
+        provisional: how many provisional tokens of its answer the Open gave.
+        stopped: id of the question whose answer it was asked to end; 0: none.
+    """
+
+    question: int = 0
+    provisional: int = 0
+    stopped: int = 0
 
 
 class ClientEngine:
@@ -77,41 +78,47 @@ class ClientEngine:
     ) -> None:
         self.settings = settings or DraftingSettings()
         self.conversation = Conversation(vocab_size)
+        self.answers = AnswerQueue(self.conversation, device.end_rule)
         self.figures = Figures()
-        self.state = LinkState.OFFLINE if offline else LinkState.GOOD
-        self.monitor = LinkMonitor(1e3 * link.silence_seconds)
-        self._codec = codec
+        self.presence = Presence(1e3 * link.silence_seconds, offline=offline)
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
         self.connection = Connection(link, self._make_open, self._inbox.put_nowait)
+        self._sender = FrameSender(self.connection)
+        self._codec = codec
         self._fit(device)
         self._next_device: Device | None = None
-        self.answers = AnswerQueue(self.conversation, device.end_rule)
-        self._forced_offline = offline
-        self._alone = offline
-        self._cannot_write = False  # the drafter has nothing to say on its own
-        self._serial = 0  # of the provisional text
-        self._told_of: tuple[int, Job] | None = None  # the serial and the job whose beginning the drafter has
-        self._lost_since: float | None = None
-        self._last_error: MoaError | None = None
-        self._failure: MoaError | None = None
-        self._opened_with = 0  # provisional tokens in the newest Open
+        self._told = Told()
         self._resume_token = b""
-        self._renewed = False  # the conversation was started again: the server's session is no longer usable
-        self._stopping = False  # the user wants the current answer to end, and has not seen it end
-        self._stop_sent = (0, 0)  # the stream and the question for which the server was told to stop
-        self._told_ask = 0  # id of the newest question sent on this stream
-        self._must_reopen = False
+        self._failure: MoaError | None = None  # that ends the answer
+        self._is_stopping = False  # the user wants the current answer to end, and has not seen it end
+        self._is_renewed = False  # the conversation was started again: the server's session is no longer usable
 
     # ------------------------------------------------------------ for the surfaces
 
     @property
+    def state(self) -> LinkState:
+        """The state of the link."""
+        return self.presence.state
+
+    @property
     def status(self) -> LinkStatus:
-        """The current state."""
+        """The state for a status line."""
         figures = self.figures
         acceptance = figures.accepted / figures.tokens if figures.tokens else 0.0
         return LinkStatus(
-            self.state, self.monitor.rtt_ms, figures.tokens_per_second, acceptance, figures.up_bytes, figures.down_bytes
+            self.state, self.rtt_ms, figures.tokens_per_second, acceptance, figures.up_bytes, figures.down_bytes
         )
+
+    @property
+    def rtt_ms(self) -> float | None:
+        """Smoothed round-trip time; None before one was measured."""
+        return self.presence.monitor.rtt_ms
+
+    @property
+    def plain_step_ms(self) -> float | None:
+        """Time of a plain step of the server; None before one was measured."""
+        step_ms = self._drafting.window.step_ms
+        return step_ms.mean if step_ms.samples else None
 
     @property
     def device(self) -> Device:
@@ -137,23 +144,13 @@ class ClientEngine:
         up, down = traffic.up_bytes, traffic.down_bytes
         began = time.monotonic()
         figures = self.figures = Figures()
-        self._stopping, self._failure, self._last_error, self._cannot_write = False, None, None, False
-        self._serial += 1
-        if self._renewed:
-            await self.connection.leave()
-            self._empty_inbox()  # of frames about the previous conversation
-            self._resume_token, self._renewed = b"", False
-            self._memory.restart()
-        if self._next_device is not None and self.answers.front is None:
-            await self._refit(self._next_device)
-        while not self._inbox.empty():  # what has happened since the last answer
-            self._on_item(self._inbox.get_nowait())
+        await self._catch_up()
         fixed = turn
         begun = self.answers.begin(turn if callable(turn) else lambda _: fixed, settings)  # type: ignore[arg-type,return-value]
         job = self.answers.current
         try:
             self._ask(begun)
-            if not self._forced_offline:
+            if not self.presence.wants_offline:
                 self.connection.start()
             async for event in self._run(lambda: self.answers.current is None):
                 figures.on_event(event, time.monotonic() - began)
@@ -171,43 +168,40 @@ class ClientEngine:
 
     async def settle(self) -> AsyncGenerator[Event, None]:
         """Verifies standalone answers while there is a server; yields `Settled` for each."""
-        connection = self.connection
-        async for event in self._run(
-            lambda: self.answers.front is None or not (connection.is_up or connection.is_trying) or self._forced_offline
-        ):
+        connection, presence = self.connection, self.presence
+
+        def is_over() -> bool:
+            has_link = connection.is_up or connection.is_trying
+            return self.answers.front is None or presence.wants_offline or not has_link
+
+        async for event in self._run(is_over):
             yield event
 
     def change_device(self, device: Device) -> None:
         """Uses another device from the next question on that has nothing unverified before it."""
         self._next_device = device
 
-    @property
-    def plain_step_ms(self) -> float | None:
-        """Time of a plain step of the server; None before one was measured."""
-        step_ms = self._drafting.window.step_ms
-        return step_ms.mean if step_ms.samples else None
-
     async def stop(self) -> None:
         """Asks the server to end the running answer where it is; its last verdict then ends `ask`."""
-        self._stopping = True
-        self._inbox.put_nowait(None)
+        self._is_stopping = True
+        self._wake()
 
     def go_offline(self) -> None:
         """Continues without the server until `go_online`."""
-        self._forced_offline = True
-        self._inbox.put_nowait(None)
+        self.presence.go_offline()
+        self._wake()
 
     def go_online(self) -> None:
         """Connects again."""
-        self._forced_offline = False
+        self.presence.go_online()
         self.connection.start()
-        self._inbox.put_nowait(None)
+        self._wake()
 
     def reset(self) -> None:
         """Starts a new conversation; the server learns of it with the next question."""
         self.answers.reset()
         self._drafting.restart()
-        self._renewed = True
+        self._is_renewed = True
 
     async def close(self) -> None:
         """Ends the conversation at the server, and the inference thread."""
@@ -215,7 +209,21 @@ class ClientEngine:
         if self._thread is not None:
             self._thread.close()
 
-    # ------------------------------------------------------------ the device
+    # ------------------------------------------------------------ before an answer
+
+    async def _catch_up(self) -> None:
+        """Makes everything ready for a new answer, and handles what has happened since the last one."""
+        self._is_stopping, self._failure, self.presence.error = False, None, None
+        self._standalone.renew()
+        if self._is_renewed:
+            await self.connection.leave()
+            self._empty_inbox()  # of frames about the previous conversation
+            self._resume_token, self._is_renewed = b"", False
+            self._memory.restart()
+        if self._next_device is not None and self.answers.front is None:
+            await self._refit(self._next_device)
+        while not self._inbox.empty():
+            self._on_item(self._inbox.get_nowait())
 
     def _fit(self, device: Device) -> None:
         """Sets up drafting with this device."""
@@ -225,8 +233,9 @@ class ClientEngine:
         remember = self._thread.remember if self._thread is not None and reads_memory else None
         self._memory = MemoryPlan(remember, device.planes, self._codec)
         self._drafting = OnlineDrafting(
-            self.settings, self.conversation, self._thread, self._memory, self._send, device.step_ms
+            self.settings, self.conversation, self._thread, self._memory, self._sender.draft, device.step_ms
         )
+        self._standalone = StandaloneDrafting(self.answers, self._thread, self._tell_drafter)
 
     async def _refit(self, device: Device) -> None:
         """Changes the device between two answers: reopens the stream with the new drafter's fingerprint."""
@@ -240,8 +249,9 @@ class ClientEngine:
         self._drafting.window.take_over(before)
 
     def _empty_inbox(self) -> None:
-        while not self._inbox.empty():
-            self._inbox.get_nowait()
+        with suppress(asyncio.QueueEmpty):
+            while True:
+                self._inbox.get_nowait()
 
     # ------------------------------------------------------------ questions
 
@@ -251,25 +261,19 @@ class ClientEngine:
         if ask is None or job is None:
             return
         self._drafting.on_asked()
-        if self.connection.is_up and not self._alone:
+        if self.connection.is_up and self.presence.is_served:
             self._send_ask(ask, job)
 
     def _send_ask(self, ask: Ask, job: Job) -> None:
-        self._told_ask = ask.id
-        self.connection.send(ask=ask_to_proto(replace(ask, provisional=self._drafting.propose_written(job.written))))
+        self._told.question = ask.id
+        self._sender.ask(replace(ask, provisional=self._drafting.propose_written(job.written)))
         self._drafting.on_told()
-
-    def _send(self, message: Draft | Ack) -> None:
-        if isinstance(message, Draft):
-            self.connection.send(draft=draft_to_proto(message))
-        else:
-            self.connection.send(ack=pb.Ack(committed=message.committed))
 
     def _forget_current(self) -> None:
         """Abandons the current answer."""
         self.answers.forget_current()
         self._drafting.restart()
-        self._serial += 1
+        self._standalone.restart()
 
     # ------------------------------------------------------------ the loop
 
@@ -282,7 +286,7 @@ class ClientEngine:
                 failure, self._failure = self._failure, None
                 raise failure
             if over():
-                self.monitor.rest()
+                self.presence.monitor.rest()
                 return
             await self._take()
 
@@ -303,89 +307,83 @@ class ClientEngine:
     def _on_item(self, item: object) -> None:
         if isinstance(item, Came | Up | Down) and not self.connection.accept(item):
             return
-        if isinstance(item, Came):
-            try:
-                self._on_frame(item.frame)
-            except ProtocolError as error:
-                self._distrust(error)
-        elif isinstance(item, Up):
-            self._on_up(item)
-        elif isinstance(item, Down):
-            self._on_down(item)
-        elif isinstance(item, Grown):
-            self._drafting.on_grown(_now_ms(), item)
-        elif isinstance(item, Drafted):
-            if not self._alone:
-                self._drafting.on_round(item)
-        elif isinstance(item, Wrote):
-            self._on_wrote(item)
-        elif isinstance(item, Fault):
-            self._on_fault(item.error)
-
-    def _wake_ms(self) -> float | None:
-        """When to check again if nothing happens."""
-        times = []
-        is_up = self.connection.is_up
-        if (monitor := self.monitor.wake_ms(can_beat=is_up)) is not None and is_up | (not self._alone):
-            times.append(monitor + (SILENT_STREAM_MS if self._alone else 0.0))
-        if self._memory.hold_until_ms > _now_ms():
-            times.append(self._memory.hold_until_ms)
-        waits = self._alone and self.answers.current is not None and not self._writes_alone
-        if self._lost_since is not None and waits:
-            times.append(self._lost_since + 1e3 * self.connection.link.silence_seconds)
-        return min(times, default=None)
+        try:
+            match item:
+                case Came():
+                    self._on_frame(item.frame)
+                case Up():
+                    self._on_up(item)
+                case Down():
+                    self._on_down(item)
+                case Grown():
+                    self._drafting.on_grown(_now_ms(), item)
+                case Drafted() if self.presence.is_served:
+                    self._drafting.on_round(item)
+                case Wrote() if not self.presence.is_served:
+                    self._standalone.on_wrote(item)
+                case Fault():
+                    self._on_fault(item.error)
+        except ProtocolError as error:
+            self._do(*self.presence.distrust(error))
 
     async def _advance(self) -> None:
         """Does what is due now: beats, timers, drafting, frames."""
-        now = _now_ms()
-        if self._forced_offline and self.connection.is_up | self.connection.is_trying:
-            await self.connection.drop()
-            self._go_alone("as you wished")
-        if self.answers.front is not None:
-            self.monitor.expect(now)
-        else:
-            self.monitor.rest()
-        if self.connection.is_up and (stamp := self.monitor.take_beat(now)) is not None:
-            self.connection.send(beat=pb.Beat(stamp=stamp))
-        if not self._alone and self.monitor.is_lost(now):
-            self._go_alone("the server is silent")
-        stuck = self.connection.is_up and self.monitor.is_stuck(now)
-        if not self._alone and stuck:
-            self._go_alone("the server is there but does not get on")
-        lost = self._alone and self.connection.is_up and self.monitor.is_lost(now - SILENT_STREAM_MS)
-        if lost or self._must_reopen:
-            self._must_reopen = False
-            self.connection.rtt_ms = self.monitor.rtt_ms or 0.0
-            await self.connection.lose()
-        self._check_patience(now)
-        if self._stopping and self.answers.current is not None:
+        now, connection = _now_ms(), self.connection
+        steps = self.presence.tick(
+            now,
+            is_up=connection.is_up,
+            is_trying=connection.is_trying,
+            is_expected=self.answers.front is not None,
+            is_waiting=self._is_waiting,
+        )
+        for step in steps:
+            if step is Step.LEAVE:
+                await connection.drop()
+            elif step is Step.REOPEN:
+                connection.rtt_ms = self.rtt_ms or 0.0
+                await connection.lose()
+            else:
+                self._do(step)
+        if self._is_stopping and self.answers.current is not None:
             await self._stop_now()
-        if self._alone:
-            self._write_on()
-            if stuck or not self.connection.is_up:  # a stream that is only silent may recover
-                self.answers.end_alone()
-        elif self.connection.is_up:
-            self._drafting.draft_on(now)
-
-    def _check_patience(self, now: float) -> None:
-        """Limits how long a device that cannot continue on its own waits for the server."""
-        if self._writes_alone or self.answers.current is None:
-            self._lost_since = None
+        if self.presence.is_served:
+            if connection.is_up:
+                self._drafting.draft_on(now)
             return
-        if not self._alone:
-            return  # an open stream that has brought nothing yet does not count as progress
-        if self._lost_since is None:
-            self._lost_since = now
-        seconds = self.connection.link.silence_seconds
-        stuck = self.connection.is_up and self.monitor.is_stuck(now)
-        if self._forced_offline:
-            self._failure = self._last_error or UnavailableError(
-                "Without a server this device cannot answer.", hint="/online connects again."
-            )
-        elif stuck or now >= self._lost_since + 1e3 * seconds:
-            self._failure = self._last_error or UnavailableError(
-                f"The server has sent nothing for {seconds:g} s.", hint="Ask again, or try another server."
-            )
+        self._standalone.write_on()
+        if self.presence.may_end_answers:
+            self.answers.end_alone()
+
+    def _do(self, *steps: Step | SendBeat | GiveUp | LinkChanged) -> None:
+        for step in steps:
+            match step:
+                case LinkChanged():
+                    self.answers.events.append(step)
+                case SendBeat():
+                    self._sender.beat(step.stamp)
+                case GiveUp():
+                    self._failure = step.error
+                case Step.GO_STANDALONE:
+                    self._drafting.restart()
+                    if self._is_stopping:
+                        self._standalone.restart()
+                    else:
+                        self._standalone.begin()
+
+    def _wake_ms(self) -> float | None:
+        """When to check again if nothing happens."""
+        times = [self.presence.wake_ms(is_up=self.connection.is_up, is_waiting=self._is_waiting)]
+        if self._memory.hold_until_ms > _now_ms():
+            times.append(self._memory.hold_until_ms)
+        return min((time for time in times if time is not None), default=None)
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether the user waits for an answer that this device cannot continue on its own."""
+        return self.answers.current is not None and not self._standalone.can_write
+
+    def _wake(self) -> None:
+        self._inbox.put_nowait(None)
 
     async def _stop_now(self) -> None:
         """Ends the answer here for the user: tells the server, once on each stream, until it has ended it.
@@ -393,15 +391,15 @@ class ClientEngine:
         A standalone answer ends at once; later frames about it must not be handled, so the stream is left.
         """
         connection = self.connection
-        if not self._alone and self.answers.current_is_front:
-            ask = self.conversation.ask_id
-            if connection.is_up and self._stop_sent != (connection.stream_number, ask):
-                self._stop_sent = (connection.stream_number, ask)
-                connection.send(stop=pb.Stop(base=self.conversation.answer_length, ask=ask))
-            return
-        self._stopping = False
-        self._serial += 1
         server_knows = self.answers.current_is_front
+        if server_knows and self.presence.is_served:
+            ask = self.conversation.ask_id
+            if connection.is_up and self._told.stopped != ask:
+                self._told.stopped = ask
+                self._sender.stop(self.conversation.answer_length, ask)
+            return
+        self._is_stopping = False
+        self._standalone.restart()
         self.answers.stop()
         if server_knows and connection.is_up | connection.is_trying:
             await connection.lose()
@@ -411,49 +409,39 @@ class ClientEngine:
     def _make_open(self) -> pb.Open:
         """The handshake with the current state of everything."""
         device, conversation = self._device, self.conversation
-        self.connection.rtt_ms = self.monitor.rtt_ms or 0.0
-        if self.settings.reconcile == "keep" and self._alone:
+        self.connection.rtt_ms = self.rtt_ms or 0.0
+        if self.settings.reconcile == "keep" and not self.presence.is_served:
             self.answers.keep()
-            self._serial += 1  # what the drafter is writing now continues text that is being committed
-            self._inbox.put_nowait(None)
-        job = self.answers.front
-        ask = None
-        self._opened_with = self._told_ask = 0
+            self._standalone.restart()  # what the drafter is writing now continues text that is being committed
+            self._wake()
+        job, ask = self.answers.front, None
+        self._told = Told()
         if job is not None and conversation.phase is Phase.ANSWERING:
-            resumed = conversation.resume()
-            ask = ask_to_proto(replace(resumed, provisional=self._drafting.propose_written(job.written)))
-            self._told_ask = ask.id
-            self._opened_with = len(job.written)
-        return pb.Open(
-            protocol_version=PROTOCOL_VERSION,
-            identity=device.identity,
-            codecs=self._memory.offered,  # type: ignore[arg-type]
-            resume_token=self._resume_token,
-            tokens=conversation.tokens,
+            ask = replace(conversation.resume(), provisional=self._drafting.propose_written(job.written))
+            self._told = Told(ask.id, len(job.written))
+        return make_open(
+            device.identity,
+            self._resume_token,
+            conversation.tokens,
+            ask,
+            codecs=self._memory.offered,
+            memory_from=self._memory.first_missing(len(conversation.tokens)),
             reused_state=device.state_width > 0,
             run_ahead=device.drafter is None or self.settings.server_runs_ahead,
-            memory_from=self._memory.first_missing(len(conversation.tokens)),
-            ask=ask,
         )
 
     def _on_up(self, up: Up) -> None:
-        now = _now_ms()
         opened = up.opened
-        try:
-            self._memory.on_opened(opened.codec)
-        except ProtocolError as error:
-            self._distrust(error)
-            return
+        self._memory.on_opened(opened.codec)
         if opened.HasField("new_execution"):
             self._change_execution(opened)
         self._resume_token = opened.resume_token
         self._drafting.on_told()
-        self.monitor.on_opened(now, up.took_ms)
+        self.presence.on_opened(_now_ms(), up.took_ms)
         self._drafting.window.rtt_ms.add(up.took_ms)
-        self._last_error = None
-        if self._thread is not None and self.conversation.tokens:
-            self._tell_drafter(self._thread, self.conversation.tokens, self.conversation.hashes)
-        self._return()
+        if self.conversation.tokens:
+            self._tell_drafter(self.conversation.tokens, self.conversation.hashes)
+        self._return(self._told.provisional)
 
     def _change_execution(self, opened: pb.Opened) -> None:
         """Called when the server computes differently from the one on which the conversation began."""
@@ -466,89 +454,77 @@ class ClientEngine:
             execution = opened.new_execution.execution
             self.answers.events.append(ExecutionChanged(execution.level, execution.exact))
 
-    def _return(self) -> None:
-        """Called when the server is available (again)."""
-        was_alone, self._alone = self._alone, False
-        self._serial += 1
-        job = self.answers.front
-        asks = job is not None and self.conversation.phase is Phase.ANSWERING
-        if job is not None and asks and self._told_ask != self.conversation.ask_id:
-            self._send_ask(self.conversation.repeat(), job)  # asked since this stream's Open was made
-            self._opened_with = len(job.written)
-        if not was_alone:
-            if self.state is LinkState.OFFLINE:
-                self._change(LinkState.GOOD)
-            return
-        self._cannot_write = False
-        if job is not None and job.written:
-            if self._opened_with == 0:
-                self._drafting.propose_written(job.written)
-                self._drafting.streamed.adopt(0)  # the same stream continues: the server has seen none of it
-            elif len(job.written) > self._opened_with:
-                self.conversation.extend(job.written[self._opened_with :])
-        self._change(LinkState.GOOD if job is None else LinkState.BACK)
+    def _return(self, sent: int) -> None:
+        """Called when the server is available (again).
+
+        Args:
+            sent: provisional tokens of the front answer that it has been given on this stream.
+        """
+        self._standalone.restart()
+        job, conversation = self.answers.front, self.conversation
+        asks = conversation.phase is Phase.ANSWERING and self._told.question != conversation.ask_id
+        if job is not None and asks:  # the question is newer than this stream's Open
+            self._send_ask(conversation.repeat(), job)
+            sent = len(job.written)
+        for step in self.presence.on_return(is_answering=job is not None):
+            if step is Step.RETURN:
+                self._standalone.renew()
+                if job is not None and job.written:
+                    self._drafting.adopt_written(job.written, sent)
+            else:
+                self._do(step)
 
     def _on_down(self, down: Down) -> None:
-        self._last_error = down.error
-        if isinstance(down.error, ProtocolError):
-            self._distrust(down.error)
-        elif not down.retrying and self.answers.front is not None:
-            self._on_refused(down.error)
-        elif self.answers.front is None:
-            self._change(LinkState.OFFLINE, down.error.message)  # the next question tries to connect first
-        elif not down.broke:  # a stream that broke is reopened at once; the timer keeps running
-            self._go_alone(down.error.message)
+        error, front = down.error, self.answers.front
+        if front is not None and not down.retrying and not isinstance(error, ProtocolError):
+            self._on_refused(error)
+        else:
+            self._do(*self.presence.on_down(error, broke=down.broke, is_expected=front is not None))
 
     def _on_refused(self, error: MoaError) -> None:
         """Handles a refusal of the front answer: the current one, which the user must change, or a standalone one."""
         if self.answers.current_is_front:
             self._failure = error
             return
-        self._last_error = None
         self._drafting.restart()
-        self._serial += 1
+        self._standalone.restart()
         self._ask(self.answers.on_refused(error))
         if self.answers.front is not None:
             self.connection.start()
         else:
-            self._change(LinkState.OFFLINE, error.message)
+            self._do(*self.presence.on_idle(error.message))
 
-    def _distrust(self, error: ProtocolError) -> None:
-        """Handles a protocol violation: continues without the server, or ends the answer if that is impossible."""
-        self._forced_offline = True
-        self._last_error = error
-        self._go_alone(error.message)
+    # ------------------------------------------------------------ frames
 
     def _on_frame(self, frame: pb.ServerFrame) -> None:
-        now = _now_ms()
-        self.monitor.on_frame(now)
-        kind = frame.WhichOneof("frame")
-        if self._forced_offline or self._renewed:  # frames of a stream that will be left
+        now, presence = _now_ms(), self.presence
+        presence.on_frame(now, is_progress=not is_beat(frame))
+        if presence.wants_offline or self._is_renewed:  # frames of a stream that will be left
             return
-        if kind != "beat":
-            self.monitor.on_progress(now)
-            self._lost_since = None
-        if self._alone and not self.monitor.is_stuck(now):
+        if presence.is_back(now):
             if self.settings.reconcile == "keep" and self._has_provisional:
-                self._must_reopen = True  # the server has continued differently in this stream
+                presence.replace_stream()  # the server has continued differently in this one
                 return
-            self._opened_with = 0
-            self._return()
-        if kind == "beat":
-            took = self.monitor.on_beat(now, frame.beat.stamp)
-            if took is not None:
-                self._drafting.window.rtt_ms.add(took)
-                self._grade()
-        elif kind == "verdict":
-            self._on_verdict(verdict_from_proto(frame.verdict), now)
-            if frame.verdict.HasField("memory"):
-                self._on_memory(memory_from_proto(frame.verdict.memory), now)
-        elif kind == "memory":
-            self._on_memory(memory_from_proto(frame.memory), now)
-        elif kind == "go_away":
-            self._last_error = UnavailableError(
-                f"The server is going away: {frame.go_away.reason or 'it is shutting down'}."
-            )
+            self._return(0)
+        for message in read_frame(frame):
+            match message:
+                case Verdict():
+                    self._on_verdict(message, now)
+                case Memory():
+                    self._on_memory(message, now)
+                case Beat():
+                    self._on_beat(message, now)
+                case _:
+                    reason = message.reason or "it is shutting down"
+                    presence.error = UnavailableError(f"The server is going away: {reason}.")
+
+    def _on_beat(self, beat: Beat, now: float) -> None:
+        took = self.presence.monitor.on_beat(now, beat.stamp)
+        if took is None:
+            return
+        self._drafting.window.rtt_ms.add(took)
+        if (step_ms := self.plain_step_ms) is not None:
+            self._do(*self.presence.grade(step_ms))
 
     def _on_verdict(self, verdict: Verdict, now: float) -> None:
         if verdict.finish is Finish.DRAINING:
@@ -558,20 +534,19 @@ class ClientEngine:
             if self.answers.current_is_front:  # others belong to an earlier answer
                 self.figures.on_verdict(progress, verdict)
             self.answers.on_committed(progress.tokens)
-            if self._thread is not None:
-                self._tell_drafter(self._thread, self.conversation.tokens, self.conversation.hashes)
+            self._tell_drafter(self.conversation.tokens, self.conversation.hashes)
             codec = self._memory.on_verdict(now, len(progress.tokens), len(self.conversation.tokens))
             if codec is not None:
-                self.connection.send(set_codec=pb.SetCodec(codec=codec.value))  # type: ignore[arg-type]
+                self._sender.set_codec(codec)
         if progress.finish is not Finish.UNFINISHED:
             self._ask(self.answers.on_finished(progress.finish))
-        if self.state is LinkState.BACK and not self._has_provisional:
-            self._change(LinkState.GOOD)
+        if not self._has_provisional:
+            self._do(*self.presence.on_verified())
 
     def _on_memory(self, memory: Memory, now: float) -> None:
         taken = self._memory.on_memory(now, memory, self.conversation.hashes)
         if taken:
-            self.connection.send(credit=pb.Credit(bytes=taken))
+            self._sender.credit(taken)
 
     @property
     def _has_provisional(self) -> bool:
@@ -579,68 +554,18 @@ class ClientEngine:
         job = self.answers.front
         return job is not None and bool(job.written)
 
-    def _tell_drafter(self, thread: DrafterThread, text: Sequence[int], hashes: PrefixHashes | None = None) -> None:
+    # ------------------------------------------------------------ the drafter
+
+    def _tell_drafter(self, text: Sequence[int], hashes: PrefixHashes | None = None) -> None:
         """Gives the drafter the text; memory rows of what it must forget are dropped too."""
-        self._memory.crop(thread.tell(text, hashes))
-
-    # ------------------------------------------------------------ standalone text
-
-    @property
-    def _writes_alone(self) -> bool:
-        """Whether the device can continue on its own."""
-        return self._thread is not None and not self._cannot_write
-
-    def _go_alone(self, reason: str) -> None:
-        if not self._alone:
-            self._alone = True
-            self._serial += 1
-            self._drafting.restart()
-            if self._writes_alone and not self._stopping:
-                self.answers.go_alone()
-        self._change(LinkState.OFFLINE, reason)
-
-    def _write_on(self) -> None:
-        """Lets the drafter write the next token of the current answer."""
-        job, thread = self.answers.current, self._thread
-        if job is None or job.has_ended or thread is None or self._cannot_write or thread.busy:
-            return
-        if self._told_of != (self._serial, job):  # it knows what it writes itself
-            self._told_of = self._serial, job
-            self._tell_drafter(thread, self.answers.text_before(job))
-        thread.write(self._serial, job.written, job.settings.sampling)
-
-    def _on_wrote(self, wrote: Wrote) -> None:
-        job = self.answers.current
-        if job is None or job.has_ended or wrote.serial != self._serial or not self._alone:
-            return
-        if wrote.token is None:
-            self._cannot_write = True
-            return
-        self.answers.write(job, [wrote.token])
+        if self._thread is not None:
+            self._memory.crop(self._thread.tell(text, hashes))
 
     def _on_fault(self, error: Exception) -> None:
         """Handles a failed drafter: unreadable memory is the server's fault, everything else ours."""
         if isinstance(error, ProtocolError):
-            self._distrust(error)
-        else:
-            self._failure = error if isinstance(error, MoaError) else _defect(error)
-
-    # ------------------------------------------------------------ small methods
-
-    def _grade(self) -> None:
-        """Grades the link good or slow by how many steps of the server a round trip takes."""
-        rtt_ms, step_ms = self.monitor.rtt_ms, self._drafting.window.step_ms
-        if rtt_ms is None or not step_ms.samples:
-            return
-        if self.state is LinkState.GOOD and rtt_ms > SLOW_STEPS * step_ms.mean:
-            self._change(LinkState.SLOW)
-        elif self.state is LinkState.SLOW and rtt_ms < GOOD_STEPS * step_ms.mean:
-            self._change(LinkState.GOOD)
-
-    def _change(self, state: LinkState, reason: str = "") -> None:
-        if state is not self.state:
-            self.state = state
-            self.answers.events.append(LinkChanged(state, reason))
+            raise error
+        self._failure = error if isinstance(error, MoaError) else _defect(error)
 
 
 def _now_ms() -> float:

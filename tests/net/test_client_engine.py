@@ -136,7 +136,7 @@ async def test_after_a_reset_the_drafter_knows_the_new_conversation_alone(target
         engine.reset()
         await ask(engine, PROMPT, settings)
         assert engine.figures.accepted == accepted
-        drafter: Any = engine._device.drafter
+        drafter: Any = engine.device.drafter
         assert drafter._state.tokens == engine.conversation.tokens[: len(drafter._state.tokens)]
 
 
@@ -185,7 +185,7 @@ async def test_a_server_that_was_restarted_between_two_questions_is_not_noticed(
 
 async def test_another_drafter_or_target_is_refused(target: Target) -> None:
     async with talking(target) as engine:
-        engine._device.identity.drafter_fingerprint = b"x" * 32
+        engine.device.identity.drafter_fingerprint = b"x" * 32
         with pytest.raises(
             MismatchError, match="drafter does not match: the server has 646464646464, the client has 78"
         ):
@@ -251,7 +251,7 @@ async def test_another_drafter_in_the_middle_of_a_conversation_changes_no_word(t
             second = await ask(engine, [9, 9, 4], settings)
             engine.change_device(device_of_both(target, before))
             third = await ask(engine, [11, 3], settings)
-            rtt_ms, step_ms = engine.monitor.rtt_ms, engine.plain_step_ms
+            rtt_ms, step_ms = engine.rtt_ms, engine.plain_step_ms
         finally:
             await engine.close()
     text: list[int] = []

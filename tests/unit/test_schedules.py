@@ -418,8 +418,8 @@ class Chat:
         finally:
             if stopper is not None:
                 stopper.cancel()
-        assert self.wished_offline or not engine._forced_offline, (
-            f"the client distrusts the server: {engine._last_error}"
+        assert self.wished_offline or not engine.presence.wants_offline, (
+            f"the client distrusts the server: {engine.presence.error}"
         )
         if self.current.settled and not self.current.shown and (engine.unsettled or self.lacks(self.current)):
             self.asked.remove(self.current)  # a question that got nothing is taken back, unless the server holds it

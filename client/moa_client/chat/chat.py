@@ -126,7 +126,7 @@ class Chat:
         shelf, step_ms = device.shelf, engine.plain_step_ms
         if shelf is None or device.choice is None or step_ms is None:
             return
-        choice = shelf.choose(ServerPace(step_ms, self._row_ms, engine.monitor.rtt_ms or 0.0), device.choice.name)
+        choice = shelf.choose(ServerPace(step_ms, self._row_ms, engine.rtt_ms or 0.0), device.choice.name)
         if choice.name == device.choice.name:
             return
         engine.change_device(await asyncio.to_thread(change_drafter, device, choice, self.settings))

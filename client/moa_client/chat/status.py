@@ -11,8 +11,8 @@ from moa_client.conversation.events import LinkState
 if TYPE_CHECKING:
     from moa.v1 import moa_pb2 as pb
 
+    from moa_client.conversation.figures import LinkStatus
     from moa_client.device.drafter_choice import Choice
-    from moa_client.engine import LinkStatus
 
 MARKS = {LinkState.GOOD: "good", LinkState.SLOW: "slow", LinkState.OFFLINE: "OFFLINE", LinkState.BACK: "back"}
 

@@ -8,7 +8,19 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Verdict
 
 from moa_client.conversation.conversation import Progress
-from moa_client.conversation.events import Committed, Corrected, Ended, Event, Provisional
+from moa_client.conversation.events import Committed, Corrected, Ended, Event, LinkState, Provisional
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """What a status line shows; figures are those of the newest answer."""
+
+    state: LinkState
+    rtt_ms: float | None
+    tokens_per_s: float
+    acceptance: float
+    up_bytes: int
+    down_bytes: int
 
 
 @dataclass(slots=True)

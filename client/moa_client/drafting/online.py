@@ -77,6 +77,14 @@ class OnlineDrafting:
         self.streamed.adopt(len(written))
         return message
 
+    def adopt_written(self, written: list[int], sent: int) -> None:
+        """Makes the standalone text the draft in flight, of which the server has the first `sent` tokens."""
+        if sent == 0:
+            self.propose_written(written)
+            self.streamed.adopt(0)
+        elif len(written) > sent:
+            self._conversation.extend(written[sent:])
+
     def draft_on(self, now: float) -> None:
         """Lets the drafter continue and sends what is due; `now` in milliseconds."""
         conversation, thread = self._conversation, self._thread

@@ -1,0 +1,120 @@
+"""The frames of a Converse stream as messages: the engine's only way to the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.frames import ask_to_proto, draft_to_proto, memory_from_proto, verdict_from_proto
+from moa_shared.protocol.messages import Ack, Ask, Draft, Memory, Verdict
+from moa_shared.protocol.wire import PROTOCOL_VERSION
+
+from moa_client.link.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The answer to a beat."""
+
+    stamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class GoAway:
+    """The server will end the stream soon; `reason` may be empty."""
+
+    reason: str
+
+
+ServerMessage = Verdict | Memory | Beat | GoAway
+
+
+def is_beat(frame: pb.ServerFrame) -> bool:
+    """Whether a frame is a mere sign of life."""
+    return frame.HasField("beat")
+
+
+def read_frame(frame: pb.ServerFrame) -> Iterator[ServerMessage]:
+    """The messages of a frame, in order; none of a frame from a later version.
+
+    Raises:
+        ProtocolError: a value that this version does not know; messages before it are given first.
+    """
+    kind = frame.WhichOneof("frame")
+    if kind == "verdict":
+        yield verdict_from_proto(frame.verdict)
+        if frame.verdict.HasField("memory"):
+            yield memory_from_proto(frame.verdict.memory)
+    elif kind == "memory":
+        yield memory_from_proto(frame.memory)
+    elif kind == "beat":
+        yield Beat(frame.beat.stamp)
+    elif kind == "go_away":
+        yield GoAway(frame.go_away.reason)
+
+
+def make_open(
+    identity: pb.Identity,
+    resume_token: bytes,
+    tokens: Sequence[int],
+    ask: Ask | None,
+    *,
+    codecs: Sequence[int],
+    memory_from: int,
+    reused_state: bool,
+    run_ahead: bool,
+) -> pb.Open:
+    """The first frame of a stream.
+
+    Args:
+        tokens: all that are committed.
+        ask: the answer to begin or continue, if there is one.
+        codecs: of memory, best first; none: no memory is wanted.
+        memory_from: the first position whose rows are missing.
+        reused_state: whether the drafter reads states of reused layers.
+        run_ahead: whether the server may step before a draft has come.
+    """
+    return pb.Open(
+        protocol_version=PROTOCOL_VERSION,
+        identity=identity,
+        codecs=codecs,  # type: ignore[arg-type]
+        resume_token=resume_token,
+        tokens=tokens,
+        reused_state=reused_state,
+        run_ahead=run_ahead,
+        memory_from=memory_from,
+        ask=ask_to_proto(ask) if ask is not None else None,
+    )
+
+
+class FrameSender:
+    """Sends messages on the open stream; without one they are dropped, since the next Open says what matters."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._send = connection.send
+
+    def ask(self, ask: Ask) -> None:
+        self._send(ask=ask_to_proto(ask))
+
+    def draft(self, message: Draft | Ack) -> None:
+        """Sends a draft, or what takes its place while there is none."""
+        if isinstance(message, Draft):
+            self._send(draft=draft_to_proto(message))
+        else:
+            self._send(ack=pb.Ack(committed=message.committed))
+
+    def beat(self, stamp: int) -> None:
+        self._send(beat=pb.Beat(stamp=stamp))
+
+    def stop(self, base: int, ask: int) -> None:
+        """Asks the server to end the answer to question `ask` at position `base` of it."""
+        self._send(stop=pb.Stop(base=base, ask=ask))
+
+    def credit(self, taken: int) -> None:
+        """Allows the server to send as many bytes of memory again."""
+        self._send(credit=pb.Credit(bytes=taken))
+
+    def set_codec(self, codec: Codec) -> None:
+        self._send(set_codec=pb.SetCodec(codec=codec.value))  # type: ignore[arg-type]

@@ -1,0 +1,258 @@
+"""Whether a server decides the text, and what to do when that changes.
+
+Pure: clock readings are arguments, in milliseconds; what to do is returned as steps, in order. State: the mode, what
+the user sees of it, the monitor of the link, and the newest reason for a loss. Invariant: `GO_STANDALONE` is returned
+when the mode leaves SERVED, `RETURN` when it comes back to it, and neither at any other time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from moa_shared.errors import MoaError, ProtocolError, UnavailableError
+
+from moa_client.conversation.events import LinkChanged, LinkState
+from moa_client.link.monitor import LinkMonitor
+
+SILENT_STREAM_MS = 500.0  # a stream silent for this long beyond the timer is replaced
+# Steps of the server in a round trip from which a link is slow, and below which it is good again.
+SLOW_STEPS, GOOD_STEPS = 4.0, 3.0
+
+
+class Mode(Enum):
+    """Who decides the text."""
+
+    SERVED = auto()  # the server, as far as is known
+    SILENT = auto()  # nobody: a stream is open, but has been silent for too long; any frame ends this
+    STALLED = auto()  # nobody: the server answers beats, but does not advance; only progress ends this
+    OFFLINE = auto()  # nobody: no stream is open
+    OFFLINE_BY_WISH = auto()  # nobody, until `go_online`
+
+
+class Step(Enum):
+    """Something for the engine to do."""
+
+    LEAVE = auto()  # leave the stream, and open no other
+    REOPEN = auto()  # give the stream up as lost, and open another
+    GO_STANDALONE = auto()  # the device continues without the server
+    RETURN = auto()  # the server decides again
+
+
+@dataclass(frozen=True, slots=True)
+class SendBeat:
+    """Ask the server for a sign of life."""
+
+    stamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """End the running answer with this error."""
+
+    error: MoaError
+
+
+Steps = list[Step | SendBeat | GiveUp | LinkChanged]
+
+
+class Presence:
+    """Whether the server of one conversation is available.
+
+    Args:
+        silence_ms: how long a server may send nothing that advances the answer.
+        offline: begin without a server, as the user wishes.
+    """
+
+    def __init__(self, silence_ms: float, *, offline: bool = False) -> None:
+        self.monitor = LinkMonitor(silence_ms)
+        self.mode = Mode.OFFLINE_BY_WISH if offline else Mode.SERVED
+        self.state = LinkState.OFFLINE if offline else LinkState.GOOD
+        self.wants_offline = offline  # followed by the mode at the next `tick`
+        self.error: MoaError | None = None  # the newest reason for a loss, until a stream is open
+        self._silence_ms = silence_ms
+        self._must_reopen = False
+        self._waiting_since: float | None = None  # for the server, by a device that cannot write on
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the server decides the text, as far as is known."""
+        return self.mode is Mode.SERVED
+
+    @property
+    def may_end_answers(self) -> bool:
+        """Whether standalone text may end the answer: a stream that is only silent may recover."""
+        return self.mode in (Mode.STALLED, Mode.OFFLINE, Mode.OFFLINE_BY_WISH)
+
+    # ------------------------------------------------------------ the user
+
+    def go_offline(self) -> None:
+        """From the next `tick` on, no server is wanted."""
+        self.wants_offline = True
+
+    def go_online(self) -> None:
+        """A server is wanted again."""
+        self.wants_offline = False
+        if self.mode is Mode.OFFLINE_BY_WISH:
+            self.mode = Mode.OFFLINE
+
+    # ------------------------------------------------------------ the stream
+
+    def on_opened(self, now: float, took_ms: float) -> None:
+        """A stream is open, `took_ms` after its Open; `on_return` follows."""
+        self.monitor.on_opened(now, took_ms)
+        self.error = None
+
+    def on_frame(self, now: float, *, is_progress: bool) -> None:
+        """A frame has come. If the server `is_back` by it, `on_return` follows.
+
+        Args:
+            is_progress: it is no mere sign of life.
+        """
+        self.monitor.on_frame(now)
+        if is_progress and not self.wants_offline:
+            self.monitor.on_progress(now)
+            self._waiting_since = None
+
+    def is_back(self, now: float) -> bool:
+        """Whether the frame that has just come shows that a server believed lost is available."""
+        return not self.is_served and not self.monitor.is_stuck(now)
+
+    def on_return(self, *, is_answering: bool) -> Steps:
+        """The server is available (again).
+
+        Args:
+            is_answering: there is an answer for it to decide.
+        """
+        was_served, self.mode = self.is_served, Mode.SERVED
+        if not was_served:
+            return [Step.RETURN, *self._change(LinkState.BACK if is_answering else LinkState.GOOD)]
+        return self._change(LinkState.GOOD) if self.state is LinkState.OFFLINE else []
+
+    def replace_stream(self) -> None:
+        """From the next `tick` on, another stream is wanted."""
+        self._must_reopen = True
+
+    def on_down(self, error: MoaError, *, broke: bool, is_expected: bool) -> Steps:
+        """The stream is lost, or an attempt to open one has failed.
+
+        Args:
+            broke: a useful stream has ended, and is reopened at once: the timer keeps running.
+            is_expected: something is expected of the server; if not, the next question tries to connect first.
+        """
+        self.error = error
+        if isinstance(error, ProtocolError):
+            return self.distrust(error)
+        if not is_expected:
+            return self._change(LinkState.OFFLINE, error.message)
+        if not broke:
+            return self._lose(Mode.OFFLINE, error.message)
+        if self.mode in (Mode.SILENT, Mode.STALLED):
+            self.mode = Mode.OFFLINE
+        return []
+
+    def on_idle(self, reason: str) -> Steps:
+        """No stream is open, and none is wanted before the next question."""
+        return self._change(LinkState.OFFLINE, reason)
+
+    def distrust(self, error: ProtocolError) -> Steps:
+        """The server violates the protocol: the device continues without it until the user connects again."""
+        self.error = error
+        self.wants_offline = True
+        return self._lose(Mode.OFFLINE, error.message)
+
+    # ------------------------------------------------------------ time
+
+    def tick(self, now: float, *, is_up: bool, is_trying: bool, is_expected: bool, is_waiting: bool) -> Steps:
+        """What is due now.
+
+        Args:
+            is_up, is_trying: a stream is open; one is being opened.
+            is_expected: something is expected of the server.
+            is_waiting: the user waits for an answer that this device cannot continue on its own.
+        """
+        steps: Steps = []
+        if self.wants_offline and (is_up or is_trying or self.mode is not Mode.OFFLINE_BY_WISH):
+            steps += [Step.LEAVE, *self._lose(Mode.OFFLINE_BY_WISH, "as you wished")]
+            is_up = False
+        monitor = self.monitor
+        if is_expected:
+            monitor.expect(now)
+        else:
+            monitor.rest()
+        if is_up and (stamp := monitor.take_beat(now)) is not None:
+            steps.append(SendBeat(stamp))
+        stalled = is_up and monitor.is_stuck(now)
+        if self.is_served and monitor.is_lost(now):
+            steps += self._lose(Mode.SILENT if is_up else Mode.OFFLINE, "the server is silent")
+        if self.is_served and stalled:
+            steps += self._lose(Mode.STALLED, "the server is there but does not get on")
+        elif self.mode is Mode.SILENT and stalled:
+            self.mode = Mode.STALLED
+        if self._must_reopen or (not self.is_served and is_up and monitor.is_lost(now - SILENT_STREAM_MS)):
+            steps.append(Step.REOPEN)
+            self._must_reopen = stalled = False
+            self.mode = Mode.OFFLINE
+        return steps + self._check_patience(now, is_waiting=is_waiting, stalled=stalled)
+
+    def wake_ms(self, *, is_up: bool, is_waiting: bool) -> float | None:
+        """When to call `tick` again if nothing happens; None: no need.
+
+        Args:
+            is_up, is_waiting: as in `tick`.
+        """
+        times = []
+        if is_up or self.is_served:
+            monitor = self.monitor.wake_ms(can_beat=is_up)
+            if monitor is not None:
+                times.append(monitor + (0.0 if self.is_served else SILENT_STREAM_MS))
+        if self._waiting_since is not None and is_waiting and not self.is_served:
+            times.append(self._waiting_since + self._silence_ms)
+        return min(times, default=None)
+
+    # ------------------------------------------------------------ what the user sees
+
+    def grade(self, step_ms: float) -> Steps:
+        """Grades the link good or slow by how many steps of the server, of `step_ms` each, a round trip takes."""
+        rtt_ms = self.monitor.rtt_ms
+        if rtt_ms is None:
+            return []
+        if self.state is LinkState.GOOD and rtt_ms > SLOW_STEPS * step_ms:
+            return self._change(LinkState.SLOW)
+        if self.state is LinkState.SLOW and rtt_ms < GOOD_STEPS * step_ms:
+            return self._change(LinkState.GOOD)
+        return []
+
+    def on_verified(self) -> Steps:
+        """No provisional text is left to verify."""
+        return self._change(LinkState.GOOD) if self.state is LinkState.BACK else []
+
+    # ------------------------------------------------------------ inside
+
+    def _check_patience(self, now: float, *, is_waiting: bool, stalled: bool) -> Steps:
+        """Limits how long a device that cannot continue on its own waits for the server."""
+        if not is_waiting:
+            self._waiting_since = None
+            return []
+        if self.is_served:
+            return []  # an open stream that has brought nothing yet does not count as progress
+        if self._waiting_since is None:
+            self._waiting_since = now
+        if self.wants_offline:
+            without = "Without a server this device cannot answer."
+            return [GiveUp(self.error or UnavailableError(without, hint="/online connects again."))]
+        if stalled or now >= self._waiting_since + self._silence_ms:
+            silent = f"The server has sent nothing for {self._silence_ms / 1e3:g} s."
+            return [GiveUp(self.error or UnavailableError(silent, hint="Ask again, or try another server."))]
+        return []
+
+    def _lose(self, mode: Mode, reason: str) -> Steps:
+        was_served, self.mode = self.is_served, mode
+        change = self._change(LinkState.OFFLINE, reason)
+        return [Step.GO_STANDALONE, *change] if was_served else change
+
+    def _change(self, state: LinkState, reason: str = "") -> Steps:
+        if state is self.state:
+            return []
+        self.state = state
+        return [LinkChanged(state, reason)]
