@@ -27,7 +27,7 @@ from moa_client.device.heap import trim_heap
 from moa_client.device.loading import load_device
 from moa_client.device.sources import Sources, find_local_sources, find_sources, means_served
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.engine import ClientEngine
+from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link, connect
 from moa_client.settings import ClientSettings
 

@@ -17,7 +17,7 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_client.device.loading import Device, load_device
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.engine import ClientEngine
+from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import connect
 from moa_client.settings import ClientSettings
 from moa_shared.models import ModelFiles, load_target_model, load_tokenizer

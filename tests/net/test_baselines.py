@@ -12,7 +12,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.engine import ClientEngine
+from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import connect
 from moa_server.engine.stepper import Stepper
 from moa_server.loading import memory_source

@@ -16,7 +16,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.chat.signals import leaving_on_signals
 from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional, Refused
-from moa_client.engine import ClientEngine
+from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import connect
 from moa_server.target import Target
 from moa_shared.errors import ContextLengthError, MismatchError, MoaError, ProtocolError, UnavailableError

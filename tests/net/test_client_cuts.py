@@ -23,7 +23,7 @@ from moa_client.conversation.events import (
 from moa_client.device.loading import Device
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.engine import ClientEngine
+from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import connect
 from moa_server.app import RunningServer, start
 from moa_server.target import Target

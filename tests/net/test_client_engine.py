@@ -11,7 +11,7 @@ import pytest
 from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Committed, Ended
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.engine import ClientEngine
+from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link, connect
 from moa_server.app import start
 from moa_server.target import Target

@@ -19,7 +19,7 @@ from hypothesis import given
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Ended
-from moa_client.engine import ClientEngine
+from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import EOF, Link
 from moa_server.target import Target
 from moa_shared.errors import InternalError, MoaError

@@ -30,7 +30,7 @@ from moa_client.conversation.events import (
 from moa_client.conversation.transcript import Transcript
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import StreamedDrafting
-from moa_client.engine import ClientEngine
+from moa_client.engine.engine import ClientEngine
 from moa_client.link.backoff import Backoff
 from moa_client.link.channel import Link
 from moa_server.session.session import Session, SessionLimits, StepPlan, Verification

@@ -15,7 +15,7 @@ from moa_client.conversation.events import Committed
 from moa_client.conversation.figures import Figures
 from moa_client.device.loading import Device, load_device
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.engine import ClientEngine
+from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link
 from moa_client.settings import SECTION, ClientSettings
 from moa_shared.errors import DataError

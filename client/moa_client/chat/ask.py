@@ -17,7 +17,7 @@ from moa_client.chat.views import View
 from moa_client.conversation.events import Ended, Event, LinkChanged, LinkState, Refused, Settled
 from moa_client.conversation.jobs import Turn
 from moa_client.conversation.transcript import Transcript
-from moa_client.engine import ClientEngine
+from moa_client.engine.engine import ClientEngine
 
 
 class Asker:

@@ -25,7 +25,7 @@ from moa_client.conversation.events import Event, ExecutionChanged, LinkChanged,
 from moa_client.conversation.transcript import Transcript
 from moa_client.device.drafter_choice import ServerPace
 from moa_client.device.loading import Device, change_drafter
-from moa_client.engine import ClientEngine
+from moa_client.engine.engine import ClientEngine
 from moa_client.settings import SECTION, ClientSettings
 
 HELP = """\

@@ -22,7 +22,7 @@ from moa_client.conversation.transcript import Transcript
 
 if TYPE_CHECKING:
     from moa_client.chat.screen import Screen
-    from moa_client.engine import ClientEngine
+    from moa_client.engine.engine import ClientEngine
 
 Write = Callable[[str], None]
 BACK_WORDS = "(the server is back)"

@@ -134,15 +134,13 @@ class Presence:
         self._must_reopen = True
 
     def on_down(self, error: MoaError, *, broke: bool, is_expected: bool) -> Steps:
-        """The stream is lost, or an attempt to open one has failed.
+        """The stream is lost, or an attempt to open one has failed, for a reason that may pass.
 
         Args:
             broke: a useful stream has ended, and is reopened at once: the timer keeps running.
             is_expected: something is expected of the server; if not, the next question tries to connect first.
         """
         self.error = error
-        if isinstance(error, ProtocolError):
-            return self.distrust(error)
         if not is_expected:
             return self._change(LinkState.OFFLINE, error.message)
         if not broke:

@@ -1,0 +1,1 @@
+"""The conversation with a server: one loop over one inbox."""

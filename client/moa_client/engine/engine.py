@@ -1,0 +1,374 @@
+"""One conversation with a server: asks, drafts, commits what the server decides, and continues when the link is lost.
+
+State: the answers over the pure `Conversation`, the connection, whether a server is present, and the drafter on its
+thread. One loop handles one thing at a time, from one inbox; nothing in it waits for a peer or for the drafter.
+Invariants: committed text is the target's; standalone text is provisional until the server has decided it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from moa_shared.errors import InternalError, MoaError, ProtocolError
+from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.finish_rule import AnswerSettings
+
+from moa_client.conversation.answer_queue import AnswerQueue
+from moa_client.conversation.conversation import Conversation
+from moa_client.conversation.events import Event, LinkState
+from moa_client.conversation.figures import Figures, LinkStatus
+from moa_client.conversation.jobs import Turn
+from moa_client.device.loading import Device
+from moa_client.drafting.device_drafting import DeviceDrafting
+from moa_client.drafting.drafter_thread import Drafted, Fault, Grown, Wrote
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.engine.exchange import Exchange, now_ms
+from moa_client.link.channel import Link
+from moa_client.link.connection import Came, Connection, Down, Up
+from moa_client.link.presence import GiveUp, Presence, SendBeat, Step, Steps
+
+if TYPE_CHECKING:
+    from moa.v1 import moa_pb2 as pb
+
+
+class ClientEngine:
+    """A conversation over one link.
+
+    Args:
+        link: to the server.
+        device: what this client holds.
+        vocab_size: of the target.
+        codec: the best one for memory; cheaper ones are also offered.
+        offline: do not connect before `go_online`.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        device: Device,
+        vocab_size: int,
+        codec: Codec,
+        settings: DraftingSettings | None = None,
+        *,
+        offline: bool = False,
+    ) -> None:
+        self.conversation = Conversation(vocab_size)
+        self.answers = AnswerQueue(self.conversation, device.end_rule)
+        self.presence = Presence(1e3 * link.silence_seconds, offline=offline)
+        self._inbox: asyncio.Queue[object] = asyncio.Queue()
+        self.connection = Connection(link, self._make_open, self._inbox.put_nowait)
+        self._exchange = Exchange(
+            self.answers,
+            self.presence,
+            self.connection,
+            device,
+            settings or DraftingSettings(),
+            codec,
+            self._inbox.put_nowait,
+        )
+        self._next_device: Device | None = None
+        self._is_stopping = False  # the user wants the current answer to end, and has not seen it end
+        self._is_renewed = False  # the conversation was started again: the server's session is no longer usable
+
+    # ------------------------------------------------------------ for the surfaces
+
+    @property
+    def figures(self) -> Figures:
+        """What the newest answer cost so far."""
+        return self._exchange.figures
+
+    @property
+    def state(self) -> LinkState:
+        """The state of the link."""
+        return self.presence.state
+
+    @property
+    def status(self) -> LinkStatus:
+        """The state for a status line."""
+        figures = self.figures
+        acceptance = figures.accepted / figures.tokens if figures.tokens else 0.0
+        return LinkStatus(
+            self.state, self.rtt_ms, figures.tokens_per_second, acceptance, figures.up_bytes, figures.down_bytes
+        )
+
+    @property
+    def rtt_ms(self) -> float | None:
+        """Smoothed round-trip time; None before one was measured."""
+        return self.presence.monitor.rtt_ms
+
+    @property
+    def plain_step_ms(self) -> float | None:
+        """Time of a plain step of the server; None before one was measured."""
+        step_ms = self._drafting.online.window.step_ms
+        return step_ms.mean if step_ms.samples else None
+
+    @property
+    def device(self) -> Device:
+        """The device that drafts for the next question."""
+        return self._next_device or self._exchange.device
+
+    @property
+    def unsettled(self) -> int:
+        """Number of answers that ended without the server and are not verified yet."""
+        return self.answers.unsettled
+
+    async def ask(self, turn: Turn | Sequence[int], settings: AnswerSettings) -> AsyncGenerator[Event, None]:
+        """Asks for an answer; yields what happens, and last `Ended`.
+
+        Args:
+            turn: the question's tokens, or a function that makes them from the conversation before it.
+
+        Raises:
+            MoaError: why there is no (more) answer. What arrived stays in the conversation; a question that got
+                none is taken back.
+        """
+        traffic = self.connection.link.traffic
+        up, down = traffic.up_bytes, traffic.down_bytes
+        began = time.monotonic()
+        await self._catch_up()
+        figures = self._exchange.figures = Figures()
+        fixed = turn
+        begun = self.answers.begin(turn if callable(turn) else lambda _: fixed, settings)  # type: ignore[arg-type,return-value]
+        job = self.answers.current
+        try:
+            self._exchange.ask(begun)
+            if not self.presence.wants_offline:
+                self.connection.start()
+            async for event in self._run(lambda: self.answers.current is None):
+                figures.on_event(event, time.monotonic() - began)
+                figures.up_bytes, figures.down_bytes = traffic.up_bytes - up, traffic.down_bytes - down
+                yield event
+        finally:
+            if self.answers.current is not None and self.answers.current is job:
+                self.answers.forget_current()
+                self._drafting.restart()
+                await self.connection.drop()
+
+    async def attend(self) -> AsyncGenerator[Event, None]:
+        """Maintains the link between questions, until it is closed; yields state changes and `Settled` answers."""
+        async for event in self._run(lambda: False):
+            yield event
+
+    async def settle(self) -> AsyncGenerator[Event, None]:
+        """Verifies standalone answers while there is a server; yields `Settled` for each."""
+        connection, presence = self.connection, self.presence
+
+        def is_over() -> bool:
+            has_link = connection.is_up or connection.is_trying
+            return self.answers.front is None or presence.wants_offline or not has_link
+
+        async for event in self._run(is_over):
+            yield event
+
+    def change_device(self, device: Device) -> None:
+        """Uses another device from the next question on that has nothing unverified before it."""
+        self._next_device = device
+
+    async def stop(self) -> None:
+        """Asks the server to end the running answer where it is; its last verdict then ends `ask`."""
+        self._is_stopping = True
+        self._wake()
+
+    def go_offline(self) -> None:
+        """Continues without the server until `go_online`."""
+        self.presence.go_offline()
+        self._wake()
+
+    def go_online(self) -> None:
+        """Connects again."""
+        self.presence.go_online()
+        self.connection.start()
+        self._wake()
+
+    def reset(self) -> None:
+        """Starts a new conversation; the server learns of it with the next question."""
+        self.answers.reset()
+        self._drafting.online.restart()
+        self._is_renewed = True
+
+    async def close(self) -> None:
+        """Ends the conversation at the server, and the inference thread."""
+        await self.connection.leave()
+        self._drafting.close()
+
+    # ------------------------------------------------------------ between answers
+
+    async def _catch_up(self) -> None:
+        """Handles what has happened since the last answer, and makes everything ready for a new one."""
+        self._is_stopping, self._exchange.failure, self.presence.error = False, None, None
+        self._drafting.standalone.renew()
+        if self._is_renewed:
+            await self.connection.leave()
+            self._empty_inbox()  # of frames about the previous conversation
+            self._is_renewed = False
+            self._exchange.forget_session()
+            self._drafting.memory.restart()
+        if self._next_device is not None and self.answers.front is None:
+            await self._change_device(self._next_device)
+        while not self._inbox.empty():
+            self._on_item(self._inbox.get_nowait())
+
+    async def _change_device(self, device: Device) -> None:
+        """Leaves the stream; the next one is opened with the new drafter's fingerprint."""
+        self._next_device = None
+        await self.connection.drop()
+        self._drafting.close()
+        self._empty_inbox()
+        window = self._drafting.online.window
+        self._exchange.use(device)
+        self._drafting.online.window.take_over(window)
+
+    def _empty_inbox(self) -> None:
+        while not self._inbox.empty():
+            self._inbox.get_nowait()
+
+    # ------------------------------------------------------------ the loop
+
+    async def _run(self, is_over: Callable[[], bool]) -> AsyncGenerator[Event, None]:
+        exchange = self._exchange
+        while True:
+            await self._advance()
+            while self.answers.events:
+                yield self.answers.events.popleft()
+            if exchange.failure is not None:
+                failure, exchange.failure = exchange.failure, None
+                raise failure
+            if is_over():
+                self.presence.monitor.rest()
+                return
+            await self._take()
+
+    async def _take(self) -> None:
+        """Waits for the next event, and handles it and those that arrived with it."""
+        wake_ms = self._wake_ms()
+        try:
+            async with asyncio.timeout(None if wake_ms is None else max(0.0, (wake_ms - now_ms()) / 1e3)):
+                item = await self._inbox.get()
+        except TimeoutError:
+            return
+        while True:
+            self._on_item(item)
+            if self._inbox.empty() or self.answers.events:
+                return
+            item = self._inbox.get_nowait()
+
+    def _on_item(self, item: object) -> None:
+        if isinstance(item, Came | Up | Down) and not self.connection.accept(item):
+            return
+        try:
+            self._dispatch(item)
+        except ProtocolError as error:
+            self._follow(self.presence.distrust(error))
+
+    def _dispatch(self, item: object) -> None:
+        exchange, drafting = self._exchange, self._drafting
+        match item:
+            case Came() if not self._is_renewed:
+                exchange.on_frame(item.frame)
+            case Up():
+                exchange.on_up(item)
+                if self._next_device is not None and item.opened.HasField("new_execution"):
+                    self._next_device = self._next_device.on_execution(item.opened)
+            case Down():
+                exchange.on_down(item)
+            case Grown():
+                drafting.online.on_grown(now_ms(), item)
+            case Drafted() if self.presence.is_served:
+                drafting.online.on_round(item)
+            case Wrote() if not self.presence.is_served:
+                drafting.standalone.on_wrote(item)
+            case Fault(error):
+                if isinstance(error, ProtocolError):
+                    raise error  # unreadable memory is the server's fault, everything else ours
+                exchange.failure = error if isinstance(error, MoaError) else _defect(error)
+
+    async def _advance(self) -> None:
+        """Does what is due now: beats, timers, drafting, frames."""
+        now, connection, presence = now_ms(), self.connection, self.presence
+        steps = presence.tick(
+            now,
+            is_up=connection.is_up,
+            is_trying=connection.is_trying,
+            is_expected=self.answers.front is not None,
+            is_waiting=self._is_waiting,
+        )
+        if Step.LEAVE in steps:
+            await connection.drop()
+        self._follow(steps)
+        if Step.REOPEN in steps:
+            connection.rtt_ms = self.rtt_ms or 0.0
+            await connection.lose()
+        if self._is_stopping and self.answers.current is not None:
+            await self._stop_now()
+        if not presence.is_served:
+            self._drafting.standalone.write_on()
+            if presence.may_end_answers:
+                self.answers.end_alone()
+        elif connection.is_up:
+            self._drafting.online.draft_on(now)
+
+    def _follow(self, steps: Steps) -> None:
+        """Does what does not wait."""
+        for step in steps:
+            match step:
+                case SendBeat():
+                    self._exchange.beat(step.stamp)
+                case GiveUp():
+                    self._exchange.failure = step.error
+                case Step.GO_STANDALONE:
+                    self._drafting.restart()
+                    if not self._is_stopping:
+                        self._drafting.standalone.begin()
+        self._exchange.report(steps)
+
+    def _wake_ms(self) -> float | None:
+        """When to check again if nothing happens."""
+        times = [self.presence.wake_ms(is_up=self.connection.is_up, is_waiting=self._is_waiting)]
+        if self._drafting.memory.hold_until_ms > now_ms():
+            times.append(self._drafting.memory.hold_until_ms)
+        return min((time for time in times if time is not None), default=None)
+
+    def _wake(self) -> None:
+        self._inbox.put_nowait(None)
+
+    async def _stop_now(self) -> None:
+        """Ends the answer here for the user: tells the server, once on each stream, until it has ended it.
+
+        A standalone answer ends at once; later frames about it must not be handled, so the stream is left.
+        """
+        server_knows, connection = self.answers.current_is_front, self.connection
+        if server_knows and self.presence.is_served:
+            self._exchange.stop()
+            return
+        self._is_stopping = False
+        self._drafting.standalone.restart()
+        self.answers.stop()
+        if server_knows and (connection.is_up or connection.is_trying):
+            await connection.lose()
+
+    # ------------------------------------------------------------ small methods
+
+    @property
+    def _drafting(self) -> DeviceDrafting:
+        return self._exchange.drafting
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether the user waits for an answer that this device cannot continue on its own."""
+        return self.answers.current is not None and not self._drafting.standalone.can_write
+
+    def _make_open(self) -> pb.Open:
+        self.connection.rtt_ms = self.rtt_ms or 0.0
+        frame = self._exchange.make_open()
+        if self.answers.events:  # text that it has kept
+            self._wake()
+        return frame
+
+
+def _defect(error: Exception) -> MoaError:
+    told = InternalError(f"The drafter has failed ({type(error).__name__}).")
+    told.__cause__ = error
+    return told

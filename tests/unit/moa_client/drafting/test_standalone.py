@@ -1,0 +1,128 @@
+"""Standalone text with a drafter thread that does what the test says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+from moa_client.conversation.answer_queue import AnswerQueue, EndRule
+from moa_client.conversation.conversation import Conversation
+from moa_client.conversation.events import Ended, Provisional
+from moa_client.drafting.drafter_thread import DrafterThread, Wrote
+from moa_client.drafting.standalone import StandaloneDrafting
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.tree.draft_tree import DraftTree
+
+PROMPT = [1, 2, 3]
+END_OF_TEXT = 9
+
+
+class FakeThread:
+    """Remembers what it is asked to write; the test posts the token."""
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.asked: list[tuple[int, list[int]]] = []
+
+    def write(self, serial: int, written: Sequence[int], sampling: Sampling) -> None:
+        assert not self.busy
+        self.busy = True
+        self.asked.append((serial, list(written)))
+
+
+class Writer:
+    """A device that is on its own after the question `PROMPT`."""
+
+    def __init__(self, *, has_drafter: bool = True) -> None:
+        self.answers = AnswerQueue(Conversation(50), EndRule(frozenset({END_OF_TEXT}), 1000, str))
+        self.answers.begin(lambda _: PROMPT, AnswerSettings(max_tokens=20))
+        self.thread = FakeThread()
+        self.told: list[list[int]] = []
+        thread = cast("DrafterThread", self.thread) if has_drafter else None
+        self.drafting = StandaloneDrafting(self.answers, thread, lambda text: self.told.append(list(text)))
+
+    def write(self, token: int | None) -> None:
+        """One step: the drafter writes this token."""
+        self.drafting.write_on()
+        serial, _ = self.thread.asked[-1]
+        self.thread.busy = False
+        self.drafting.on_wrote(Wrote(serial, token))
+
+    @property
+    def written(self) -> list[int]:
+        assert self.answers.front is not None
+        return self.answers.front.written
+
+
+@pytest.fixture
+def writer() -> Writer:
+    writer = Writer()
+    writer.drafting.begin()
+    return writer
+
+
+def test_the_text_grows_a_token_at_a_time(writer: Writer) -> None:
+    writer.write(4)
+    writer.write(5)
+    assert writer.written == [4, 5]
+    assert list(writer.answers.events) == [Provisional((4,)), Provisional((5,))]
+    assert [written for _, written in writer.thread.asked] == [[], [4]]
+
+
+def test_the_drafter_is_told_the_text_once_while_it_writes_itself(writer: Writer) -> None:
+    writer.write(4)
+    writer.write(5)
+    assert writer.told == [PROMPT]
+    writer.drafting.restart()
+    writer.write(6)
+    assert writer.told == [PROMPT, PROMPT]
+
+
+def test_a_draft_in_flight_begins_the_text(writer: Writer) -> None:
+    writer.answers.conversation.propose(DraftTree((4, 7, 5), (-1, -1, 0)))
+    writer.drafting.begin()
+    assert writer.written == [4, 5]
+
+
+def test_a_token_for_a_text_since_changed_is_discarded(writer: Writer) -> None:
+    writer.drafting.write_on()
+    (serial, _) = writer.thread.asked[-1]
+    writer.drafting.restart()
+    writer.drafting.on_wrote(Wrote(serial, 4))
+    assert writer.written == []
+
+
+def test_one_step_is_under_way_at_a_time(writer: Writer) -> None:
+    writer.drafting.write_on()
+    writer.drafting.write_on()
+    assert len(writer.thread.asked) == 1
+
+
+def test_a_drafter_with_nothing_to_say_is_not_asked_again_before_it_may_have_something(writer: Writer) -> None:
+    writer.write(None)
+    assert not writer.drafting.can_write
+    writer.drafting.write_on()
+    assert len(writer.thread.asked) == 1
+    writer.drafting.renew()
+    assert writer.drafting.can_write
+    writer.write(4)
+    assert writer.written == [4]
+
+
+def test_an_answer_that_has_ended_is_not_continued(writer: Writer) -> None:
+    writer.write(4)
+    writer.write(END_OF_TEXT)
+    writer.drafting.write_on()
+    assert len(writer.thread.asked) == 2
+    writer.answers.end_alone()
+    assert writer.answers.events[-1] == Ended(Finish.END_OF_TEXT, provisional=True)
+
+
+def test_a_device_without_a_drafter_writes_nothing() -> None:
+    writer = Writer(has_drafter=False)
+    writer.drafting.begin()
+    writer.drafting.write_on()
+    assert not writer.drafting.can_write
+    assert writer.thread.asked == []
