@@ -10,7 +10,7 @@ KERNEL_SOURCES := $(wildcard kernels/kernel_build.py kernels/moa_kernels/variant
 INSTALLATION := pyproject.toml setup.py constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test test-all check lint proto format bench kernels sanitize clean
+.PHONY: help chat test test-all words check lint proto format bench kernels sanitize clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -23,6 +23,9 @@ test: $(VENV)/.dev $(VENV)/.kernels ## Run the tests but for the long ones; ARGS
 
 test-all: test ## Run the long tests too: real links, the reference level, sanitizers, short measurements
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m long $(ARGS)
+
+words: $(VENV)/.dev $(VENV)/.kernels ## Accept the messages as they are now in the tests' snapshots; look at the difference before you commit
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n 0 -q --inline-snapshot=fix,create $$(grep -rl inline_snapshot tests --include=*.py) $(ARGS)
 
 lint: $(VENV)/.dev ## Style, types, import rules, freshness of the generated wire code
 	$(BIN)/ruff check .

@@ -87,7 +87,7 @@ async def _run(settings: ClientSettings, question: str | None, line: StartLine) 
                 raise CancelledAnswerError("The answer was stopped.")
             if chat.engine.unsettled and not settings.offline:
                 raise UnavailableError(
-                    "No server has verified the answer to its end.", hint="Ask again when one is there."
+                    "No server has verified the answer to its end.", hint="Ask again when a server is available."
                 )
         else:
             from moa_client.chat.terminal import converse
@@ -139,7 +139,7 @@ async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, singl
     engine = ClientEngine(link, device, vocab_size, Codec[settings.codec.upper()], mode, offline=served is None)
     if served is None:
         why = absent.message if absent is not None else "You are offline."
-        remark(f"{why} A small model on this device answers meanwhile, much worse than {device.files.target_id}.")
+        remark(f"{why} A small model on this device answers instead, much worse than {device.files.target_id}.")
     if absent is not None:
         engine.go_online()
     settle_seconds = settings.settle_seconds if single and absent is None else 0.0

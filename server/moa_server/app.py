@@ -163,7 +163,7 @@ async def _sweep(host: Host, status: aio_health.HealthServicer) -> None:
         await asyncio.sleep(SWEEP_SECONDS)
         try:
             if host.watch():
-                log.error("inference hangs") if host.hangs else log.warning("inference goes on")
+                log.error("inference hangs") if host.hangs else log.warning("inference continues")
                 await _tell_health(status, healthy=not host.hangs)
             dropped = host.registry.expire()
         except Exception:

@@ -169,7 +169,7 @@ class TreeError(MoaError):
     code = "tree"
     grpc_status = "INVALID_ARGUMENT"
     exit_code = 76
-    default_hint = "Number the nodes so that each parent stands before its children."
+    default_hint = "Number the nodes so that each parent comes before its children."
 
 
 class UnknownSessionError(MoaError):

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from moa_client.chat.words import unverified_words
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.text.template import ChatTemplate
 
@@ -69,7 +70,7 @@ def test_an_address_is_all_that_a_new_device_needs(served: Served, run: Run, tmp
     code, out, err = run(*arguments, "--offline")  # what was fetched writes alone
     assert code == 0
     assert len(out.split()) == 6
-    assert err.startswith("You are offline. A small model on this device answers meanwhile, much worse than tiny")
+    assert err.startswith("You are offline. A small model on this device answers instead, much worse than tiny")
 
 
 def test_without_server_and_cache_it_says_what_is_missing(nowhere: str, run: Run) -> None:
@@ -94,14 +95,14 @@ def test_an_answer_that_no_server_has_verified_is_not_given_out_and_is_an_error(
     assert (
         f"There is no moa server at {nowhere}: the connection was refused. A small model on this device answers" in err
     )
-    assert "6 more tokens, which no server has verified: they are not given out. --offline gives out such text." in err
-    assert err.endswith("Error: No server has verified the answer to its end. Ask again when one is there.\n")
+    assert unverified_words(6, is_printed=False) in err
+    assert err.endswith("Error: No server has verified the answer to its end. Ask again when a server is available.\n")
 
 
 def test_offline_by_wish_is_no_error(served: Served, run: Run) -> None:
     code, out, err = run("chat", *options(served, max_tokens=6), "--offline", "w10")
     assert (code, len(out.split())) == (0, 6)
-    assert "no server has verified them" in err
+    assert unverified_words(6, is_printed=True) in err
 
 
 def test_events_for_programs(served: Served, nowhere: str, run: Run) -> None:
@@ -162,7 +163,7 @@ def test_one_answer_through_a_killed_server_is_the_same(own: tuple[Path, Path, i
 def test_a_chat_goes_on_offline_and_is_corrected_online(served: Served, terminal: Terminal) -> None:
     template = ChatTemplate(load_tokenizer(resolve(str(served.model))))
     terminal.at_prompt("/offline\r")
-    terminal.wait_for("Going on without the server")
+    terminal.wait_for("Offline now: the small model")
     terminal.at_prompt("w10\r")
     terminal.wait_for("cut after 6 tokens")
     assert len(re.findall(r"w\d+", terminal.dim)) == 6

@@ -218,7 +218,7 @@ async def test_without_progress_the_device_goes_on_alone_though_beats_are_answer
         engine = ClientEngine(link, device(target, "chain"), VOCAB, Codec.INT4)
         events = [event async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=4))]
         reasons = [event.reason for event in events if isinstance(event, LinkChanged)]
-        assert reasons == ["the server is there but does not get on"]
+        assert reasons == ["the server answers but makes no progress"]
         assert events[-1] == Ended(Finish.MAX_TOKENS, provisional=True)
         assert [frame.WhichOneof("frame") for frame in heard].count("open") == 1
         await engine.close()

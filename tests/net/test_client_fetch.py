@@ -151,7 +151,7 @@ async def test_a_download_that_was_given_up_goes_on_at_the_next_start(
     monkeypatch.setattr(fetching, "FRUITLESS_ATTEMPTS", 1)
     async with serving(host_of(source, tmp_path / "server")) as running:
         link = Cut(f"127.0.0.1:{running.port}", 5.0, 10.0)
-        with pytest.raises(UnavailableError, match="what has come is kept"):
+        with pytest.raises(UnavailableError, match="what has been received is kept"):
             await fetch(link, here(tmp_path), everything(source), QUIET)
         await link.close()
         [partial] = here(tmp_path).glob("fetched/*/*.partial")

@@ -19,8 +19,17 @@ from moa_shared.text.template import ChatTemplate
 
 from moa_client.chat.ask import Asker
 from moa_client.chat.json_events import drafter_line, error_line, event_line
-from moa_client.chat.status import drafter_words, execution_words, status_line
-from moa_client.chat.views import BACK_WORDS, link_words, make_view, new_execution_words, settled_words
+from moa_client.chat.views import make_view
+from moa_client.chat.words import (
+    BACK_WORDS,
+    HELP,
+    drafter_words,
+    execution_words,
+    link_words,
+    new_execution_words,
+    settled_words,
+    status_line,
+)
 from moa_client.conversation.events import Event, ExecutionChanged, LinkChanged, LinkState, Refused, Settled
 from moa_client.conversation.transcript import Transcript
 from moa_client.device.drafter_choice import ServerPace
@@ -28,20 +37,6 @@ from moa_client.device.loading import Device, change_drafter
 from moa_client.engine.engine import ClientEngine
 from moa_client.settings import SECTION, ClientSettings
 
-HELP = """\
-/help               this list
-/reset              start a new conversation
-/set                show what can be set
-/set NAME VALUE     set it for the next answers (temperature, top_k, top_p, seed, max_tokens, stop, system);
-                    VALUE may be: default
-/status             how the link is
-/offline, /online   go on without the server, and with it again
-/stats              figures of the last answer
-/bye                leave (also /quit, /exit, Ctrl-D)
-//QUESTION          a question that begins with one /
-Dim text was written on this device alone; the server verifies it, and corrects it, as soon as it is there.
-Ctrl-C stops an answer; a second one does not wait for the server. A line that ends with \\ goes on in the next one;
-three double quotes begin and end a block; Alt-Enter makes a new line."""
 COMMANDS = ("help", "reset", "set", "status", "offline", "online", "stats", "bye")
 ALIASES = {"quit": "bye", "exit": "bye", "q": "bye", "?": "help", "h": "help"}
 SETTABLE = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop", "system")
@@ -202,11 +197,11 @@ class Chat:
         elif name == "offline":
             self._wished_offline = True
             self.engine.go_offline()
-            self._err("Going on without the server: what comes now is the small drafter's. /online connects again.")
+            self._err("Offline now: the small model on this device answers. /online connects again.")
         elif name == "online":
             self._wished_offline = False
             self.engine.go_online()
-            self._err("Connecting; what was written without the server will be verified.")
+            self._err("Connecting. The server will check what was written offline.")
         elif name == "stats":
             self._err(self.engine.figures.line())
         elif name == "set":

@@ -18,7 +18,7 @@ CSI = "\x1b["
 DIM, NORMAL = f"{CSI}2m", f"{CSI}0m"
 ERASE_BELOW = f"{CSI}J"
 PLAIN_MARK = "[unverified:] "  # before provisional text on terminals without styles
-WITHDRAWN = "[the unverified text above is withdrawn; the answer goes on:]"
+WITHDRAWN = "[the unverified text above is withdrawn; the answer continues:]"
 PART = " | "  # between the parts of a status line
 CUT = "…"
 

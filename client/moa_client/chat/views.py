@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from moa_shared.text.plain_text import plain_line, without_controls
+from moa_shared.text.plain_text import without_controls
 
 from moa_client.chat.json_events import event_line
 from moa_client.chat.keys import typed_ahead
-from moa_client.chat.status import status_line
+from moa_client.chat.words import link_words, new_execution_words, settled_words, status_line, unverified_words
 from moa_client.conversation.events import Event, ExecutionChanged, LinkChanged, LinkState, Refused, Settled
 from moa_client.conversation.transcript import Transcript
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from moa_client.engine.engine import ClientEngine
 
 Write = Callable[[str], None]
-BACK_WORDS = "(the server is back)"
-SHOWN_CHARACTERS = 48  # of a question, enough to recognize it
 
 
 class View(Protocol):
@@ -118,17 +116,7 @@ class PipeView:
         self._write((piece + transcript.provisional if self._unverified else piece) + ("\n" if shown else ""))
         if not transcript.waiting:
             return
-        count = len(transcript.waiting)
-        if self._unverified:
-            self._remark(
-                f"(The last {count} tokens were written by the drafter on this device alone; "
-                "no server has verified them.)"
-            )
-        else:
-            self._remark(
-                f"(The drafter on this device has written {count} more tokens, which no server has verified: they are "
-                "not given out. --offline gives out such text.)"
-            )
+        self._remark(unverified_words(len(transcript.waiting), is_printed=self._unverified))
 
 
 class JsonView:
@@ -150,31 +138,6 @@ class JsonView:
 
     def end(self, piece: str, transcript: Transcript) -> None:
         """Writes nothing; `Ended`, or the error, was the last line."""
-
-
-def link_words(event: LinkChanged) -> str:
-    """A change of the link in words; empty if it need not be reported."""
-    if event.state is LinkState.OFFLINE:
-        return f"(offline: {event.reason.rstrip('.') or 'the server is not there'})"
-    if event.state is LinkState.BACK:
-        return BACK_WORDS
-    return ""
-
-
-def new_execution_words(event: ExecutionChanged) -> str:
-    """A sentence that says that a different arithmetic decides the text from here on."""
-    return f"(the server computes in {plain_line(event.level)} now: the text may continue otherwise than it began)"
-
-
-def settled_words(event: Settled | Refused, earlier: Transcript) -> str:
-    """The outcome of an answer that ended without the server, in words."""
-    question = " ".join(plain_line(earlier.question).split())
-    about = f'"{question}"' if len(question) <= SHOWN_CHARACTERS else f'"{question[: SHOWN_CHARACTERS - 3]}..."'
-    if isinstance(event, Refused):
-        return f"(The server does not verify the answer to {about}: {event.error} The conversation goes on without it.)"
-    if not event.changed:
-        return f"(The answer to {about} stands.)"
-    return f"(The server has corrected the answer to {about}. It reads:)\n{without_controls(earlier.committed.strip())}"
 
 
 def make_view(engine: ClientEngine, write: Write, remark: Write, *, json_events: bool, unverified: bool) -> View:

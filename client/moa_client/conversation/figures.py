@@ -99,6 +99,6 @@ class Figures:
             parts.append(f"{self.acceptance_length:.2f} tokens a verification ({self.verdicts} steps)")
             parts.append(f"{self.up_bytes / each:.0f} bytes up and {self.down_bytes / each:.0f} down a token")
         if self.provisional:
-            alone = f"{self.provisional} written without the server"
-            parts.append(alone + (f", {self.undecided} of them unverified" if self.undecided else ""))
+            standalone = f"{self.provisional} written on this device"
+            parts.append(standalone + (f", {self.undecided} of them unverified" if self.undecided else ""))
         return ", ".join(parts)

@@ -126,7 +126,7 @@ async def _fetch(link: Link, root: Path, wanted: Wanted, progress: Progress, des
     if described and digest != described:
         raise ChecksumError(
             "The server's list of files is not the one that it has described.",
-            hint="Start again: the server may have been started with another model or drafter meanwhile.",
+            hint="Start again: the server may have been restarted with another model or drafter.",
         )
     clean_texts(manifest)
     chosen = _choose(manifest, wanted)
@@ -219,7 +219,7 @@ async def _fetch_file(link: Link, folder: Path, entry: pb.PartFile, task: Task) 
             fruitless = 1 if offset > before else fruitless + 1
             if fruitless >= FRUITLESS_ATTEMPTS:
                 raise type(error)(
-                    error.message, hint="Start again when the server is there: what has come is kept."
+                    error.message, hint="Start again when the server is available: what has been received is kept."
                 ) from None
             if offset > before:
                 backoff.reset()

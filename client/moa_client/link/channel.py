@@ -64,7 +64,7 @@ class Stream:
             async with asyncio.timeout(SEND_SECONDS):
                 await self._call.write(message)
         except TimeoutError:
-            raise UnavailableError("The server takes nothing in.", hint="Ask again, or try another server.") from None
+            raise UnavailableError("The server accepts no data.", hint="Ask again, or try another server.") from None
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
             raise await self._reason(error) from None
 

@@ -184,7 +184,7 @@ class Presence:
         if self.is_served and monitor.is_lost(now):
             steps += self._lose(Mode.SILENT if is_up else Mode.OFFLINE, "the server is silent")
         if self.is_served and stalled:
-            steps += self._lose(Mode.STALLED, "the server is there but does not get on")
+            steps += self._lose(Mode.STALLED, "the server answers but makes no progress")
         elif self.mode is Mode.SILENT and stalled:
             self.mode = Mode.STALLED
         if self._must_reopen or (not self.is_served and is_up and monitor.is_lost(now - SILENT_STREAM_MS)):

@@ -34,7 +34,7 @@ def parse_csv(text: str, source: str, ignored: tuple[str, ...] = ()) -> Trace:
                 hint=f"The columns are {', '.join(COLUMNS)}; `netsim convert --ignore {name}` drops it.",
             )
         if header.index(name) != column - 1:
-            raise TraceError(f"{source}, line 1, column {column}: {name!r} is there twice.")
+            raise TraceError(f"{source}, line 1, column {column}: {name!r} appears twice.")
     rows = [_row(cells, header, source, number) for number, cells in enumerate(lines[1:], 2) if any(cells)]
     return build(rows, source)
 

@@ -295,7 +295,7 @@ class ConverseStream:
     def on_taken_over(self) -> None:
         """The client has come back on another stream."""
         self._let_go()
-        self._go_away(b"", "the session goes on in another stream")
+        self._go_away(b"", "the session continues in another stream")
 
     def on_displaced(self) -> None:
         """Another stream needs the place."""

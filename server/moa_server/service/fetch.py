@@ -202,7 +202,7 @@ class DrafterFiles:
                 try:
                     check_manifest(entry, root)
                 except MoaError as error:
-                    log.warning("parts for clients are made anew", reason=error.message)
+                    log.warning("parts for clients are made again", reason=error.message)
                     (entry / MANIFEST).unlink()
             if not (entry / MANIFEST).is_file():
                 self._make(entry, plan, reader)

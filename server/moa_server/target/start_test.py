@@ -120,7 +120,7 @@ def _compare(single: list[TargetOutput], output: TargetOutput, alone: np.ndarray
     same = all(a.tobytes() == b.tobytes() for a, b in zip(rows, expected, strict=True))
     if not same or alone.tobytes() != together.tobytes():
         raise ConfigError(
-            "On this machine the kernels do not compute a tree as they compute its path alone.",
+            "On this machine the kernels compute a tree differently from its path on its own.",
             hint="Give --execution float32, and report this with the model and the processor.",
         )
 

@@ -235,7 +235,7 @@ def _begin_cold(
     subject: Subject, answered: Sequence[AnsweredQuestion], length: int, progress: Progress
 ) -> StandaloneQuality:
     result = StandaloneQuality()
-    with progress.task("going on without memory", len(answered)) as bar:
+    with progress.task("continuing without memory", len(answered)) as bar:
         for question in answered:
             result.merge(standalone_quality(subject, question.prompt, question.answer, 0, length, memory=False))
             bar.advance(1)

@@ -79,7 +79,7 @@ class DrafterConfig:
             "target_kv_heads must divide the target's heads": self.target_heads % self.target_kv_heads == 0,
             "reused_layers must be less than the target's layers": self.reused_layers < self.target_layers,
             "draft_vocab must be 0 to vocab_size": self.draft_vocab <= self.vocab_size,
-            "output_norm stands before the head only where no layers are reused": not (
+            "output_norm precedes the head only where no layers are reused": not (
                 self.output_norm and self.reused_layers
             ),
             "kind must be moa, eagle2 or independent": self.kind in (MOA, EAGLE2, INDEPENDENT),

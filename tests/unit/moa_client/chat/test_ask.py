@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from moa_client.chat.ask import Asker, interruptible
 from moa_client.chat.views import PipeView
+from moa_client.chat.words import unverified_words
 from moa_client.conversation.events import (
     Committed,
     Ended,
@@ -161,7 +162,7 @@ async def test_it_waits_for_so_long_and_is_then_given_as_it_is() -> None:
     asked = Asked(ClientEngine(), 0.01)
     assert await asked.answer()
     assert asked.text == "abc\n"
-    assert "no server has verified them" in asked.remarks[-1]
+    assert asked.remarks[-1] == unverified_words(2, is_printed=True)
 
 
 async def test_the_time_runs_only_while_the_server_is_away() -> None:

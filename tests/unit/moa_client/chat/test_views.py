@@ -8,8 +8,10 @@ from typing import Any, cast
 
 import pyte
 import pytest
+from inline_snapshot import snapshot
 from moa_client.chat.screen import Screen
-from moa_client.chat.views import JsonView, PipeView, TerminalView, View, make_view, settled_words
+from moa_client.chat.views import JsonView, PipeView, TerminalView, View, make_view
+from moa_client.chat.words import settled_words, unverified_words
 from moa_client.conversation.events import (
     Committed,
     Corrected,
@@ -84,7 +86,7 @@ def test_a_pipe_gets_no_unverified_text() -> None:
     out, remarks = piped(Committed((0,)), *alone)
     assert out == "a\n"
     [remark] = remarks
-    assert "2 more tokens, which no server has verified: they are not given out" in remark
+    assert remark == unverified_words(2, is_printed=False)
     assert piped(*alone)[0] == ""
 
 
@@ -92,8 +94,7 @@ def test_where_it_is_wished_a_pipe_gets_it_last_and_is_told() -> None:
     out, remarks = piped(Committed((0,)), Provisional((1, 2)), Ended(Finish.STOP, provisional=True), unverified=True)
     assert out == "abc\n"
     [remark] = remarks
-    assert "last 2 tokens" in remark
-    assert "no server has verified them" in remark
+    assert remark == unverified_words(2, is_printed=True)
 
 
 def test_a_pipe_gets_what_was_settled_in_time_and_nothing_that_was_not() -> None:
@@ -123,16 +124,19 @@ def test_an_earlier_answer_is_told_beside_this_one() -> None:
 def test_a_settled_answer_is_named_by_its_question() -> None:
     earlier = settled_answer()
     unchanged = Settled((1,), False, Finish.STOP)
-    assert settled_words(unchanged, earlier) == '(The answer to "why is the sky blue?" stands.)'
+    assert settled_words(unchanged, earlier) == snapshot('(The server confirms the answer to "why is the sky blue?".)')
     earlier.apply(SETTLED)
-    assert settled_words(SETTLED, earlier).endswith('to "why is the sky blue?". It reads:)\nac')
+    assert settled_words(SETTLED, earlier) == snapshot("""\
+(The server has corrected the answer to "why is the sky blue?". It reads:)
+ac\
+""")
     long = Transcript(decode, question="word " * 30)
-    assert len(settled_words(unchanged, long)) < 80
+    assert len(settled_words(unchanged, long)) < 90
 
 
 def test_a_refused_answer_is_named_by_its_question() -> None:
     words = settled_words(Refused(ContextLengthError("Too long.", hint="Shorten it.")), settled_answer())
-    assert words.startswith('(The server does not verify the answer to "why is the sky blue?": Too long. Shorten it.')
+    assert words == snapshot('(The server refuses to check the answer to "why is the sky blue?": Too long. Shorten it. The conversation continues without it.)')
 
 
 class Emulated:

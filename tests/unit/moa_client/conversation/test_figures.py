@@ -32,11 +32,11 @@ def test_figures_of_an_answer_without_a_server_say_nothing_of_one() -> None:
     figures = Figures(up_bytes=1542)
     figures.on_event(Provisional((1, 2, 3)), 1.5)
     assert figures.line() == (
-        "3 tokens in 1.50 s, 2.0 tokens/s, first after 1500 ms, 3 written without the server, 3 of them unverified"
+        "3 tokens in 1.50 s, 2.0 tokens/s, first after 1500 ms, 3 written on this device, 3 of them unverified"
     )
     figures.verdicts = 1
     figures.on_event(Committed((1, 2, 3), confirmed=3), 2.0)
     assert figures.line() == (
         "3 tokens in 2.00 s, 1.5 tokens/s, first after 1500 ms, 3.00 tokens a verification (1 steps), "
-        "514 bytes up and 0 down a token, 3 written without the server"
+        "514 bytes up and 0 down a token, 3 written on this device"
     )

@@ -50,7 +50,7 @@ def test_blanks_inherit_and_columns_may_be_left_out() -> None:
     [
         ("a,b\n1,2\n", "line 1: the header has no column t_s"),
         ("t_s,speed\n0,1\n", "line 1, column 2: there is no column 'speed'"),
-        ("t_s,loss,loss\n0,1,1\n", "line 1, column 3: 'loss' is there twice"),
+        ("t_s,loss,loss\n0,1,1\n", "line 1, column 3: 'loss' appears twice"),
         ("t_s,loss\n", "has no rows"),
         ("t_s,loss\n0,0.1\n1,x\n", "line 3, column 2: 'x' is not a number"),
         ("t_s,loss\n0,2\n", "line 2, column 2: 2 is not between 0 and 1"),

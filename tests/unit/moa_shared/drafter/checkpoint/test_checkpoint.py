@@ -135,7 +135,7 @@ def test_a_configuration_that_cannot_be_is_refused() -> None:
         ({"rms_norm_eps": 0}, "rms_norm_eps is 0, expected a positive number"),
         ({"rope_parameters": {"rope_type": "default"}}, "an object with a positive rope_theta"),
         ({"output_norm": 1}, "output_norm is 1, expected true or false"),
-        ({"output_norm": True, "reused_layers": 2}, "output_norm stands before the head only"),
+        ({"output_norm": True, "reused_layers": 2}, "output_norm precedes the head only"),
         ({"target_fingerprint": None}, "target_fingerprint is None, expected text"),
         (
             {"kind": "independent", "own_layers": 10**9},

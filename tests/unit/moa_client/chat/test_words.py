@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from moa_client.chat.status import status_line
+from moa_client.chat.words import status_line
 from moa_client.conversation.events import LinkState
 from moa_client.conversation.figures import LinkStatus
 
