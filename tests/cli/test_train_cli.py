@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from moa_training.cli import cli, main
 
-from tests.unit.moa_training.tiny import save_tiny_target, write_conversations, write_fit_config
+from tests.support.tiny_training import save_tiny_target, write_conversations, write_fit_config
 
 ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("proto", "shared", "training")]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(ROOTS), "OMP_NUM_THREADS": "1"}

@@ -9,7 +9,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.coupling import Sampling, process_logits
 from scipy import stats
 
-from tests.toy import PROMPT, MarkovModel, ToyServer, converse_in_rounds, transition_counts
+from tests.support.toy import PROMPT, MarkovModel, ToyServer, converse_in_rounds, transition_counts
 
 SAMPLES = 20_000
 TARGET = MarkovModel.random(1)

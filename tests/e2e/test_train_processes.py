@@ -13,7 +13,7 @@ from moa_shared.drafter import load_checkpoint
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.prepare import prepare
 
-from tests.unit.moa_training.tiny import tiny_files, write_conversations, write_fit_config
+from tests.support.tiny_training import tiny_files, write_conversations, write_fit_config
 
 ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("proto", "shared", "training")]
 

@@ -42,8 +42,8 @@ from moa_shared.sampling.coupling import Sampling
 from moa_shared.text.text_stream import TextStream
 from moa_shared.tree.draft_tree import DraftTree
 
-from tests import simulated_world
-from tests.simulated_world import SimulatedLink, World, decode, plain_answer, simulate
+from tests.support import simulated_world
+from tests.support.simulated_world import SimulatedLink, World, decode, plain_answer, simulate
 
 VOCAB = 7  # few tokens, so that wrong guesses are often right a moment later
 LIMITS = SessionLimits(400, VOCAB, draft_nodes=6, prefill_chunk=5, run_ahead_tokens=9)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from moa_shared.models import ModelFiles
 
-from tests.unit.moa_training.tiny import tiny_files
+from tests.support.tiny_training import tiny_files
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moa_bench.micro.growth import measure_growth
 
-from tests.unit.moa_shared.drafter.decoders import WIDE, make_decoder
+from tests.support.decoders import WIDE, make_decoder
 
 
 def test_every_piece_is_measured_at_every_length() -> None:

@@ -8,7 +8,7 @@ from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.drafters import LookupDrafter
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
-from tests.counted import CountedList
+from tests.support.counted import CountedList
 
 
 @pytest.mark.parametrize("length", [100, 10_000])

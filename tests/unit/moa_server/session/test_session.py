@@ -16,8 +16,8 @@ from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree.draft_tree import DraftTree
 
-from tests.counted import CountedList
-from tests.touched_tokens import TouchedTokens
+from tests.support.counted import CountedList
+from tests.support.touched_tokens import TouchedTokens
 
 VOCAB = 5
 END_OF_TEXT = 4

@@ -6,7 +6,7 @@ import pytest
 from moa_server.target import Target
 from moa_server.target.torch_target import TorchTarget
 
-from tests.tiny_targets import tiny_kernel_target, tiny_model
+from tests.support.tiny_targets import tiny_kernel_target, tiny_model
 
 TargetFactory = Callable[..., Target]
 

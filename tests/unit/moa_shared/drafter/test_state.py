@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from moa_shared.drafter import DraftDecoder, DraftState
 from moa_shared.errors import InternalError, ProtocolError
 
-from tests.counted import CountedList
-from tests.unit.moa_shared.drafter import decoders
-from tests.unit.moa_shared.drafter.decoders import KINDS, WIDE, Rows, close, distance, normal, same
+from tests.support import decoders
+from tests.support.counted import CountedList
+from tests.support.decoders import KINDS, WIDE, Rows, close, distance, normal, same
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6]
 

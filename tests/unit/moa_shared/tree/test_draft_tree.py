@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from moa_shared.errors import TokenRangeError, TreeError
 from moa_shared.tree.draft_tree import ROOT, DraftTree, check_tokens, longest_path
 
-from tests.touched_tokens import TouchedTokens
+from tests.support.touched_tokens import TouchedTokens
 
 
 @st.composite

@@ -8,7 +8,7 @@ from moa_shared.programs.progress import SilentProgress
 from moa_training.data.prepare import prepare
 from moa_training.data.shards import read_shard
 
-from tests.unit.moa_training.tiny import WORDS
+from tests.support.tiny_training import WORDS
 
 
 def test_answers_are_found_in_the_template_and_bad_rows_counted(tmp_path: Path, files: ModelFiles) -> None:

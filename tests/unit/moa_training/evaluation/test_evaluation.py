@@ -13,8 +13,8 @@ from moa_shared.programs.progress import SilentProgress
 from moa_training.data.questions import read_questions
 from moa_training.evaluation.evaluation import EvaluationOptions, evaluate, find_checkpoint, format_table
 
+from tests.support.tiny_training import tiny_files
 from tests.unit.moa_training.evaluation.test_acceptance import checkpoint
-from tests.unit.moa_training.tiny import tiny_files
 
 
 def options(files: ModelFiles, limit: int | None = None) -> EvaluationOptions:

@@ -18,7 +18,7 @@ from moa_training.fit.fit import DRAFTER, Run
 from moa_training.fit.master_weights import MasterWeights
 from moa_training.settings import FitSettings, load_fit_settings
 
-from tests.unit.moa_training.tiny import tiny_files, write_conversations, write_fit_config
+from tests.support.tiny_training import tiny_files, write_conversations, write_fit_config
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from moa_training.fit.fit import Run
 from moa_training.objective.baselines import TrainingBaseline
 from moa_training.settings import load_fit_settings
 
-from tests.unit.moa_training.tiny import write_conversations, write_fit_config
+from tests.support.tiny_training import write_conversations, write_fit_config
 
 
 @pytest.fixture(scope="module")

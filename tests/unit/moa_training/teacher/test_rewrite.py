@@ -11,7 +11,7 @@ from moa_shared.programs.progress import SilentProgress
 from moa_training.data.shards import ShardWriter, TokenRow, read_shard
 from moa_training.teacher.rewrite import RewriteOptions, rewrite
 
-from tests.unit.moa_training.tiny import tiny_files, write_conversations
+from tests.support.tiny_training import tiny_files, write_conversations
 
 OPTIONS = RewriteOptions(prompt_tokens=14, answer_tokens=10, slots=6, dtype=torch.float32)
 

@@ -12,7 +12,7 @@ from moa_shared.programs.progress import SilentProgress
 from moa_training.teacher.target_reader import KernelReader, TargetReader, load_reader
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests.unit.moa_training.tiny import WORDS, save_tiny_target
+from tests.support.tiny_training import WORDS, save_tiny_target
 
 PROMPTS = [random.Random(size).choices(range(5, 90), k=size) for size in (3, 300, 11)]
 

@@ -16,8 +16,8 @@ from moa_shared.errors import CheckpointError, DiskFullError, NotFoundError
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
-from tests.unit.moa_shared.drafter.decoders import ODD as CONFIG
-from tests.unit.moa_shared.drafter.decoders import target_arrays
+from tests.support.decoders import ODD as CONFIG
+from tests.support.decoders import target_arrays
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from tests.unit.moa_shared.drafter.decoders import EVEN, ODD, Rows, close, make_decoder, normal, target_arrays
+from tests.support.decoders import EVEN, ODD, Rows, close, make_decoder, normal, target_arrays
 
 LLAMA_3_1 = {
     "rope_type": "llama3",
