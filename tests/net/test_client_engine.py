@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from moa_client.conversation.conversation import Phase
-from moa_client.conversation.events import Committed, Ended
+from moa_client.conversation.events import Committed, Ended, Settled
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link, connect
@@ -44,10 +44,12 @@ async def talking(
 
 
 async def ask(engine: ClientEngine, turn: list[int], settings: AnswerSettings) -> list[int]:
-    """The committed text of an answer."""
+    """The committed text of an answer; on a busy machine the link may be lost for a moment, even at its end."""
     events = [event async for event in engine.ask(turn, settings)]
-    assert any(isinstance(event, Ended) for event in events)  # on a busy machine news of the link may follow it
-    return [token for event in events if isinstance(event, Committed) for token in event.tokens]
+    assert any(isinstance(event, Ended) for event in events)
+    while engine.unsettled:
+        events += [event async for event in engine.settle()]
+    return [token for event in events if isinstance(event, Committed | Settled) for token in event.tokens]
 
 
 @pytest.mark.parametrize("name", DRAFTERS)

@@ -18,10 +18,11 @@ from typing import Any, cast
 
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client import engine as client_engine
 from moa_client.device.loading import Device
-from moa_client.drafting import drafter_thread as drafter_desk
+from moa_client.drafting import drafter_thread
 from moa_client.drafting.drafters import Growth
+from moa_client.engine import engine as client_engine
+from moa_client.engine import exchange
 from moa_client.link import connection
 from moa_client.link.channel import Traffic
 from moa_server.engine import engine
@@ -496,9 +497,9 @@ def simulate(monkeypatch: pytest.MonkeyPatch, seed: int, run: Callable[[World], 
         def perf_counter() -> float:
             return loop.time() + world.worked
 
-    for module in (client_engine, connection, drafter_desk, engine):
+    for module in (client_engine, exchange, connection, drafter_thread, engine):
         monkeypatch.setattr(module, "time", Clock)
-    monkeypatch.setattr(drafter_desk, "InferenceThread", lambda: SimulatedThread(world))
+    monkeypatch.setattr(drafter_thread, "InferenceThread", lambda: SimulatedThread(world))
     monkeypatch.setattr(engine, "InferenceThread", lambda _: EngineThread(world))
     for module in (engine, stream):
         monkeypatch.setattr(module, "log", _Log(world))

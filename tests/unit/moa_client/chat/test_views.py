@@ -136,7 +136,9 @@ ac\
 
 def test_a_refused_answer_is_named_by_its_question() -> None:
     words = settled_words(Refused(ContextLengthError("Too long.", hint="Shorten it.")), settled_answer())
-    assert words == snapshot('(The server refuses to check the answer to "why is the sky blue?": Too long. Shorten it. The conversation continues without it.)')
+    assert words == snapshot(
+        '(The server refuses to check the answer to "why is the sky blue?": Too long. Shorten it. The conversation continues without it.)'
+    )
 
 
 class Emulated:
