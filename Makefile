@@ -10,7 +10,7 @@ KERNEL_SOURCES := $(wildcard kernels/kernel_build.py kernels/moa_kernels/variant
 INSTALLATION := pyproject.toml setup.py constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test test-all check lint proto format bench kernels sanitize clean
+.PHONY: help chat test test-all check lint proto docs format bench kernels sanitize clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -24,17 +24,21 @@ test: $(VENV)/.dev $(VENV)/.kernels ## Run the tests but for the long ones; ARGS
 test-all: test ## Run the long tests too: real links, the reference level, sanitizers, short measurements
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m long $(ARGS)
 
-lint: $(VENV)/.dev ## Style, types, import rules, freshness of the generated wire code
+lint: $(VENV)/.dev ## Style, types, import rules, freshness of what is generated
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PYTHONPATH=proto:shared:server:client:netsim:training:bench:kernels $(BIN)/lint-imports
 	$(BIN)/python proto/regenerate.py --check
+	$(BIN)/python docs/options.py --check
 
 check: lint test-all ## What CI runs
 
 proto: $(VENV)/.dev ## Generate the wire code from proto/moa/v1/moa.proto
 	$(BIN)/python proto/regenerate.py
+
+docs: $(VENV)/.dev ## Write the tables of options into docs/, from the settings models
+	$(BIN)/python docs/options.py
 
 format: $(VENV)/.dev ## Format and fix what can be fixed
 	$(BIN)/ruff format .
