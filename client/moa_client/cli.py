@@ -17,6 +17,7 @@ from moa_shared.programs.output import close_output, output_errors, tolerate_enc
 
 from moa_client.chat.signals import exiting_on_signals
 from moa_client.chat.start_line import StartLine
+from moa_client.logs import configure_log
 from moa_client.settings import SECTION, ClientSettings
 
 MANY_CORES = 4  # with so many, a drafter may take two
@@ -42,6 +43,7 @@ def chat(prompt: str | None, config_file: Path | None, **flags: Any) -> None:
     environment, then the file. `moa-client config` shows what is in force.
     """
     settings = load_settings(ClientSettings, SECTION, flags, config_file)
+    configure_log(settings.log_file, settings.log_level)
     pin_to_cores(parse_cores(settings.cores))
     line = StartLine()
     line.show("Starting ...")

@@ -80,6 +80,13 @@ class ClientSettings(SettingsBase):
     settle_seconds: float = setting(
         10.0, "How long a single answer waits for a lost server to verify it; 0: not at all.", "SECONDS", ge=0
     )
+    log_file: Path | None = setting(
+        None,
+        "Where changes of the link are logged; /dev/null: nowhere.",
+        "FILE",
+        shown="client.log in the user's log folder",
+    )
+    log_level: Literal["info", "warning"] = setting("warning", "The least important events to log.")
     cache_dir: Path | None = setting(
         None, "Where models are kept.", "FOLDER", shown="the user's cache folder", variable="MOA_CACHE_DIR"
     )

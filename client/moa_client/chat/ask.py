@@ -13,6 +13,7 @@ from contextlib import aclosing, suppress
 
 from moa_shared.protocol.finish_rule import AnswerSettings
 
+from moa_client.chat.link_log import log_link_change
 from moa_client.chat.views import View
 from moa_client.conversation.events import Ended, Event, LinkChanged, LinkState, Refused, Settled
 from moa_client.conversation.jobs import Turn
@@ -86,6 +87,7 @@ class Asker:
         self._unsettled.clear()
 
     def _show(self, event: Event, transcript: Transcript, view: View) -> None:
+        log_link_change(event)
         if isinstance(event, Settled | Refused):
             if self._unsettled and self._unsettled[0] is transcript:
                 if isinstance(event, Refused):

@@ -19,6 +19,7 @@ from moa_shared.text.template import ChatTemplate
 
 from moa_client.chat.ask import Asker
 from moa_client.chat.json_events import drafter_line, error_line, event_line
+from moa_client.chat.link_log import log_link_change
 from moa_client.chat.status import drafter_words, execution_words, status_line
 from moa_client.chat.views import BACK_WORDS, link_words, make_view, new_execution_words, settled_words
 from moa_client.conversation.events import Event, ExecutionChanged, LinkChanged, LinkState, Refused, Settled
@@ -157,6 +158,7 @@ class Chat:
 
     def _tell(self, event: Event) -> None:
         """Reports an event between questions."""
+        log_link_change(event)
         earlier = self._asker.settle(event) if isinstance(event, Settled | Refused) else None
         if self.settings.json_events:
             self._out(event_line(event, earlier.committed if earlier else "", "", self.engine.figures) + "\n")
