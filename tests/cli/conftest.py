@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from moa_client.cli import main
@@ -33,8 +34,9 @@ def terminal(served: Served) -> Iterator[Terminal]:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     """Runs the program in this process: exit code, standard output, standard error."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # of the log
 
     def run(*arguments: object, stdin: str | bytes = "") -> tuple[int, str, str]:
         data = stdin.encode() if isinstance(stdin, str) else stdin

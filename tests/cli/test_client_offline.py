@@ -136,7 +136,8 @@ def own(tmp_path: Path) -> tuple[Path, Path, int]:
 
 def test_one_answer_through_a_killed_server_is_the_same(own: tuple[Path, Path, int], tmp_path: Path) -> None:
     model, drafter, port = own
-    arguments = ["--max-tokens", "400", "--settle-seconds", str(PATIENCE), "w10"]
+    log = tmp_path / "client.log"
+    arguments = ["--max-tokens", "400", "--settle-seconds", str(PATIENCE), "--log-file", str(log), "w10"]
     with serving(tmp_path, model, drafter, port) as running:
         expected = words(alone(running, ASKED, max_tokens=400))
         process = subprocess.Popen(
@@ -155,6 +156,11 @@ def test_one_answer_through_a_killed_server_is_the_same(own: tuple[Path, Path, i
     assert process.returncode == 0, err.decode()
     assert "(offline: " in err.decode()
     assert "(the server is back)" in err.decode()
+    logged = [line.split(": ", 1)[1] for line in log.read_text().splitlines()]
+    address = f"127.0.0.1:{port}"
+    assert [line.split(": ")[0] for line in logged[:2]] == [f"stream 1 to {address} lost", "link offline"]
+    assert re.fullmatch(rf"stream \d+ to {address} opened in \d+ ms", logged[2])
+    assert logged[3:] == ["link back"]
 
 
 # ---------------------------------------------------------------- a chat

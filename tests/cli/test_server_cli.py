@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.app import connect_command
-from moa_server.cli import OPTIONS, cli, main
+from moa_server.cli import cli, main
 from moa_server.settings import ServerSettings
 from moa_shared.drafter import DrafterConfig, fresh_tensors, load_checkpoint, save_checkpoint
 from moa_shared.models.gguf.header import read_header
@@ -92,10 +92,22 @@ def fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *
 
 def test_help_names_every_setting() -> None:
     text = CliRunner().invoke(cli, ["serve", "--help"]).output
-    assert set(OPTIONS) | {"model"} == set(ServerSettings.model_fields)
-    for name in OPTIONS:
+    for name in set(ServerSettings.model_fields) - {"model"}:
         assert f"--{name.replace('_', '-')} " in text
     assert "[default: 50051]" in re.sub(r"\s+", " ", text)
+
+
+def test_config_says_what_is_in_force_and_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "moa.toml"
+    file.write_text("[server]\nthreads = 3\n")
+    monkeypatch.setenv("MOA_SERVER_PORT", "1002")
+    lines = CliRunner().invoke(cli, ["config", "some/model", "--config", str(file)]).output.splitlines()
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines}
+    assert rows["model"] == ["some/model", "command line MODEL"]
+    assert rows["port"] == ["1002", "environment MOA_SERVER_PORT"]
+    assert rows["threads"] == ["3", f"file {file}"]
+    assert rows["host"] == ["127.0.0.1", "default"]
+    assert rows["cache_dir"] == [str(tmp_path / "cache"), "environment MOA_CACHE_DIR"]
 
 
 def test_help_needs_neither_torch_nor_grpc() -> None:
@@ -311,7 +323,7 @@ def test_a_server_serves_and_ends_cleanly(model_folder: Path, tmp_path: Path, nu
     save_checkpoint(drafter, config, fresh_tensors(config, seed=1))
     command = [sys.executable, "-m", "moa_server.cli", "serve", str(model_folder), "--port", "0", "--threads", "1"]
     options = ["--drafter", str(drafter), "--ready-file", str(ready), "--log-format", "json", "--execution", "float32"]
-    options += ["--allow-ignore-end-of-text", "true"]
+    options += ["--allow-ignore-end-of-text"]
     with subprocess.Popen(
         [*command, *options], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -10,15 +10,17 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from moa_server.cli import run, settings_options
+from moa_server.cli import run
 from moa_server.settings import SECTION, ServerSettings
 from moa_server.target import Request, Target, TargetOutput
 from moa_server.target.execution import Execution, load_execution
 from moa_server.target.start_test import StartTest
 from moa_shared.errors import MoaError
+from moa_shared.programs.command_line import settings_options
 from moa_shared.programs.config import load_settings
 
 from moa_bench.harness.padding import Padding
@@ -67,10 +69,9 @@ def cli(context: click.Context, target_ms: float, target_row_ms: float) -> None:
 
 
 @cli.command()
-@click.argument("model", required=False)
-@settings_options
+@settings_options(ServerSettings, SECTION)
 @click.pass_obj
-def serve(padding: Padding, /, **flags: Any) -> None:
+def serve(padding: Padding, /, config_file: Path | None, **flags: Any) -> None:
     """Serve, with the options of `moa-server serve`."""
 
     def load(files: ModelFiles, settings: ServerSettings, progress: Progress) -> Execution:
@@ -78,7 +79,7 @@ def serve(padding: Padding, /, **flags: Any) -> None:
         told = StartTest(padding.step_ms, padding.row_ms)
         return replace(execution, target=PaddedTarget(execution.target, padding), test=told)
 
-    run(load_settings(ServerSettings, SECTION, flags), load)
+    run(load_settings(ServerSettings, SECTION, flags, config_file), load)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def running_server(
     """
     arguments = [
         "serve", model, "--port", str(port), "--threads", "1", "--execution", level, "--drafter", drafter,
-        "--log-level", "warning", "--grace-seconds", "1", "--allow-ignore-end-of-text", "true", *flags,
+        "--log-level", "warning", "--grace-seconds", "1", "--allow-ignore-end-of-text", *flags,
     ]  # fmt: skip
     module = "moa_server.cli"
     if padding is not None:

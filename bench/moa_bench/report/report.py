@@ -49,7 +49,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def replace_section(page: Path, name: str, text: str) -> None:
-    """Put `text` between the lines `<!-- name -->` and `<!-- /name -->` of a page.
+    """Put `text` between the lines `<!-- name -->` and `<!-- /name -->` of a page, as `with_section` does."""
+    write_text(page, with_section(page, name, text))
+
+
+def with_section(page: Path, name: str, text: str) -> str:
+    """A page with `text` between the lines `<!-- name -->` and `<!-- /name -->`.
 
     Raises:
         NotFoundError: no such page.
@@ -64,7 +69,7 @@ def replace_section(page: Path, name: str, text: str) -> None:
     _, found_closing, after = rest.partition(closing)
     if not found_opening or not found_closing:
         raise DataError(f"{page} lacks the lines {opening.strip()} and {closing}.", hint="Put both back.")
-    write_text(page, before + opening + text.rstrip("\n") + "\n" + closing + after)
+    return before + opening + text.rstrip("\n") + "\n" + closing + after
 
 
 def facts_line(result: Mapping[str, Any]) -> str:

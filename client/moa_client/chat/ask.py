@@ -18,6 +18,7 @@ from moa_client.conversation.events import Ended, Event, LinkChanged, LinkState,
 from moa_client.conversation.jobs import Turn
 from moa_client.conversation.transcript import Transcript
 from moa_client.engine.engine import ClientEngine
+from moa_client.link.log import log_link_change
 
 
 class Asker:
@@ -86,6 +87,7 @@ class Asker:
         self._unsettled.clear()
 
     def _show(self, event: Event, transcript: Transcript, view: View) -> None:
+        log_link_change(event)
         if isinstance(event, Settled | Refused):
             if self._unsettled and self._unsettled[0] is transcript:
                 if isinstance(event, Refused):

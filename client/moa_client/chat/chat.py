@@ -35,6 +35,7 @@ from moa_client.conversation.transcript import Transcript
 from moa_client.device.drafter_choice import ServerPace
 from moa_client.device.loading import Device, change_drafter
 from moa_client.engine.engine import ClientEngine
+from moa_client.link.log import log_link_change
 from moa_client.settings import SECTION, ClientSettings
 
 COMMANDS = ("help", "reset", "set", "status", "offline", "online", "stats", "bye")
@@ -152,6 +153,7 @@ class Chat:
 
     def _tell(self, event: Event) -> None:
         """Reports an event between questions."""
+        log_link_change(event)
         earlier = self._asker.settle(event) if isinstance(event, Settled | Refused) else None
         if self.settings.json_events:
             self._out(event_line(event, earlier.committed if earlier else "", "", self.engine.figures) + "\n")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moa_shared.programs.progress import format_bytes
 from moa_shared.text.plain_text import plain_line, without_controls
+from rich.filesize import decimal
 
 from moa_client.conversation.events import ExecutionChanged, LinkChanged, LinkState, Refused, Settled
 from moa_client.conversation.transcript import Transcript
@@ -63,7 +63,7 @@ def status_line(status: LinkStatus, unsettled: int = 0, reason: str = "", typed_
         parts.append(f"{status.tokens_per_s:.1f} tokens/s")
         parts.append(f"{100 * status.acceptance:.0f} % drafted here")
     if status.up_bytes or status.down_bytes:
-        parts.append(f"{format_bytes(status.up_bytes)} up, {format_bytes(status.down_bytes)} down")
+        parts.append(f"{decimal(status.up_bytes)} up, {decimal(status.down_bytes)} down")
     if unsettled:
         parts.append(f"{unsettled} unverified" if status.state is LinkState.OFFLINE else f"verifying {unsettled}")
     if typed_ahead:

@@ -8,6 +8,7 @@ nothing more, and what it posted before is known by its number; writing never bl
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ GOODBYE_SECONDS = 1.0  # for the server to read a Bye; a silent one is left
 RETRY_SECONDS = 1.5  # of one attempt after a loss: a lost SYN is sent again after 1 s
 USEFUL_SECONDS = 2.0  # a stream that ends earlier, without a frame after Opened, was a failed attempt
 RETRY_ROUND_TRIPS = 6  # an attempt takes two, and more where one packet is lost
+log = logging.getLogger(__name__)
 PASSING = (UnavailableError, OverloadedError, InternalError)  # errors that another attempt may fix
 
 
@@ -164,6 +166,7 @@ class Connection:
                 if self._leaving:
                     return
                 retrying = isinstance(error, PASSING)
+                self._log_loss(error)
                 self._post(Down(self.stream_number, error, retrying, broke=self._was_useful))
                 if not retrying:
                     return
@@ -171,6 +174,11 @@ class Connection:
                     self._backoff.not_before(error.retry_after_ms / 1e3)
             self._lost_before = True
             await asyncio.sleep(self._backoff.next_seconds())
+
+    def _log_loss(self, error: MoaError) -> None:
+        level = logging.WARNING if self._was_useful else logging.INFO
+        what = "lost" if self._was_useful else "not opened"
+        log.log(level, "stream %d to %s %s: %s", self.stream_number, self.link.address, what, error.message)
 
     async def _run_stream(self) -> None:
         """Opens a stream and reads it to its end.
@@ -190,7 +198,10 @@ class Connection:
         self._stream = stream
         self._outgoing = asyncio.Queue(WRITE_AHEAD)
         self._room = asyncio.Semaphore(READ_AHEAD)
-        self._post(Up(number, opened, 1e3 * (opened_at - began)))
+        took_ms = 1e3 * (opened_at - began)
+        level = logging.WARNING if self._lost_before else logging.INFO
+        log.log(level, "stream %d to %s opened in %.0f ms", number, self.link.address, took_ms)
+        self._post(Up(number, opened, took_ms))
         writer = asyncio.create_task(self._write(stream, self._outgoing))
         try:
             while True:

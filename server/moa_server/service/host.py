@@ -162,7 +162,7 @@ class Host:
         if settings.ignore_end_of_text and not self.settings.allow_ignore_end_of_text:
             raise ConfigError(
                 "This server ends answers at end-of-text.",
-                hint="Ask without ignore_end_of_text, or start the server with --allow-ignore-end-of-text true.",
+                hint="Ask without ignore_end_of_text, or start the server with --allow-ignore-end-of-text.",
             )
 
     def new_execution(self, before: bytes) -> pb.NewExecution | None:

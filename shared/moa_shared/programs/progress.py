@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from rich.filesize import decimal
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
@@ -89,7 +91,7 @@ class PlainProgress:
 
     @contextmanager
     def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
-        size = f" ({format_bytes(total)})" if is_bytes and total else ""
+        size = f" ({decimal(total)})" if is_bytes and total else ""
         self.note(f"{title}{size} ...")
         start = time.monotonic()
         yield _PlainTask(title, total, self._stream)
@@ -143,11 +145,3 @@ def make_progress(stream: TextIO | None = None) -> Progress:
     """Bars where `stream` (default: standard error) is a terminal, plain lines elsewhere."""
     stream = sys.stderr if stream is None else stream
     return TerminalProgress(stream) if stream.isatty() else PlainProgress(stream)
-
-
-def format_bytes(count: int) -> str:
-    """`count` bytes for people: decimal units, as disks and downloads are sold."""
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"

@@ -16,8 +16,10 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.filesize import decimal
+
 from moa_shared.errors import ConfigError, DiskFullError
-from moa_shared.programs.progress import Progress, SilentProgress, format_bytes
+from moa_shared.programs.progress import Progress, SilentProgress
 
 if TYPE_CHECKING:
     import filelock
@@ -55,7 +57,7 @@ def require_space(folder: Path, needed: int, purpose: str) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed + SPARE_BYTES:
         raise DiskFullError(
-            f"{purpose} needs {format_bytes(needed + SPARE_BYTES)} in {folder}, where {format_bytes(free)} are free."
+            f"{purpose} needs {decimal(needed + SPARE_BYTES)} in {folder}, where {decimal(free)} are free."
         )
 
 
@@ -173,7 +175,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 def disk_full(folder: Path, needed: int | None, purpose: str) -> DiskFullError:
     """The error for a disk that ran full while writing."""
-    amount = f"; {format_bytes(needed + SPARE_BYTES)} are needed in all" if needed is not None else ""
+    amount = f"; {decimal(needed + SPARE_BYTES)} are needed in all" if needed is not None else ""
     return DiskFullError(f"The disk of {folder} ran full while writing {purpose}{amount}.")
 
 

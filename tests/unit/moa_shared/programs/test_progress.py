@@ -4,7 +4,7 @@ import io
 import re
 
 import pytest
-from moa_shared.programs.progress import PlainProgress, SilentProgress, TerminalProgress, format_bytes, make_progress
+from moa_shared.programs.progress import PlainProgress, SilentProgress, TerminalProgress, make_progress
 
 
 class Terminal(io.StringIO):
@@ -67,11 +67,3 @@ def test_silence() -> None:
         task.advance(3)
         task.reach(4)
     progress.note("nobody hears")
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (92_871_040, "92.9 MB"), (16_060_000_000, "16.1 GB")],
-)
-def test_bytes_for_people(count: int, text: str) -> None:
-    assert format_bytes(count) == text

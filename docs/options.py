@@ -1,0 +1,34 @@
+"""Writes the tables of options into docs/ from the settings models; with --check, fails where a page is not fresh."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from moa_bench.report.report import with_section
+from moa_client.settings import ClientSettings
+from moa_server.settings import ServerSettings
+from moa_shared.programs.command_line import options_table
+
+DOCS = Path(__file__).resolve().parent
+TABLES = {
+    "client.md": ("options moa-client", options_table(ClientSettings)),
+    "server.md": ("options moa-server", options_table(ServerSettings)),
+}
+
+
+def main() -> None:
+    stale = []
+    for name, (section, table) in TABLES.items():
+        page = DOCS / name
+        fresh = with_section(page, section, table)
+        if fresh != page.read_text("utf-8"):
+            stale.append(name)
+            if "--check" not in sys.argv[1:]:
+                page.write_text(fresh, "utf-8")
+    if stale and "--check" in sys.argv[1:]:
+        raise SystemExit(f"Stale tables of options: {', '.join(stale)}. Run `make docs` and commit the result.")
+
+
+if __name__ == "__main__":
+    main()

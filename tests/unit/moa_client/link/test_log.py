@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+from moa_client.conversation.events import Committed, Event, LinkChanged, LinkState
+from moa_client.link.log import log_link_change
+
+
+@pytest.mark.parametrize(
+    ("event", "lines"),
+    [
+        (LinkChanged(LinkState.OFFLINE, "no frame for 1 s"), [(logging.WARNING, "link offline: no frame for 1 s")]),
+        (LinkChanged(LinkState.BACK), [(logging.WARNING, "link back")]),
+        (LinkChanged(LinkState.SLOW), [(logging.INFO, "link slow")]),
+        (Committed((1, 2)), []),
+    ],
+)
+def test_only_the_link_is_logged(event: Event, lines: list[tuple[int, str]], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "moa_client"):
+        log_link_change(event)
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == lines

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from moa_client.logs import configure_log, default_log_file
+from moa_shared.errors import ConfigError
+
+LOG = logging.getLogger("moa_client")
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    before = LOG.handlers, LOG.level, LOG.propagate
+    yield
+    for handler in LOG.handlers:
+        handler.close()
+    LOG.handlers, LOG.level, LOG.propagate = before
+
+
+def test_lines_of_the_level_and_above_go_to_the_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configure_log(tmp_path / "log", "warning")
+    LOG.getChild("link.connection").info("opened")
+    LOG.getChild("link.connection").warning("lost")
+    [line] = (tmp_path / "log").read_text().splitlines()
+    assert line.endswith(": lost")
+    assert " WARNING client " in line
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_default_file_is_made_with_the_first_line(tmp_path: Path) -> None:
+    configure_log(None, "warning")
+    path = default_log_file()
+    assert path.is_relative_to(tmp_path / "state")
+    assert not path.exists()
+    LOG.warning("lost")
+    assert path.read_text().count("\n") == 1
+
+
+def test_a_default_file_that_cannot_be_written_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "state").write_text("a file, not a folder")
+    configure_log(None, "warning")
+    LOG.warning("lost")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_named_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"The log file .*/none/log cannot be written: No such file"):
+        configure_log(tmp_path / "none" / "log", "warning")
+
+
+def test_the_package_as_a_library_logs_nothing_by_itself() -> None:
+    import moa_client
+
+    assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger(moa_client.__name__).handlers)
