@@ -65,6 +65,17 @@ def micro(quick: bool, json_file: Path | None, model: str, level: str, pin: bool
 
 
 @cli.command()
+@repeats_option
+@json_option
+@pin_option
+def loop(quick: bool, json_file: Path | None, pin: bool) -> None:
+    """Frames a second and punctual timers: asyncio's own event loop against uvloop; no model."""
+    from moa_bench.micro.loops import run_loops
+
+    run_loops(quick=quick, json_file=json_file, pin=pin)
+
+
+@cli.command()
 @common_options
 @click.option("--link", "links", multiple=True, metavar="NAME", help="Only this link (may be repeated), such as 4G.")
 @click.option("--acceptance", "acceptances", multiple=True, type=float, help="Only this acceptance, 0 to 1.")

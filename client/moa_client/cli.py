@@ -14,6 +14,7 @@ from moa_shared.programs.command_line import CONTEXT, config_command, settings_o
 from moa_shared.programs.config import load_settings
 from moa_shared.programs.cores import parse_cores, pin_to_cores
 from moa_shared.programs.output import close_output, output_errors, tolerate_encoding
+from moa_shared.programs.run_loop import make_runner
 
 from moa_client.chat.signals import exiting_on_signals
 from moa_client.chat.start_line import StartLine
@@ -54,7 +55,8 @@ def chat(prompt: str | None, config_file: Path | None, **flags: Any) -> None:
 
     set_threads(settings.threads or (2 if available() >= MANY_CORES else 1))
     try:
-        asyncio.run(run(settings, prompt, line))
+        with make_runner() as runner:
+            runner.run(run(settings, prompt, line))
     except BrokenPipeError:  # the reader has had enough; nothing may be written at exit either
         close_output()
 

@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as aio_health  # type: ignore[attr-defined]  # the stubs do not know it
 from moa_shared.errors import ConfigError
 from moa_shared.programs.atomic import whole_file
+from moa_shared.programs.run_loop import loop_name
 
 from moa_server.service.host import Host
 from moa_server.service.service import SERVICE, MoaService
@@ -188,7 +189,7 @@ async def serve(host: Host, announce: Callable[[str, str], None]) -> None:
     where = host_port(host.settings.host, running.port)
     connect = connect_command(host.settings.host, running.port)
     target = host.served.identity.target_id
-    log.info("serving", target=target, address=where, connect=connect, kv_bytes=host.pool.budget)
+    log.info("serving", target=target, address=where, connect=connect, kv_bytes=host.pool.budget, loop=loop_name())
     announce(where, connect)
     if host.settings.ready_file is not None:
         _write_ready(host.settings.ready_file, where)

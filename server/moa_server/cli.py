@@ -60,10 +60,9 @@ def run(settings: ServerSettings, load: LoadExecution | None = None) -> None:
     Args:
         load: makes the target; None: as `load_host` does.
     """
-    import asyncio
-
     from moa_shared.programs.cores import parse_cores, pin_to_cores
     from moa_shared.programs.progress import make_progress
+    from moa_shared.programs.run_loop import make_runner
 
     from moa_server.logs import LogProgress, configure_logs, log_refusal
 
@@ -83,7 +82,8 @@ def run(settings: ServerSettings, load: LoadExecution | None = None) -> None:
             if sys.stdout.isatty():
                 write_output(f"To talk to it: {connect}\n")
 
-        asyncio.run(serve_host(host, announce))
+        with make_runner() as runner:
+            runner.run(serve_host(host, announce))
     except MoaError as error:
         if not is_json:
             raise

@@ -41,6 +41,7 @@ def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
     assert done.returncode == 0
     for name in (
         "micro",
+        "loop",
         "engine",
         "quality",
         "invariance",
@@ -211,3 +212,14 @@ def test_a_timeline_is_drawn(tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "streaming" in done.stdout
     assert "streamed" in done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(120)
+def test_loop_compares_event_loops(measure: Measure) -> None:
+    pytest.importorskip("uvloop", exc_type=ImportError)
+    result, done = measure("loop")
+    assert {loop: len(runs) for loop, runs in result["streams"].items()} == {"asyncio": 1, "uvloop": 1}
+    assert all(stream["round_trips_s"] > 0 for run in result["streams"]["uvloop"] for stream in run)
+    assert result["timers"]["netsim"][0]["least_ms"] > 0
+    assert "| uvloop | 2048 | 32 |" in done.stdout

@@ -35,7 +35,8 @@ from moa_server.settings import ServerSettings
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.coupling import Sampling
-from moa_shared.tree.draft_tree import ROOT, DraftTree
+from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree.draft_tree import DraftTree
 
 VOCAB = 11
 END_OF_TEXT = frozenset({VOCAB - 1})

@@ -6,7 +6,6 @@ brings depend only on the drafter and its memory.
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.programs.progress import make_progress
+from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.codec import Codec, row_bytes
 from moa_shared.protocol.finish_rule import AnswerSettings
 
@@ -67,7 +67,7 @@ def _measure(model: str, *, prompts: int, tokens: int) -> dict[str, Any]:
     questions = [chat_tokens(tokenizer, question) for question in QUESTIONS[:prompts]]
     settings = AnswerSettings(max_tokens=tokens, ignore_end_of_text=True)
     rows = []
-    with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, asyncio.Runner() as runner:
+    with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, make_runner() as runner:
         drafter = str(drafter_file(measured, Path(folder)))
         with running_server(model, drafter=drafter) as server, counting(server.address) as counter:
             device = load_split_device(runner, client_settings(server=server.address, drafter=drafter))

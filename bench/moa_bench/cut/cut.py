@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moa_shared.programs.progress import make_progress
+from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.cut.incidents import Incident, Kind, Planned, Struck, judge_incident, plan_incidents
@@ -134,7 +135,7 @@ def run_cut(
     files = resolve(model, progress=progress)
     tokenizer = load_tokenizer(files)
     prompts = [chat_tokens(tokenizer, question) for question in SURE_QUESTIONS[: effort.prompts]]
-    with on_cores(own_cores), asyncio.Runner() as runner, ExitStack() as stack:
+    with on_cores(own_cores), make_runner() as runner, ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
         drafter = str(drafter_file(find_drafter(files), folder))
         relay = stack.enter_context(counting("127.0.0.1:1"))  # until there is a server: a port where nothing listens

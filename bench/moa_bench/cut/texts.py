@@ -6,7 +6,6 @@ cuts and resets the link at random times. A text that differs is kept in the res
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moa_shared.programs.progress import make_progress
+from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.coupling import Sampling
 
@@ -92,7 +92,7 @@ def run_texts(
     answers = min(answers, 4) if quick else answers
     differences: list[Difference] = []
     written = standalone = 0
-    with on_cores(own_cores), asyncio.Runner() as runner, ExitStack() as stack:
+    with on_cores(own_cores), make_runner() as runner, ExitStack() as stack:
         server = stack.enter_context(running_server(model, level=level, cores=experiment.server_cores))
         running = stack.enter_context(linked(chosen, server.address, cores=own_cores))
         plain = PlainClient(server.address)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from moa_shared.errors import ConfigError, MoaError
 from moa_shared.programs.progress import make_progress
+from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.levels import INT8
 
@@ -128,7 +128,7 @@ def _measure(
     prompt = chat_tokens(load_tokenizer(files), QUESTIONS[0])
     settings = AnswerSettings(max_tokens=effort.answer_tokens, ignore_end_of_text=True)
     endured = []
-    with asyncio.Runner() as runner:
+    with make_runner() as runner:
         device = load_split_device(runner, client_settings(server=server.address, model=model, drafter="none"))
         client = SplitClient(runner, server.address, device)
         try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from moa_client.drafting.settings import DraftingSettings
 from moa_shared.programs.progress import Progress, make_progress
+from moa_shared.programs.run_loop import make_runner
 
 from moa_bench.harness.byte_counter import counting
 from moa_bench.harness.cores import on_cores
@@ -120,7 +121,7 @@ def run_micro(*, model: str, quick: bool, json_file: Path | None, pin: bool, lev
         drafter = str(drafter_file(bench.drafter, Path(folder)))
         _measure_forwards(bench, level)
         with (
-            asyncio.Runner() as runner,
+            make_runner() as runner,
             running_server(model, level=level, drafter=drafter, cores=experiment.server_cores) as server,
         ):
             bench.load_devices(runner, server.address, drafter)

@@ -77,9 +77,10 @@ def _measure(
     parents: Sequence[int] | None,
 ) -> VerificationCost:
     from moa_shared.sampling.coupling import Sampling, select
+    from moa_shared.tree.arithmetic import below_chain
 
     tokens = [(7 * place + 11) % target.vocab_size for place in range(count)]
-    in_feed = None if parents is None else [-1, *(parent + 1 for parent in parents)]
+    in_feed = None if parents is None else below_chain(1, parents)
     accepted = list(range(min(count, TREE_DEPTH + 1)))
     start = len(prefix)
     sampling = Sampling()

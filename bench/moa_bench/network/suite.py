@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -14,6 +13,7 @@ from typing import Any
 from moa_shared.drafter.checkpoint.shipped import DEFAULT_DRAFTER
 from moa_shared.errors import ConfigError
 from moa_shared.programs.progress import make_progress
+from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.levels import INT8
 
 from moa_bench.harness.child import Child
@@ -120,7 +120,7 @@ def _measure(
     vocab_size = int(files.config["vocab_size"])
     sure = [chat_tokens(tokenizer, question) for question in SURE_QUESTIONS[: effort.prompts]]
     open_questions = [chat_tokens(tokenizer, question) for question in QUESTIONS[: effort.prompts]]
-    with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, asyncio.Runner() as runner:
+    with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, make_runner() as runner:
         served, drafter = both_ends(named_drafter, measured, Path(folder))
         with serve(drafter=served) as server:
             ways = ComparedWays(runner, server.address, drafter, effort.draft_ms)

@@ -6,7 +6,6 @@ at t less the delay, after a forward of step_ms.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import tempfile
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import click
 from moa_shared.programs.progress import make_progress
+from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.harness.cores import on_cores
@@ -104,7 +104,7 @@ def _record(
     prompt = chat_tokens(load_tokenizer(files), SURE_QUESTIONS[0])
     vocab_size = int(files.config["vocab_size"])
     settings = AnswerSettings(max_tokens=tokens, ignore_end_of_text=True)
-    with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, asyncio.Runner() as runner:
+    with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, make_runner() as runner:
         drafter = str(drafter_file(find_drafter(files), Path(folder)))
         with (
             running_server(model, drafter=drafter, cores=server_cores) as server,

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS, AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask
-from moa_shared.tree.draft_tree import ROOT, DraftTree
+from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree.draft_tree import DraftTree
 
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.events import (

@@ -15,7 +15,8 @@ from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.tree.draft_tree import ROOT, DraftTree
+from moa_shared.tree.arithmetic import ROOT, is_chain
+from moa_shared.tree.draft_tree import DraftTree
 from moa_shared.tree.streamed_tree import StreamedTree
 
 NO_DRAFT = DraftTree((), ())
@@ -224,14 +225,13 @@ class Conversation:
     def draft_message(self, first: int) -> Draft:
         """The frame for nodes `first` and following of the tree in flight; that of node 0 names the prefix."""
         tokens, parents = self._tree.since(first)
-        chain = all(parent == first + index - 1 for index, parent in enumerate(parents))
         return Draft(
             self.epoch,
             self._base,
             0 if first else self.hashes.at(self._base),
             first,
             tokens,
-            () if chain else parents,
+            () if is_chain(parents, first) else parents,
             len(self.tokens),
         )
 

@@ -22,7 +22,8 @@ from moa_shared.drafting import (
     barred_after,
 )
 from moa_shared.sampling.coupling import Sampling
-from moa_shared.tree.draft_tree import ROOT, DraftTree
+from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree.draft_tree import DraftTree
 
 __all__ = ["ClientDrafter", "Growth", "LookupDrafter", "MoaDrafter", "Recipe"]
 

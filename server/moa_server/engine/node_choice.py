@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from moa_shared.drafting.estimates import Smoothed, TreeAcceptance
-from moa_shared.tree.draft_tree import ROOT, DraftTree
+from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree.draft_tree import DraftTree
 
 from moa_server.engine.forward_cost import NODE_SHARE, ForwardCost
 
@@ -69,16 +70,9 @@ class NodeChoice:
             value = tokens - self.rate * self.cost.ms(nodes)
             if value > best:
                 best, best_nodes = value, nodes
-        return _pick(arrived, order[:best_nodes])
+        return arrived.pick(order[:best_nodes])
 
     @property
     def rate(self) -> float:
         """The recent rate in tokens per millisecond, at least that of plain steps."""
         return max(1 / self.cost.ms(0), self._tokens.mean / self._ms.mean)
-
-
-def _pick(tree: DraftTree, nodes: Sequence[int]) -> DraftTree:
-    """The tree of some nodes, their parents among them, in their old order."""
-    chosen = sorted(nodes)
-    number = {ROOT: ROOT} | {node: index for index, node in enumerate(chosen)}
-    return DraftTree(tuple(tree.tokens[node] for node in chosen), tuple(number[tree.parents[node]] for node in chosen))

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from moa_shared.protocol.codec import Codec, encode, row_bytes
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.coupling import select
+from moa_shared.tree.arithmetic import below_chain
 
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
@@ -166,5 +167,4 @@ def _parents(plan: StepPlan) -> list[int] | None:
     """Parents of the fed tokens (a chain) and of the nodes below the last of them; None for a chain in all."""
     if plan.tree.is_chain:
         return None
-    fed = len(plan.feed)
-    return [*range(-1, fed - 1), *(fed + parent for parent in plan.tree.parents)]
+    return below_chain(len(plan.feed), plan.tree.parents)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from moa_shared.errors import ProtocolError, TreeError
+from moa_shared.errors import ProtocolError
 from moa_shared.protocol.messages import Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.tree.draft_tree import ROOT, DraftTree
+from moa_shared.tree.arithmetic import ROOT, check_parents
+from moa_shared.tree.draft_tree import DraftTree
 from moa_shared.tree.streamed_tree import StreamedTree
 
 FRAME_NODES = 4096  # accepted of one frame: 4 ms of the event loop, two minutes of a device's standalone text
@@ -107,10 +108,5 @@ class PendingDraft:
 def _number_parents(first_node: int, count: int, parents: Sequence[int]) -> list[int]:
     """The parents of a frame's first `count` nodes."""
     numbered = list(parents[:count]) or [first_node + index - 1 for index in range(count)]
-    for index, parent in enumerate(numbered):
-        if not ROOT <= parent < first_node + index:
-            raise TreeError(
-                f"Node {first_node + index} of a draft tree has parent {parent}, "
-                f"expected -1 to {first_node + index - 1}."
-            )
+    check_parents(numbered, first_node)
     return numbered

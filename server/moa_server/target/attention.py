@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from moa_shared.tree.arithmetic import ancestor_matrix
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -75,14 +76,5 @@ def attention_mask(
     if parents is None:
         tail.fill_(float("-inf")).triu_(1)
     else:
-        tail.masked_fill_(~_ancestors(parents).to(mask.device), float("-inf"))
+        tail.masked_fill_(torch.from_numpy(~ancestor_matrix(parents)).to(mask.device), float("-inf"))
     return mask[None, None]
-
-
-def _ancestors(parents: Sequence[int]) -> torch.Tensor:
-    """[n, n] bool: row i marks its ancestors and itself."""
-    seen = torch.eye(len(parents), dtype=torch.bool)
-    for node, parent in enumerate(parents):
-        if parent >= 0:
-            seen[node] |= seen[parent]
-    return seen

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError, TreeError
 from moa_shared.programs.free_memory import free_memory_bytes
+from moa_shared.tree import arithmetic
 
 from moa_server.target.cache import KVCache
-from moa_server.target.visibility import tail_depths
 
 if TYPE_CHECKING:
     from moa_shared.drafter import Checkpoint
@@ -174,9 +174,7 @@ class Target(ABC):
         if min(tokens) < 0 or max(tokens) >= self.vocab_size:
             wrong = next(token for token in tokens if not 0 <= token < self.vocab_size)
             raise TokenRangeError(f"The token id {wrong} is outside the vocabulary of {self.vocab_size}.")
-        if parents is not None and len(parents) != len(tokens):
-            raise TreeError(f"{len(tokens)} tokens came with {len(parents)} parents.", hint="Send one parent a token.")
-        depths = range(len(tokens)) if parents is None else tail_depths(parents)
+        depths = range(len(tokens)) if parents is None else _depths(parents, len(tokens))
         needed = request.cache.length + max(depths) + 1
         if needed > self.context_length:
             raise ContextLengthError(f"{needed} tokens do not fit into the context of {self.context_length}.")
@@ -189,4 +187,14 @@ class Target(ABC):
 
 def is_chain(parents: Sequence[int] | None) -> bool:
     """Whether each token follows the one before it."""
-    return parents is None or all(parent == node - 1 for node, parent in enumerate(parents))
+    return parents is None or arithmetic.is_chain(parents)
+
+
+def _depths(parents: Sequence[int], tokens: int) -> list[int]:
+    """Depths of a tree's tokens below the last token of the cache, whose children have depth 0."""
+    if len(parents) != tokens:
+        raise TreeError(f"{tokens} tokens came with {len(parents)} parents.", hint="Send one parent a token.")
+    arithmetic.check_parents(parents)
+    depths: list[int] = []
+    arithmetic.add_depths(depths, parents)
+    return [depth - 1 for depth in depths]

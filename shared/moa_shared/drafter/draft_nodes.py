@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.tree.draft_tree import ROOT
+from moa_shared.tree.arithmetic import ROOT, add_depths, path_to, subtree
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,11 @@ class DraftNodes:
 
     def add(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
         """Adds nodes; a parent comes before its child (-1: the root)."""
-        for token, parent in zip(tokens, parents, strict=True):
-            node = len(self.tokens)
-            if self.trunk == node and parent == node - 1:
-                self.trunk += 1
-            self.tokens.append(token)
-            self.parents.append(parent)
-            self.depths.append(1 if parent == ROOT else self.depths[parent] + 1)
+        self.tokens += tokens
+        self.parents += parents
+        add_depths(self.depths, parents)
+        while self.trunk < len(self) and self.parents[self.trunk] == self.trunk - 1:
+            self.trunk += 1
 
     def advance(self, tokens: Sequence[int]) -> Advance:
         """Makes the node that these committed tokens lead to the root."""
@@ -80,19 +78,10 @@ class DraftNodes:
             return Advance(path, None)
         if not path:
             return Advance((), tuple(range(len(self))))
-        if self.is_chain:
-            kept = list(range(path[-1] + 1, len(self)))
-        else:
-            below = {path[-1]}
-            kept = []
-            for node in range(path[-1] + 1, len(self)):
-                if self.parents[node] in below:
-                    below.add(node)
-                    kept.append(node)
-        number = {former: node for node, former in enumerate(kept)} | {path[-1]: ROOT}
-        moved = [self.tokens[node] for node in kept], [number[self.parents[node]] for node in kept]
+        kept, parents = subtree(self.parents, path[-1])
+        tokens = [self.tokens[node] for node in kept]
         self.clear()
-        self.add(*moved)
+        self.add(tokens, parents)
         return Advance(path, tuple(kept))
 
     def visible(self, first: int) -> Visible:
@@ -101,12 +90,9 @@ class DraftNodes:
         tail: list[int] = []
         starts = [0]
         for node in range(first, len(self)):
-            path = []
-            while node >= self.trunk:
-                path.append(node)
-                node = self.parents[node]
-            seen.append(node + 1)
-            tail += reversed(path)
+            path = path_to(self.parents, node, self.trunk)
+            seen.append((self.parents[path[0]] if path else node) + 1)
+            tail += path
             starts.append(len(tail))
         return Visible(*(np.array(each, np.int32) for each in (seen, starts, tail)))
 

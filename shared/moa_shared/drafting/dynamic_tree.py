@@ -11,7 +11,8 @@ from moa_shared.drafting.base import Drafter
 from moa_shared.drafting.copying import COPY_FLOOR, CopyGuesser
 from moa_shared.drafting.pool import CandidatePool
 from moa_shared.sampling.coupling import Sampling, draft_candidates
-from moa_shared.tree.draft_tree import ROOT, DraftTree
+from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree.draft_tree import DraftTree
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from moa_shared.drafting.base import GrowingDrafter
 from moa_shared.drafting.copying import COPY_FLOOR, LEAST_SURVIVAL, CopyGuesser
 from moa_shared.sampling.coupling import Sampling, draft_candidates
-from moa_shared.tree.draft_tree import ROOT, DraftTree
+from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree.draft_tree import DraftTree
 
 
 @dataclass(frozen=True, slots=True)

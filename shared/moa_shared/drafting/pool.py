@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from moa_shared.drafting.copying import CopyGuesser
-from moa_shared.tree.draft_tree import ROOT, DraftTree
+from moa_shared.tree.arithmetic import ROOT, path_to, pick
+from moa_shared.tree.draft_tree import DraftTree
 
 
 @dataclass(slots=True)
@@ -44,7 +45,8 @@ class CandidatePool:
             (parent, token): index for index, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True))
         }
         for start in [ROOT, *self.best(range(len(self.tokens)), nodes)]:
-            at, score, ahead = start, 0.0 if start == ROOT else self.scores[start], self._path(start)
+            at, score = start, 0.0 if start == ROOT else self.scores[start]
+            ahead = [self.tokens[above] for above in path_to(self.parents, start)]
             while (guess := copies.guess(ahead)) is not None:
                 token, log_chance = guess
                 score += log_chance
@@ -61,13 +63,6 @@ class CandidatePool:
                 at = index
                 ahead = [*ahead, token]
 
-    def _path(self, index: int) -> list[int]:
-        path: list[int] = []
-        while index != ROOT:
-            path.append(self.tokens[index])
-            index = self.parents[index]
-        return path[::-1]
-
     def best(self, candidates: Sequence[int], count: int) -> list[int]:
         """The `count` best of some candidates, best first."""
         return sorted(candidates, key=lambda index: (-self.scores[index], index))[:count]
@@ -76,9 +71,5 @@ class CandidatePool:
         """The tree of the `nodes` best possible candidates, in pool order, and their pool indices."""
         possible = [index for index, score in enumerate(self.scores) if score > float("-inf")]
         chosen = sorted(self.best(possible, nodes))
-        number = {index: node for node, index in enumerate(chosen)}
-        number[ROOT] = ROOT
-        tree = DraftTree(
-            tuple(self.tokens[index] for index in chosen), tuple(number[self.parents[index]] for index in chosen)
-        )
-        return tree, chosen
+        tokens = tuple(self.tokens[index] for index in chosen)
+        return DraftTree(tokens, tuple(pick(self.parents, chosen))), chosen

@@ -6,7 +6,7 @@ token, which is not part of the tree. A chain is the tree in which each node's p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.errors import TokenRangeError, TreeError
-
-ROOT = -1
+from moa_shared.tree import arithmetic
+from moa_shared.tree.arithmetic import ROOT
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,7 @@ class DraftTree:
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.parents):
             raise TreeError(f"A draft tree has {len(self.tokens)} tokens but {len(self.parents)} parents.")
-        for node, parent in enumerate(self.parents):
-            if not ROOT <= parent < node:
-                raise TreeError(f"Node {node} of a draft tree has parent {parent}, expected -1 to {node - 1}.")
+        arithmetic.check_parents(self.parents)
 
     @classmethod
     def chain(cls, tokens: Sequence[int]) -> DraftTree:
@@ -50,14 +48,13 @@ class DraftTree:
 
     @property
     def is_chain(self) -> bool:
-        return all(parent == node - 1 for node, parent in enumerate(self.parents))
+        return arithmetic.is_chain(self.parents)
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
         """Depth of each node; the root's children have depth 1."""
         depths: list[int] = []
-        for parent in self.parents:
-            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        arithmetic.add_depths(depths, self.parents)
         return tuple(depths)
 
     @cached_property
@@ -70,19 +67,11 @@ class DraftTree:
 
     def ancestor_matrix(self) -> npt.NDArray[np.bool_]:
         """[nodes, nodes] bool: row sees column, which is itself or one of its ancestors."""
-        seen = np.eye(len(self), dtype=np.bool_)
-        for node, parent in enumerate(self.parents):
-            if parent != ROOT:
-                seen[node] |= seen[parent]
-        return seen
+        return arithmetic.ancestor_matrix(self.parents)
 
     def path_to(self, node: int) -> tuple[int, ...]:
         """Node numbers from the root's child down to `node` (empty for the root)."""
-        path: list[int] = []
-        while node != ROOT:
-            path.append(node)
-            node = self.parents[node]
-        return tuple(reversed(path))
+        return tuple(arithmetic.path_to(self.parents, node))
 
     def child_with(self, node: int, token: int) -> int | None:
         """The first child of `node` (or of the root, -1) that holds `token`."""
@@ -92,15 +81,13 @@ class DraftTree:
         """The tree below `node`, which becomes the root."""
         if node == ROOT:
             return self
-        renumbered = {node: ROOT}
-        tokens: list[int] = []
-        parents: list[int] = []
-        for child in range(node + 1, len(self)):
-            if self.parents[child] in renumbered:
-                renumbered[child] = len(tokens)
-                tokens.append(self.tokens[child])
-                parents.append(renumbered[self.parents[child]])
-        return DraftTree(tuple(tokens), tuple(parents))
+        nodes, parents = arithmetic.subtree(self.parents, node)
+        return DraftTree(tuple(self.tokens[at] for at in nodes), tuple(parents))
+
+    def pick(self, nodes: Iterable[int]) -> DraftTree:
+        """The tree of some nodes, their parents among them, in their old order."""
+        chosen = sorted(nodes)
+        return DraftTree(tuple(self.tokens[node] for node in chosen), tuple(arithmetic.pick(self.parents, chosen)))
 
     def prefix(self, nodes: int) -> DraftTree:
         """The tree of the first `nodes` nodes (a prefix of the numbering is always a tree)."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from moa_shared.tree.draft_tree import ROOT, DraftTree
+from moa_shared.tree.arithmetic import ROOT, subtree
+from moa_shared.tree.draft_tree import DraftTree
 
 
 class StreamedTree:
@@ -64,17 +65,7 @@ class StreamedTree:
         Returns:
             The tree, and the number here of each of its nodes.
         """
-        renumbered = {node: ROOT}
-        numbers: list[int] = []
-        parents: list[int] = []
-        for index in range(node + 1 - self.first if node >= self.first else 0, len(self._tokens)):
-            if most is not None and len(numbers) >= most:
-                break
-            parent = renumbered.get(self._parents[index])
-            if parent is not None:
-                renumbered[self.first + index] = len(numbers)
-                numbers.append(self.first + index)
-                parents.append(parent)
+        numbers, parents = subtree(self._parents, node, self.first, most)
         tokens = tuple(self._tokens[number - self.first] for number in numbers)
         return DraftTree(tokens, tuple(parents)), tuple(numbers)
 

@@ -5,7 +5,6 @@ Logits of a thousand positions are 200 MB, so what is kept of a row is a digest 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from random import Random
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from moa_shared.errors import InternalError
 from moa_shared.sampling.coupling import Sampling, select
+from moa_shared.tree.arithmetic import path_to
 
 from moa_bench.engine.invariance.feeds import Feed
 from moa_bench.engine.invariance.texts import PlannedText
@@ -107,16 +107,8 @@ def _read_fork(target: Target, cache: KVCache, state_layer: int, random: Random)
     parents = [random.randrange(-1, node) for node in range(FORK_NODES)]
     rows = []
     for node in range(FORK_NODES):
-        for each in _path_to(node, parents):
+        for each in path_to(parents, node):
             output = target.forward(cache, [tokens[each]], want_state_layer=state_layer)
         rows.append(row_of(output, 0, None))
         cache.crop(start)
     return Fork(start, Feed(tuple(tokens), tuple(parents), ()), tuple(rows))
-
-
-def _path_to(node: int, parents: Sequence[int]) -> list[int]:
-    path = []
-    while node >= 0:
-        path.append(node)
-        node = parents[node]
-    return path[::-1]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_server.engine.node_choice import NodeChoice
-from moa_shared.tree.draft_tree import ROOT, DraftTree
+from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree.draft_tree import DraftTree
 
 
 def measured(plain_ms: float, node_ms: float, right: list[bool]) -> NodeChoice:

@@ -14,6 +14,7 @@ from moa_server.target import KVCache
 from moa_server.target.kernel_target import KernelCache
 from moa_server.target.torch_cache import TorchCache
 from moa_shared.errors import InternalError, TreeError
+from moa_shared.tree.arithmetic import add_depths, path_to
 
 LAYERS, KV_HEADS, HEAD_DIM = 2, 3, 32
 BACKENDS = ["torch", "kernels"]
@@ -87,15 +88,10 @@ class CacheMachine(RuleBasedStateMachine):
     def append_tree_and_keep(self, data: st.DataObject, count: int) -> None:
         parents = [data.draw(st.integers(-1, node - 1)) for node in range(count)]
         depths: list[int] = []
-        for parent in parents:
-            depths.append(0 if parent < 0 else depths[parent] + 1)
+        add_depths(depths, parents)
         rows = self.fresh(count)
-        write(self.cache, rows, depths)
-        path: list[int] = []
-        node = data.draw(st.integers(-1, count - 1))
-        while node >= 0:
-            path.insert(0, node)
-            node = parents[node]
+        write(self.cache, rows, [depth - 1 for depth in depths])
+        path = path_to(parents, data.draw(st.integers(-1, count - 1)))
         before = self.cache.lsa_input(0, len(self.rows))
         self.cache.keep(path)
         np.testing.assert_array_equal(self.cache.lsa_input(0, len(self.rows)), before)

@@ -17,6 +17,7 @@ from moa_server.target import Request, TargetOutput
 from moa_server.target.kernel_target import KernelTarget
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.errors import InternalError, ModelSourceError
+from moa_shared.tree.arithmetic import path_to
 
 from tests.support.tiny_targets import FAMILIES, SIZES, tiny_kernel_target, tiny_model
 
@@ -69,14 +70,6 @@ def alone(target: KernelTarget, text: Sequence[int]) -> list[Row]:
         output = target.forward(cache, [token], want_state_layer=LAYER)
         rows += rows_of(output, cache.lsa_input(place, place + 1))
     return rows
-
-
-def path_to(parents: Sequence[int], node: int) -> list[int]:
-    path = []
-    while node >= 0:
-        path.append(node)
-        node = parents[node]
-    return path[::-1]
 
 
 @st.composite

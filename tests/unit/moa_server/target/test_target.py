@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moa_server.target import KVCache, Request, Target
 from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError, TreeError
+from moa_shared.tree.arithmetic import path_to
 from transformers import PreTrainedModel
 
 from tests.support.tiny_targets import FAMILIES, tiny_model
@@ -22,14 +23,6 @@ def bare(model: PreTrainedModel, tokens: list[int]) -> tuple[torch.Tensor, torch
     with torch.no_grad():
         output = model(torch.tensor([tokens]), output_hidden_states=True, use_cache=False)
     return output.logits[0], output.hidden_states[-1][0]
-
-
-def path_to(parents: list[int], node: int) -> list[int]:
-    path = []
-    while node >= 0:
-        path.append(node)
-        node = parents[node]
-    return path[::-1]
 
 
 @pytest.fixture(params=FAMILIES)
@@ -157,7 +150,7 @@ def test_no_tokens_are_refused(make_target) -> None:
 def test_parents_must_stand_before_their_children(make_target, parents: list[int]) -> None:
     target = make_target()
     cache = target.new_cache()
-    with pytest.raises(TreeError, match="The parent of node"):
+    with pytest.raises(TreeError, match="of a draft tree has parent"):
         target.forward(cache, [1, 2, 3], parents)
     assert cache.length == 0
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from moa_shared.drafting import CandidatePool, CopyGuesser, TreeShape, draft_chain, draft_tree
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.sampling.scores import log_softmax
-from moa_shared.tree.draft_tree import ROOT
+from moa_shared.tree.arithmetic import ROOT
 
 from tests.unit.moa_shared.drafting.test_growing import ToyDrafter
 

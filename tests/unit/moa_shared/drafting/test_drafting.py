@@ -13,7 +13,7 @@ from moa_shared.drafting import CandidatePool, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.sampling.scores import log_softmax
-from moa_shared.tree.draft_tree import ROOT
+from moa_shared.tree.arithmetic import ROOT
 
 VOCAB = 7
 Rows = npt.NDArray[np.float32]

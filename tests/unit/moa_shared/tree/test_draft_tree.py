@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.errors import TokenRangeError, TreeError
-from moa_shared.tree.draft_tree import ROOT, DraftTree, check_tokens, longest_path
+from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree.draft_tree import DraftTree, check_tokens, longest_path
 
 from tests.support.touched_tokens import TouchedTokens
 

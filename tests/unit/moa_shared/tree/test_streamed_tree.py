@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.tree.draft_tree import ROOT, DraftTree
+from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree.draft_tree import DraftTree
 from moa_shared.tree.streamed_tree import StreamedTree
 
 

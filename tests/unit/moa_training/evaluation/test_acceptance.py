@@ -13,6 +13,7 @@ from moa_shared.drafting import CopyGuesser, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.models import ModelFiles, WeightReader, load_target_model
 from moa_shared.sampling.coupling import Sampling, select
+from moa_shared.tree.arithmetic import below_chain
 from moa_shared.tree.draft_tree import DraftTree, longest_path
 from moa_training.evaluation.acceptance import Acceptance, DrafterSubject, LookupSubject, Shape
 from moa_training.fit.drafter_setup import drafter_config
@@ -67,7 +68,7 @@ def verify(files: ModelFiles, subject: DrafterSubject, shape: Shape, tokens: int
             tree: DraftTree = draft_chain(drafter, min(shape.nodes, len(PROMPT) + tokens - len(ids)), Sampling())
         else:
             tree = draft_tree(drafter, shape.tree, Sampling())[0]
-        parents = [-1, *(0 if parent < 0 else parent + 1 for parent in tree.parents)]
+        parents = below_chain(1, tree.parents)
         out = target.forward(cache, [ids[-1], *tree.tokens], parents, slice(None), layer)
         chosen = select(out.logits, [newest + 1, *(newest + 1 + depth for depth in tree.depths)], Sampling())
         path, bonus = longest_path(tree, chosen[0], chosen[1:])
