@@ -24,10 +24,10 @@ from moa_shared.protocol.frames import settings_to_proto
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.protocol.wire import PROTOCOL_VERSION
 from moa_shared.sampling.coupling import select
-from transformers import LlamaConfig, LlamaForCausalLM
 
-VOCAB = 97
-LAYERS = 3
+from tests.support.tiny_models import SIZES, SMALL, tiny_model
+
+VOCAB, LAYERS = SIZES["vocab_size"], SIZES["num_hidden_layers"]
 ROW_WIDTH = 64  # of the toy memory encoder
 STATE_LAYER = 2  # the toy drafter reuses one layer
 END_OF_TEXT = 96
@@ -44,23 +44,7 @@ PATIENCE = 20.0  # seconds that a test waits for a frame: far beyond a step, so 
 
 
 def tiny_target() -> TorchTarget:
-    torch.manual_seed(3)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCAB,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=CONTEXT,
-        )
-    )
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" not in name:
-                parameter.normal_(0.0, parameter.shape[-1] ** -0.5)
-    return TorchTarget(model.eval())
+    return TorchTarget(tiny_model(**SMALL, max_position_embeddings=CONTEXT))
 
 
 def toy_source(target: Target) -> MemorySource:

@@ -17,7 +17,7 @@ from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.coupling import Sampling, select
 from moa_shared.tree.draft_tree import DraftTree
 
-from tests.support.tiny_targets import tiny_kernel_target, tiny_model
+from tests.support.tiny_models import tiny_kernel_target, tiny_model
 
 VOCAB = 61
 PROMPT = [3, 14, 15, 9, 26]

@@ -19,7 +19,7 @@ from moa_shared.programs.progress import SilentProgress
 from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs
 
-from tests.support.tiny_targets import save_tiny_model
+from tests.support.tiny_models import save_tiny_model
 
 HAS_KERNELS = variant_name() != "numpy"
 needs_kernels = pytest.mark.skipif(not HAS_KERNELS, reason="there are no kernels for this CPU")

@@ -18,7 +18,7 @@ from moa_server.target.kernel_target import KernelTarget
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.errors import InternalError, ModelSourceError
 
-from tests.support.tiny_targets import FAMILIES, SIZES, tiny_kernel_target, tiny_model
+from tests.support.tiny_models import FAMILIES, SIZES, tiny_kernel_target, tiny_model
 
 VARIANTS = [
     variant.name

@@ -11,7 +11,7 @@ from moa_server.target.start_test import PARENTS, PATH, compare_with_float32, ru
 from moa_server.target.target import is_chain
 from moa_shared.errors import ConfigError
 
-from tests.support.tiny_targets import ModelWeights, tiny_kernel_target, tiny_model
+from tests.support.tiny_models import ModelWeights, tiny_kernel_target, tiny_model
 
 pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
 

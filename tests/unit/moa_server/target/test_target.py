@@ -9,7 +9,7 @@ from moa_server.target import KVCache, Request, Target
 from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError, TreeError
 from transformers import PreTrainedModel
 
-from tests.support.tiny_targets import FAMILIES, tiny_model
+from tests.support.tiny_models import FAMILIES, tiny_model
 
 PREFIX = [5, 17, 3, 88, 41, 41, 2]
 TREE = [-1, 0, 0, 1, 1, 2, 3, 5, 5, 0]  # root; several children; three levels; a late child of the root

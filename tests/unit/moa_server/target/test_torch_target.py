@@ -9,7 +9,7 @@ from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import InternalError, ModelSourceError
 from transformers import PreTrainedModel
 
-from tests.support.tiny_targets import FAMILIES, tiny_kernel_target, tiny_model
+from tests.support.tiny_models import FAMILIES, tiny_kernel_target, tiny_model
 
 PREFIX = [5, 17, 3, 88, 41, 41, 2]
 TREE = [-1, 0, 0, 1, 1, 2, 3, 5, 5, 0]

@@ -12,7 +12,7 @@ from moa_shared.programs.progress import SilentProgress
 from transformers import AutoTokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
-from tests.unit.moa_shared.models.conftest import SPECIALS, TOKENS
+from tests.support.tiny_gguf import SPECIALS, TOKENS
 
 TEXTS = ["\n\n1", "hi 2024 hi!", "It's hi\r\n\r\n  x\u00a0y", "<|im_start|>hi<|im_end|>", "é日本 1234567", "a  hi\t"]
 
