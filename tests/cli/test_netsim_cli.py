@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -12,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from netsim.backends.tun import namespaces
 from netsim.cli import COMMANDS, main
 from netsim.profile import catalogue
 
@@ -163,7 +163,7 @@ def test_a_port_in_use_is_said() -> None:
 
 
 def test_without_root_tun_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaces.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     for words in (
         ["run", "--profile", "4g", "--upstream", ":1", "--", "true"],
         ["validate", "--check", "rate-tun"],
@@ -177,7 +177,7 @@ def test_without_root_tun_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.root
 def test_without_a_tun_device_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaces.os, "access", lambda *args: False)
+    monkeypatch.setattr(os, "access", lambda *args: False)
     result = netsim("run", "--profile", "4g", "--upstream", ":1", "--", "true")
     assert "/dev/net/tun" in result.stderr
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import numpy as np
@@ -40,6 +40,7 @@ IDENTITY = pb.Identity(
     execution=b"e" * 32,
 )
 DRAFTER = pb.Drafter(name="toy", fingerprint=IDENTITY.drafter_fingerprint, reused_layers=LAYERS - STATE_LAYER)
+END: Any = cast(Any, grpc.aio).EOF  # of a stream; the stubs do not know it
 PATIENCE = 20.0  # seconds that a test waits for a frame: far beyond a step, so that only a hang ends there
 
 
@@ -112,7 +113,7 @@ class Peer:
     """A client that says exactly what a test wants it to say, and holds what the server answered."""
 
     def __init__(self, channel: grpc.aio.Channel, **channel_call: Any) -> None:
-        self.call = channel.stream_stream("/moa.v1.Moa/Converse")(**channel_call)
+        self.call: Any = cast(Any, channel).stream_stream("/moa.v1.Moa/Converse")(**channel_call)
         self.tokens: list[int] = []
         self.hashes = PrefixHashes()
         self.epoch = 0
@@ -192,7 +193,7 @@ class Peer:
         """The next frame, taken in; None at the end of the stream. Raises what the server refused with."""
         async with asyncio.timeout(PATIENCE):
             data = await self.call.read()
-        if data is grpc.aio.EOF:
+        if data is END:
             return None
         frame = pb.ServerFrame.FromString(data)
         kind = frame.WhichOneof("frame")
@@ -259,3 +260,10 @@ async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not holds():  # noqa: ASYNC110 (the server has no event for tests to wait on)
             await asyncio.sleep(0.001)
+
+
+def trailer(error: grpc.aio.AioRpcError, key: str) -> str | bytes:
+    """What the server refused with, beside the status."""
+    trailers: Any = error.trailing_metadata()
+    value: str | bytes = dict(trailers or ())[key]
+    return value

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from netsim.backends.tun.namespaces import NAMESPACES, NamespacePair, clean_leftovers
+from netsim.backends.tun.namespaces import NAMESPACES, SERVER_ADDRESS, NamespacePair, clean_leftovers
 from netsim.errors import NamespaceError
-from netsim.validate.links import PORT, SERVER_ADDRESS, CheckedLink, open_checked_link
+from netsim.validate.links import PORT, CheckedLink, open_checked_link
 
 from netsim import open_link
 from tests.support.programs import environment, started

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from moa_server.engine.inference_thread import InferenceThread
@@ -18,9 +19,9 @@ def test_small_jobs_go_before_forwards(thread: InferenceThread) -> None:
     order: list[str] = []
     done = threading.Event()
     for name in ("forward 1", "forward 2"):
-        thread.submit(lambda name=name: order.append(name))
+        thread.submit(partial(order.append, name))
     for name in ("coding 1", "coding 2"):
-        thread.submit(lambda name=name: order.append(name), urgent=True)
+        thread.submit(partial(order.append, name), urgent=True)
     thread.submit(done.set)
     thread.start()
     assert done.wait(10)

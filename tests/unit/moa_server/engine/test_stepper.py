@@ -109,8 +109,8 @@ def test_work_that_goes_back_crops_cache_and_rows(target: Target, stepper: Stepp
         stepper.verify(one, plan(cached, PROMPT[cached:]))
     ours, theirs = (memory_rows(stepper, one, 0, len(PROMPT)) for one in (held, fresh))
     np.testing.assert_allclose(ours, theirs, atol=0.02)
-    states = [one.planes[Plane.REUSED_STATE].read(0, len(PROMPT)) for one in (held, fresh)]
-    np.testing.assert_allclose(*states, atol=0.02)
+    ours, theirs = (one.planes[Plane.REUSED_STATE].read(0, len(PROMPT)) for one in (held, fresh))
+    np.testing.assert_allclose(ours, theirs, atol=0.02)
 
 
 def test_the_reused_state_is_kept_along_the_path(target: Target, stepper: Stepper) -> None:

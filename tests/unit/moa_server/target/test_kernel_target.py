@@ -52,13 +52,13 @@ def load(variant: str, family: str) -> KernelTarget:
     return tiny_kernel_target(tiny_model(family, max_position_embeddings=512))
 
 
-Row = tuple[bytes, bytes, bytes, bytes]  # logits, hidden state, state of a layer, keys and values
+Row = tuple[bytes, ...]  # logits, hidden state, state of a layer, keys and values
 
 
 def rows_of(output: TargetOutput, kv: np.ndarray) -> list[Row]:
     assert output.state is not None
     parts = (output.logits, output.hidden, output.state, kv)
-    return [tuple(part[row].tobytes() for part in parts) for row in range(len(kv))]  # type: ignore[misc]
+    return [tuple(part[row].tobytes() for part in parts) for row in range(len(kv))]
 
 
 def alone(target: KernelTarget, text: Sequence[int]) -> list[Row]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def test_a_text_is_read_as_transformers_reads_it(reader: TargetReader, files: Mo
         model = load_target_model(files, torch.float32)
         expected = model(torch.tensor([ids]), output_hidden_states=True, use_cache=True)
     read = reader.read(ids)
-    close = {"atol": 0.02, "rtol": 0.02}  # the kernels keep keys and values in float16
+    close: dict[str, Any] = {"atol": 0.02, "rtol": 0.02}  # the kernels keep keys and values in float16
     np.testing.assert_allclose(read.last_hidden, expected.hidden_states[-1][0], **close)
     assert read.state is not None
     np.testing.assert_allclose(read.state, expected.hidden_states[2][0], **close)

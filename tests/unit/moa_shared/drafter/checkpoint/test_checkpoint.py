@@ -58,6 +58,7 @@ def test_a_reduced_vocabulary_is_part_of_it(tmp_path: Path) -> None:
     target = ArrayWeights({**target_arrays(CONFIG), "lm_head.weight": np.eye(30, 16, dtype=np.float32)})
     decoder = checkpoint.decoder(target, "float32")
     assert np.array_equal(decoder.logits(np.eye(16, dtype=np.float32)[4:5]), [[1.0, 0.0, 0.0]])
+    assert decoder.draft_ids is not None
     assert np.array_equal(decoder.draft_ids, ids)
 
 

