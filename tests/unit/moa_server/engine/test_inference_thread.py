@@ -62,8 +62,14 @@ def test_stop_waits_for_the_job_that_runs_and_drops_the_rest(thread: InferenceTh
     assert "too late" not in ran
 
 
-def test_stop_before_start(thread: InferenceThread) -> None:
+def test_a_thread_that_was_stopped_before_it_started_runs_nothing(thread: InferenceThread) -> None:
+    ran: list[str] = []
+    thread.submit(partial(ran.append, "forward"))
     thread.stop()
+    thread.start()
+    thread.stop()
+    assert ran == []
+    assert not thread._thread.is_alive()
 
 
 def test_a_job_that_is_withdrawn_does_not_run(thread: InferenceThread) -> None:

@@ -62,16 +62,26 @@ def test_readers_are_called_until_taken_away(loop: Loop) -> None:
 
 def test_writers_are_called(loop: Loop) -> None:
     read, write = os.pipe()
-    loop.write(write, loop.stop)
+    called: list[int] = []
+
+    def on_writable() -> None:
+        called.append(write)
+        loop.stop()
+
+    loop.write(write, on_writable)
     loop.run()
+    assert called == [write]
     loop.write(write, None)
     os.close(read)
     os.close(write)
 
 
 def test_a_stop_before_the_run_counts(loop: Loop) -> None:
+    fired: list[str] = []
+    loop.call_at(loop.time() + 10.0, partial(fired.append, "too late"))
     loop.stop()
     loop.run()
+    assert fired == []
 
 
 def test_stop_wakes_a_loop_that_waits(loop: Loop) -> None:
