@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from moa_client.cli import main
 
-from tests.cli.client_program import CHAT, Run, Served, Terminal, make_drafter, make_model, options, serving
-from tests.unit.moa_shared.models.conftest import write_gguf  # noqa: F401 (a fixture)
+from tests.cli.client_program import CHAT, ENVIRONMENT, Run, Served, make_drafter, make_model, options, serving
+from tests.support.terminal import Terminal
+from tests.support.tiny_gguf import write_gguf  # noqa: F401 (a fixture)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture
 def terminal(served: Served) -> Iterator[Terminal]:
     """The chat program on a terminal, at its first prompt."""
-    program = Terminal([*CHAT, *options(served, max_tokens=6)])
+    program = Terminal([*CHAT, *options(served, max_tokens=6)], ENVIRONMENT)
     try:
         program.wait_for(f"Talking to tiny at {served.address}")
         yield program
@@ -42,9 +43,12 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         data = stdin.encode() if isinstance(stdin, str) else stdin
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
         monkeypatch.setattr(sys, "argv", ["moa-client", *map(str, arguments)])
-        with pytest.raises(SystemExit) as leaving:
-            sys.exit(main())
+        code = 0
+        try:
+            main()
+        except SystemExit as leaving:
+            code = int(leaving.code or 0)
         out, err = capsys.readouterr()
-        return int(leaving.value.code or 0), out, err
+        return code, out, err
 
     return run

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.programs import started
+
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "COLUMNS": "100"}
 Measure = Callable[..., tuple[dict[str, Any], CompletedProcess[str]]]
 
@@ -176,12 +178,10 @@ def test_a_measurement_that_is_ended_leaves_no_server_behind(tmp_path: Path) -> 
         "import signal, sys\nopen(sys.argv[-1], 'w').write('127.0.0.1:1')\nsignal.pause()\n"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
-    bench = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment)
-    assert bench.stdout is not None
-    child = int(bench.stdout.readline())
-    bench.terminate()
-    assert bench.wait(60) == 143
-    bench.stdout.close()
+    with started([sys.executable, "-c", script], environment) as bench:
+        child = int(bench.out.readline())
+        bench.process.terminate()
+        assert bench.end()[0] == 143
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
 

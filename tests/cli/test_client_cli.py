@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import termios
 import threading
 from pathlib import Path
 
@@ -19,7 +18,6 @@ import pytest
 from click.testing import CliRunner
 from moa_client.cli import chat, cli
 from moa_client.settings import ClientSettings
-from moa_shared.drafter import fresh_tensors, save_checkpoint
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.models.gguf.entry import entry_of
 from moa_shared.models.sources.digest import hash_file
@@ -29,17 +27,17 @@ from tests.cli.client_program import (
     CHAT,
     CONTEXT,
     ENVIRONMENT,
-    PATIENCE,
     Run,
     Served,
-    Terminal,
     alone,
-    drafter_config,
+    make_drafter,
     make_model,
     options,
     words,
 )
-from tests.unit.moa_shared.models.conftest import GgufWriter
+from tests.support.programs import PATIENCE, started
+from tests.support.terminal import Terminal
+from tests.support.tiny_gguf import GgufWriter
 
 pytestmark = pytest.mark.xdist_group("client command line")
 FIGURES = re.compile(r"\d+ tokens in [\d.]+ s, [\d.]+ tokens/s, first after \d+ ms, .* bytes up and \d+ down a token\n")
@@ -111,13 +109,11 @@ def test_an_answer_that_is_cut_says_so(served: Served, run: Run) -> None:
 
 def test_a_reader_that_has_enough_is_no_error(served: Served, tmp_path: Path) -> None:
     command = [*CHAT, *options(served, max_tokens=2000), "w10"]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.read(3)
-        process.stdout.close()
-        assert process.stderr.read() == b""
-        assert process.wait(PATIENCE) == 0
+    with started(command, ENVIRONMENT) as client:
+        client.out.read(3)
+        client.out.close()
+        assert client.err.read() == ""
+        assert client.process.wait(PATIENCE) == 0
 
 
 def test_an_answer_that_cannot_be_written_is_one_sentence(served: Served) -> None:
@@ -223,8 +219,7 @@ def test_models_and_drafters_that_do_not_fit(served: Served, run: Run, tmp_path:
     code, _, err = run("chat", *options(served, drafter="deep"), "w10")
     assert code == 66
     assert "No deep drafter comes with the package for tiny." in err
-    path, config = tmp_path / "d.safetensors", drafter_config()
-    save_checkpoint(path, config, fresh_tensors(config, seed=2))
+    path = make_drafter(tmp_path / "d.safetensors", seed=2)
     code, _, err = run("chat", *options(served, drafter=path), "w10")
     assert code == 78
     assert "The drafter does not match" in err
@@ -295,13 +290,12 @@ def test_ctrl_c_at_the_prompt_forgets_the_line_and_ctrl_d_leaves(terminal: Termi
 
 def test_ctrl_c_in_a_single_answer_ends_the_program(served: Served) -> None:
     command = [*CHAT, *options(served, max_tokens=4000), "w10"]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.read(10)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130, err.decode()
-    assert "Error: The answer was stopped." in err.decode()
+    with started(command, ENVIRONMENT) as client:
+        client.out.read(10)
+        client.process.send_signal(signal.SIGINT)
+        code, _, err = client.end()
+    assert code == 130, err
+    assert "Error: The answer was stopped." in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -310,20 +304,20 @@ def test_a_signal_leaves_the_terminal_as_it_was(terminal: Terminal, number: sign
     terminal.wait_for("max_tokens is 4000 now")
     terminal.at_prompt("w10\r")
     terminal.wait_for(r"w\d+ w\d+")
-    assert not termios.tcgetattr(terminal.master)[3] & termios.ECHO
+    assert not terminal.echoes
     terminal.process.send_signal(number)
     assert terminal.process.wait(PATIENCE) == 128 + number
-    assert termios.tcgetattr(terminal.master)[3] & termios.ECHO
+    assert terminal.echoes
     assert "Traceback" not in terminal.raw.decode()
 
 
 def test_a_signal_at_the_prompt_leaves_the_terminal_as_it_was(terminal: Terminal) -> None:
     terminal.at_prompt("w1")
     terminal.wait_for("w1")
-    assert not termios.tcgetattr(terminal.master)[3] & termios.ECHO
+    assert not terminal.echoes
     terminal.process.terminate()
     assert terminal.process.wait(PATIENCE) == 143
-    assert termios.tcgetattr(terminal.master)[3] & termios.ECHO
+    assert terminal.echoes
 
 
 def test_who_waits_for_another_program_says_so_and_can_be_stopped(write_gguf: GgufWriter, tmp_path: Path) -> None:
@@ -332,13 +326,9 @@ def test_who_waits_for_another_program_says_so_and_can_be_stopped(write_gguf: Gg
     lock.parent.mkdir(parents=True)
     command = [*CHAT, "--offline", "--model", str(path), "w10"]
     environment = ENVIRONMENT | {"MOA_CACHE_DIR": str(cache)}
-    with (
-        filelock.FileLock(f"{lock}.lock"),
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process,
-    ):
-        assert process.stderr is not None
-        line = process.stderr.readline().decode()
+    with filelock.FileLock(f"{lock}.lock"), started(command, environment) as client:
+        line = client.err.readline()
         assert line.startswith(f"Waiting for another moa program, which is writing {lock}")
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, err.strip()) == (130, b"")
+        client.process.send_signal(signal.SIGINT)
+        code, _, err = client.end()
+    assert (code, err.strip()) == (130, "")

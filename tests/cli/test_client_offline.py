@@ -6,7 +6,7 @@ import json
 import os
 import re
 import socket
-import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,8 @@ from moa_shared.text.template import ChatTemplate
 from tests.cli.client_program import (
     CHAT,
     ENVIRONMENT,
-    PATIENCE,
     Run,
     Served,
-    Terminal,
     alone,
     make_drafter,
     make_model,
@@ -28,6 +26,8 @@ from tests.cli.client_program import (
     serving,
     words,
 )
+from tests.support.programs import PATIENCE, started
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.xdist_group("client command line")
 ASKED = [4, 10, 2, 5]  # "w10" in the tiny model's template
@@ -138,24 +138,18 @@ def test_one_answer_through_a_killed_server_is_the_same(own: tuple[Path, Path, i
     model, drafter, port = own
     log = tmp_path / "client.log"
     arguments = ["--max-tokens", "400", "--settle-seconds", str(PATIENCE), "--log-file", str(log), "w10"]
+    stack = ExitStack()
     with serving(tmp_path, model, drafter, port) as running:
         expected = words(alone(running, ASKED, max_tokens=400))
-        process = subprocess.Popen(
-            [*CHAT, *options(running), *arguments],
-            env=ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-        )
-        assert process.stdout is not None
-        begun = process.stdout.read(10)
+        client = stack.enter_context(started([*CHAT, *options(running), *arguments], ENVIRONMENT))
+        begun = client.out.read(10)
         running.process.kill()
-    with process, serving(tmp_path, model, drafter, port):
-        rest, err = process.communicate(timeout=3 * PATIENCE)
-    assert (begun + rest).decode() == expected + "\n"
-    assert process.returncode == 0, err.decode()
-    assert "(offline: " in err.decode()
-    assert "(the server is back)" in err.decode()
+    with stack, serving(tmp_path, model, drafter, port):
+        code, rest, err = client.end()
+    assert begun + rest == expected + "\n"
+    assert code == 0, err
+    assert "(offline: " in err
+    assert "(the server is back)" in err
     logged = [line.split(": ", 1)[1] for line in log.read_text().splitlines()]
     address = f"127.0.0.1:{port}"
     assert [line.split(": ")[0] for line in logged[:2]] == [f"stream 1 to {address} lost", "link offline"]
@@ -172,7 +166,7 @@ def test_a_chat_goes_on_offline_and_is_corrected_online(served: Served, terminal
     terminal.wait_for("Offline now: the small model")
     terminal.at_prompt("w10\r")
     terminal.wait_for("cut after 6 tokens")
-    assert len(re.findall(r"w\d+", terminal.dim)) == 6
+    assert len(re.findall(r"w\d+", terminal.display.dim)) == 6
     terminal.at_prompt("w11\r")
     terminal.wait_for("cut after 6 tokens")
     terminal.wait_for(r"link OFFLINE[^\n]*2 unverified")
@@ -225,7 +219,7 @@ def test_a_server_that_goes_while_nobody_asks_is_missed_and_found_again(
 ) -> None:
     model, drafter, port = own
     with serving(tmp_path, model, drafter, port) as running:
-        program = Terminal([*CHAT, *options(running, max_tokens=6)])
+        program = Terminal([*CHAT, *options(running, max_tokens=6)], ENVIRONMENT)
         program.wait_for("Talking to tiny")
         program.at_prompt("w10\r")
         program.wait_for("cut after 6 tokens")

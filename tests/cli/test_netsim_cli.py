@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from netsim.backends.tun import namespaces
 from netsim.cli import COMMANDS, main
 from netsim.profile import catalogue
 
+from tests.support.programs import environment, started
+
 ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "netsim")}
+ENVIRONMENT = environment("netsim")
 NETSIM = [sys.executable, "-m", "netsim.cli"]
 
 
@@ -162,7 +163,7 @@ def test_a_port_in_use_is_said() -> None:
 
 
 def test_without_root_tun_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaces.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     for words in (
         ["run", "--profile", "4g", "--upstream", ":1", "--", "true"],
         ["validate", "--check", "rate-tun"],
@@ -176,7 +177,7 @@ def test_without_root_tun_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.root
 def test_without_a_tun_device_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaces.os, "access", lambda *args: False)
+    monkeypatch.setattr(os, "access", lambda *args: False)
     result = netsim("run", "--profile", "4g", "--upstream", ":1", "--", "true")
     assert "/dev/net/tun" in result.stderr
 
@@ -184,26 +185,23 @@ def test_without_a_tun_device_it_says_how_to_get_one(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_proxy_says_one_line_when_it_listens_and_ends_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     ready, control = tmp_path / "ready", tmp_path / "c.sock"
-    process = subprocess.Popen(
-        [
-            *NETSIM, "proxy", "--profile", "4g", "--seed", "5", "--listen", "127.0.0.1:0", "--upstream", "127.0.0.1:9",
-            "--ready-file", str(ready), "--control", str(control), "--out", str(tmp_path / "out"),
-        ],
-        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    deadline = time.monotonic() + 20
-    while not ready.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    address = ready.read_text().strip()
-    assert line == f"netsim listens on {address} for 127.0.0.1:9 (4g, seed 5, control {control})\n"
-    assert not address.endswith(":0")
-    assert netsim("ctl", "--control", str(control), "cut", "--for", "0.1").output.startswith("done at ")
-    assert '"profile": "4g"' in netsim("ctl", "--control", str(control), "status").output
-    process.send_signal(number)
-    rest, said = process.communicate(timeout=20)
-    assert (process.returncode, rest) == (0, "")
+    command = [
+        *NETSIM, "proxy", "--profile", "4g", "--seed", "5", "--listen", "127.0.0.1:0", "--upstream", "127.0.0.1:9",
+        "--ready-file", str(ready), "--control", str(control), "--out", str(tmp_path / "out"),
+    ]  # fmt: skip
+    with started(command, ENVIRONMENT) as proxy:
+        line = proxy.out.readline()
+        deadline = time.monotonic() + 20
+        while not ready.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        address = ready.read_text().strip()
+        assert line == f"netsim listens on {address} for 127.0.0.1:9 (4g, seed 5, control {control})\n"
+        assert not address.endswith(":0")
+        assert netsim("ctl", "--control", str(control), "cut", "--for", "0.1").output.startswith("done at ")
+        assert '"profile": "4g"' in netsim("ctl", "--control", str(control), "status").output
+        proxy.process.send_signal(number)
+        code, rest, said = proxy.end()
+    assert (code, rest) == (0, "")
     assert "(approximate: stream level)" in said
     assert (tmp_path / "out" / "summary.json").exists()
     assert not control.exists()

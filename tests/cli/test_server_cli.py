@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
@@ -16,37 +15,27 @@ from typing import NoReturn
 import grpc
 import pytest
 import structlog
-import torch
 from click.testing import CliRunner
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.app import connect_command
 from moa_server.cli import cli, main
 from moa_server.settings import ServerSettings
-from moa_shared.drafter import DrafterConfig, fresh_tensors, load_checkpoint, save_checkpoint
+from moa_shared.drafter import load_checkpoint
 from moa_shared.models.gguf.header import read_header
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from tests.unit.moa_shared.models.conftest import GgufWriter
+from tests.support.programs import environment, started
+from tests.support.tiny_gguf import GgufWriter
+from tests.support.tiny_models import SMALL, save_drafter, save_tiny_model, small_drafter
 
-ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("proto", "shared", "server", "kernels")]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(ROOTS), "OMP_NUM_THREADS": "1"}
-SIZES = {"vocab_size": 97, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+ENVIRONMENT = environment("proto", "shared", "server", "kernels")
 
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random model with a tokenizer, as save_pretrained writes it."""
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    torch.manual_seed(1)
-    config = LlamaConfig(**SIZES, intermediate_size=48, num_hidden_layers=2, max_position_embeddings=64, eos_token_id=2)
-    LlamaForCausalLM(config).save_pretrained(folder)
-    words = {f"w{index}": index for index in range(97)}
-    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="w2").save_pretrained(folder)
-    return folder
+    return save_tiny_model(folder, seed=1, **SMALL, num_hidden_layers=2, max_position_embeddings=64)
 
 
 @pytest.fixture(autouse=True)
@@ -57,23 +46,9 @@ def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def drafter_config(**changes: object) -> DrafterConfig:
-    shapes = {
-        "vocab_size": 97,
-        "hidden_size": 32,
-        "target_layers": 2,
-        "target_heads": 4,
-        "target_kv_heads": 2,
-        "target_head_dim": 8,
-        "sa_kv_heads": 2,
-        "sa_mlp": 16,
-        "ca_kv_heads": 2,
-        "ca_mlp": 16,
-        "lsa_heads": 4,
-        "lsa_kv_heads": 2,
-        "lsa_mlp": 16,
-    }
-    return DrafterConfig(**{**shapes, **changes})  # type: ignore[arg-type]
+def make_drafter(path: Path, **changes: object) -> Path:
+    """A random one of the tiny model."""
+    return save_drafter(path, small_drafter(**{"target_layers": 2, **changes}))
 
 
 def fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
@@ -197,15 +172,12 @@ def test_drafters_that_cannot_be_used(
     assert code == 66
     assert "No deep drafter comes with the package for tiny." in err
 
-    path = tmp_path / "drafter.safetensors"
-    config = drafter_config(target_fingerprint="ab" * 32)
-    save_checkpoint(path, config, fresh_tensors(config, seed=1))
+    path = make_drafter(tmp_path / "drafter.safetensors", target_fingerprint="ab" * 32)
     code, err = fails(monkeypatch, capsys, "serve", model_folder, "--drafter", path)
     assert code == 65
     assert "is for another target: its fingerprint is abab" in err
 
-    config = drafter_config(target_layers=3)
-    save_checkpoint(path, config, fresh_tensors(config, seed=1))
+    make_drafter(path, target_layers=3)
     code, err = fails(monkeypatch, capsys, "serve", model_folder, "--drafter", path)
     assert code == 65
     assert "its number of layers is 3, tiny has 2" in err
@@ -283,8 +255,7 @@ def test_port_drafter_and_context_are_checked_before_the_target_is_loaded(
     assert "Cannot listen on 203.0.113.1:0" in err
     code, err = fails(monkeypatch, capsys, "serve", model_folder, "--port", 0, "--drafter", tmp_path / "none")
     assert (code, "There is no drafter checkpoint" in err) == (66, True)
-    path, config = tmp_path / "drafter.safetensors", drafter_config(target_layers=3)
-    save_checkpoint(path, config, fresh_tensors(config, seed=1))
+    path = make_drafter(tmp_path / "drafter.safetensors", target_layers=3)
     code, err = fails(monkeypatch, capsys, "serve", model_folder, "--port", 0, "--drafter", path)
     assert (code, "its number of layers is 3, tiny has 2" in err) == (65, True)
     code, err = fails(monkeypatch, capsys, "serve", model_folder, "--port", 0, "--context-length", 65)
@@ -318,37 +289,29 @@ def test_it_says_how_to_connect(host: str, shown: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_serves_and_ends_cleanly(model_folder: Path, tmp_path: Path, number: signal.Signals) -> None:
-    drafter, ready = tmp_path / "drafter.safetensors", tmp_path / "ready"
-    config = drafter_config(reused_layers=1)
-    save_checkpoint(drafter, config, fresh_tensors(config, seed=1))
+    drafter, ready = make_drafter(tmp_path / "drafter.safetensors", reused_layers=1), tmp_path / "ready"
     command = [sys.executable, "-m", "moa_server.cli", "serve", str(model_folder), "--port", "0", "--threads", "1"]
     options = ["--drafter", str(drafter), "--ready-file", str(ready), "--log-format", "json", "--execution", "float32"]
     options += ["--allow-ignore-end-of-text"]
-    with subprocess.Popen(
-        [*command, *options], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            found = re.fullmatch(r"serving tiny on (127\.0\.0\.1:\d+)\n", line)
-            assert found, line
-            with grpc.insecure_channel(found[1]) as channel:
-                stub = moa_pb2_grpc.MoaStub(channel)
-                said = stub.Describe(pb.DescribeRequest())
-                assert said.identity.drafter_fingerprint.hex() == load_checkpoint(drafter).fingerprint
-                assert [drafter.reused_layers for drafter in said.drafters] == [1]
-                assert said.execution.level == "float32"
-                request = pb.GenerateRequest(tokens=[1, 5, 9], sampling=pb.Sampling(max_tokens=4))
-                assert sum(len(response.tokens) for response in stub.Generate(request)) in range(1, 5)
-                assert ready.read_text() == f"{found[1]}\n"
-                running = stub.Generate(pb.GenerateRequest(tokens=[1], sampling=pb.Sampling(ignore_end_of_text=True)))
-                next(running)
-                process.send_signal(number)
-                assert [response.finish for response in running][-1] in (pb.FINISH_DRAINING, pb.FINISH_CONTEXT)
-            out, err = process.communicate(timeout=30)
-        finally:
-            process.kill()
-    assert process.returncode == 0, err
+    with started([*command, *options], ENVIRONMENT) as server:
+        line = server.out.readline()
+        found = re.fullmatch(r"serving tiny on (127\.0\.0\.1:\d+)\n", line)
+        assert found, line
+        with grpc.insecure_channel(found[1]) as channel:
+            stub = moa_pb2_grpc.MoaStub(channel)
+            said = stub.Describe(pb.DescribeRequest())
+            assert said.identity.drafter_fingerprint.hex() == load_checkpoint(drafter).fingerprint
+            assert [drafter.reused_layers for drafter in said.drafters] == [1]
+            assert said.execution.level == "float32"
+            request = pb.GenerateRequest(tokens=[1, 5, 9], sampling=pb.Sampling(max_tokens=4))
+            assert sum(len(response.tokens) for response in stub.Generate(request)) in range(1, 5)
+            assert ready.read_text() == f"{found[1]}\n"
+            running = stub.Generate(pb.GenerateRequest(tokens=[1], sampling=pb.Sampling(ignore_end_of_text=True)))
+            next(running)
+            server.process.send_signal(number)
+            assert [response.finish for response in running][-1] in (pb.FINISH_DRAINING, pb.FINISH_CONTEXT)
+        code, out, err = server.end()
+    assert code == 0, err
     assert out == ""
     assert f'"signal": "{number.name}"' in err
     assert '"event": "stopped"' in err

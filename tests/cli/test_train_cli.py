@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 from moa_training.cli import cli, main
 
+from tests.support.programs import environment
 from tests.support.tiny_training import save_tiny_target, write_conversations, write_fit_config
 
-ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("proto", "shared", "training")]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(ROOTS), "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = environment("proto", "shared", "training")
 
 
 @pytest.fixture(autouse=True)

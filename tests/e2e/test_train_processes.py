@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +12,8 @@ from moa_shared.drafter import load_checkpoint
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.prepare import prepare
 
+from tests.support.programs import environment
 from tests.support.tiny_training import tiny_files, write_conversations, write_fit_config
-
-ROOTS = [str(Path(__file__).resolve().parents[2] / name) for name in ("proto", "shared", "training")]
 
 
 @pytest.mark.long
@@ -25,17 +23,11 @@ def test_two_processes_share_the_tokens_and_write_once(tmp_path: Path) -> None:
     shard = tmp_path / "a.jsonl.zst"
     prepare(files, [write_conversations(tmp_path / "in.jsonl", 60)], shard, 64, SilentProgress())
     config = write_fit_config(tmp_path, files.folder, shard)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(ROOTS),
-        "OMP_NUM_THREADS": "1",
-        "ACCELERATE_USE_CPU": "1",
-        "MOA_CACHE_DIR": str(tmp_path / "cache"),
-    }
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
          "-m", "moa_training.cli", "fit", str(config)],
-        env=environment, capture_output=True, text=True, timeout=150, check=False,
+        env=environment("proto", "shared", "training", ACCELERATE_USE_CPU="1", MOA_CACHE_DIR=str(tmp_path / "cache")),
+        capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("drafter.safetensors") == 1

@@ -10,12 +10,14 @@ from moa_client.device.loading import Device
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter
 from moa_server.engine.stepper import MemorySource, Stepper
 from moa_server.target import Target
-from moa_shared.drafter import ArrayWeights, DrafterConfig, DraftState, fresh_tensors
+from moa_server.target.torch_target import TorchTarget
+from moa_shared.drafter import ArrayWeights, DraftState, fresh_tensors
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafting import CHAIN, GrowthShape, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 
-from tests.net.server_peer import IDENTITY, LAYERS, VOCAB
+from tests.net.server_peer import IDENTITY, LAYERS
+from tests.support.tiny_models import small_drafter
 
 DRAFTERS = ("none", "lookup", "random", "chain", "tree", "chain of N = 1", "tree of N = 1")
 
@@ -24,14 +26,10 @@ def checkpoint(reused_layers: int, *, near_target: Target | None = None) -> Chec
     """A random drafter of the tiny target; with `near_target` its self-attention is the target's first layer, so that
     some of its guesses are right.
     """
-    config = DrafterConfig(
-        vocab_size=VOCAB, hidden_size=32, target_layers=LAYERS, target_heads=4, target_kv_heads=2, target_head_dim=8,
-        sa_kv_heads=2, sa_mlp=48, ca_kv_heads=2, ca_mlp=48, lsa_heads=2, lsa_kv_heads=1, lsa_mlp=24,
-        rms_norm_eps=1e-6, reused_layers=reused_layers,
-    )  # fmt: skip
+    config = small_drafter(sa_mlp=48, ca_mlp=48, rms_norm_eps=1e-6, reused_layers=reused_layers)
     tensors = fresh_tensors(config, seed=1)
     if near_target is not None:
-        layers: Any = near_target.model
+        layers: Any = cast(TorchTarget, near_target).model
         for prefix, layer in (
             ("self_attention.", layers.model.layers[0]),
             ("cross_attention.", layers.model.layers[1]),
@@ -87,7 +85,7 @@ def device(target: Target, name: str) -> Device:
     elif name != "none":
         reused_layers = 1 if name.endswith("N = 1") else 0
         made = checkpoint(reused_layers, near_target=target if name != "random" else None)
-        model: Any = target.model
+        model: Any = cast(TorchTarget, target).model
         decoder = made.decoder(arrays_of(model), "float32")
         tree = name.startswith("tree")
         shape = TreeShape(depth=3, breadth=3, nodes=9)

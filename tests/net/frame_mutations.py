@@ -60,7 +60,7 @@ def mutate(message: Message, rng: random.Random) -> None:
     """Changes one field, here or further in."""
     fields = [field for field, _ in message.ListFields()]
     if not fields or rng.random() < 0.15:
-        fields = list(message.DESCRIPTOR.fields)
+        fields = [*message.DESCRIPTOR.fields]
     if not fields:
         return
     field = rng.choice(fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import numpy as np
@@ -24,10 +24,10 @@ from moa_shared.protocol.frames import settings_to_proto
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.protocol.wire import PROTOCOL_VERSION
 from moa_shared.sampling.coupling import select
-from transformers import LlamaConfig, LlamaForCausalLM
 
-VOCAB = 97
-LAYERS = 3
+from tests.support.tiny_models import SIZES, SMALL, tiny_model
+
+VOCAB, LAYERS = SIZES["vocab_size"], SIZES["num_hidden_layers"]
 ROW_WIDTH = 64  # of the toy memory encoder
 STATE_LAYER = 2  # the toy drafter reuses one layer
 END_OF_TEXT = 96
@@ -40,27 +40,12 @@ IDENTITY = pb.Identity(
     execution=b"e" * 32,
 )
 DRAFTER = pb.Drafter(name="toy", fingerprint=IDENTITY.drafter_fingerprint, reused_layers=LAYERS - STATE_LAYER)
+END: Any = cast(Any, grpc.aio).EOF  # of a stream; the stubs do not know it
 PATIENCE = 20.0  # seconds that a test waits for a frame: far beyond a step, so that only a hang ends there
 
 
 def tiny_target() -> TorchTarget:
-    torch.manual_seed(3)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCAB,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=CONTEXT,
-        )
-    )
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" not in name:
-                parameter.normal_(0.0, parameter.shape[-1] ** -0.5)
-    return TorchTarget(model.eval())
+    return TorchTarget(tiny_model(**SMALL, max_position_embeddings=CONTEXT))
 
 
 def toy_source(target: Target) -> MemorySource:
@@ -128,7 +113,7 @@ class Peer:
     """A client that says exactly what a test wants it to say, and holds what the server answered."""
 
     def __init__(self, channel: grpc.aio.Channel, **channel_call: Any) -> None:
-        self.call = channel.stream_stream("/moa.v1.Moa/Converse")(**channel_call)
+        self.call: Any = cast(Any, channel).stream_stream("/moa.v1.Moa/Converse")(**channel_call)
         self.tokens: list[int] = []
         self.hashes = PrefixHashes()
         self.epoch = 0
@@ -208,7 +193,7 @@ class Peer:
         """The next frame, taken in; None at the end of the stream. Raises what the server refused with."""
         async with asyncio.timeout(PATIENCE):
             data = await self.call.read()
-        if data is grpc.aio.EOF:
+        if data is END:
             return None
         frame = pb.ServerFrame.FromString(data)
         kind = frame.WhichOneof("frame")
@@ -275,3 +260,10 @@ async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not holds():  # noqa: ASYNC110 (the server has no event for tests to wait on)
             await asyncio.sleep(0.001)
+
+
+def trailer(error: grpc.aio.AioRpcError, key: str) -> str | bytes:
+    """What the server refused with, beside the status."""
+    trailers: Any = error.trailing_metadata()
+    value: str | bytes = dict(trailers or ())[key]
+    return value

@@ -16,7 +16,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import connect
 from moa_server.engine.stepper import Stepper
 from moa_server.loading import memory_source
-from moa_server.target import Target
+from moa_server.target.torch_target import TorchTarget
 from moa_shared.drafter import fresh_tensors
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafting import GrowthShape, draft_chain
@@ -37,7 +37,7 @@ def drafter_of(kind: str) -> Checkpoint:
 
 @pytest.mark.parametrize("drafting", ["rounds", "streamed"])
 @pytest.mark.parametrize("kind", ["eagle2", "independent"])
-async def test_the_text_is_the_targets_own(target: Target, kind: str, drafting: Any) -> None:
+async def test_the_text_is_the_targets_own(target: TorchTarget, kind: str, drafting: Any) -> None:
     made = drafter_of(kind)
     source = memory_source(made, target)
     host = make_host(target, stepper=Stepper(target, [source] if source else []))

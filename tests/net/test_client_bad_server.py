@@ -38,15 +38,15 @@ WIDTH = 32  # of a memory row of the tiny drafter: two KV heads of 8, keys and v
 def verdict(tokens: Sequence[int], base: int = 3, before: Sequence[int] = PROMPT, **fields: Any) -> pb.ServerFrame:
     hashed = PrefixHashes(before).at(len(before))
     return pb.ServerFrame(
-        verdict=pb.Verdict(**{"ask": 1, "base": base, "prefix_hash": hashed, "tokens": tokens} | fields)
+        verdict=pb.Verdict(**{"ask": 1, "base": base, "prefix_hash": hashed, "tokens": tokens, **fields})
     )
 
 
 def memory(start: int = 0, count: int = 2, **fields: Any) -> pb.ServerFrame:
     payload = bytes(2 * row_bytes(Codec.INT4, WIDTH))
     hashed = PrefixHashes(PROMPT).at(min(start + count, len(PROMPT))) & 0xFFFF_FFFF
-    values = {"start": start, "count": count, "codec": pb.CODEC_INT4, "payload": payload, "prefix_hash": hashed}
-    return pb.ServerFrame(memory=pb.Memory(**values | fields))
+    values: dict[str, Any] = {"start": start, "count": count, "codec": pb.CODEC_INT4, "payload": payload}
+    return pb.ServerFrame(memory=pb.Memory(**{**values, "prefix_hash": hashed, **fields}))
 
 
 @asynccontextmanager

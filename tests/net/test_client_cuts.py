@@ -18,6 +18,7 @@ from moa_client.conversation.events import (
     LinkChanged,
     LinkState,
     Provisional,
+    Refused,
     Settled,
 )
 from moa_client.device.loading import Device
@@ -49,7 +50,7 @@ class Screen:
         self.provisional: list[int] = []
         self.states: list[LinkState] = []
         self.most_provisional = 0
-        self.end: Ended | None = None
+        self.end: Ended | Refused | None = None
         self.settled: list[Settled] = []
         self.executions: list[ExecutionChanged] = []
 

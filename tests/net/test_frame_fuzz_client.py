@@ -149,7 +149,7 @@ class FuzzedCall:
 
     def _fail(self, status: grpc.StatusCode, details: str) -> NoReturn:
         self._over = True
-        raise grpc.aio.AioRpcError(status, grpc.aio.Metadata(), grpc.aio.Metadata(), details) from None
+        raise grpc.aio.AioRpcError(status, grpc.aio.Metadata(), grpc.aio.Metadata(), details, None) from None
 
     async def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.OK

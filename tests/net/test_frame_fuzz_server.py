@@ -48,7 +48,7 @@ class FuzzedStream:
         self.resume_token = b""
         self.sent = 0
         self._ask_id = 0
-        self._codecs: list[int] = []
+        self._codecs: list[pb.Codec] = []
 
     async def run(self) -> str:
         """Code of the error that ended it; "ok" for none."""

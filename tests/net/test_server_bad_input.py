@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import pytest
@@ -135,7 +135,7 @@ IN_AN_ANSWER: dict[str, tuple[Send, type[MoaError], str]] = {
     "fewer parents than tokens": (lambda peer: peer.draft([1, 2], [-1]), ProtocolError, "1 for 2"),
     "a draft for tokens never committed": (lambda peer: peer.draft([1], committed=90), ProtocolError, "at most"),
     "an ack of tokens never committed": (lambda peer: peer.send(ack=pb.Ack(committed=90)), ProtocolError, "an Ack"),
-    "a codec not offered": (lambda peer: peer.send(set_codec=pb.SetCodec(codec=0)), ProtocolError, "codec 0"),
+    "a codec not offered": (lambda peer: peer.send(set_codec=pb.SetCodec()), ProtocolError, "codec 0"),
     "bytes that are no frame": (lambda peer: peer.send_bytes(b"\x0a\xff"), ProtocolError, "a ClientFrame"),
 }
 
@@ -200,7 +200,7 @@ async def test_stale_drafts_are_counted_and_dropped(channel: grpc.aio.Channel, d
 
 
 async def test_generate_of_bytes_that_are_no_request(channel: grpc.aio.Channel, target: Target) -> None:
-    call = channel.unary_stream("/moa.v1.Moa/Generate")(b"\xff\xff")
+    call = cast(Any, channel).unary_stream("/moa.v1.Moa/Generate")(b"\xff\xff")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
     assert "a GenerateRequest" in error_from_rpc(caught.value).message

@@ -182,7 +182,8 @@ def expected_rows(target: Target, tokens: Sequence[int]) -> npt.NDArray[np.float
 
 
 def row_of(frame: pb.Memory, position: int, width: int = ROW_WIDTH) -> npt.NDArray[np.float32]:
-    return decode(frame.payload, Codec(frame.codec), frame.count, width)[position - frame.start]
+    row: npt.NDArray[np.float32] = decode(frame.payload, Codec(frame.codec), frame.count, width)[position - frame.start]
+    return row
 
 
 @pytest.mark.parametrize(("codec", "error"), [(pb.CODEC_BF16, 0.01), (pb.CODEC_INT8, 0.03), (pb.CODEC_INT4, 0.3)])

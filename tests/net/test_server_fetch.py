@@ -28,7 +28,7 @@ from moa_shared.protocol.wire import CODE_KEY
 from safetensors.torch import load_file
 
 from tests.net.fetch_source import Source, make_source
-from tests.net.server_peer import serving, until
+from tests.net.server_peer import serving, trailer, until
 
 
 @pytest.fixture
@@ -43,11 +43,12 @@ async def stub(source: Source, cache: Path, **changes: Any) -> AsyncIterator[Any
     )
     host = load_host(settings, SilentProgress())
     async with serving(host) as running, grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
-        yield moa_pb2_grpc.MoaStub(channel)  # type: ignore[no-untyped-call]
+        yield moa_pb2_grpc.MoaStub(channel)
 
 
 async def manifest(client: Any) -> pb.PartManifest:
     [answer] = [part async for part in client.FetchDrafter(pb.FetchDrafterRequest())]
+    assert isinstance(answer, pb.FetchDrafterResponse)
     return answer.manifest
 
 
@@ -115,7 +116,7 @@ async def test_what_is_not_for_clients_is_refused(
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             async for _ in client.FetchDrafter(request_):
                 pass
-        assert dict(refused.value.trailing_metadata() or ())[CODE_KEY] == code
+        assert trailer(refused.value, CODE_KEY) == code
 
 
 async def test_an_offset_beyond_the_end_gives_nothing(source: Source, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import pytest
@@ -16,7 +16,7 @@ from moa_server.target import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.wire import CODE_KEY
 
-from tests.net.server_peer import VOCAB, Peer, generate, plain_text, until
+from tests.net.server_peer import END, VOCAB, Peer, generate, plain_text, until
 
 PROMPT = [5, 17, 33, 2, 64]
 GREEDY = AnswerSettings(max_tokens=10, ignore_end_of_text=True)
@@ -60,7 +60,7 @@ def frame(rng: random.Random, peer: Peer) -> dict[str, Any]:
             {"ask": ask},
             {"ack": pb.Ack(committed=rng.choice([held, number(rng)]))},
             {"credit": pb.Credit(bytes=number(rng))},
-            {"set_codec": pb.SetCodec(codec=rng.randrange(1, 5))},
+            {"set_codec": pb.SetCodec(codec=cast(pb.Codec, rng.randrange(1, 5)))},
             {"beat": pb.Beat(stamp=number(rng))},
             {"stop": pb.Stop(ask=rng.choice([1, 2]))},
             {"bye": pb.Bye()},
@@ -79,7 +79,7 @@ async def attack(channel: grpc.aio.Channel, seed: int) -> str:
         for _ in range(rng.randrange(1, 12)):
             await peer.send(**frame(rng, peer))
         await peer.call.done_writing()
-        while await peer.call.read() is not grpc.aio.EOF:
+        while await peer.call.read() is not END:
             pass
     if await peer.call.code() is grpc.StatusCode.OK:
         return "ok"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Sequence
+from functools import partial
 
 import grpc.aio
 import pytest
@@ -32,6 +33,7 @@ from tests.net.server_peer import (
     plain_text,
     serving,
     toy_source,
+    trailer,
     until,
 )
 
@@ -54,6 +56,10 @@ async def finish_answer(peer: Peer) -> Sequence[int]:
 # ---------------------------------------------------------------- limits
 
 
+def detached(running: RunningServer, count: int) -> bool:
+    return running.host.registry.detached == count
+
+
 async def refused(attempt: Awaitable[object]) -> grpc.aio.AioRpcError:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await attempt
@@ -69,7 +75,7 @@ async def test_over_the_limit_of_streams_one_is_refused_and_told_when_to_try_aga
         error = await refused(Peer(channel).open())
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert isinstance(error_from_rpc(error), OverloadedError)
-        assert int(dict(error.trailing_metadata() or ())["moa-retry-after-ms"]) > 0
+        assert int(trailer(error, "moa-retry-after-ms")) > 0
         assert isinstance(error_from_rpc(await refused(generate(channel, PROMPT, GREEDY))), OverloadedError)
         await peers[0].bye()
         await Peer(channel).open()
@@ -94,7 +100,7 @@ async def test_the_oldest_detached_session_makes_room(target: Target) -> None:
         tokens = [(await first.open(tokens=PROMPT)).resume_token, (await second.open(tokens=PROMPT)).resume_token]
         for count, peer in enumerate((first, second), start=1):
             peer.call.cancel()
-            await until(lambda count=count: running.host.registry.detached == count)
+            await until(partial(detached, running, count))
         third = await Peer(channel).open()
         assert [live.token for live in running.host.registry.live_sessions] == [tokens[1], third.resume_token]
 
@@ -170,7 +176,9 @@ async def test_streams_without_an_open_make_room_for_new_ones(target: Target, mo
         while len(waiting) > 3:
             refused, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in refused:
-                assert isinstance(error_from_rpc(task.exception()), OverloadedError)
+                error = task.exception()
+                assert isinstance(error, grpc.aio.AioRpcError)
+                assert isinstance(error_from_rpc(error), OverloadedError)
                 del waiting[task]
         await until(lambda: len(running.host._unopened) == 3)  # the last ones are here too
         await Peer(channel).open()  # takes the place of one more
@@ -337,7 +345,7 @@ async def test_a_forward_that_hangs_ends_health_and_beats(target: Target) -> Non
         stepper.release.set()
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
         await peer.send(beat=pb.Beat(stamp=2))
-        stamps = []
+        stamps: list[int] = []
         while not stamps:
             frame = await peer.receive()
             assert frame is not None

@@ -75,7 +75,7 @@ def test_losses_and_gradients(reference: Reference) -> None:
     assert losses.cross_entropy.item() == pytest.approx(record["losses"]["forward_KL"], abs=1e-5)
     assert losses.feature.item() == pytest.approx(record["losses"]["feature_loss"], abs=1e-5)
     assert losses.total.item() == pytest.approx(record["total_loss"], abs=1e-5)
-    losses.total.backward()  # type: ignore[no-untyped-call]
+    losses.total.backward()
     for name, weights in network.named_parameters():
         assert weights.grad is not None
         assert float(weights.grad.norm()) == pytest.approx(record["grad_l2_norms"][name], rel=1e-4)

@@ -20,26 +20,25 @@ from moa_shared.drafting import draft_chain
 from moa_shared.sampling.coupling import Sampling
 from moa_training.objective.blocks import build_blocks
 from moa_training.objective.network import Activations, TrainingDrafter
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import PreTrainedModel
+
+from tests.support.tiny_models import tiny_model
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 THETA, EPS = 5000.0, 1e-6
 PROMPT = [3, 14, 15, 92, 65, 35, 89, 79, 32, 38]
 
 
-def make_target() -> LlamaForCausalLM:
+def make_target() -> PreTrainedModel:
     """Hidden 48, but KV width 2 * 3 * 12 = 72; 6 heads of 12 (not 48 / 6); tied embeddings; 5 layers."""
-    torch.manual_seed(5)
-    config = LlamaConfig(
-        vocab_size=101, hidden_size=48, intermediate_size=80, num_hidden_layers=5, num_attention_heads=6,
-        num_key_value_heads=3, head_dim=12, rms_norm_eps=EPS, max_position_embeddings=128, tie_word_embeddings=True,
+    return tiny_model(
+        seed=5, vocab_size=101, hidden_size=48, intermediate_size=80, num_hidden_layers=5, num_attention_heads=6,
+        num_key_value_heads=3, head_dim=12, rms_norm_eps=EPS, tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": THETA}, bos_token_id=None, eos_token_id=None,
-        initializer_range=0.2,
-    )  # fmt: skip
-    return LlamaForCausalLM(config).eval().requires_grad_(False)
+    ).requires_grad_(False)  # fmt: skip
 
 
-def arrays_of(model: LlamaForCausalLM) -> dict[str, npt.NDArray[Any]]:
+def arrays_of(model: PreTrainedModel) -> dict[str, npt.NDArray[Any]]:
     return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
 
 
@@ -115,7 +114,7 @@ class NaiveLayer:
 class Naive:
     """The whole of one drafting cycle: newest token at index p, memory of 0..p-1, then drafts."""
 
-    def __init__(self, model: LlamaForCausalLM, checkpoint: Checkpoint) -> None:
+    def __init__(self, model: PreTrainedModel, checkpoint: Checkpoint) -> None:
         tensors = dict(checkpoint.tensors)
         self.reused = checkpoint.config.reused_layers
         self.lsa = NaiveLayer(tensors, "layer_self_attention.", 72 // 9)

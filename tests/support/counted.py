@@ -23,5 +23,3 @@ class CountedList(list[Any]):
     def __eq__(self, other: object) -> bool:
         self.read += len(self)
         return super().__eq__(other)
-
-    __hash__ = None  # type: ignore[assignment]

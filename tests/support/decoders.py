@@ -47,7 +47,8 @@ def target_arrays(config: DrafterConfig, inner: int = 32) -> dict[str, npt.NDArr
             weight = 0.5 * generator.standard_normal(shape, np.float32) * np.float32(shape[1] ** -0.5)
             arrays[f"model.layers.{layer}.{name}.weight"] = weight
         for name in ("input_layernorm", "post_attention_layernorm"):
-            arrays[f"model.layers.{layer}.{name}.weight"] = 1 + generator.standard_normal(hidden, np.float32) / 5
+            weight = 1 + generator.standard_normal(hidden, np.float32) / np.float32(5)
+            arrays[f"model.layers.{layer}.{name}.weight"] = weight
     return arrays
 
 

@@ -13,8 +13,9 @@ import random
 import selectors
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextvars import Context
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVarTuple, cast
 
 import pytest
 from moa.v1 import moa_pb2 as pb
@@ -37,6 +38,8 @@ from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
+
+Arguments = TypeVarTuple("Arguments")
 
 VOCAB = 11
 END_OF_TEXT = frozenset({VOCAB - 1})
@@ -105,7 +108,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.now
 
-    def call_soon_threadsafe(self, callback: Callable[..., Any], *args: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Arguments], object], *args: *Arguments, context: Context | None = None
+    ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import torch
 from moa_shared.models import ModelFiles, resolve
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from tests.support.tiny_models import SMALL, save_tokenizer, tiny_model
 
 WORDS = ["<unk>", "user", "assistant", "system", "<end>", *(f"w{index}" for index in range(91))]
 TEMPLATE = (
@@ -20,30 +19,14 @@ TEMPLATE = (
 )
 
 
-def save_tiny_target(folder: Path, seed: int = 1, words: list[str] = WORDS) -> Path:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=len(words),
-        hidden_size=32,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=48,
-        num_hidden_layers=4,
-        max_position_embeddings=256,
-        eos_token_id=4,
-        bos_token_id=None,
-        initializer_range=0.2,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token=words[0]))
-    tokenizer.pre_tokenizer = WhitespaceSplit()  # type: ignore[assignment]
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=words[4], unk_token=words[0])
-    fast.chat_template = TEMPLATE
-    fast.save_pretrained(folder)
+def save_tiny_target(folder: Path, seed: int = 1, words: Sequence[str] = WORDS) -> Path:
+    sizes: dict[str, Any] = {**SMALL, "vocab_size": len(words), "num_hidden_layers": 4, "max_position_embeddings": 256}
+    tiny_model(seed=seed, eos_token_id=4, bos_token_id=None, initializer_range=0.2, **sizes).save_pretrained(folder)
+    save_tokenizer(folder, words, end=4, template=TEMPLATE)
     return folder
 
 
-def tiny_files(folder: Path, cache: Path, seed: int = 1, words: list[str] = WORDS) -> ModelFiles:
+def tiny_files(folder: Path, cache: Path, seed: int = 1, words: Sequence[str] = WORDS) -> ModelFiles:
     return resolve(str(save_tiny_target(folder, seed, words)), cache)
 
 

@@ -395,9 +395,9 @@ class Chat:
                 self.check()
             engine.reset()
             self.asked.clear()
-        before, turn = self.current, chance.choice(QUESTIONS)
+        before, turn = self.current, list(chance.choice(QUESTIONS))
         if before is not None and not before.shown and chance.random() < 0.7:
-            turn = before.turn  # once more
+            turn = list(before.turn)  # once more
         self.current = Asked(turn, self.any_settings())
         self.asked.append(self.current)
         self.asking = asyncio.create_task(self.ask(self.current))

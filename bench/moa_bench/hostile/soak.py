@@ -153,7 +153,7 @@ class User:
         from moa.v1 import moa_pb2_grpc
         from moa_shared.protocol.wire import PROTOCOL_VERSION
 
-        stub: Any = moa_pb2_grpc.MoaStub(self._channel)  # type: ignore[no-untyped-call]
+        stub: Any = moa_pb2_grpc.MoaStub(self._channel)
         described = await stub.Describe(pb.DescribeRequest())
         self._call = stub.Converse()
         codecs = [pb.CODEC_INT4] if described.drafters else []

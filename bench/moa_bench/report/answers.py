@@ -79,7 +79,7 @@ class PlainClient:
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(address)
-        self._stub = moa_pb2_grpc.MoaStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stub = moa_pb2_grpc.MoaStub(self._channel)
 
     def close(self) -> None:
         self._channel.close()

@@ -133,7 +133,7 @@ class Link:
     def _connect_channel(self) -> None:
         options = [*CHANNEL_OPTIONS, ("grpc.http2.lookahead_bytes", self._window_bytes)]
         self._channel = grpc.aio.insecure_channel(self.address, options=options)
-        self._stub: Any = moa_pb2_grpc.MoaStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stub: Any = moa_pb2_grpc.MoaStub(self._channel)
 
     async def renew(self) -> None:
         """Replaces the connection: packets lost in an outage delay the old one for seconds after it."""

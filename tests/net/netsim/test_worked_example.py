@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -15,9 +14,11 @@ import pytest
 from netsim.profile import catalogue
 from netsim.trace.files import read_trace
 
+from tests.support.programs import environment, started
+
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("netsim-real-time")]
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3] / "netsim")}
+ENVIRONMENT = environment("netsim")
 NETSIM = [sys.executable, "-m", "netsim.cli"]
 
 
@@ -49,16 +50,14 @@ def web_port() -> Iterator[int]:
 
 @pytest.mark.long
 def test_record_replay_cut_report(tmp_path: Path, web_port: int) -> None:
-    far_end = subprocess.Popen([*NETSIM, "serve", "--listen", ":0"], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
-    assert far_end.stdout is not None
-    address = far_end.stdout.readline().split()[-1]
-    for target in ("ride.csv", "ride.yaml"):
-        words = [*NETSIM, "record", "{link}", str(tmp_path / target), "--seconds", "2", "--load", "2.2"]
-        said = netsim("run", "--profile", "wired", "--upstream", address, "--", *words)
-        assert f"written to {tmp_path / target}" in said
-    far_end.terminate()
-    assert far_end.wait(20) == 0
-    far_end.stdout.close()
+    with started([*NETSIM, "serve", "--listen", ":0"], ENVIRONMENT) as far_end:
+        address = far_end.out.readline().split()[-1]
+        for target in ("ride.csv", "ride.yaml"):
+            words = [*NETSIM, "record", "{link}", str(tmp_path / target), "--seconds", "2", "--load", "2.2"]
+            said = netsim("run", "--profile", "wired", "--upstream", address, "--", *words)
+            assert f"written to {tmp_path / target}" in said
+        far_end.process.terminate()
+        assert far_end.end()[0] == 0
 
     rows = read_trace(tmp_path / "ride.csv").rows
     assert rows[0].rtt_ms is not None
@@ -73,18 +72,16 @@ def test_record_replay_cut_report(tmp_path: Path, web_port: int) -> None:
         "for i in range(20): urllib.request.urlopen('http://' + os.environ['NETSIM_LINK']).read(); time.sleep(0.05)"
     )
     control, out = tmp_path / "control", tmp_path / "run"
-    replay = subprocess.Popen(
-        [
-            *NETSIM, "replay", "--profile", "4g", "--loop", "--upstream", f":{web_port}", "--out", str(out),
-            "--control", str(control), "--ready-file", str(tmp_path / "ready"), str(tmp_path / "ride.csv"), "--",
-            sys.executable, "-c", client,
-        ],
-        env=ENVIRONMENT, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    while not (tmp_path / "ready").exists():
-        assert replay.poll() is None
-    assert netsim("ctl", "--control", str(control), "cut", "--for", "0.7").startswith("done at ")
-    assert replay.wait(60) == 0
+    command = [
+        *NETSIM, "replay", "--profile", "4g", "--loop", "--upstream", f":{web_port}", "--out", str(out),
+        "--control", str(control), "--ready-file", str(tmp_path / "ready"), str(tmp_path / "ride.csv"), "--",
+        sys.executable, "-c", client,
+    ]  # fmt: skip
+    with started(command, ENVIRONMENT) as replay:
+        while not (tmp_path / "ready").exists():
+            assert replay.process.poll() is None
+        assert netsim("ctl", "--control", str(control), "cut", "--for", "0.7").startswith("done at ")
+        assert replay.end()[0] == 0
 
     events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
     assert [event["kind"] for event in events].count("request") == 20

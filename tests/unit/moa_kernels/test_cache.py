@@ -128,9 +128,9 @@ def test_what_is_not_held_is_refused() -> None:
         for start, rows in ((2, [3]), (2, [-1]), (0, [1, 0]), (0, [1, 1]), (6, []), (-1, [0])):
             with pytest.raises(KernelError, match="cannot be kept"):
                 cache.keep_behind(start, rows)
-        for rows, by in ((6, 1), (-1, 1), (2, -1)):
+        for count, by in ((6, 1), (-1, 1), (2, -1)):
             with pytest.raises(KernelError, match="cannot be moved"):
-                cache.move_last(rows, by)
+                cache.move_last(count, by)
         with pytest.raises(KernelError, match="cannot be cropped to -1"):
             cache.crop(-1)
         keys = np.zeros((2, KV_HEADS, HEAD_DIM), np.float32)

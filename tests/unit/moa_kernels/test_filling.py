@@ -25,10 +25,10 @@ def make_stack(hidden: int = 64, head_dim: int = 32, *, plain: bool = False, in_
 
     layers = [
         Layer(
-            attention_norm=1 + normal(hidden, seed=seed) / 5,
+            attention_norm=1 + normal(hidden, seed=seed) / np.float32(5),
             qkv=linear(4 * head_dim, hidden, seed + 1),
             out=linear(hidden, 2 * head_dim, seed + 2),
-            mlp_norm=1 + normal(hidden, seed=seed + 3) / 5,
+            mlp_norm=1 + normal(hidden, seed=seed + 3) / np.float32(5),
             gate_up=linear(2 * hidden, hidden, seed + 4),
             down=linear(hidden, hidden, seed + 5),
         )

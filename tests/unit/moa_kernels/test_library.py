@@ -84,7 +84,8 @@ def test_an_installation_without_libraries_computes_by_numpy_and_says_so(
     monkeypatch.setenv(library.FOLDER_VARIABLE, str(tmp_path))
     assert library.library() is None
     assert "many times slower" in library.explain()
-    assert "none were compiled when moa was installed" in library.explain() or not HERE
+    if HERE:
+        assert "none were compiled when moa was installed" in library.explain()
 
 
 def test_other_processors_compute_by_numpy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,8 @@ def parts(shape: StackShape, seed: int, *, norms: bool) -> Parts:
     wide = queries if shape.reads_memory else queries + 2 * keys
 
     def matrix(outputs: int, inputs: int) -> np.ndarray:
-        return (random.normal(size=(outputs, inputs)) / inputs**0.5).astype(np.float32)
+        values: np.ndarray = random.normal(size=(outputs, inputs)) / inputs**0.5
+        return values.astype(np.float32)
 
     def vector(width: int, mean: float) -> np.ndarray:
         return random.normal(mean, 0.1, width).astype(np.float32)
@@ -51,7 +52,7 @@ def parts(shape: StackShape, seed: int, *, norms: bool) -> Parts:
     return made
 
 
-def layer(made: Parts, **how: bool) -> Layer:
+def layer(made: Parts, **how: Any) -> Layer:
     return Layer(
         attention_norm=made["attention_norm"],
         qkv=Linear([made["qkv"]], made["bias"], **how),
@@ -103,7 +104,10 @@ def test_layers_compute_what_numpy_computes(norms: bool, half: bool, state_layer
         for segment in segments:
             segment.cache.length += segment.rows
         results.append((out, state, *(cache.read(0, cache.length) for cache in caches)))
-    close = {"atol": 4e-3 if half else 5e-5, "rtol": 1e-3 if half else 1e-4}  # a half may be rounded the other way
+    close: dict[str, Any] = {
+        "atol": 4e-3 if half else 5e-5,
+        "rtol": 1e-3 if half else 1e-4,
+    }  # a half may be rounded the other way
     for ours, theirs in zip(*results, strict=True):
         assert (ours is None) == (theirs is None)
         if ours is not None and theirs is not None:
@@ -131,7 +135,7 @@ def test_filling_writes_what_running_writes() -> None:
             run(rows, [Segment.chain(cache, 9)])
             cache.length += 9
             kept.append(cache.read(0, 69))
-        np.testing.assert_array_equal(*kept)
+        np.testing.assert_array_equal(kept[0], kept[1])
 
 
 @pytest.mark.usefixtures("variant")
@@ -147,7 +151,7 @@ def test_memory_is_read_and_not_written() -> None:
         results.append(out)
         with pytest.raises(KernelError, match="reads memory writes no keys and values"):
             one.fill(states(4), [Segment.memory(cache, positions)])
-    np.testing.assert_allclose(*results, atol=5e-5, rtol=1e-4)
+    np.testing.assert_allclose(results[0], results[1], atol=5e-5, rtol=1e-4)
 
 
 @pytest.mark.usefixtures("variant")

@@ -33,4 +33,5 @@ def rounded(rows: np.ndarray) -> np.ndarray:
     largest = np.maximum(np.abs(groups).max(-1, keepdims=True), np.float32(1e-12))
     codes = np.rint(groups * (np.float32(127) / largest))
     scales = (largest / np.float32(127)).astype(np.float64)
-    return (codes.astype(np.float64) * scales).reshape(rows.shape)
+    values: np.ndarray = (codes.astype(np.float64) * scales).reshape(rows.shape)
+    return values

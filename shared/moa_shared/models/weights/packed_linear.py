@@ -43,7 +43,7 @@ class PackedLinear(nn.Module):
 def can_pack() -> bool:
     """Whether this build of torch and this CPU have bfloat16 kernels for packed weights."""
     return (
-        torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
         and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pyte
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,45 +11,34 @@ from moa_client.chat.screen import DIM, NORMAL, PLAIN_MARK, WITHDRAWN, Screen, c
 from moa_shared.text.plain_text import without_controls
 from wcwidth import wcswidth
 
+from tests.support.terminal import Display
+
 COLUMNS, ROWS = 12, 8
 TEXT = st.text(alphabet="ab \n漢字\u00e9x", max_size=14)  # pyte wraps before marks of no width, which terminals do not
-
-
-class DimScreen(pyte.HistoryScreen):
-    """pyte knows no dim; cells that are written while it is on are blinking instead."""
-
-    def select_graphic_rendition(self, *attributes: int, private: bool = False) -> None:
-        super().select_graphic_rendition(*(5 if attribute == 2 else attribute for attribute in attributes))
 
 
 class Terminal:
     def __init__(self, columns: int = COLUMNS, rows: int = ROWS, *, styled: bool = True, reflows: bool = True) -> None:
         self.screen = Screen(columns, rows, styled=styled, reflows=reflows)
-        self.pyte = DimScreen(columns, rows, history=1000)
-        self._stream = pyte.Stream(self.pyte)
-
-    def feed(self, drawn: str) -> None:
-        self._stream.feed(drawn)
+        self.display = Display(columns, rows)
 
     def update(self, piece: str, provisional: str = "", status: str = "") -> None:
-        self._stream.feed(self.screen.update(piece, provisional, status))
+        self.display.show(self.screen.update(piece, provisional, status))
 
     def finish(self) -> None:
-        self._stream.feed(self.screen.finish())
+        self.display.show(self.screen.finish())
 
     def resize(self, columns: int, rows: int) -> None:
-        self._stream.feed(self.screen.resize(columns, rows))
+        self.display.show(self.screen.resize(columns, rows))
 
     def lines(self) -> list[str]:
-        above = ["".join(line[at].data for at in range(self.pyte.columns)) for line in self.pyte.history.top]
-        return [line.rstrip() for line in [*above, *self.pyte.display]]
+        return self.display.text.split("\n")
 
     def text(self) -> str:
-        return "\n".join(self.lines()).rstrip("\n")
+        return self.display.text.rstrip("\n")
 
     def dim(self) -> str:
-        rows = [self.pyte.buffer[row] for row in range(self.pyte.lines)]
-        return "".join(row[at].data for row in rows for at in range(self.pyte.columns) if row[at].blink)
+        return self.display.dim
 
 
 def shown(text: str, columns: int = COLUMNS) -> str:
@@ -107,7 +95,7 @@ def test_the_status_line_stands_below_and_goes_at_the_end() -> None:
     assert terminal.lines()[:2] == ["answer", "slow"]
     terminal.finish()
     assert terminal.text() == "answer"
-    assert (terminal.pyte.cursor.x, terminal.pyte.cursor.y) == (0, 1)
+    assert (terminal.display.cursor.x, terminal.display.cursor.y) == (0, 1)
 
 
 def test_text_that_scrolled_out_is_marked_where_it_was_wrong() -> None:
@@ -187,7 +175,7 @@ def test_whatever_happened_the_screen_shows_the_text(steps: list[tuple[str, str,
 def test_lines_of_their_own_stand_between_committed_and_provisional_text() -> None:
     terminal = Terminal(columns=40)
     terminal.update("sure", "perhaps", "good")
-    terminal.feed(terminal.screen.interject("told\x1b[2J\nmore"))
+    terminal.display.show(terminal.screen.interject("told\x1b[2J\nmore"))
     assert terminal.text() == "sure\ntold\N{REPLACEMENT CHARACTER}[2J\nmore"
     terminal.update("", "perhaps", "good")
     terminal.update("right", "", "good")
@@ -239,11 +227,11 @@ def test_a_status_line_that_does_not_fit_ends_with_a_whole_part(line: str, colum
     assert terminal.lines()[1] == expected
 
 
-class SoftScreen(DimScreen):
+class SoftDisplay(Display):
     """Knows which rows go on with the row before, since the terminal broke a line there itself."""
 
     def __init__(self, columns: int, rows: int) -> None:
-        super().__init__(columns, rows, history=1000)
+        super().__init__(columns, rows)
         self.soft: set[int] = set()
 
     def draw(self, data: str) -> None:
@@ -267,22 +255,18 @@ class Reflowing(Terminal):
 
     def __init__(self, columns: int, rows: int) -> None:
         super().__init__(columns, rows)
-        self._renew(columns, rows)
-
-    def _renew(self, columns: int, rows: int) -> None:
-        self.pyte = self.soft_screen = SoftScreen(columns, rows)
-        self._stream = pyte.Stream(self.pyte)
+        self.display = self.soft = SoftDisplay(columns, rows)
 
     def resize(self, columns: int, rows: int) -> None:
-        before = self.soft_screen
+        before = self.soft
         text = ""
         for row in range(before.cursor.y + 1):
             text += "" if row in before.soft or not row else "\r\n"
             width = before.cursor.x if row == before.cursor.y else before.columns
             cells = "".join(before.buffer[row][at].data for at in range(width))
             text += cells if row == before.cursor.y or row + 1 in before.soft else cells.rstrip()
-        self._renew(columns, rows)
-        self.feed(text)
+        self.display = self.soft = SoftDisplay(columns, rows)
+        self.display.show(text)
         super().resize(columns, rows)
 
 

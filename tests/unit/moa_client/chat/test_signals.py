@@ -79,6 +79,8 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with exiting_on_signals():
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
             raised(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)

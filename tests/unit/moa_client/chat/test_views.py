@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from typing import Any, cast
 
-import pyte
 import pytest
 from inline_snapshot import snapshot
 from moa_client.chat.screen import Screen
@@ -27,6 +26,8 @@ from moa_client.conversation.figures import Figures
 from moa_client.conversation.transcript import Transcript
 from moa_shared.errors import ContextLengthError
 from moa_shared.protocol.finish_rule import Finish
+
+from tests.support.terminal import Display
 
 SIZE = (60, 12)
 
@@ -143,15 +144,14 @@ def test_a_refused_answer_is_named_by_its_question() -> None:
 
 class Emulated:
     def __init__(self) -> None:
-        self.pyte = pyte.Screen(*SIZE)
-        stream = pyte.Stream(self.pyte)
+        self.display = Display(*SIZE)
         self.view = TerminalView(
-            Screen(*SIZE, styled=False), lambda why: f"status {why}".strip(), lambda: SIZE, stream.feed
+            Screen(*SIZE, styled=False), lambda why: f"status {why}".strip(), lambda: SIZE, self.display.show
         )
 
     @property
     def lines(self) -> list[str]:
-        return [line.rstrip() for line in self.pyte.display if line.strip()]
+        return [line for line in self.display.text.split("\n") if line]
 
 
 def test_a_terminal_has_the_status_below_while_the_answer_runs() -> None:

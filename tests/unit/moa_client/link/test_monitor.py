@@ -23,12 +23,12 @@ def test_silence_is_a_lost_link_after_four_round_trips_and_at_least_150_ms() -> 
 
 def test_a_server_that_thinks_for_long_answers_beats() -> None:
     monitor = opened(60.0)
-    now, returning = 0.0, []
+    now, returning = 0.0, list[tuple[float, int]]()
     while now < 5000.0:  # not one frame but the answers to beats, 60 ms after each
         while returning and returning[0][0] <= now:
-            at, stamp = returning.pop(0)
+            at, answered = returning.pop(0)
             monitor.on_frame(at)
-            assert monitor.on_beat(at, stamp) == 60.0
+            assert monitor.on_beat(at, answered) == 60.0
         assert not monitor.is_lost(now)
         if (stamp := monitor.take_beat(now)) is not None:
             returning.append((now + 60.0, stamp))

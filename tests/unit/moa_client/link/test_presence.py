@@ -149,7 +149,8 @@ def test_the_user_goes_offline_and_online_again(mode: Mode) -> None:
     assert steps == (expected if mode is Mode.SERVED else [Step.LEAVE])
     assert presence.mode is Mode.OFFLINE_BY_WISH
     presence.go_online()
-    assert presence.mode is Mode.OFFLINE
+    assert presence.may_end_answers
+    assert presence.mode.name == "OFFLINE"
     assert tick(presence, 1500.0, is_up=False, is_trying=True) == []
 
 

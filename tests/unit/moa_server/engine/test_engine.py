@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
 from moa_server.engine.engine import Engine
@@ -87,6 +88,9 @@ class Ear:
     def on_taken_over(self) -> None:
         raise AssertionError("nobody takes over")
 
+    def on_displaced(self) -> None:
+        raise AssertionError("there is room for all")
+
 
 class Bench:
     def __init__(self) -> None:
@@ -104,7 +108,7 @@ class Bench:
         session = Session(LIMITS, end_of_text=frozenset(), decode=str, run_ahead=True)
         session.on_ask(Ask(1, 0, session.hashes.at(0), prompt, ANSWER, 0))
         ear = Ear(self.stepper)
-        live = LiveSession(bytes(prompt), session, SessionTensors(None, {}), listener=ear)  # type: ignore[arg-type]
+        live = LiveSession(bytes(prompt), session, SessionTensors(cast(Any, None), {}), listener=ear)
         if memory:
             live.feed = MemoryFeed({Plane.MEMORY: 4}, Codec.BF16, 1 << 20)
         self.engine.wake(live)
@@ -322,8 +326,7 @@ async def test_a_prompt_is_not_read_for_nobody(bench: Bench) -> None:
     bench.stepper.gate.set()
     await first.ended.wait()
     assert live.steps == 0
-    ear = Ear(bench.stepper)
-    live.listener = ear
+    live.listener = ear = Ear(bench.stepper)
     bench.engine.wake(live)
     await ear.ended.wait()
     assert live.session.tokens == [*[2] * 10, 7, 7, 7]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from moa_server.engine.inference_thread import InferenceThread
@@ -18,9 +19,9 @@ def test_small_jobs_go_before_forwards(thread: InferenceThread) -> None:
     order: list[str] = []
     done = threading.Event()
     for name in ("forward 1", "forward 2"):
-        thread.submit(lambda name=name: order.append(name))
+        thread.submit(partial(order.append, name))
     for name in ("coding 1", "coding 2"):
-        thread.submit(lambda name=name: order.append(name), urgent=True)
+        thread.submit(partial(order.append, name), urgent=True)
     thread.submit(done.set)
     thread.start()
     assert done.wait(10)
@@ -61,8 +62,14 @@ def test_stop_waits_for_the_job_that_runs_and_drops_the_rest(thread: InferenceTh
     assert "too late" not in ran
 
 
-def test_stop_before_start(thread: InferenceThread) -> None:
+def test_a_thread_that_was_stopped_before_it_started_runs_nothing(thread: InferenceThread) -> None:
+    ran: list[str] = []
+    thread.submit(partial(ran.append, "forward"))
     thread.stop()
+    thread.start()
+    thread.stop()
+    assert ran == []
+    assert not thread._thread.is_alive()
 
 
 def test_a_job_that_is_withdrawn_does_not_run(thread: InferenceThread) -> None:

@@ -17,7 +17,7 @@ from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.coupling import Sampling, select
 from moa_shared.tree.draft_tree import DraftTree
 
-from tests.support.tiny_targets import tiny_kernel_target, tiny_model
+from tests.support.tiny_models import tiny_kernel_target, tiny_model
 
 VOCAB = 61
 PROMPT = [3, 14, 15, 9, 26]
@@ -109,8 +109,8 @@ def test_work_that_goes_back_crops_cache_and_rows(target: Target, stepper: Stepp
         stepper.verify(one, plan(cached, PROMPT[cached:]))
     ours, theirs = (memory_rows(stepper, one, 0, len(PROMPT)) for one in (held, fresh))
     np.testing.assert_allclose(ours, theirs, atol=0.02)
-    states = [one.planes[Plane.REUSED_STATE].read(0, len(PROMPT)) for one in (held, fresh)]
-    np.testing.assert_allclose(*states, atol=0.02)
+    ours, theirs = (one.planes[Plane.REUSED_STATE].read(0, len(PROMPT)) for one in (held, fresh))
+    np.testing.assert_allclose(ours, theirs, atol=0.02)
 
 
 def test_the_reused_state_is_kept_along_the_path(target: Target, stepper: Stepper) -> None:

@@ -24,8 +24,9 @@ def test_rows_come_back() -> None:
 
 def test_rows_are_held_as_the_wire_has_them() -> None:
     store = RowStore(2)
-    store.write(0, np.array([[1.001, -3e-5]], np.float32))
-    np.testing.assert_array_equal(store.read(0, 1), widen_bfloat16(round_to_bfloat16(np.float32([[1.001, -3e-5]]))))
+    row = np.array([[1.001, -3e-5]], np.float32)
+    store.write(0, row)
+    np.testing.assert_array_equal(store.read(0, 1), widen_bfloat16(round_to_bfloat16(row)))
     assert store.nbytes == 256 * 2 * 2
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,7 +87,7 @@ def test_nodes_are_counted_wherever_they_are() -> None:
     assert nodes_of(pb.ClientFrame(open=pb.Open(tokens=[1]))) == 0
 
 
-def verdict_of(base: int, *tokens: int, **fields: int | float) -> pb.ServerFrame:
+def verdict_of(base: int, *tokens: int, **fields: Any) -> pb.ServerFrame:
     return pb.ServerFrame(verdict=pb.Verdict(base=base, prefix_hash=base, tokens=tokens, **fields))
 
 

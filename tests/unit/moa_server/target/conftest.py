@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from moa_server.target import Target
 from moa_server.target.torch_target import TorchTarget
 
-from tests.support.tiny_targets import tiny_kernel_target, tiny_model
+from tests.support.tiny_models import tiny_kernel_target, tiny_model
 
 TargetFactory = Callable[..., Target]
 
@@ -15,7 +16,7 @@ TargetFactory = Callable[..., Target]
 def make_target(request: pytest.FixtureRequest) -> TargetFactory:
     """A tiny target in float32, on either backend."""
 
-    def make(family: str = "llama", context_length: int | None = None, **changes: object) -> Target:
+    def make(family: str = "llama", context_length: int | None = None, **changes: Any) -> Target:
         model = tiny_model(family, **changes)
         if request.param == "torch":
             return TorchTarget(model, context_length)

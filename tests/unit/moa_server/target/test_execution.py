@@ -19,7 +19,7 @@ from moa_shared.programs.progress import SilentProgress
 from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs
 
-from tests.support.tiny_targets import save_tiny_model
+from tests.support.tiny_models import save_tiny_model
 
 HAS_KERNELS = variant_name() != "numpy"
 needs_kernels = pytest.mark.skipif(not HAS_KERNELS, reason="there are no kernels for this CPU")
@@ -50,7 +50,7 @@ def load(folder: Path, tmp_path: Path) -> Load:
         files = files_of(other or folder, tmp_path)
         with capture_logs() as logs:
             # One thread: torch's number of them is the process's.
-            loaded = load_execution(files, ServerSettings(execution=level, threads=1, **settings), SilentProgress())  # type: ignore[arg-type]
+            loaded = load_execution(files, ServerSettings(execution=level, threads=1, **settings), SilentProgress())
         return loaded, logs
 
     return run
@@ -110,7 +110,7 @@ def test_kernels_that_are_forced_and_cannot_be_had(load: Load, level: str, monke
     [({"head_dim": 48}, "head dimension is 48"), ({"intermediate_size": 40}, "mlp.down_proj: It has 40 inputs")],
 )
 def test_sizes_that_the_kernels_do_not_take(
-    load: Load, tmp_path: Path, changes: dict[str, int], words: str, monkeypatch: pytest.MonkeyPatch
+    load: Load, tmp_path: Path, changes: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = save_tiny_model(tmp_path / "other", **changes)
     with pytest.raises(ModelSourceError, match=words) as caught:

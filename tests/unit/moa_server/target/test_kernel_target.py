@@ -19,7 +19,7 @@ from moa_server.target.torch_target import TorchTarget
 from moa_shared.errors import InternalError, ModelSourceError
 from moa_shared.tree.arithmetic import path_to
 
-from tests.support.tiny_targets import FAMILIES, SIZES, tiny_kernel_target, tiny_model
+from tests.support.tiny_models import FAMILIES, SIZES, tiny_kernel_target, tiny_model
 
 VARIANTS = [
     variant.name
@@ -53,13 +53,13 @@ def load(variant: str, family: str) -> KernelTarget:
     return tiny_kernel_target(tiny_model(family, max_position_embeddings=512))
 
 
-Row = tuple[bytes, bytes, bytes, bytes]  # logits, hidden state, state of a layer, keys and values
+Row = tuple[bytes, ...]  # logits, hidden state, state of a layer, keys and values
 
 
 def rows_of(output: TargetOutput, kv: np.ndarray) -> list[Row]:
     assert output.state is not None
     parts = (output.logits, output.hidden, output.state, kv)
-    return [tuple(part[row].tobytes() for part in parts) for row in range(len(kv))]  # type: ignore[misc]
+    return [tuple(part[row].tobytes() for part in parts) for row in range(len(kv))]
 
 
 def alone(target: KernelTarget, text: Sequence[int]) -> list[Row]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from moa_server.target.torch_target import TorchTarget
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-CLOSE = {"atol": 1e-4, "rtol": 0.0}
+CLOSE: dict[str, Any] = {"atol": 1e-4, "rtol": 0.0}
 
 
 @pytest.fixture(scope="module")

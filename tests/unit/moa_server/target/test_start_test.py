@@ -11,7 +11,7 @@ from moa_server.target.start_test import PARENTS, PATH, compare_with_float32, ru
 from moa_server.target.target import is_chain
 from moa_shared.errors import ConfigError
 
-from tests.support.tiny_targets import ModelWeights, tiny_kernel_target, tiny_model
+from tests.support.tiny_models import ModelWeights, tiny_kernel_target, tiny_model
 
 pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
 
@@ -36,9 +36,7 @@ def double(change: Callable[[TargetOutput], None]) -> Double:
 
 
 def test_the_kernels_pass_and_are_measured() -> None:
-    measured = run_start_test(tiny_kernel_target(tiny_model()))
-    assert measured.step_ms > 0
-    assert measured.row_ms >= 0
+    assert run_start_test(tiny_kernel_target(tiny_model())).step_ms > 0
 
 
 def test_the_path_is_one_of_the_tree_and_no_chain() -> None:
@@ -60,7 +58,7 @@ def test_a_branch_beside_the_path_is_not_compared() -> None:
     def flip(output: TargetOutput) -> None:
         output.logits[3].view(np.uint32)[5] ^= 1
 
-    run_start_test(double(flip))
+    assert run_start_test(double(flip)).step_ms > 0
 
 
 def test_what_is_no_number_fails() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,12 +12,13 @@ from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError
 from moa_shared.tree.arithmetic import path_to
 from transformers import PreTrainedModel
 
-from tests.support.tiny_targets import FAMILIES, tiny_model
+from tests.support.tiny_models import FAMILIES, tiny_model
+from tests.unit.moa_server.target.conftest import TargetFactory
 
 PREFIX = [5, 17, 3, 88, 41, 41, 2]
 TREE = [-1, 0, 0, 1, 1, 2, 3, 5, 5, 0]  # root; several children; three levels; a late child of the root
 TREE_TOKENS = [11, 12, 13, 14, 15, 16, 17, 18, 19, 12]
-CLOSE = {"atol": 2e-5, "rtol": 1e-5}
+CLOSE: dict[str, Any] = {"atol": 2e-5, "rtol": 1e-5}
 
 
 def bare(model: PreTrainedModel, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,7 +33,7 @@ def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_chain_equals_transformers_own_forward(make_target, family: str) -> None:
+def test_a_chain_equals_transformers_own_forward(make_target: TargetFactory, family: str) -> None:
     expected, hidden = bare(tiny_model(family), PREFIX + TREE_TOKENS)
     target = make_target(family)
     cache = target.new_cache()
@@ -42,7 +45,7 @@ def test_a_chain_equals_transformers_own_forward(make_target, family: str) -> No
 
 
 @pytest.mark.parametrize("prefix", [PREFIX, []], ids=["behind a prefix", "from nothing"])
-def test_a_tree_equals_each_of_its_paths_alone(make_target, family: str, prefix: list[int]) -> None:
+def test_a_tree_equals_each_of_its_paths_alone(make_target: TargetFactory, family: str, prefix: list[int]) -> None:
     model = tiny_model(family)
     target = make_target(family)
     cache = target.new_cache()
@@ -58,7 +61,7 @@ def test_a_tree_equals_each_of_its_paths_alone(make_target, family: str, prefix:
 
 @given(st.data())
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_tree_then_any_path_then_more_text(make_target, data: st.DataObject) -> None:
+def test_any_tree_then_any_path_then_more_text(make_target: TargetFactory, data: st.DataObject) -> None:
     model, target = tiny_model(), make_target()
     text = data.draw(st.lists(st.integers(0, 96), min_size=1, max_size=8))
     cache = target.new_cache()
@@ -77,7 +80,7 @@ def test_any_tree_then_any_path_then_more_text(make_target, data: st.DataObject)
     np.testing.assert_allclose(after.logits, expected[-2:], **CLOSE)
 
 
-def test_the_state_entering_a_layer_is_transformers_hidden_state(make_target, family: str) -> None:
+def test_the_state_entering_a_layer_is_transformers_hidden_state(make_target: TargetFactory, family: str) -> None:
     model = tiny_model(family)
     with torch.no_grad():
         states = model(torch.tensor([PREFIX + TREE_TOKENS]), output_hidden_states=True).hidden_states
@@ -93,7 +96,7 @@ def test_the_state_entering_a_layer_is_transformers_hidden_state(make_target, fa
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 100])
-def test_prefill_in_chunks_equals_one_forward(make_target, chunk: int) -> None:
+def test_prefill_in_chunks_equals_one_forward(make_target: TargetFactory, chunk: int) -> None:
     expected, hidden = bare(tiny_model(), PREFIX)
     target = make_target()
     cache = target.new_cache()
@@ -104,7 +107,7 @@ def test_prefill_in_chunks_equals_one_forward(make_target, chunk: int) -> None:
     assert cache.length == len(PREFIX)
 
 
-def test_logits_only_of_the_rows_asked_for(make_target) -> None:
+def test_logits_only_of_the_rows_asked_for(make_target: TargetFactory) -> None:
     target = make_target()
     whole = target.forward(target.new_cache(), PREFIX)
     some = target.forward(target.new_cache(), PREFIX, logits_for=[4, 1])
@@ -114,7 +117,7 @@ def test_logits_only_of_the_rows_asked_for(make_target) -> None:
     assert none.logits.shape == (0, target.vocab_size)
 
 
-def test_the_receiver_may_change_what_comes_out(make_target, family: str) -> None:
+def test_the_receiver_may_change_what_comes_out(make_target: TargetFactory, family: str) -> None:
     target = make_target(family)
     for layer in range(target.layer_count + 1):
         cache = target.new_cache()
@@ -128,7 +131,7 @@ def test_the_receiver_may_change_what_comes_out(make_target, family: str) -> Non
 
 
 @pytest.mark.parametrize("token", [-1, 97, 10**9])
-def test_a_token_outside_the_vocabulary_is_refused_and_harms_nothing(make_target, token: int) -> None:
+def test_a_token_outside_the_vocabulary_is_refused_and_harms_nothing(make_target: TargetFactory, token: int) -> None:
     target = make_target()
     cache = target.new_cache()
     target.forward(cache, PREFIX)
@@ -138,7 +141,7 @@ def test_a_token_outside_the_vocabulary_is_refused_and_harms_nothing(make_target
     np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
 
 
-def test_no_tokens_are_refused(make_target) -> None:
+def test_no_tokens_are_refused(make_target: TargetFactory) -> None:
     target = make_target()
     with pytest.raises(TokenRangeError, match="no tokens"):
         target.forward(target.new_cache(), [])
@@ -147,7 +150,7 @@ def test_no_tokens_are_refused(make_target) -> None:
 
 
 @pytest.mark.parametrize("parents", [[0, 0, 1], [-1, 1, 0], [-1, 2, 0], [-2, 0, 0]])
-def test_parents_must_stand_before_their_children(make_target, parents: list[int]) -> None:
+def test_parents_must_stand_before_their_children(make_target: TargetFactory, parents: list[int]) -> None:
     target = make_target()
     cache = target.new_cache()
     with pytest.raises(TreeError, match="of a draft tree has parent"):
@@ -155,13 +158,13 @@ def test_parents_must_stand_before_their_children(make_target, parents: list[int
     assert cache.length == 0
 
 
-def test_one_parent_a_token(make_target) -> None:
+def test_one_parent_a_token(make_target: TargetFactory) -> None:
     target = make_target()
     with pytest.raises(TreeError, match="3 tokens came with 2 parents"):
         target.forward(target.new_cache(), [1, 2, 3], [-1, 0])
 
 
-def test_the_context_is_counted_by_position_not_by_node(make_target) -> None:
+def test_the_context_is_counted_by_position_not_by_node(make_target: TargetFactory) -> None:
     target = make_target(context_length=len(PREFIX) + 2)
     cache = target.new_cache()
     target.forward(cache, PREFIX)
@@ -172,7 +175,7 @@ def test_the_context_is_counted_by_position_not_by_node(make_target) -> None:
     assert cache.length == len(PREFIX) + 1
 
 
-def test_the_context_is_no_longer_than_the_model_was_trained_for(make_target) -> None:
+def test_the_context_is_no_longer_than_the_model_was_trained_for(make_target: TargetFactory) -> None:
     assert make_target(context_length=10**6).context_length == 128
     assert make_target().context_length == 128
     target = make_target()
@@ -182,7 +185,7 @@ def test_the_context_is_no_longer_than_the_model_was_trained_for(make_target) ->
     assert cache.length == 0
 
 
-def test_a_layer_or_row_that_is_not_there_is_a_defect(make_target) -> None:
+def test_a_layer_or_row_that_is_not_there_is_a_defect(make_target: TargetFactory) -> None:
     target = make_target()
     with pytest.raises(InternalError, match="Layer 4"):
         target.forward(target.new_cache(), PREFIX, want_state_layer=4)
@@ -190,7 +193,7 @@ def test_a_layer_or_row_that_is_not_there_is_a_defect(make_target) -> None:
         target.forward(target.new_cache(), PREFIX, logits_for=[7])
 
 
-def test_llama3_rotary_scaling_is_computed(make_target) -> None:
+def test_llama3_rotary_scaling_is_computed(make_target: TargetFactory) -> None:
     rope = {
         "rope_type": "llama3",
         "rope_theta": 10000.0,
@@ -210,7 +213,7 @@ def test_llama3_rotary_scaling_is_computed(make_target) -> None:
 # ---------------------------------------------------------------- several conversations
 
 
-def test_a_forward_for_several_conversations_gives_each_its_own(make_target, family: str) -> None:
+def test_a_forward_for_several_conversations_gives_each_its_own(make_target: TargetFactory, family: str) -> None:
     model, target = tiny_model(family), make_target(family)
     texts = [[5, 17, 3, 88], [], [41, 2]]
     caches = [target.new_cache() for _ in texts]
@@ -232,12 +235,14 @@ def test_a_forward_for_several_conversations_gives_each_its_own(make_target, fam
     with torch.no_grad():
         states = [model(torch.tensor([text]), output_hidden_states=True).hidden_states for text in (PREFIX, [41, 2, 7])]
     assert outputs[0].state is None
+    assert outputs[1].state is not None
+    assert outputs[2].state is not None
     np.testing.assert_allclose(outputs[1].state, states[0][2][0], **CLOSE)
     np.testing.assert_allclose(outputs[2].state, states[1][1][0][-1:], **CLOSE)
     assert [cache.length for cache in caches] == [14, 7, 3]
 
 
-def test_one_bad_request_harms_no_conversation(make_target) -> None:
+def test_one_bad_request_harms_no_conversation(make_target: TargetFactory) -> None:
     target = make_target()
     caches = [target.new_cache(), target.new_cache()]
     for cache in caches:
@@ -249,7 +254,9 @@ def test_one_bad_request_harms_no_conversation(make_target) -> None:
     assert_unharmed(target, caches)
 
 
-def test_a_cache_that_cannot_grow_harms_no_conversation(make_target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_grow_harms_no_conversation(
+    make_target: TargetFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = make_target()
     caches = [target.new_cache(), target.new_cache()]
     for cache in caches:
@@ -272,7 +279,7 @@ def assert_unharmed(target: Target, caches: list[KVCache]) -> None:
         np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
 
 
-def test_a_tree_must_be_cut_before_its_conversation_goes_on(make_target) -> None:
+def test_a_tree_must_be_cut_before_its_conversation_goes_on(make_target: TargetFactory) -> None:
     target = make_target()
     cache = target.new_cache()
     target.forward(cache, TREE_TOKENS, TREE)
@@ -283,7 +290,7 @@ def test_a_tree_must_be_cut_before_its_conversation_goes_on(make_target) -> None
     np.testing.assert_allclose(target.forward(cache, [1]).logits[-1], expected[-1], **CLOSE)
 
 
-def test_the_final_norm_is_the_one_before_the_head(make_target, family: str) -> None:
+def test_the_final_norm_is_the_one_before_the_head(make_target: TargetFactory, family: str) -> None:
     target = make_target(family)
     output = target.forward(target.new_cache(), PREFIX, want_state_layer=target.layer_count)
     assert output.state is not None

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,12 +11,12 @@ from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import InternalError, ModelSourceError
 from transformers import PreTrainedModel
 
-from tests.support.tiny_targets import FAMILIES, tiny_kernel_target, tiny_model
+from tests.support.tiny_models import FAMILIES, tiny_kernel_target, tiny_model
 
 PREFIX = [5, 17, 3, 88, 41, 41, 2]
 TREE = [-1, 0, 0, 1, 1, 2, 3, 5, 5, 0]
 TREE_TOKENS = [11, 12, 13, 14, 15, 16, 17, 18, 19, 12]
-CLOSE = {"atol": 2e-5, "rtol": 1e-5}
+CLOSE: dict[str, Any] = {"atol": 2e-5, "rtol": 1e-5}
 
 
 def bare(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:

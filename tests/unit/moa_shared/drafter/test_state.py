@@ -74,7 +74,7 @@ def test_a_tree_row_sees_its_own_ancestors_alone(reused_layers: int, kind: str) 
     ):
         chain = filled(decoder)
         chain.begin()
-        alone = np.empty((0, 0))
+        alone = np.empty((0, 0), np.float32)
         for step, token in enumerate(path):
             alone = chain.expand([token], [step - 1])
         same(decoder, logits, alone[0])
@@ -169,7 +169,8 @@ class Model:
         logits = fresh.begin()
         for step, token in enumerate(self.path(node)):
             logits = fresh.expand([token], [step - 1])
-        return logits[0]
+        newest: Rows = logits[0]
+        return newest
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -260,7 +261,7 @@ def test_a_long_chain_holds_no_tails_and_is_as_a_short_one_read_anew() -> None:
     decoder = make_decoder(2, "float32")
     state, fresh = filled(decoder), filled(decoder)
     state.begin()
-    logits = np.empty((0, 0))
+    logits = np.empty((0, 0), np.float32)
     text = [node % 30 for node in range(600)]
     for node, token in enumerate(text):
         logits = state.expand([token], [node - 1])

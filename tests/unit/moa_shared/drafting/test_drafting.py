@@ -30,7 +30,8 @@ class ToyDrafter:
 
     def _logits(self, path: Sequence[int]) -> Rows:
         before, last = ([VOCAB, VOCAB, *path])[-2:]
-        return self._table[before, last]
+        row: Rows = self._table[before, last]
+        return row
 
     def begin(self) -> Rows:
         self.paths = []

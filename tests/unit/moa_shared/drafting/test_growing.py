@@ -40,7 +40,8 @@ class ToyDrafter:
         return len(self.text)
 
     def logits(self, text: Sequence[int]) -> Rows:
-        return self._table[([0, *text])[-2], text[-1]]
+        row: Rows = self._table[([0, *text])[-2], text[-1]]
+        return row
 
     def begin(self) -> Rows:
         self._nodes.clear()

@@ -61,9 +61,10 @@ def test_a_terminal_gets_a_bar(is_bytes: bool) -> None:
     assert ("2.0/2.0 MB" if is_bytes else "100%") in shown
 
 
-def test_silence() -> None:
+def test_silence(capfd: pytest.CaptureFixture[str]) -> None:
     progress = SilentProgress()
     with progress.task("Loading", 4) as task:
         task.advance(3)
         task.reach(4)
     progress.note("nobody hears")
+    assert capfd.readouterr() == ("", "")

@@ -33,7 +33,7 @@ def test_the_largest_come_first_and_equal_ones_by_column(width: int, count: int,
         scores = np.round(scores)
     count = min(count, width)
     values, columns = largest(scores, count)
-    expected = [sorted(range(width), key=lambda column, row=row: (-row[column], column))[:count] for row in scores]
+    expected = [[column for _, column in sorted(zip(-row, range(width), strict=True))][:count] for row in scores]
     assert columns.tolist() == expected
     np.testing.assert_array_equal(values, np.take_along_axis(scores, columns, axis=1))
 

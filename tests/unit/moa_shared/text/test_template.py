@@ -11,8 +11,10 @@ def test_turns_append_what_the_whole_conversation_would_render(default_model_fil
     template = ChatTemplate(tokenizer, "Be brief.")
     first = template.first_turn("Hi")
     answer = tokenizer.encode("Hello there!")
+    end = tokenizer.eos_token_id
+    assert end is not None
     for ended in (True, False):  # by itself, or cut by the user
-        committed = [*first, *answer, *([tokenizer.eos_token_id] if ended else [])]
+        committed = [*first, *answer, *([end] if ended else [])]
         whole = committed + template.next_turn("And now?", committed)
         messages = [
             {"role": "system", "content": "Be brief."},

@@ -52,7 +52,8 @@ def verify(files: ModelFiles, subject: DrafterSubject, shape: Shape, tokens: int
     """The real thing: the server's target and cache, a draft and a verdict at a time."""
     model: Any = load_target_model(files, torch.float32)
     target = TorchTarget(model)
-    cache = target.new_cache()
+    cache, rows = target.new_cache(), subject._rows
+    assert rows is not None
     layer = 4 - subject.reader.reused_layers if subject.reader.reused_layers else None
     ids, counts = list(PROMPT), Acceptance()
     first = target.prefill(cache, ids, layer)
@@ -61,7 +62,7 @@ def verify(files: ModelFiles, subject: DrafterSubject, shape: Shape, tokens: int
     while len(ids) < len(PROMPT) + tokens:
         drafter, newest = subject._new_state(), len(ids) - 1
         drafter.extend(ids)
-        drafter.append_memory(0, subject._rows(cache.lsa_input(0, newest)))
+        drafter.append_memory(0, rows(cache.lsa_input(0, newest)))
         if layer is not None:
             drafter.append_reused_state(0, np.concatenate([state for state in states if state is not None]))
         if shape.tree is None:
@@ -131,7 +132,7 @@ def test_fresh_tensors_fit_the_configuration(files: ModelFiles) -> None:
 
 
 def test_lookup_is_accepted_where_the_answer_repeats_the_question(files: ModelFiles) -> None:
-    subject = LookupSubject(Teacher.load(files, 0, torch.float32, torch.device("cpu")))
+    subject = LookupSubject(TorchReader(Teacher.load(files, 0, torch.float32, torch.device("cpu")), "float32"))
     (copied,) = subject.replay(PROMPT, PROMPT, [Shape(4)])
     assert copied.length > 3.5
     assert copied.forwards < 5

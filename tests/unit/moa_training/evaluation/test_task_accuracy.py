@@ -28,7 +28,7 @@ class Writer:
     def replay(self, *_: Any) -> Any:
         raise NotImplementedError
 
-    def write(self, known: Sequence[int], length: int) -> list[int]:
+    def write(self, known: Sequence[int], length: int, *, memory: bool = True) -> list[int]:
         self.asked = (list(known), length)
         return list(self.text[:length])
 

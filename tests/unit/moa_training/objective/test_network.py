@@ -14,7 +14,8 @@ from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, DraftSta
 from moa_shared.errors import InternalError
 from moa_training.objective.blocks import Blocks, build_blocks
 from moa_training.objective.network import Activations, TrainingDrafter
-from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.support.tiny_models import tiny_model
 
 LENGTH, VOCAB = 18, 30
 CONFIG = DrafterConfig(
@@ -23,32 +24,11 @@ CONFIG = DrafterConfig(
 )  # fmt: skip
 
 
-def make_model() -> Any:
-    torch.manual_seed(0)
-    return (
-        LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=VOCAB,
-                hidden_size=18,
-                intermediate_size=28,
-                num_hidden_layers=4,
-                num_attention_heads=6,
-                num_key_value_heads=3,
-                head_dim=4,
-                max_position_embeddings=64,
-                initializer_range=0.3,
-                rms_norm_eps=1e-5,
-                bos_token_id=None,
-                eos_token_id=None,
-                tie_word_embeddings=True,
-            )
-        )
-        .eval()
-        .requires_grad_(False)
-    )
-
-
-MODEL = make_model()
+MODEL: Any = tiny_model(
+    seed=0, vocab_size=VOCAB, hidden_size=18, intermediate_size=28, num_hidden_layers=4, num_attention_heads=6,
+    num_key_value_heads=3, head_dim=4, rms_norm_eps=1e-5, tie_word_embeddings=True,
+    bos_token_id=None, eos_token_id=None,
+).requires_grad_(False)  # fmt: skip
 EMBEDDINGS = MODEL.get_input_embeddings().weight.detach()
 
 
@@ -84,8 +64,7 @@ def make_drafter(reused_layers: int, *, inject: bool = False) -> TrainingDrafter
 def draft_at(tokens: list[int], start: int, reused_layers: int, target: Activations) -> torch.Tensor:
     """Logits of the newest token at start + 1 and of each token after it, with memory up to `start`."""
     checkpoint = make_checkpoint(reused_layers)
-    model = make_model()
-    arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    arrays = {name: tensor.numpy() for name, tensor in MODEL.state_dict().items()}
     arrays |= {"model.embed_tokens.weight": EMBEDDINGS.numpy(), "lm_head.weight": EMBEDDINGS.numpy()}
     decoder = checkpoint.decoder(ArrayWeights(arrays), "float32")
     state = DraftState(decoder)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ from moa_shared.models import ModelFiles, WeightReader, load_target_model, resol
 from moa_shared.models.network.network import Network
 from moa_shared.programs.progress import SilentProgress
 from moa_training.teacher.target_reader import KernelReader, TargetReader, load_reader
-from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests.support.tiny_models import tiny_model
 from tests.support.tiny_training import WORDS, save_tiny_target
 
 PROMPTS = [random.Random(size).choices(range(5, 90), k=size) for size in (3, 300, 11)]
@@ -22,12 +23,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
     """A tiny target of sizes that the kernels take."""
     folder: Path = tmp_path_factory.mktemp("reader")
     save_tiny_target(folder / "target")
-    torch.manual_seed(2)
-    config = LlamaConfig(
-        vocab_size=len(WORDS), hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
-        intermediate_size=96, num_hidden_layers=4, max_position_embeddings=512, eos_token_id=4, initializer_range=0.2,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder / "target")
+    model = tiny_model(seed=2, num_hidden_layers=4, max_position_embeddings=512, eos_token_id=4, vocab_size=len(WORDS))
+    model.save_pretrained(folder / "target")
     return resolve(str(folder / "target"), folder / "cache")
 
 
@@ -45,7 +42,7 @@ def test_a_text_is_read_as_transformers_reads_it(reader: TargetReader, files: Mo
         model = load_target_model(files, torch.float32)
         expected = model(torch.tensor([ids]), output_hidden_states=True, use_cache=True)
     read = reader.read(ids)
-    close = {"atol": 0.02, "rtol": 0.02}  # the kernels keep keys and values in float16
+    close: dict[str, Any] = {"atol": 0.02, "rtol": 0.02}  # the kernels keep keys and values in float16
     np.testing.assert_allclose(read.last_hidden, expected.hidden_states[-1][0], **close)
     assert read.state is not None
     np.testing.assert_allclose(read.state, expected.hidden_states[2][0], **close)

@@ -46,7 +46,8 @@ def lossy_sender(*lost: int) -> StreamSender:
 
 def arrivals(sender: StreamSender, offers: dict[float, int], until: float = 60.0) -> list[tuple[float, int]]:
     """(time, bytes) of what arrives, jumping from one wake-up to the next."""
-    seen, pending = [], sorted(offers.items())
+    seen: list[tuple[float, int]] = []
+    pending = sorted(offers.items())
     while True:
         t = min(sender.wake, pending[0][0] if pending else math.inf)
         if t > until:

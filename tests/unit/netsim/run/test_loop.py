@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from netsim.run.loop import Loop
@@ -19,9 +20,13 @@ def loop() -> Iterator[Loop]:
 
 def test_timers_fire_in_order_and_never_early(loop: Loop) -> None:
     fired: list[tuple[float, float]] = []
+
+    def fire(due: float) -> None:
+        fired.append((due, loop.time()))
+
     for offset in (0.02, 0.005, 0.01):
         due = loop.time() + offset
-        loop.call_at(due, lambda due=due: fired.append((due, loop.time())))  # type: ignore[misc]
+        loop.call_at(due, partial(fire, due))
     loop.call_at(loop.time() + 0.03, loop.stop)
     loop.run()
     assert [due for due, _ in fired] == sorted(due for due, _ in fired)
@@ -57,16 +62,26 @@ def test_readers_are_called_until_taken_away(loop: Loop) -> None:
 
 def test_writers_are_called(loop: Loop) -> None:
     read, write = os.pipe()
-    loop.write(write, loop.stop)
+    called: list[int] = []
+
+    def on_writable() -> None:
+        called.append(write)
+        loop.stop()
+
+    loop.write(write, on_writable)
     loop.run()
+    assert called == [write]
     loop.write(write, None)
     os.close(read)
     os.close(write)
 
 
 def test_a_stop_before_the_run_counts(loop: Loop) -> None:
+    fired: list[str] = []
+    loop.call_at(loop.time() + 10.0, partial(fired.append, "too late"))
     loop.stop()
     loop.run()
+    assert fired == []
 
 
 def test_stop_wakes_a_loop_that_waits(loop: Loop) -> None:

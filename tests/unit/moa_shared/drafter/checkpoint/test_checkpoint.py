@@ -46,8 +46,9 @@ def test_the_authors_files_have_no_configuration_and_are_given_one(tmp_path: Pat
 
 def test_norms_of_a_fresh_drafter_are_one() -> None:
     # The authors' fresh norm weights stand near zero.
-    tensors = fresh_tensors(CONFIG, seed=0)
-    assert all(bool((value == 1).all()) for name, value in tensors.items() if "norm" in name)
+    norms = [value for name, value in fresh_tensors(CONFIG, seed=0).items() if "norm" in name]
+    assert norms
+    assert all(bool((value == 1).all()) for value in norms)
 
 
 def test_a_reduced_vocabulary_is_part_of_it(tmp_path: Path) -> None:
@@ -58,6 +59,7 @@ def test_a_reduced_vocabulary_is_part_of_it(tmp_path: Path) -> None:
     target = ArrayWeights({**target_arrays(CONFIG), "lm_head.weight": np.eye(30, 16, dtype=np.float32)})
     decoder = checkpoint.decoder(target, "float32")
     assert np.array_equal(decoder.logits(np.eye(16, dtype=np.float32)[4:5]), [[1.0, 0.0, 0.0]])
+    assert decoder.draft_ids is not None
     assert np.array_equal(decoder.draft_ids, ids)
 
 

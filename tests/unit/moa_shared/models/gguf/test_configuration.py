@@ -6,12 +6,14 @@ from moa_shared.models.gguf.configuration import make_config
 from moa_shared.models.gguf.header import read_header
 from transformers import AutoConfig
 
+from tests.support.tiny_gguf import GgufWriter
+
 OF_THE_FILE = {"head_dim": 8}  # transformers' reader takes the family's usual one
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("untied", [False, True])
-def test_the_configuration_is_that_of_transformers(write_gguf, family: str, untied: bool) -> None:
+def test_the_configuration_is_that_of_transformers(write_gguf: GgufWriter, family: str, untied: bool) -> None:
     path = write_gguf(architecture=family, untied=untied)
     expected = AutoConfig.from_pretrained(path.parent, gguf_file=path.name).to_dict() | OF_THE_FILE
     config = make_config(read_header(path))
@@ -25,42 +27,42 @@ def test_the_configuration_is_that_of_transformers(write_gguf, family: str, unti
 
 
 @pytest.mark.parametrize("epsilon", [1e-5, 1e-6, 1e-12, 5e-6])
-def test_epsilon_is_the_shortest_decimal(write_gguf, epsilon: float) -> None:
+def test_epsilon_is_the_shortest_decimal(write_gguf: GgufWriter, epsilon: float) -> None:
     assert make_config(read_header(write_gguf(epsilon=epsilon)))["rms_norm_eps"] == epsilon
 
 
-def test_biases_of_a_llama(write_gguf) -> None:
+def test_biases_of_a_llama(write_gguf: GgufWriter) -> None:
     assert make_config(read_header(write_gguf(biases=True)))["attention_bias"] is True
     assert make_config(read_header(write_gguf("plain.gguf")))["attention_bias"] is False
 
 
-def test_another_family(write_gguf) -> None:
+def test_another_family(write_gguf: GgufWriter) -> None:
     with pytest.raises(ModelSourceError, match=r"family 'gpt2', which moa does not serve.*llama, qwen2, qwen3"):
         make_config(read_header(write_gguf(architecture="gpt2")))
 
 
 @pytest.mark.parametrize("fault", [{"rope_scaling": "yarn"}, {"rope_factors": True}, {"rotated": 4}])
-def test_rotary_scaling_is_refused(write_gguf, fault: dict[str, object]) -> None:
+def test_rotary_scaling_is_refused(write_gguf: GgufWriter, fault: dict[str, object]) -> None:
     with pytest.raises(ModelSourceError, match=r"scales its rotary positions.*safetensors"):
         make_config(read_header(write_gguf(**fault)))
 
 
-def test_rope_scaling_none_is_none(write_gguf) -> None:
+def test_rope_scaling_none_is_none(write_gguf: GgufWriter) -> None:
     assert make_config(read_header(write_gguf(rope_scaling="none")))["model_type"] == "llama"
 
 
-def test_a_tensor_that_is_missing(write_gguf) -> None:
+def test_a_tensor_that_is_missing(write_gguf: GgufWriter) -> None:
     with pytest.raises(ModelSourceError, match=r"lacks 1 tensors, blk\.1\.ffn_up\.weight among them.*split files"):
         make_config(read_header(write_gguf(lacking="blk.1.ffn_up.weight")))
     with pytest.raises(ModelSourceError, match="holds no embeddings"):
         make_config(read_header(write_gguf("b.gguf", lacking="token_embd.weight")))
 
 
-def test_a_tensor_of_an_expert(write_gguf) -> None:
+def test_a_tensor_of_an_expert(write_gguf: GgufWriter) -> None:
     with pytest.raises(ModelSourceError, match=r"holds blk\.0\.ffn_gate_inp\.weight, which no llama model"):
         make_config(read_header(write_gguf(extra="blk.0.ffn_gate_inp.weight")))
 
 
-def test_a_tensor_of_another_shape(write_gguf) -> None:
+def test_a_tensor_of_another_shape(write_gguf: GgufWriter) -> None:
     with pytest.raises(ModelSourceError, match=r"blk\.1\.ffn_norm\.weight of .* has the shape \[4\], expected \[32\]"):
         make_config(read_header(write_gguf(lacking="blk.1.ffn_norm.weight", extra="blk.1.ffn_norm.weight")))

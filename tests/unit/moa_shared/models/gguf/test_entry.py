@@ -15,6 +15,8 @@ from moa_shared.models.sources.manifest import FORMAT
 from moa_shared.programs.progress import PlainProgress, SilentProgress
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from tests.support.tiny_gguf import GgufWriter
+
 
 def read_by_transformers(path: Path) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
@@ -34,7 +36,7 @@ def entries(cache: Path) -> list[Path]:
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("untied", [False, True])
 def test_the_weights_are_those_of_transformers_to_the_last_bit(
-    write_gguf, cache: Path, family: str, untied: bool, kind: str
+    write_gguf: GgufWriter, cache: Path, family: str, untied: bool, kind: str
 ) -> None:
     path = write_gguf(architecture=family, untied=untied, kind=kind)
     expected = read_by_transformers(path).state_dict()
@@ -47,7 +49,7 @@ def test_the_weights_are_those_of_transformers_to_the_last_bit(
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_each_family_loads_from_its_entry(write_gguf, cache: Path, family: str) -> None:
+def test_each_family_loads_from_its_entry(write_gguf: GgufWriter, cache: Path, family: str) -> None:
     path = write_gguf(architecture=family)
     files = resolve(str(path), cache)
     assert files.config["model_type"] == family
@@ -59,7 +61,7 @@ def test_each_family_loads_from_its_entry(write_gguf, cache: Path, family: str) 
     assert logits.std() > 0.1
 
 
-def test_an_entry_holds_the_file_itself(write_gguf, cache: Path) -> None:
+def test_an_entry_holds_the_file_itself(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf()
     folder = adopt(path, cache)
     assert os.path.samefile(folder / "model.gguf", path)
@@ -73,7 +75,7 @@ def test_an_entry_holds_the_file_itself(write_gguf, cache: Path) -> None:
     ]
 
 
-def test_a_file_on_another_disk_is_copied(write_gguf, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_on_another_disk_is_copied(write_gguf: GgufWriter, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def link(*_: object) -> None:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
@@ -84,7 +86,7 @@ def test_a_file_on_another_disk_is_copied(write_gguf, cache: Path, monkeypatch: 
     assert (folder / "model.gguf").read_bytes() == path.read_bytes()
 
 
-def test_a_file_is_prepared_once(write_gguf, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_prepared_once(write_gguf: GgufWriter, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_gguf()
     first = adopt(path, cache)
     monkeypatch.setattr(entry, "_make", lambda *_: pytest.fail("prepared again"))
@@ -93,11 +95,13 @@ def test_a_file_is_prepared_once(write_gguf, cache: Path, monkeypatch: pytest.Mo
     assert adopt(moved, cache) == first
 
 
-def test_another_file_is_another_entry(write_gguf, cache: Path) -> None:
+def test_another_file_is_another_entry(write_gguf: GgufWriter, cache: Path) -> None:
     assert adopt(write_gguf("a.gguf"), cache) != adopt(write_gguf("b.gguf", seed=1), cache)
 
 
-def test_the_first_start_shows_progress(write_gguf, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_start_shows_progress(
+    write_gguf: GgufWriter, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     import sys
 
     adopt_gguf(write_gguf(), cache, PlainProgress(sys.stderr), target_id="tiny")
@@ -106,7 +110,7 @@ def test_the_first_start_shows_progress(write_gguf, cache: Path, capsys: pytest.
     assert "Preparing tiny.gguf (once): 50 %" in lines
 
 
-def test_entries_of_an_older_format_are_left_alone(write_gguf, cache: Path) -> None:
+def test_entries_of_an_older_format_are_left_alone(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf()
     folder = adopt(path, cache)
     old = folder.with_name(folder.name.replace(f"-v{FORMAT}", f"-v{FORMAT - 1}"))
@@ -122,14 +126,14 @@ def test_a_missing_file(tmp_path: Path, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_weights_that_are_no_numbers(write_gguf, cache: Path, poison: float) -> None:
+def test_weights_that_are_no_numbers(write_gguf: GgufWriter, cache: Path, poison: float) -> None:
     with pytest.raises(ModelSourceError, match=r"layers\.1\.mlp\.up_proj\.weight .* holds no finite numbers"):
         adopt(write_gguf(poison=poison), cache)
     assert not entries(cache)
 
 
 @pytest.mark.parametrize("share", [0.0005, 0.01, 0.05, 0.2, 0.5, 0.9, 0.9999])
-def test_a_truncated_file(write_gguf, cache: Path, share: float) -> None:
+def test_a_truncated_file(write_gguf: GgufWriter, cache: Path, share: float) -> None:
     path = write_gguf()
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
@@ -138,7 +142,9 @@ def test_a_truncated_file(write_gguf, cache: Path, share: float) -> None:
     assert not entries(cache)
 
 
-def test_a_disk_that_fills_leaves_no_half_entry(write_gguf, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_leaves_no_half_entry(
+    write_gguf: GgufWriter, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def write_tokenizer(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -151,7 +157,7 @@ def test_a_disk_that_fills_leaves_no_half_entry(write_gguf, cache: Path, monkeyp
     assert adopt(path, cache).is_dir()
 
 
-def test_a_damaged_entry_is_not_used(write_gguf, cache: Path) -> None:
+def test_a_damaged_entry_is_not_used(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf()
     folder = adopt(path, cache)
     content = path.read_bytes()

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import read_header
 
+from tests.support.tiny_gguf import GgufWriter
 
-def test_a_header_is_what_the_gguf_package_reads(write_gguf) -> None:
+
+def test_a_header_is_what_the_gguf_package_reads(write_gguf: GgufWriter) -> None:
     path = write_gguf(kind="Q4_1", untied=True)
     ours, theirs = read_header(path), gguf.GGUFReader(path)
     fields = {key: field.contents() for key, field in theirs.fields.items() if not key.startswith("GGUF.")}
@@ -25,7 +27,7 @@ def test_a_header_is_what_the_gguf_package_reads(write_gguf) -> None:
         assert bytes(data[mine.offset : mine.offset + mine.size]) == tensor.data.tobytes()
 
 
-def test_arrays_may_be_left_out(write_gguf) -> None:
+def test_arrays_may_be_left_out(write_gguf: GgufWriter) -> None:
     path = write_gguf()
     whole, short = read_header(path), read_header(path, arrays=False)
     assert short.tensors == whole.tensors
@@ -33,7 +35,7 @@ def test_arrays_may_be_left_out(write_gguf) -> None:
     assert short.metadata == {key: value for key, value in whole.metadata.items() if key not in arrays}
 
 
-def test_values_have_the_type_that_is_asked(write_gguf) -> None:
+def test_values_have_the_type_that_is_asked(write_gguf: GgufWriter) -> None:
     header = read_header(write_gguf())
     assert header.architecture == "llama"
     assert header.integer("llama.block_count") == 2
@@ -56,7 +58,7 @@ def test_what_is_not_gguf(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [4, 8, 16, 24, 32, 100])
-def test_a_corrupt_header(write_gguf, offset: int) -> None:
+def test_a_corrupt_header(write_gguf: GgufWriter, offset: int) -> None:
     path = write_gguf()
     content = bytearray(path.read_bytes())
     content[offset : offset + 8] = b"\xff" * 8
@@ -67,7 +69,9 @@ def test_a_corrupt_header(write_gguf, offset: int) -> None:
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(4, 8000), value=st.binary(min_size=1, max_size=12), arrays=st.booleans())
-def test_any_damage_is_an_error_or_harmless(write_gguf, tmp_path: Path, place: int, value: bytes, arrays: bool) -> None:
+def test_any_damage_is_an_error_or_harmless(
+    write_gguf: GgufWriter, tmp_path: Path, place: int, value: bytes, arrays: bool
+) -> None:
     good = tmp_path / "tiny.gguf"
     content = bytearray((good if good.is_file() else write_gguf()).read_bytes())
     content[place : place + len(value)] = value
@@ -80,7 +84,7 @@ def test_any_damage_is_an_error_or_harmless(write_gguf, tmp_path: Path, place: i
     assert all(tensor.offset + tensor.size <= len(content) for tensor in header.tensors.values())
 
 
-def test_a_format_that_is_not_known(write_gguf) -> None:
+def test_a_format_that_is_not_known(write_gguf: GgufWriter) -> None:
     path = write_gguf()
     content = bytearray(path.read_bytes())
     place = content.index(b"token_embd.weight") + len("token_embd.weight") + 4 + 16

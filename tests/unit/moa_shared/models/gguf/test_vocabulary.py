@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import builtins
 from pathlib import Path
+from typing import Any
 
 import pytest
 from moa_shared.errors import ModelSourceError
@@ -12,7 +13,7 @@ from moa_shared.programs.progress import SilentProgress
 from transformers import AutoTokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
-from tests.unit.moa_shared.models.conftest import SPECIALS, TOKENS
+from tests.support.tiny_gguf import SPECIALS, TOKENS, GgufWriter
 
 TEXTS = ["\n\n1", "hi 2024 hi!", "It's hi\r\n\r\n  x\u00a0y", "<|im_start|>hi<|im_end|>", "é日本 1234567", "a  hi\t"]
 
@@ -30,7 +31,7 @@ def read(path: Path, cache: Path) -> Tokenizer:
 
 
 @pytest.mark.parametrize("pre", ["gpt-2", "default", "llama-bpe", "qwen2", "tekken"])
-def test_tokens_are_those_of_transformers(write_gguf, cache: Path, pre: str) -> None:
+def test_tokens_are_those_of_transformers(write_gguf: GgufWriter, cache: Path, pre: str) -> None:
     path = write_gguf(pre=pre)
     ours, theirs = read(path, cache), AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     for text in TEXTS:
@@ -45,7 +46,7 @@ def test_the_expressions_are_those_of_transformers() -> None:
     assert named == {name: GGUF_PRE_TOKENIZER_SPLITS[str(name)] for name in named}
 
 
-def test_text_is_split_as_the_header_says(write_gguf, cache: Path) -> None:
+def test_text_is_split_as_the_header_says(write_gguf: GgufWriter, cache: Path) -> None:
     smollm, plain = (read(write_gguf(f"{pre}.gguf", pre=pre), cache) for pre in ("smollm", "gpt-2"))
     assert smollm.encode("\n\n1") == [TOKENS.index("ĊĊ"), TOKENS.index("1")]
     assert plain.encode("\n\n1") == [TOKENS.index("Ċ"), TOKENS.index("Ċ"), TOKENS.index("1")]
@@ -54,7 +55,7 @@ def test_text_is_split_as_the_header_says(write_gguf, cache: Path) -> None:
         assert tokenizer.apply_chat_template([{"role": "user", "content": "hi"}]) == "user: hi\n"
 
 
-def test_the_folder_can_be_read_by_transformers(write_gguf, cache: Path) -> None:
+def test_the_folder_can_be_read_by_transformers(write_gguf: GgufWriter, cache: Path) -> None:
     files = resolve(str(write_gguf()), cache)
     theirs = AutoTokenizer.from_pretrained(files.folder)
     assert theirs("hi\n\n1").input_ids == load_tokenizer(files).encode("hi\n\n1")
@@ -62,13 +63,13 @@ def test_the_folder_can_be_read_by_transformers(write_gguf, cache: Path) -> None
     assert theirs.chat_template == load_tokenizer(files).chat_template
 
 
-def test_an_unknown_dialect_is_said(write_gguf, cache: Path) -> None:
+def test_an_unknown_dialect_is_said(write_gguf: GgufWriter, cache: Path) -> None:
     notes = Notes()
     resolve(str(write_gguf(pre="volapuk")), cache, notes)
     assert ["volapuk" in line for line in notes.lines] == [True]
 
 
-def test_tokens_of_the_user_stay_whole_and_are_no_specials(write_gguf, cache: Path) -> None:
+def test_tokens_of_the_user_stay_whole_and_are_no_specials(write_gguf: GgufWriter, cache: Path) -> None:
     tokens = [*TOKENS, "<think>", "<«end»▁>"]
     tokenizer = read(write_gguf(tokens=tokens, user_defined=("<think>", "<«end»▁>")), cache)
     text = "hi<think>hi<«end»▁>"
@@ -77,12 +78,12 @@ def test_tokens_of_the_user_stay_whole_and_are_no_specials(write_gguf, cache: Pa
 
 
 @pytest.mark.parametrize("fault", [{"merges": ["no such"]}, {"merges": []}])
-def test_a_vocabulary_that_makes_no_sense(write_gguf, cache: Path, fault: dict[str, object]) -> None:
+def test_a_vocabulary_that_makes_no_sense(write_gguf: GgufWriter, cache: Path, fault: dict[str, object]) -> None:
     with pytest.raises(ModelSourceError, match=r"vocabulary of the GGUF file .* makes no sense"):
         resolve(str(write_gguf(**fault)), cache)
 
 
-def test_another_kind_of_tokenizer(write_gguf, cache: Path) -> None:
+def test_another_kind_of_tokenizer(write_gguf: GgufWriter, cache: Path) -> None:
     with pytest.raises(ModelSourceError, match="a tokenizer of the kind 'bert', which moa does not read"):
         resolve(str(write_gguf(tokenizer="bert")), cache)
 
@@ -90,7 +91,7 @@ def test_another_kind_of_tokenizer(write_gguf, cache: Path) -> None:
 SENTENCEPIECE = ["<unk>", *SPECIALS[1:], *(f"<0x{byte:02X}>" for byte in range(256)), *"▁hi", "hi", "▁hi"]
 
 
-def test_sentencepiece_is_read_by_transformers(write_gguf, cache: Path) -> None:
+def test_sentencepiece_is_read_by_transformers(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf(tokenizer="llama", tokens=SENTENCEPIECE)
     ours, theirs = read(path, cache), AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     for text in ("hi hi", "<|im_start|>hi", " é"):
@@ -98,10 +99,12 @@ def test_sentencepiece_is_read_by_transformers(write_gguf, cache: Path) -> None:
     assert SENTENCEPIECE.index("▁hi") in ours.encode("hi hi")
 
 
-def test_sentencepiece_without_transformers(write_gguf, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sentencepiece_without_transformers(
+    write_gguf: GgufWriter, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = builtins.__import__
 
-    def without_torch(name: str, *args: object, **kwargs: object) -> object:
+    def without_torch(name: str, *args: Any, **kwargs: Any) -> object:
         if name == "moa_shared.models.weights.loading":
             raise ImportError("No module named 'torch'")
         return real(name, *args, **kwargs)

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -17,15 +19,15 @@ from moa_shared.models.sources.hub import HUB_ID, fetch_from_hub
 from moa_shared.programs.progress import SilentProgress
 
 try:
-    import httpx2 as http_client
+    http_client: Any = import_module("httpx2")
 except ImportError:  # the hub's client before its version 2
-    import httpx as http_client
+    http_client = import_module("httpx")
 
 SILENT = SilentProgress()
 Snapshot = Callable[..., str]
 
 
-def answer(status: int) -> http_client.Response:
+def answer(status: int) -> Any:
     return http_client.Response(status, request=http_client.Request("GET", "http://hub.invalid"))
 
 
@@ -52,7 +54,10 @@ def test_each_failure_is_one_sentence(
 
 
 def test_a_defect_stays_visible(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: {}["no"])
+    def defect(*_: object, **__: object) -> str:
+        raise KeyError
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", defect)
     with pytest.raises(KeyError):
         fetch_from_hub("some/model", SILENT)
 
@@ -75,7 +80,7 @@ def test_the_snapshot_is_of_that_revision_and_without_pickles(monkeypatch: pytes
 
 
 def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    real = huggingface_hub.snapshot_download
+    real: Snapshot = huggingface_hub.snapshot_download
 
     def unreachable(*arguments: str, **options: object) -> str:
         return str(real(*arguments, **options, endpoint="http://127.0.0.1:9", cache_dir=tmp_path))

@@ -5,8 +5,8 @@ import importlib.util
 import re
 import shutil
 import sys
-from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError
@@ -16,12 +16,14 @@ from moa_shared.models.sources.manifest import check_manifest
 from moa_shared.models.sources.packaged import DEFAULT_MODEL, PackagedModel, resolve_packaged
 from moa_shared.programs.progress import SilentProgress
 
+from tests.support.tiny_gguf import GgufWriter
+
 SILENT = SilentProgress()
 CONSTRAINTS = Path(__file__).resolve().parents[5] / "constraints.txt"
 
 
 @pytest.fixture
-def model(write_gguf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
+def model(write_gguf: GgufWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
     """A tiny package, installed; its code must not run."""
     site = tmp_path / "site"
     (site / "tiny_moa_model").mkdir(parents=True)
@@ -76,7 +78,7 @@ def test_another_hash_than_pinned_is_refused(model: PackagedModel, cache: Path) 
 
 
 def test_no_room(model: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1_000_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
     with pytest.raises(DiskFullError, match=r"needs .* MB in .*, where 1\.0 MB are free"):
         resolve_packaged(model, cache, SILENT)
 

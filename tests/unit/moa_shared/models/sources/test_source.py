@@ -11,6 +11,8 @@ from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError, No
 from moa_shared.models import resolve
 from moa_shared.models.sources import source
 
+from tests.support.tiny_gguf import GgufWriter
+
 ROOT = Path(__file__).resolve().parents[5]
 
 
@@ -36,7 +38,7 @@ def test_a_folder(model_folder: Path, cache: Path) -> None:
     assert files.target_id == "tiny-llama"
 
 
-def test_a_gguf_file_and_the_folder_that_holds_only_it(write_gguf, cache: Path, tmp_path: Path) -> None:
+def test_a_gguf_file_and_the_folder_that_holds_only_it(write_gguf: GgufWriter, cache: Path, tmp_path: Path) -> None:
     path = write_gguf()
     files = resolve(str(path), cache)
     assert files.target_id == "tiny"
@@ -51,7 +53,7 @@ def test_a_gguf_file_and_the_folder_that_holds_only_it(write_gguf, cache: Path, 
         resolve(str(alone), cache)
 
 
-def test_gguf_files_beside_other_weights(write_gguf, model_folder: Path, cache: Path) -> None:
+def test_gguf_files_beside_other_weights(write_gguf: GgufWriter, model_folder: Path, cache: Path) -> None:
     (model_folder / "config.json").rename(model_folder / "kept.json")
     (model_folder / "model.safetensors").rename(model_folder / "kept")
     write_gguf().rename(model_folder / "some.gguf")
@@ -91,7 +93,7 @@ def test_an_empty_folder(cache: Path, tmp_path: Path) -> None:
         resolve(str(tmp_path / "empty"), cache)
 
 
-def test_a_damaged_entry_is_refused_until_it_is_deleted(write_gguf, cache: Path) -> None:
+def test_a_damaged_entry_is_refused_until_it_is_deleted(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf()
     files = resolve(str(path), cache)
     config = files.folder / "config.json"

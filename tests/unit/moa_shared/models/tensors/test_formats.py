@@ -30,7 +30,8 @@ def some(*shape: int, seed: int = 0) -> Floats:
 
 
 def stored_in(stored: Format, values: Floats) -> Bytes:
-    return gguf.quants.quantize(values, gguf.GGMLQuantizationType[stored.name.upper()]).view(np.uint8)
+    data: Bytes = gguf.quants.quantize(values, gguf.GGMLQuantizationType[stored.name.upper()]).view(np.uint8)
+    return data
 
 
 @pytest.mark.parametrize("stored", FORMATS.values(), ids=FORMATS)

@@ -11,7 +11,7 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
-from tests.unit.moa_shared.models.conftest import TOKENS
+from tests.support.tiny_gguf import TOKENS
 
 MESSAGES = [
     {"role": "system", "content": 'Be "brief" <b>'},

@@ -11,16 +11,19 @@ import torch
 from moa_shared.errors import DiskFullError, ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, load_part, part_names, resolve
 from moa_shared.models.tensors.formats import quantise_q8_0
+from moa_shared.models.tensors.safetensors import write_tensors
 from moa_shared.models.weights import parts
 from moa_shared.models.weights.parts import layer_names, layer_places, write_part
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD
 from safetensors.torch import load_file
 
+from tests.support.tiny_gguf import GgufWriter
+
 UP = "model.layers.1.mlp.up_proj.weight"
 
 
 @pytest.fixture
-def files(write_gguf, cache: Path) -> ModelFiles:
+def files(write_gguf: GgufWriter, cache: Path) -> ModelFiles:
     return resolve(str(write_gguf(kind="Q4_1", untied=True)), cache)
 
 
@@ -71,7 +74,7 @@ def test_parts_in_bfloat16(files: ModelFiles, tmp_path: Path) -> None:
 
 def test_rows_that_are_no_groups_of_32_stay_in_bfloat16(files: ModelFiles, tmp_path: Path) -> None:
     odd = tmp_path / "odd.safetensors"
-    parts.write_tensors(odd, {UP: np.ones((4, 48), np.float32)})
+    write_tensors(odd, {UP: np.ones((4, 48), np.float32)})
     path = tmp_path / "part.safetensors"
     write_part(WeightReader(dataclasses.replace(files, weights=(odd,))), [UP], path, "packed")
     assert load_file(path)[UP].dtype == torch.bfloat16
@@ -79,7 +82,7 @@ def test_rows_that_are_no_groups_of_32_stay_in_bfloat16(files: ModelFiles, tmp_p
 
 def test_weights_that_no_scale_holds(files: ModelFiles, tmp_path: Path) -> None:
     large = tmp_path / "large.safetensors"
-    parts.write_tensors(large, {UP: np.full((4, 32), 1e8, np.float32)})
+    write_tensors(large, {UP: np.full((4, 32), 1e8, np.float32)})
     reader = WeightReader(dataclasses.replace(files, weights=(large,)))
     with pytest.raises(ModelSourceError, match=rf"The tensor {UP} cannot be packed: a scale is out of"):
         write_part(reader, [UP], tmp_path / "part.safetensors", "packed")
@@ -97,9 +100,9 @@ def test_trouble_with_the_disk(
     expected: type[Exception],
     message: str,
 ) -> None:
-    def write_tensors(*_: object) -> None:
+    def full(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(parts, "write_tensors", write_tensors)
+    monkeypatch.setattr(parts, "write_tensors", full)
     with pytest.raises(expected, match=message):
         write_part(WeightReader(files), [UP], tmp_path / "part.safetensors", "bf16")

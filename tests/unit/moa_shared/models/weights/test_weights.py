@@ -14,6 +14,8 @@ from moa_shared.models.tensors.safetensors import write_tensors
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD
 from safetensors.torch import load_file, save_file
 
+from tests.support.tiny_gguf import GgufWriter
+
 QUERIES = "model.layers.1.self_attn.q_proj.weight"
 
 
@@ -43,7 +45,9 @@ def test_safetensors_are_read_as_the_library_reads_them(model_folder: Path, cach
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "Q4_0"])
-def test_blocks_are_the_files_own_in_transformers_order(write_gguf, cache: Path, kind: str, family: str) -> None:
+def test_blocks_are_the_files_own_in_transformers_order(
+    write_gguf: GgufWriter, cache: Path, kind: str, family: str
+) -> None:
     path = write_gguf(kind=kind, architecture=family)
     raw = {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
     reader = WeightReader(resolve(str(path), cache))
@@ -65,7 +69,7 @@ def test_blocks_are_the_files_own_in_transformers_order(write_gguf, cache: Path,
         assert moved == (family == "llama")
 
 
-def test_biases_of_a_llama_are_unpaired_like_their_rows(write_gguf, cache: Path) -> None:
+def test_biases_of_a_llama_are_unpaired_like_their_rows(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf(biases=True)
     [stored] = [tensor.data for tensor in gguf.GGUFReader(path).tensors if tensor.name == "blk.0.attn_k.bias"]
     bias = WeightReader(resolve(str(path), cache)).array("model.layers.0.self_attn.k_proj.bias")
@@ -73,7 +77,7 @@ def test_biases_of_a_llama_are_unpaired_like_their_rows(write_gguf, cache: Path)
     assert not np.array_equal(bias, stored)
 
 
-def test_a_tied_head_is_the_embeddings(write_gguf, cache: Path) -> None:
+def test_a_tied_head_is_the_embeddings(write_gguf: GgufWriter, cache: Path) -> None:
     reader = WeightReader(resolve(str(write_gguf()), cache))
     assert HEAD not in reader.names()
     assert HEAD in reader
@@ -88,7 +92,7 @@ def test_a_tied_head_is_the_embeddings(write_gguf, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q4_0", "BF16"])
-def test_rows_are_those_of_the_whole(write_gguf, cache: Path, kind: str) -> None:
+def test_rows_are_those_of_the_whole(write_gguf: GgufWriter, cache: Path, kind: str) -> None:
     reader = WeightReader(resolve(str(write_gguf(kind=kind)), cache))
     for name in (EMBEDDINGS, HEAD, QUERIES):
         ids = [5, 0, 5, 31]
@@ -105,7 +109,7 @@ def test_what_is_given_out_is_the_callers_own(files: ModelFiles) -> None:
     assert not (reader.array(FINAL_NORM) == 7).any()
 
 
-def test_parts_in_blocks(model_folder: Path, cache: Path, write_gguf) -> None:
+def test_parts_in_blocks(model_folder: Path, cache: Path, write_gguf: GgufWriter) -> None:
     whole = WeightReader(resolve(str(write_gguf(kind="Q4_1")), cache))
     blocks = whole.blocks(QUERIES)
     assert blocks is not None
@@ -161,7 +165,7 @@ def test_numbers_that_are_not_finite_are_refused(
     assert reader.rows(QUERIES, [4]).shape == (1, 32)
 
 
-def test_scales_that_are_not_finite_are_refused(write_gguf, cache: Path) -> None:
+def test_scales_that_are_not_finite_are_refused(write_gguf: GgufWriter, cache: Path) -> None:
     files = resolve(str(write_gguf(kind="Q4_0")), cache)
     path = cache / "changed.gguf"
     for kind, place in (("Q8_0", 0), ("Q4_1", 2), ("Q4_0", 0)):

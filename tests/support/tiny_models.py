@@ -1,4 +1,4 @@
-"""Tiny random targets of sizes that torch and the kernels take: the same weights behind both backends."""
+"""One tiny random target for all tests, in torch, behind the kernels and on disk, with drafters of it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import numpy.typing as npt
 import torch
 from moa_kernels import Q4_1, QuantisedMatrix
 from moa_server.target.kernel_target import KernelTarget
+from moa_shared.drafter import DrafterConfig, fresh_tensors, save_checkpoint
 from moa_shared.models.network.network import Network
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -26,7 +28,7 @@ from transformers import (
 )
 
 FAMILIES = ["llama", "qwen2", "qwen3"]
-SIZES = {
+SIZES: dict[str, int] = {  # which the kernels take
     "vocab_size": 97,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -36,6 +38,9 @@ SIZES = {
     "head_dim": 32,
     "max_position_embeddings": 128,
 }
+SMALL: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "head_dim": 8}  # for torch alone
+WORDS = tuple(f"w{index}" for index in range(SIZES["vocab_size"]))
+END = 2  # the token that ends a text of a target on disk
 CLASSES: dict[str, tuple[Any, Any]] = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
@@ -44,20 +49,31 @@ CLASSES: dict[str, tuple[Any, Any]] = {
 Floats = npt.NDArray[np.float32]
 
 
-def tiny_model(family: str = "llama", dtype: torch.dtype = torch.float32, **changes: object) -> PreTrainedModel:
-    """A model of a family, with weights large enough that every token's logits depend on every other."""
-    torch.manual_seed(3)
+def tiny_model(
+    family: str = "llama", dtype: torch.dtype = torch.float32, *, seed: int = 3, **changes: Any
+) -> PreTrainedModel:
+    """A model of a family, with weights large enough that every token's logits depend on every other.
+
+    Args:
+        changes: to the configuration; with `initializer_range` transformers draws the weights as it does by itself.
+    """
+    torch.manual_seed(seed)
     config_class, model_class = CLASSES[family]
     model: PreTrainedModel = model_class(config_class(**{**SIZES, **changes}))
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" in name:
-                parameter.normal_(1.0, 0.1)
-            elif parameter.dim() == 2:
-                parameter.normal_(0.0, parameter.shape[1] ** -0.5)
-            else:
-                parameter.normal_(0.0, 0.1)
+    if "initializer_range" not in changes:
+        _draw(model)
     return model.to(dtype).eval()
+
+
+@torch.no_grad()
+def _draw(model: PreTrainedModel) -> None:
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            parameter.normal_(1.0, 0.1)
+        elif parameter.dim() == 2:
+            parameter.normal_(0.0, parameter.shape[1] ** -0.5)
+        else:
+            parameter.normal_(0.0, 0.1)
 
 
 class ModelWeights:
@@ -85,8 +101,9 @@ class ModelWeights:
     def array(self, name: str) -> Floats:
         return self.tensors[name]
 
-    def rows(self, name: str, ids: Sequence[int]) -> Floats:
-        return self.tensors[name][list(ids)]
+    def rows(self, name: str, ids: Sequence[int] | npt.NDArray[np.int64]) -> Floats:
+        rows: Floats = self.tensors[name][np.asarray(ids)]
+        return rows
 
 
 def q4_1(weights: Floats) -> QuantisedMatrix:
@@ -113,9 +130,33 @@ def tiny_kernel_target(
     return KernelTarget(network, int(config["max_position_embeddings"]), context_length, half=not plain)
 
 
-def save_tiny_model(folder: Path, family: str = "llama", **changes: object) -> Path:
+def save_tokenizer(folder: Path, words: Sequence[str] = WORDS, *, end: int = END, template: str = "") -> None:
+    """Adds a tokenizer to the folder of a model: a word a token, the first of them for all that is unknown."""
+    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token=words[0]))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=words[end], unk_token=words[0])
+    fast.chat_template = template or None
+    fast.save_pretrained(folder)
+
+
+def save_tiny_model(folder: Path, family: str = "llama", *, template: str = "", **changes: Any) -> Path:
     """A tiny model with a tokenizer, as save_pretrained writes them."""
-    tiny_model(family, eos_token_id=2, **changes).save_pretrained(folder)
-    words = WordLevel({f"w{index}": index for index in range(SIZES["vocab_size"])}, unk_token="w0")
-    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), eos_token="w2").save_pretrained(folder)
+    tiny_model(family, **{"eos_token_id": END, **changes}).save_pretrained(folder)
+    save_tokenizer(folder, template=template)
     return folder
+
+
+def small_drafter(**changes: Any) -> DrafterConfig:
+    """The shapes of a drafter for `tiny_model(**SMALL)`."""
+    shapes = {
+        "vocab_size": SIZES["vocab_size"], "hidden_size": 32, "target_layers": SIZES["num_hidden_layers"],
+        "target_heads": 4, "target_kv_heads": 2, "target_head_dim": 8, "sa_kv_heads": 2, "sa_mlp": 16, "ca_kv_heads": 2,
+        "ca_mlp": 16, "lsa_heads": 4, "lsa_kv_heads": 2, "lsa_mlp": 16,
+    }  # fmt: skip
+    return DrafterConfig(**{**shapes, **changes})
+
+
+def save_drafter(path: Path, config: DrafterConfig, seed: int = 1) -> Path:
+    """A random drafter of these shapes."""
+    save_checkpoint(path, config, fresh_tensors(config, seed=seed))
+    return path

@@ -1,0 +1,102 @@
+"""An emulated terminal, alone or with a program on it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Sequence
+
+import pyte
+
+from tests.support.programs import PATIENCE
+
+
+class Display(pyte.HistoryScreen):
+    """What a terminal shows, and what has scrolled out of it; pyte knows no dim: it blinks instead."""
+
+    def __init__(self, columns: int, rows: int, answer: Callable[[str], object] = lambda _: None) -> None:
+        super().__init__(columns, rows, history=100_000)
+        self._answer = answer
+        self._stream = pyte.ByteStream(self)
+
+    def show(self, data: bytes | str) -> None:
+        self._stream.feed(data.encode() if isinstance(data, str) else data)
+
+    def select_graphic_rendition(self, *attributes: int, private: bool = False) -> None:
+        super().select_graphic_rendition(*(5 if attribute == 2 else attribute for attribute in attributes))
+
+    def write_process_input(self, data: str) -> None:
+        """Answers, for one, where the cursor is."""
+        self._answer(data)
+
+    @property
+    def text(self) -> str:
+        """All lines without the blanks at their ends, those that have scrolled out too."""
+        rows = [*self.history.top, *(self.buffer[row] for row in range(self.lines))]
+        return "\n".join("".join(row[at].data for at in range(self.columns)).rstrip() for row in rows)
+
+    @property
+    def dim(self) -> str:
+        """The provisional text on the screen."""
+        rows = [self.buffer[row] for row in range(self.lines)]
+        return "".join(row[at].data for row in rows for at in range(self.columns) if row[at].blink)
+
+
+class Terminal:
+    """A program on a pseudo-terminal, and what it shows there."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+        )
+        os.close(slave)
+        self.display = Display(120, 40, self.type)
+        self.raw = b""
+        self._seen = 0
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def at_prompt(self, text: str) -> None:
+        """Types when the program asks: what comes before is still the terminal's, which would make Enter of Return."""
+        self.wait_for(r"\n> ?\n")
+        self.type(text)
+
+    @property
+    def text(self) -> str:
+        return "\n" + self.display.text
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the terminal itself shows what is typed."""
+        return bool(termios.tcgetattr(self.master)[3] & termios.ECHO)
+
+    def wait_for(self, pattern: str) -> str:
+        """Reads on until the screen shows the pattern below what was waited for before; that part of it."""
+        return self.wait_until(lambda: re.compile(pattern, re.DOTALL).search(self.text, self._seen), pattern)
+
+    def wait_until(self, found: Callable[[], re.Match[str] | None], what: str = "") -> str:
+        deadline = time.monotonic() + PATIENCE
+        while (match := found()) is None:
+            ready, _, _ = select.select([self.master], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"waited for {what!r} after {self.text[self._seen :].rstrip()!r}"
+            data = os.read(self.master, 65536)
+            self.raw += data
+            self.display.show(data)
+        part = self.text[self._seen : match.end()]
+        self._seen = match.end() - match[0].endswith("\n")
+        return part
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)

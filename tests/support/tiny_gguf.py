@@ -1,0 +1,124 @@
+"""A tiny GGUF model, whole or with a chosen fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+HIDDEN, LAYERS, HEADS, KV_HEADS, MLP = 32, 2, 4, 2, 64
+SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+MERGES = ["Ċ Ċ", "h i"]
+TOKENS = SPECIALS + list(bytes_to_unicode().values()) + ["ĊĊ", "hi"]
+GgufWriter = Callable[..., Path]
+
+
+@pytest.fixture
+def write_gguf(tmp_path: Path) -> GgufWriter:
+    """Write a tiny GGUF model: a whole one, or one with a chosen fault."""
+
+    def write(
+        name: str = "tiny.gguf",
+        *,
+        architecture: str = "llama",
+        pre: str = "smollm",
+        rope_scaling: str | None = None,
+        rope_factors: bool = False,
+        poison: float | None = None,
+        untied: bool = False,
+        rotated: int = HIDDEN // HEADS,
+        seed: int = 0,
+        kind: str = "Q8_0",
+        tokenizer: str = "gpt2",
+        merges: list[str] = MERGES,
+        tokens: list[str] = TOKENS,
+        user_defined: tuple[str, ...] = (),
+        lacking: str = "",
+        extra: str = "",
+        biases: bool = False,
+        epsilon: float = 1e-5,
+    ) -> Path:
+        random = np.random.default_rng(seed)
+        path = tmp_path / name
+        writer = gguf.GGUFWriter(path, architecture)
+        writer.add_name("tiny")
+        writer.add_context_length(64)
+        writer.add_embedding_length(HIDDEN)
+        writer.add_block_count(LAYERS)
+        writer.add_feed_forward_length(MLP)
+        writer.add_head_count(HEADS)
+        writer.add_head_count_kv(KV_HEADS)
+        writer.add_layer_norm_rms_eps(epsilon)
+        writer.add_rope_freq_base(10000.0)
+        writer.add_rope_dimension_count(rotated)
+        writer.add_key_length(HIDDEN // HEADS)
+        writer.add_value_length(HIDDEN // HEADS)
+        writer.add_vocab_size(len(tokens))
+        if rope_scaling is not None:
+            writer.add_string(f"{architecture}.rope.scaling.type", rope_scaling)
+        writer.add_tokenizer_model(tokenizer)
+        writer.add_tokenizer_pre(pre)
+        writer.add_token_list(tokens)
+        writer.add_token_types([3 if t in SPECIALS else 4 if t in user_defined else 1 for t in tokens])
+        if tokenizer == "llama":
+            writer.add_token_scores([-float(index) for index in range(len(tokens))])
+        else:
+            writer.add_token_merges(merges)
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+        writer.add_unk_token_id(0)
+        writer.add_pad_token_id(2)
+        writer.add_chat_template("{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}")
+
+        def add(tensor: str, *shape: int) -> None:
+            if tensor == lacking:
+                return
+            values = random.standard_normal(shape).astype(np.float32) / shape[-1] ** 0.5
+            if poison is not None and tensor == "blk.1.ffn_up.weight":
+                values[0, 0] = poison
+            if len(shape) == 2 and poison is None:
+                stored = gguf.GGMLQuantizationType[kind]
+                writer.add_tensor(tensor, gguf.quants.quantize(values, stored), raw_dtype=stored)
+            else:
+                writer.add_tensor(tensor, values + (len(shape) == 1))
+
+        kv_width = HIDDEN // HEADS * KV_HEADS
+        add("token_embd.weight", len(tokens), HIDDEN)
+        add("output_norm.weight", HIDDEN)
+        if untied:
+            add("output.weight", len(tokens), HIDDEN)
+        if extra:
+            writer.add_tensor(extra, np.ones(4, np.float32))
+        if rope_factors:
+            add("rope_freqs.weight", HIDDEN // HEADS // 2)
+        for layer in range(LAYERS):
+            prefix = f"blk.{layer}."
+            add(prefix + "attn_norm.weight", HIDDEN)
+            add(prefix + "ffn_norm.weight", HIDDEN)
+            add(prefix + "attn_q.weight", HIDDEN, HIDDEN)
+            add(prefix + "attn_k.weight", kv_width, HIDDEN)
+            add(prefix + "attn_v.weight", kv_width, HIDDEN)
+            add(prefix + "attn_output.weight", HIDDEN, HIDDEN)
+            if architecture == "qwen2" or biases:
+                add(prefix + "attn_q.bias", HIDDEN)
+                add(prefix + "attn_k.bias", kv_width)
+                add(prefix + "attn_v.bias", kv_width)
+            if biases:
+                add(prefix + "attn_output.bias", HIDDEN)
+            if architecture == "qwen3":
+                add(prefix + "attn_q_norm.weight", HIDDEN // HEADS)
+                add(prefix + "attn_k_norm.weight", HIDDEN // HEADS)
+            add(prefix + "ffn_gate.weight", MLP, HIDDEN)
+            add(prefix + "ffn_up.weight", MLP, HIDDEN)
+            add(prefix + "ffn_down.weight", HIDDEN, MLP)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    return write
