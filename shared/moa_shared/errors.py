@@ -172,15 +172,6 @@ class TreeError(MoaError):
     default_hint = "Number the nodes so that each parent comes before its children."
 
 
-class UnknownSessionError(MoaError):
-    """A frame for a session that the server does not hold."""
-
-    code = "unknown_session"
-    grpc_status = "NOT_FOUND"
-    exit_code = 76
-    default_hint = "Send Open first; a client resumes by opening with all its tokens."
-
-
 class OverloadedError(MoaError):
     """The server has no room for one more session, stream or answer.
 

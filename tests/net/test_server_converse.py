@@ -133,7 +133,7 @@ async def test_a_question_that_cannot_be_answered_takes_nobodys_place(target: Ta
         for ask in [*bad, pb.Ask(id=1, tokens=[1], sampling=pb.Sampling(temperature=-1))]:
             with pytest.raises(grpc.aio.AioRpcError):
                 await Peer(channel).open(ask=ask)
-        assert (registry.attached, registry.detached) == (1, 1)
+        assert (len(registry), registry.detached) == (2, 1)
 
 
 async def test_memory_has_the_share_that_the_operator_gives_it(target: Target) -> None:

@@ -167,11 +167,6 @@ class Conversation:
     # ------------------------------------------------------------ the draft in flight
 
     @property
-    def draft_base(self) -> int:
-        """Position of the draft tree's first level."""
-        return self._base
-
-    @property
     def draft_nodes(self) -> int:
         """Nodes of the whole tree in flight, including those committed or contradicted since."""
         return self._tree.end

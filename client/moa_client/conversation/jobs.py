@@ -59,11 +59,6 @@ class Jobs:
         """What the conversation is about."""
         return self._jobs[0] if self._jobs else None
 
-    @property
-    def back(self) -> Job | None:
-        """The newest one."""
-        return self._jobs[-1] if self._jobs else None
-
     def append(self, job: Job) -> None:
         self._jobs.append(job)
 

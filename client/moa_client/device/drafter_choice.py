@@ -47,15 +47,10 @@ class ServerPace:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A drafter, and why it was chosen.
-
-    Args:
-        speedups: over plain streaming, for each candidate by name.
-    """
+    """A drafter, and why it was chosen."""
 
     name: str
     reason: str
-    speedups: tuple[tuple[str, float], ...] = ()
 
 
 def speedup(candidate: Candidate, server: ServerPace) -> float:
@@ -88,7 +83,7 @@ def choose(candidates: Sequence[Candidate], server: ServerPace, current: str | N
         f"expected speed over plain streaming at {server.step_ms:.0f} ms a step and a round trip of "
         f"{server.rtt_ms:.0f} ms: {figures}"
     )
-    return Choice(best.name, reason, tuple((name, round(speed, 3)) for name, speed in speeds.items()))
+    return Choice(best.name, reason)
 
 
 def choose_alone(candidates: Sequence[Candidate]) -> Choice:

@@ -138,13 +138,12 @@ class LookupDrafter:
 
     Args:
         length: of a chain, and of what a step adds to one.
-        longest: most tokens that must agree.
     """
 
     reads_memory = False
 
-    def __init__(self, length: int, longest: int = 3) -> None:
-        self._text = TextIndex(longest)
+    def __init__(self, length: int) -> None:
+        self._text = TextIndex()
         self._length = length
 
     def restart(self, tokens: Sequence[int]) -> None:

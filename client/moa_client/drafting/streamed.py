@@ -63,8 +63,6 @@ class StreamedDrafting:
         self.conversation = conversation
         self.rule = rule
         self._announces_nothing = announces_nothing
-        self.drafted_nodes = 0
-        self.sent_nodes = 0
         self._serial = 0
         self._sent = 0  # nodes of the tree in flight that were sent
         self._exhausted = -1  # committed tokens when the drafter had nothing more to guess
@@ -88,7 +86,6 @@ class StreamedDrafting:
                 continues from the newest node.
         """
         conversation = self.conversation
-        self.drafted_nodes += len(tokens)
         if step.serial != self._serial or conversation.phase is not Phase.ANSWERING:
             return False
         if not tokens:  # nothing more until something is committed
@@ -121,7 +118,6 @@ class StreamedDrafting:
             return None
         message = conversation.draft_message(self._sent)
         self._sent = conversation.draft_nodes
-        self.sent_nodes += unsent
         self.rule.on_sent(unsent)
         return message
 

@@ -63,11 +63,6 @@ class SessionRegistry:
         """How many sessions are waiting for their client."""
         return len(self._detached)
 
-    @property
-    def attached(self) -> int:
-        """How many sessions have a stream."""
-        return len(self._live_sessions) - len(self._detached)
-
     def find(self, token: bytes) -> LiveSession | None:
         """The session to continue, attached or not; None if unknown (expired, or another server's)."""
         return self._live_sessions.get(token)

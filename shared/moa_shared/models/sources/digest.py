@@ -34,11 +34,8 @@ def hash_file(path: Path, progress: Progress | None = None) -> str:
     return digest.hexdigest()
 
 
-def remembered_hash(path: Path, root: Path, progress: Progress | None = None, *, again: bool = False) -> str:
+def remembered_hash(path: Path, root: Path, progress: Progress | None = None) -> str:
     """sha256 (hex) of a file, from the record under `root` where the file is unchanged since.
-
-    Args:
-        again: read the file even if there is a record.
 
     Raises:
         NotFoundError: no such file.
@@ -49,10 +46,9 @@ def remembered_hash(path: Path, root: Path, progress: Progress | None = None, *,
         raise NotFoundError(f"There is no file {path}.") from error
     identity = [str(path.absolute()), stat.st_size, stat.st_mtime_ns, stat.st_ino]
     key = hashlib.sha256(str(identity[0]).encode()).hexdigest()[:32]
-    if not again:
-        known = recall(root, key)
-        if known.get("identity") == identity and isinstance(known.get("sha256"), str):
-            return str(known["sha256"])
+    known = recall(root, key)
+    if known.get("identity") == identity and isinstance(known.get("sha256"), str):
+        return str(known["sha256"])
     digest = hash_file(path, progress)
     remember(root, key, {"identity": identity, "sha256": digest})
     return digest

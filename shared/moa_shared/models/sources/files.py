@@ -69,14 +69,11 @@ class ModelFiles:
         return self.folder
 
 
-def describe_folder(
-    folder: Path, target_id: str, root: Path, progress: Progress | None = None, *, verify: bool = False
-) -> ModelFiles:
+def describe_folder(folder: Path, target_id: str, root: Path, progress: Progress | None = None) -> ModelFiles:
     """Look at a folder in the layout of `save_pretrained`, or a cache entry, and compute its identity.
 
     Args:
         root: the cache folder, where hashes are remembered.
-        verify: read every byte again even where its hash is remembered.
 
     Raises:
         ModelSourceError: no config.json, no safetensors, no tokenizer, or a family that is not served.
@@ -84,7 +81,7 @@ def describe_folder(
     config = read_config(folder)
     check_family(config, target_id)
     weights = find_weights(folder)
-    hashes = [remembered_hash(path, root, progress, again=verify) for path in weights]
+    hashes = [remembered_hash(path, root, progress) for path in weights]
     if weights == (folder / GGUF_WEIGHTS,):
         fingerprint = combine([canonical_json(["gguf", *hashes]).decode()])
         return ModelFiles(target_id, folder, config, weights, fingerprint, hash_tokenizer(folder, root))

@@ -35,11 +35,8 @@ def write_manifest(folder: Path, target_id: str, source_sha256: str, known: Mapp
     (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 
-def check_manifest(folder: Path, root: Path, progress: Progress | None = None, *, verify: bool = False) -> str:
-    """Check an entry against its manifest and return its target id.
-
-    Args:
-        verify: read every byte again; otherwise only files that changed since they were last read.
+def check_manifest(folder: Path, root: Path, progress: Progress | None = None) -> str:
+    """Check an entry against its manifest and return its target id. Files unchanged since are not read again.
 
     Raises:
         ChecksumError: a file is missing or differs, or the manifest itself cannot be read.
@@ -57,7 +54,7 @@ def check_manifest(folder: Path, root: Path, progress: Progress | None = None, *
         if found != size:
             got = "is missing" if found is None else f"has {found} bytes"
             raise ChecksumError(f"{path} {got}, expected {size} bytes.", hint=hint)
-        digest = remembered_hash(path, root, progress, again=verify)
+        digest = remembered_hash(path, root, progress)
         if digest != sha256:
             raise ChecksumError(f"{path} has the sha256 {digest}, expected {sha256}.", hint=hint)
     return target_id

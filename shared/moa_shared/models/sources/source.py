@@ -20,8 +20,6 @@ def resolve(
     spec: str = DEFAULT,
     cache_dir: Path | None = None,
     progress: Progress | None = None,
-    *,
-    verify: bool = False,
 ) -> ModelFiles:
     """Find and fetch a target; afterwards it is on this disk and checked.
 
@@ -29,7 +27,6 @@ def resolve(
         spec: "default", a hub id ("owner/name", optionally "@revision"), a folder, or a `.gguf` file.
         cache_dir: where models live; None: `MOA_CACHE_DIR`, else the user's cache folder.
         progress: where downloads are shown; None: nowhere.
-        verify: read every file again and compare with its recorded hash.
 
     Raises:
         NotFoundError: a path that is not there.
@@ -42,8 +39,8 @@ def resolve(
     try:
         folder, target_id = _locate(spec, root, progress)
         if (folder / MANIFEST).is_file():
-            target_id = check_manifest(folder, root, progress, verify=verify)
-        return describe_folder(folder, target_id, root, progress, verify=verify)
+            target_id = check_manifest(folder, root, progress)
+        return describe_folder(folder, target_id, root, progress)
     except OSError as error:
         if is_disk_full(error):
             raise disk_full(root, None, "the model") from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -33,25 +33,18 @@ def load_config(files: ModelFiles) -> PreTrainedConfig:
     return cast(PreTrainedConfig, AutoConfig.from_pretrained(files.folder, local_files_only=True))
 
 
-def load_target_model(
-    files: ModelFiles, dtype: torch.dtype = torch.float32, layers: Sequence[int] | None = None
-) -> PreTrainedModel:
+def load_target_model(files: ModelFiles, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The target, in evaluation mode and without gradients.
 
     Args:
         dtype: of weights and activations.
-        layers: keep only these decoder layers, in this order (a device that runs the last N); None: all.
 
     Raises:
         ModelSourceError: the weights are corrupt, or do not fit the configuration.
     """
     config = load_config(files)
-    kept = range(config.num_hidden_layers) if layers is None else layers
-    state = {place: name for name, place in layer_places(files, kept).items()}
+    state = {place: name for name, place in layer_places(files, range(config.num_hidden_layers)).items()}
     tensors = load_part(files, state.values(), dtype)
-    config.num_hidden_layers = len(kept)
-    if getattr(config, "layer_types", None):
-        config.layer_types = [config.layer_types[layer] for layer in kept]
     model_class = cast(type[PreTrainedModel], MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()  # the tensors are in memory: nothing is left to wait for

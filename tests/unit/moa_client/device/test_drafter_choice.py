@@ -23,7 +23,7 @@ def test_the_faster_one_is_taken(candidates: tuple[Candidate, ...], server: Serv
     choice = choose(candidates, server)
     assert choice.name == name
     assert f"{server.step_ms:.0f} ms a step" in choice.reason
-    assert {name for name, _ in choice.speedups} == {"online", "deep"}
+    assert all(candidate.name in choice.reason for candidate in candidates)
 
 
 def test_the_one_in_use_stays_unless_another_is_clearly_faster() -> None:

@@ -79,7 +79,7 @@ def test_a_new_session_counts_once_it_is_attached(clock: Clock) -> None:
     live = registry.new()
     assert (len(registry), registry.find(live.token)) == (0, None)
     registry.attach(live, "a")
-    assert (len(registry), registry.attached) == (1, 1)
+    assert (len(registry), registry.detached) == (1, 0)
 
 
 def test_over_the_limit_nobody_attached_is_thrown_out(clock: Clock) -> None:
@@ -127,12 +127,12 @@ def test_over_the_limit_of_streams_ones_own_oldest_idle_one_ends(clock: Clock) -
     third = bench.admit()
     assert listener is not None
     listener.on_displaced.assert_called_once_with()  # type: ignore[attr-defined]
-    assert (registry.attached, registry.detached) == (3, 1)
+    assert (len(registry), registry.detached) == (4, 1)
     assert not oldest.closed
     assert all(live.listener is not None for live in (answering, newest, third))
     registry.detach(newest)
     registry.attach(oldest, "a")
-    assert registry.attached == 3
+    assert (len(registry), registry.detached) == (4, 1)
 
 
 def test_who_has_most_streams_gives_one_to_who_has_fewer_and_not_the_other_way_round(clock: Clock) -> None:

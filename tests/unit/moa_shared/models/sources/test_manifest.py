@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ def entry(tmp_path: Path) -> Path:
 
 def test_a_whole_entry_passes(entry: Path, cache: Path) -> None:
     assert check_manifest(entry, cache) == "tiny"
-    assert check_manifest(entry, cache, verify=True) == "tiny"
 
 
 def test_a_hash_that_was_known_is_checked_at_the_first_use(tmp_path: Path, cache: Path) -> None:
@@ -46,15 +44,6 @@ def test_a_changed_file_of_the_same_size(entry: Path, cache: Path) -> None:
     (entry / "weights").write_bytes(b"1234567X")
     with pytest.raises(ChecksumError, match="has the sha256"):
         check_manifest(entry, cache)
-
-
-def test_a_change_that_hides_from_the_clock_is_found_when_asked(entry: Path, cache: Path) -> None:
-    times = (entry / "weights").stat()
-    check_manifest(entry, cache)
-    (entry / "weights").write_bytes(b"1234567X")
-    os.utime(entry / "weights", ns=(times.st_atime_ns, times.st_mtime_ns))
-    with pytest.raises(ChecksumError, match="has the sha256"):
-        check_manifest(entry, cache, verify=True)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "[" * 100_000, '{"target_id": "a", "files": {"weights": 5}}'])

@@ -49,18 +49,6 @@ def test_bfloat16(files: ModelFiles) -> None:
     assert all(torch.equal(tensor, whole[name].to(torch.bfloat16)) for name, tensor in model.state_dict().items())
 
 
-def test_only_some_layers(files: ModelFiles) -> None:
-    whole, last = load_target_model(files), load_target_model(files, layers=[1, 2])
-    tokens = torch.tensor([[1, 5, 9]])
-    with torch.no_grad():
-        states = whole(tokens, output_hidden_states=True).hidden_states
-        hidden = last.model(inputs_embeds=states[1]).last_hidden_state
-    torch.testing.assert_close(hidden, states[-1])
-    assert len(load_target_model(files, layers=[]).model.layers) == 0
-    with pytest.raises(ModelSourceError, match="has the layers 0 to 2"):
-        load_target_model(files, layers=[2, 3])
-
-
 def test_a_part_is_what_was_named(files: ModelFiles) -> None:
     names = part_names(files, last_layers=1)
     assert {EMBEDDINGS, FINAL_NORM, HEAD} < set(names)
