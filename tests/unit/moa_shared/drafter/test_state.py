@@ -191,10 +191,11 @@ def test_a_draft_pruned_and_gone_on_with_is_as_a_new_one(reused_layers: int, kin
         if not begun:
             same(decoder, state.begin()[0], model.logits(-1))
             begun, model.nodes = True, []
-        if action == "expand":
-            count = data.draw(st.integers(1, 3))
+        unused = sorted(set(range(29)) - {token for token, _ in model.nodes})
+        if action == "expand" and unused:
+            tokens = unused[: data.draw(st.integers(1, 3))]  # siblings differ, also after some were pruned
+            count = len(tokens)
             parents = [data.draw(st.integers(-1, len(model.nodes) - 1)) for _ in range(count)]
-            tokens = [len(model.nodes) + index for index in range(count)]  # siblings differ
             model.nodes += zip(tokens, parents, strict=True)
             logits = state.expand(tokens, parents)
             for index in range(count):
