@@ -178,15 +178,19 @@ async def test_memory_of_other_tokens_is_passed_over(target: Target) -> None:
 async def test_without_a_drafter_the_question_is_taken_back(target: Target) -> None:
     error, engine = await refusal(target, [OPENED_BARE, verdict([7], base=5)])
     assert isinstance(error, ProtocolError)
-    assert "Expected a verdict from position 3 or before, got one from 5." in str(error)
+    assert str(error) == snapshot(
+        "Expected a verdict from position 3 or before, got one from 5. Use the same version of moa at both ends."
+    )
     assert engine.conversation.tokens == []
 
 
 async def test_memory_for_a_client_that_wants_none(target: Target) -> None:
     error, _ = await refusal(target, [OPENED, memory()])
-    assert "Expected no memory, got codec 3." in str(error)
+    assert str(error) == snapshot("Expected no memory, got codec 3. Use the same version of moa at both ends.")
     error, _ = await refusal(target, [OPENED_BARE, memory()])
-    assert "Expected no memory that was not asked for" in str(error)
+    assert str(error) == snapshot(
+        "Expected no memory that was not asked for, got memory of plane 0. Use the same version of moa at both ends."
+    )
 
 
 async def test_what_came_before_the_fault_stays(target: Target) -> None:
@@ -235,10 +239,12 @@ async def test_without_progress_the_device_goes_on_alone_though_beats_are_answer
 
 async def test_another_first_frame_another_version_silence_and_a_server_that_leaves(target: Target) -> None:
     error, _ = await refusal(target, [verdict([7])])
-    assert "Expected Opened as the first frame, got verdict." in str(error)
+    assert str(error) == snapshot(
+        "Expected Opened as the first frame, got verdict. Use the same version of moa at both ends."
+    )
     error, _ = await refusal(target, [OPENED_BARE], silence_seconds=0.2)
     assert isinstance(error, UnavailableError)
-    assert "has sent nothing for 0.2 s" in str(error)
+    assert str(error) == snapshot("The server has sent nothing for 0.2 s. Ask again, or try another server.")
     for last in (verdict([7], finish=pb.FINISH_DRAINING), verdict([7])):
         _, engine = await refusal(target, [OPENED_BARE, last], silence_seconds=0.2)
         assert engine.conversation.tokens == [*PROMPT, 7]
@@ -257,7 +263,9 @@ async def test_words_of_a_server_are_lines_on_which_no_terminal_acts(target: Tar
     evil = "\x1b]52;c;cm0gLXJmIH4=\x07\n\x9b2J"
     away = pb.ServerFrame(go_away=pb.GoAway(reason=evil))
     error, _ = await refusal(target, [OPENED_BARE, away], silence_seconds=0.2)
-    assert "The server is going away: " in str(error)
+    assert str(error) == snapshot(
+        "The server is going away: �]52;c;cm0gLXJmIH4=� �2J. Check --server HOST:PORT, and that moa-server runs there."
+    )
     assert str(error).isprintable()
     served = pb.Identity(target_id=evil), [pb.Drafter(name=evil)]
     async with saying([], served=served) as (address, _), connect(address, 5.0, 5.0) as link:
