@@ -86,7 +86,7 @@ def test_without_server_and_cache_it_says_what_is_missing(nowhere: str, run: Run
     code, out, err = run("chat", "--server", nowhere, "--offline", "w10")
     assert (code, out) == (66, "")
     assert err == snapshot(
-        "Error: There is no drafter on this device to write with. Connect to a server once: then it is here.\n"
+        "Error: There is no drafter on this device to write with. Connect to a server once to fetch one.\n"
     )
 
 

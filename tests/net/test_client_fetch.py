@@ -401,7 +401,7 @@ async def test_a_list_that_is_not_the_described_one_is_refused(source: Source, t
         with raises(
             ChecksumError,
             snapshot(
-                "The server's list of files is not the one that it has described. Start again: the server may have been restarted with another model or drafter."
+                "The server's list of files differs from the one it described. Start again: the server may have been restarted with another model or drafter."
             ),
         ):
             await fetch(link, here(tmp_path), everything(source), QUIET, b"x" * 32)

@@ -59,7 +59,7 @@ Send = Callable[[Peer], Awaitable[None]]
 BEFORE_OPEN: dict[str, tuple[Send, str]] = {
     "bytes that are no frame": (
         lambda peer: peer.send_bytes(b"\xff\xff\xff"),
-        snapshot("Expected a ClientFrame, got 3 bytes that are none. Use the same version of moa at both ends."),
+        snapshot("Expected a ClientFrame, got 3 bytes that do not parse. Use the same version of moa at both ends."),
     ),
     "an empty frame": (
         lambda peer: peer.send_bytes(b""),
@@ -282,7 +282,7 @@ IN_AN_ANSWER: dict[str, tuple[Send, type[MoaError], str]] = {
     "bytes that are no frame": (
         lambda peer: peer.send_bytes(b"\x0a\xff"),
         ProtocolError,
-        snapshot("Expected a ClientFrame, got 2 bytes that are none. Use the same version of moa at both ends."),
+        snapshot("Expected a ClientFrame, got 2 bytes that do not parse. Use the same version of moa at both ends."),
     ),
 }
 
@@ -353,7 +353,7 @@ async def test_generate_of_bytes_that_are_no_request(channel: grpc.aio.Channel, 
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
     assert str(error_from_rpc(caught.value)) == snapshot(
-        "Expected a GenerateRequest, got 2 bytes that are none. Use the same version of moa at both ends."
+        "Expected a GenerateRequest, got 2 bytes that do not parse. Use the same version of moa at both ends."
     )
     assert await generate(channel, PROMPT, GREEDY) == plain_text(target, PROMPT, GREEDY)
 

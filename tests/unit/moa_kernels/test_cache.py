@@ -126,7 +126,7 @@ def test_what_is_not_held_is_refused() -> None:
     for cache in both(half=False):
         write((cache,), 5, 1)
         for start, stop in ((-1, 2), (3, 2), (0, 6)):
-            with pytest.raises(KernelError, match="were asked of a cache of 5 rows"):
+            with pytest.raises(KernelError, match="were requested from a cache of 5 rows"):
                 cache.read(start, stop)
         for start, rows in ((2, [3]), (2, [-1]), (0, [1, 0]), (0, [1, 1]), (6, []), (-1, [0])):
             with pytest.raises(KernelError, match="cannot be kept"):

@@ -99,9 +99,9 @@ def test_without_kernels_the_activations_are_not_rounded(monkeypatch: pytest.Mon
 def test_what_does_not_fit_is_refused() -> None:
     random = np.random.default_rng(0)
     matrix = random_matrix(random, Q8_0, 20, 64)
-    with raises(KernelError, snapshot("A product of 64 inputs was asked for of rows of the shape (2, 32).")):
+    with raises(KernelError, snapshot("A product of 64 inputs cannot take rows of the shape (2, 32).")):
         Linear([matrix])(np.zeros((2, 32), np.float32))
-    with raises(KernelError, snapshot("A product of 64 inputs was asked for of rows of the shape (64,).")):
+    with raises(KernelError, snapshot("A product of 64 inputs cannot take rows of the shape (64,).")):
         Linear([matrix])(np.zeros(64, np.float32))
     with raises(KernelError, snapshot("Its bias has the shape (19,), expected (20,).")):
         Linear([matrix], np.zeros(19, np.float32))
@@ -131,7 +131,7 @@ def test_a_norm_is_the_root_mean_square(width: int, size: float) -> None:
 
 @pytest.mark.usefixtures("variant")
 def test_a_norm_of_other_widths_is_refused() -> None:
-    with raises(KernelError, snapshot("A norm of 24 numbers was asked for of rows of the shape (2, 24).")):
+    with raises(KernelError, snapshot("A norm of 24 numbers cannot take rows of the shape (2, 24).")):
         norm(np.zeros((2, 24), np.float32), np.zeros(24, np.float32), 1e-5)
-    with raises(KernelError, snapshot("A norm of 16 numbers was asked for of rows of the shape (2, 32).")):
+    with raises(KernelError, snapshot("A norm of 16 numbers cannot take rows of the shape (2, 32).")):
         norm(np.zeros((2, 32), np.float32), np.zeros(16, np.float32), 1e-5)

@@ -238,7 +238,7 @@ def test_calls_that_do_not_fit_are_refused() -> None:
         with raises(KernelError, snapshot("Rows of the shape (0, 64) came for segments of 0 rows of 64.")):
             one.run(states(0), [])
         for layer_index in (-1, LAYERS + 1):
-            with pytest.raises(KernelError, match=f"state of layer {layer_index} was asked of a stack of 3"):
+            with pytest.raises(KernelError, match=f"state of layer {layer_index} was requested from a stack of 3"):
                 one.run(states(3), [segment], layer_index)
         other = type(cache)(LAYERS + 1, 2, 32, half=False)
         with raises(KernelError, snapshot("A segment's cache belongs to another stack.")):

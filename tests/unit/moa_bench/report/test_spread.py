@@ -30,7 +30,9 @@ def test_ratios_are_of_pairs() -> None:
 def test_nothing_to_describe_is_an_error() -> None:
     with raises(
         InternalError,
-        snapshot("A spread was asked of no measurements. This is a defect of moa: please report it with the log."),
+        snapshot(
+            "There are no measurements to take a spread of. This is a defect of moa: please report it with the log."
+        ),
     ):
         Spread.of([])
     with raises(

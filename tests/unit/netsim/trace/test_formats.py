@@ -124,7 +124,7 @@ def test_pensieve() -> None:
     trace = parse_pensieve("1.0 155\n2.0\t0\n", "t")
     assert trace.rows == (Row(0.0, down_mbps=155.0), Row(1.0, down_mbps=0.0))
     assert format_trace(trace, Format.PENSIEVE) == "0 155\n1 0\n"
-    with raises(TraceError, snapshot("t, line 2, column 2: 1 cells where two belong.")):
+    with raises(TraceError, snapshot("t, line 2, column 2: 1 cells, expected two.")):
         parse_pensieve("0 1\n7\n", "t")
 
 
