@@ -321,7 +321,7 @@ def test_a_chat(served: Served, terminal: Terminal) -> None:
     terminal.at_prompt("/reset\r")
     terminal.wait_for("A new conversation begins")
     terminal.at_prompt("w10\r")
-    terminal.wait_for(words(answer))  # the answer runs, and goes on for long
+    terminal.wait_for(words(answer))  # the answer runs, and takes long
     terminal.process.send_signal(signal.SIGINT)
     terminal.wait_for(r"\(stopped\)")
     terminal.at_prompt("/set max_tokens 6\r")

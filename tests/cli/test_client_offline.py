@@ -107,7 +107,7 @@ Error: No server has verified the answer to its end. Ask again when a server is 
 """)
 
 
-def test_offline_by_wish_is_no_error(served: Served, run: Run) -> None:
+def test_offline_on_request_is_no_error(served: Served, run: Run) -> None:
     code, out, err = run("chat", *options(served, max_tokens=6), "--offline", "w10")
     assert (code, len(out.split())) == (0, 6)
     assert untimed(err) == snapshot("""\
@@ -173,7 +173,7 @@ def test_one_answer_through_a_killed_server_is_the_same(own: tuple[Path, Path, i
 # ---------------------------------------------------------------- a chat
 
 
-def test_a_chat_goes_on_offline_and_is_corrected_online(served: Served, terminal: Terminal) -> None:
+def test_a_chat_continues_offline_and_is_corrected_online(served: Served, terminal: Terminal) -> None:
     template = ChatTemplate(load_tokenizer(resolve(str(served.model))))
     terminal.at_prompt("/offline\r")
     terminal.wait_for("Offline now: the small model")

@@ -321,7 +321,7 @@ def test_proxy_says_one_line_when_it_listens_and_ends_cleanly(tmp_path: Path, nu
     assert not control.exists()
 
 
-def test_a_command_behind_the_proxy_finds_the_link_and_gives_its_status() -> None:
+def test_a_command_run_through_the_proxy_finds_the_link_and_gives_its_status() -> None:
     done = subprocess.run(
         [
             *NETSIM, "run", "--profile", "perfect", "--backend", "proxy", "--upstream", ":9", "--",

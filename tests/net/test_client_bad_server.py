@@ -121,7 +121,7 @@ async def refusal(
 async def alone(
     target: Target, frames: Sequence[pb.ServerFrame], name: str = "chain"
 ) -> tuple[list[Event], ClientEngine]:
-    """What happens on a device that goes on alone."""
+    """What happens on a device that continues standalone."""
     async with saying(frames) as (address, _), connect(address, 5.0, 20.0) as link:
         engine = ClientEngine(link, device(target, name), VOCAB, Codec.INT4)
         events = [event async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=4))]
@@ -150,7 +150,7 @@ async def alone(
         (memory(plane=9), "Expected memory of plane 0 or 1, got plane 9."),
     ],
 )
-async def test_frames_that_cannot_be_are_named_and_the_device_goes_on_alone(
+async def test_impossible_frames_are_named_and_the_device_continues_standalone(
     target: Target, frame: pb.ServerFrame, words: str
 ) -> None:
     events, engine = await alone(target, [OPENED, frame])
@@ -218,7 +218,7 @@ async def test_replayed_verdicts_change_nothing(target: Target) -> None:
     assert heard[-1].WhichOneof("frame") == "bye"
 
 
-async def test_without_progress_the_device_goes_on_alone_though_beats_are_answered(target: Target) -> None:
+async def test_without_progress_the_device_continues_standalone_though_beats_are_answered(target: Target) -> None:
     frames = [OPENED_BARE, verdict([7])]
     async with saying(frames, beats=True) as (address, heard), connect(address, 5.0, 0.5) as link:
         engine = ClientEngine(link, device(target, "chain"), VOCAB, Codec.INT4)
@@ -322,7 +322,7 @@ async def refusing_the_first() -> AsyncIterator[tuple[str, asyncio.Event]]:
         await server.stop(0)
 
 
-async def test_a_refusal_between_questions_belongs_to_its_answer_is_told_and_is_over(target: Target) -> None:
+async def test_a_refusal_between_questions_belongs_to_its_answer_is_reported_and_is_over(target: Target) -> None:
     async with refusing_the_first() as (address, is_there), connect(address, 5.0, 20.0) as link:
         engine = ClientEngine(link, device(target, "chain"), VOCAB, Codec.INT4)
         first = [event async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=4))]
@@ -365,7 +365,7 @@ async def test_a_server_that_opens_every_stream_and_ends_it_is_given_up_by_a_dev
     assert 2 <= len(heard) < 10  # each attempt waits longer than the one before
 
 
-async def test_a_server_that_opens_every_stream_and_ends_it_has_the_device_write_alone(target: Target) -> None:
+async def test_a_server_that_opens_every_stream_and_ends_it_has_the_device_write_standalone(target: Target) -> None:
     async with saying([OPENED_BARE], closes=True) as (address, heard), connect(address, 5.0, 20.0) as link:
         engine = ClientEngine(link, device(target, "chain"), VOCAB, Codec.INT4)
         events = [event async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=4))]

@@ -118,7 +118,7 @@ async def test_an_open_that_is_refused_takes_nobody_s_place(target: Target) -> N
         assert [live.token for live in running.host.registry.live_sessions] == [token]
 
 
-async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_anew(target: Target) -> None:
+async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_again(target: Target) -> None:
     """The budget holds one conversation. Memory comes again as it was, and the text is the same."""
     settings = AnswerSettings(max_tokens=40, ignore_end_of_text=True)
     need = target.new_cache().most_nbytes(CONTEXT) + most_nbytes(ROW_WIDTH, CONTEXT)
@@ -311,7 +311,7 @@ async def test_a_client_that_does_not_read_holds_up_nobody(target: Target) -> No
     ):
         deaf = Peer(deaf_channel)
         await deaf.open(credit_bytes=1 << 30, reused_state=True)
-        for number in range(200):  # each question sends the prompt's rows anew
+        for number in range(200):  # each question sends the prompt's rows again
             how = pb.Sampling(max_tokens=1 + number)
             ask = pb.Ask(id=1 + number, base=0, tokens=prompt, answer_start=len(prompt), sampling=how)
             await deaf.send(ask=ask)
@@ -408,7 +408,7 @@ async def test_after_the_grace_an_answer_is_ended_and_its_client_told(target: Ta
     host = make_host(target)
     running = await start(host)
     async with channel_to(running) as channel:
-        slow = Peer(channel)  # no draft comes, so its answer stands still
+        slow = Peer(channel)  # no draft comes, so its answer waits
         await slow.open()
         await slow.ask(PROMPT, GREEDY)
         await slow.verdict()

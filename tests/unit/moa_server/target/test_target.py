@@ -152,7 +152,7 @@ def test_no_tokens_are_refused(make_target: TargetFactory) -> None:
 
 
 @pytest.mark.parametrize("parents", [[0, 0, 1], [-1, 1, 0], [-1, 2, 0], [-2, 0, 0]])
-def test_parents_must_stand_before_their_children(make_target: TargetFactory, parents: list[int]) -> None:
+def test_parents_must_come_before_their_children(make_target: TargetFactory, parents: list[int]) -> None:
     target = make_target()
     cache = target.new_cache()
     with pytest.raises(TreeError, match="of a draft tree has parent"):
@@ -306,7 +306,7 @@ def assert_unharmed(target: Target, caches: list[KVCache]) -> None:
         np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
 
 
-def test_a_tree_must_be_cut_before_its_conversation_goes_on(make_target: TargetFactory) -> None:
+def test_a_tree_must_be_cut_before_its_conversation_continues(make_target: TargetFactory) -> None:
     target = make_target()
     cache = target.new_cache()
     target.forward(cache, TREE_TOKENS, TREE)

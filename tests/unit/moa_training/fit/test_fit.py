@@ -57,7 +57,7 @@ def test_training_lowers_the_loss_and_leaves_a_whole_checkpoint(tmp_path: Path, 
 @pytest.mark.parametrize(
     "options", ["", "[drafter]\nreused_layers = 0\n", "[blocks]\nbounded = false\n", "[cache]\ngigabytes = 1"]
 )
-def test_a_killed_run_goes_on_as_it_would_have(
+def test_a_killed_run_continues_as_it_would_have(
     tmp_path: Path, files: ModelFiles, shard: Path, monkeypatch: pytest.MonkeyPatch, options: str
 ) -> None:
     def configured(folder: Path, minutes: str) -> Any:
@@ -96,7 +96,7 @@ def test_a_killed_run_goes_on_as_it_would_have(
     assert steps == sorted(set(steps))
 
 
-def test_a_full_disk_keeps_the_last_checkpoint_and_training_goes_on_from_it(
+def test_a_full_disk_keeps_the_last_checkpoint_and_training_continues_from_it(
     tmp_path: Path, files: ModelFiles, shard: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = run(tmp_path, files, shard, tokens=1500)
@@ -147,7 +147,7 @@ def test_another_target_tokenizer_or_run_is_refused(tmp_path: Path, files: Model
         run(tmp_path / "three", foreign, shard)
 
 
-def test_a_run_goes_on_after_an_upgrade_that_adds_a_setting(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+def test_a_run_continues_after_an_upgrade_that_adds_a_setting(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
     class LaterSettings(FitSettings):
         another: bool = False
 
@@ -165,7 +165,7 @@ def test_a_run_goes_on_after_an_upgrade_that_adds_a_setting(tmp_path: Path, file
         Run(later(another=True), SilentProgress())
 
 
-def test_training_goes_on_from_a_finished_drafter(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+def test_training_continues_from_a_finished_drafter(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
     path = run(tmp_path / "one", files, shard, tokens=6000)
     again = tmp_path / "two"
     again.mkdir()

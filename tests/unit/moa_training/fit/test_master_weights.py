@@ -58,7 +58,7 @@ def test_small_updates_add_up_below_the_resolution_of_bf16() -> None:
     assert float(linear.weight.detach().float().mean()) < 1
 
 
-def test_a_restored_optimiser_goes_on_as_it_would_have() -> None:
+def test_a_restored_optimiser_continues_as_it_would_have() -> None:
     straight, begun, resumed = module(), module(), module(9)
     optimiser = masters(straight)
     update(straight, optimiser, range(8))

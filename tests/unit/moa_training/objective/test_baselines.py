@@ -60,7 +60,7 @@ def test_a_baseline_reuses_no_layers(tmp_path: Path, files: ModelFiles, shard: P
         load_fit_settings(configured(tmp_path, files, shard, 'kind = "eagle2"\nreused_layers = 1'))
 
 
-def test_a_run_that_goes_on_is_of_the_same_kind(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+def test_a_run_that_continues_is_of_the_same_kind(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
     (tmp_path / "a").mkdir()
     begun = Run(load_fit_settings(configured(tmp_path / "a", files, shard, 'kind = "eagle2"', 200)), SilentProgress())
     other = configured(tmp_path, files, shard, "reused_layers = 0", 200)

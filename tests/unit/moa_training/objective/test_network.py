@@ -101,7 +101,7 @@ def test_every_position_is_what_drafting_gives(reused_layers: int, every: int, p
     assert compared > 0
 
 
-def test_injecting_true_states_differs_behind_a_second_block_start() -> None:
+def test_injecting_true_states_differs_after_a_second_block_start() -> None:
     """The authors' reused layers see predictions of earlier blocks; at inference they see the target's own state."""
     tokens = torch.randint(VOCAB, (1, LENGTH), generator=torch.Generator().manual_seed(1))
     target = activations(tokens, 2)
