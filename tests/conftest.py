@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,20 @@ settings.register_profile("moa", deadline=None)  # a busy machine is not a defec
 settings.load_profile("moa")
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --inline-snapshot, which `make words` gives, run only the tests that compare with a snapshot."""
+    if config.getoption("inline_snapshot"):
+        chosen = [item for item in items if _compares_with_a_snapshot(item)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
+
+
+def _compares_with_a_snapshot(item: pytest.Item) -> bool:
+    """Its source does, or a table outside gives it the parameter `message`."""
+    assert isinstance(item, pytest.Function)
+    return "snapshot(" in inspect.getsource(item.function) or "message" in item.fixturenames
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -165,5 +165,5 @@ def _find_alone(settings: ClientSettings, absent: UnavailableError | None) -> So
     if sources is not None and (sources.drafters or not means_served(settings)):
         return sources
     raise absent or NotFoundError(
-        "There is no drafter on this device to write with.", hint="Connect to a server once: then it is here."
+        "There is no drafter on this device to write with.", hint="Connect to a server once to fetch one."
     )

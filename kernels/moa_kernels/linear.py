@@ -68,7 +68,7 @@ class Linear:
     def __call__(self, rows: Rows) -> Rows:
         """[rows, inputs] float32 to [rows, outputs] float32."""
         if rows.ndim != 2 or rows.shape[1] != self.inputs:
-            raise KernelError(f"A product of {self.inputs} inputs was asked for of rows of the shape {rows.shape}.")
+            raise KernelError(f"A product of {self.inputs} inputs cannot take rows of the shape {rows.shape}.")
         loaded = library()
         if loaded is None or not self.compiled:
             product: Rows = rows @ self._weight.T
@@ -86,7 +86,7 @@ def norm(rows: Rows, weight: Rows, eps: float) -> Rows:
     if loaded is None:
         return reference.norm(rows, weight, eps)
     if rows.shape[1] != len(weight) or len(weight) % LANES:
-        raise KernelError(f"A norm of {len(weight)} numbers was asked for of rows of the shape {rows.shape}.")
+        raise KernelError(f"A norm of {len(weight)} numbers cannot take rows of the shape {rows.shape}.")
     rows, weight = vector(rows), vector(weight)
     out = np.empty_like(rows)
     loaded.moa_norm(len(rows), rows.shape[1], eps, address(weight), address(rows), address(out))

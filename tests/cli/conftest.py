@@ -11,6 +11,7 @@ import pytest
 from moa_client.cli import main
 
 from tests.cli.client_program import CHAT, ENVIRONMENT, Run, Served, make_drafter, make_model, options, serving
+from tests.support.messages import steady
 from tests.support.terminal import Terminal
 from tests.support.tiny_gguf import write_gguf  # noqa: F401 (a fixture)
 
@@ -36,7 +37,7 @@ def terminal(served: Served) -> Iterator[Terminal]:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs the program in this process: exit code, standard output, standard error."""
+    """Runs the program in this process: exit code, standard output, standard error (steady)."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # of the log
 
     def run(*arguments: object, stdin: str | bytes = "") -> tuple[int, str, str]:
@@ -44,11 +45,12 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
         monkeypatch.setattr(sys, "argv", ["moa-client", *map(str, arguments)])
         code = 0
+        capsys.readouterr()  # what making a model has printed
         try:
             main()
         except SystemExit as leaving:
             code = int(leaving.code or 0)
         out, err = capsys.readouterr()
-        return code, out, err
+        return code, out, steady(err)
 
     return run

@@ -13,6 +13,7 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from inline_snapshot import snapshot
 
 from tests.support.programs import started
 
@@ -66,23 +67,48 @@ def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
 
 def test_unknown_names_are_refused_in_one_sentence() -> None:
     done = moa_bench("network", "--link", "6g")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "moa-bench: There is no link '6g'. There are RTT 0, 5G, 4G, RTT 150 ms, RTT 300 ms.\n"
+    assert done.stdout == ""
+    assert (done.returncode, done.stderr) == snapshot(
+        (2, "moa-bench: There is no link '6g'. There are RTT 0, 5G, 4G, RTT 150 ms, RTT 300 ms.\n")
+    )
     done = moa_bench("network", "--acceptance", "1.5", "--link", "4G")
-    assert done.returncode == 2
-    assert done.stderr == "moa-bench: The acceptances are (1.5,), each must be 0 to 1. Correct --acceptance.\n"
+    assert (done.returncode, done.stderr) == snapshot(
+        (2, "moa-bench: The acceptances are (1.5,), each must be 0 to 1. Correct --acceptance.\n")
+    )
     done = moa_bench("network", "--target-row-ms", "1")
-    assert done.returncode == 2
-    assert "--target-row-ms needs --target-ms." in done.stderr
+    assert (done.returncode, done.stderr) == snapshot(
+        (
+            2,
+            """\
+Usage: python -m moa_bench.cli network [OPTIONS]
+Try 'python -m moa_bench.cli network --help' for help.
+
+Error: --target-row-ms needs --target-ms.
+""",
+        )
+    )
     done = moa_bench("macro")
-    assert done.returncode == 2
-    assert "No such command 'macro'" in done.stderr
+    assert (done.returncode, done.stderr) == snapshot(
+        (
+            2,
+            """\
+Usage: python -m moa_bench.cli [OPTIONS] COMMAND [ARGS]...
+Try 'python -m moa_bench.cli --help' for help.
+
+Error: No such command 'macro'. Did you mean 'micro'?
+""",
+        )
+    )
 
 
 def test_a_model_that_is_not_there_is_one_sentence() -> None:
     done = moa_bench("micro", "--model", "./no-such-folder", "--quick", "--json", "-")
-    assert done.returncode == 66
-    assert done.stderr.startswith("moa-bench: There is no model './no-such-folder'")
+    assert (done.returncode, done.stderr) == snapshot(
+        (
+            66,
+            "moa-bench: There is no model './no-such-folder': no such file or folder, and not a hub id. Name a model with 'default', a hub id (owner/name), a local folder or a .gguf file.\n",
+        )
+    )
 
 
 @pytest.mark.long

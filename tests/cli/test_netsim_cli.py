@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from inline_snapshot import snapshot
 from netsim.cli import COMMANDS, main
 from netsim.profile import catalogue
 
+from tests.support.messages import steady
 from tests.support.programs import environment, started
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,48 +111,157 @@ def test_convert_there_and_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (["show", "4gg"], 2, "netsim: There is no profile '4gg'.\n  Did you mean 4g"),
-        (["proxy", "--profile", "wierd", "--upstream", ":1"], 2, "Did you mean wired"),
-        (["proxy", "--profile", "4g", "--upstream", "nowhere"], 2, "--upstream: 'nowhere' is not an address"),
-        (["proxy", "--profile", "4g", "--upstream", ":1", "--event", "5"], 2, "'5' names no event"),
-        (["proxy", "--profile", "4g", "--upstream", ":1", "--event", "5:change:6g"], 2, "There is no profile '6g'"),
-        (["run", "--profile", "4g", "--", "true"], 2, "Say which server the link leads to"),
-        (["run", "--profile", "4g", "--backend", "proxy", "--port", "5", "--", "true"], 2, "needs --upstream"),
-        (["run", "--profile", "4g", "--serve", "true", "--", "true"], 2, "--serve needs --port"),
-        pytest.param(
-            ["run", "--profile", "4g", "--upstream", ":9", "--", "no-such"],
-            127,
-            "'no-such' does not start",
-            marks=pytest.mark.root,
+        (
+            ["show", "4gg"],
+            2,
+            snapshot("""\
+netsim: There is no profile '4gg'.
+  Did you mean 4g or 4g-rtt or 5g? A profile of your own is given by its file, for example ./my.yaml.
+"""),
         ),
-        (["run", "--profile", "4g", "--backend", "proxy", "--upstream", ":9", "--", "no-such"], 127, "does not"),
-        (["ctl", "--control", "/nonexistent.sock", "heal"], 1, "No link answers at /nonexistent.sock"),
-        (["ctl", "--control", "/nonexistent.sock", "set"], 1, "Nothing to set"),
-        (["ctl", "--control", "/nonexistent.sock", "set", "speed=4"], 2, "There is no setting 'speed'"),
+        (
+            ["proxy", "--profile", "wierd", "--upstream", ":1"],
+            2,
+            snapshot("""\
+netsim: There is no profile 'wierd'.
+  Did you mean wired? A profile of your own is given by its file, for example ./my.yaml.
+"""),
+        ),
+        (
+            ["proxy", "--profile", "4g", "--upstream", "nowhere"],
+            2,
+            snapshot("""\
+netsim: --upstream: 'nowhere' is not an address.
+  Write HOST:PORT or :PORT, for example 127.0.0.1:50051.
+"""),
+        ),
+        (
+            ["proxy", "--profile", "4g", "--upstream", ":1", "--event", "5"],
+            2,
+            snapshot("""\
+netsim: '5' names no event.
+  Write SECONDS:EVENT, for example 12:blackhole:3.
+"""),
+        ),
+        (
+            ["proxy", "--profile", "4g", "--upstream", ":1", "--event", "5:change:6g"],
+            2,
+            snapshot("""\
+netsim: There is no profile '6g'.
+  Did you mean 5g or 4g? A profile of your own is given by its file, for example ./my.yaml.
+"""),
+        ),
+        (
+            ["run", "--profile", "4g", "--", "true"],
+            2,
+            snapshot("""\
+netsim: Say which server the link leads to.
+  --upstream :50051 if it is running, --serve 'COMMAND' --port 50051 to start it at the far end of a tun link, or --port alone if you will start it in the server's namespace by hand.
+"""),
+        ),
+        (
+            ["run", "--profile", "4g", "--backend", "proxy", "--port", "5", "--", "true"],
+            2,
+            snapshot("""\
+netsim: The proxy backend needs --upstream.
+  Start the server and name it with --upstream.
+"""),
+        ),
+        (
+            ["run", "--profile", "4g", "--serve", "true", "--", "true"],
+            2,
+            snapshot("""\
+netsim: --serve needs --port.
+  Say on which port the server listens.
+"""),
+        ),
+        (
+            ["run", "--profile", "4g", "--backend", "proxy", "--upstream", ":9", "--", "no-such"],
+            127,
+            snapshot("netsim: The command 'no-such' does not start: No such file or directory.\n"),
+        ),
+        (
+            ["ctl", "--control", "/nonexistent.sock", "heal"],
+            1,
+            snapshot("netsim: No link answers at /nonexistent.sock: No such file or directory.\n"),
+        ),
+        (
+            ["ctl", "--control", "/nonexistent.sock", "set"],
+            1,
+            snapshot("""\
+netsim: Nothing to set.
+  For example: netsim ctl set rate_mbps=5 delay_ms=80
+"""),
+        ),
+        (
+            ["ctl", "--control", "/nonexistent.sock", "set", "speed=4"],
+            2,
+            snapshot("""\
+netsim: There is no setting 'speed'.
+  Settings are rate_mbps, delay_ms, deviation_ms, loss, queue_kib; write rate_mbps=5.
+"""),
+        ),
         (
             ["proxy", "--profile", "4g", "--upstream", ":9", "--ready-file", "/nonexistent/ready"],
             2,
-            "Ready file /nonexistent/ready.part cannot be written",
+            snapshot("netsim: Ready file /nonexistent/ready.part cannot be written: No such file or directory.\n"),
         ),
-        (["proxy", "--profile", "4g", "--upstream", ":9", "--out", "/proc/run"], 2, "Output folder /proc/run cannot"),
-        (["proxy", "--profile", "4g", "--upstream", ":9", "--control", "/nonexistent/c"], 1, "Control socket"),
-        (["report", "/nonexistent"], 1, "does not hold a finished run"),
-        (["validate", "--check", "magic"], 1, "There is no check magic"),
-        (["record", "127.0.0.1:1", "x.txt"], 1, "ends in neither .yaml nor .csv"),
+        (
+            ["proxy", "--profile", "4g", "--upstream", ":9", "--out", "/dev/null/run"],
+            2,
+            snapshot("netsim: Output folder /dev/null/run cannot be written: Not a directory.\n"),
+        ),
+        (
+            ["proxy", "--profile", "4g", "--upstream", ":9", "--control", "/nonexistent/c"],
+            1,
+            snapshot("netsim: Control socket /nonexistent/c cannot be made: No such file or directory.\n"),
+        ),
+        (
+            ["report", "/nonexistent"],
+            1,
+            snapshot("""\
+netsim: /nonexistent does not hold a finished run: /nonexistent/summary.json: No such file or directory.
+  A run writes its folder with --out and completes it when it ends.
+"""),
+        ),
+        (
+            ["validate", "--check", "magic"],
+            1,
+            snapshot("""\
+netsim: There is no check magic.
+  `netsim validate --list` lists them.
+"""),
+        ),
+        (
+            ["record", "127.0.0.1:1", "x.txt"],
+            1,
+            snapshot("""\
+netsim: x.txt ends in neither .yaml nor .csv.
+  A profile is .yaml, a trace .csv.
+"""),
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_input_gets_one_sentence(words: list[str], status: int, message: str) -> None:
     result = netsim(*words)
-    assert message in result.stderr
+    assert steady(result.stderr) == message
     assert "Traceback" not in result.output
     assert result.exit_code == status
+
+
+@pytest.mark.root
+def test_a_command_that_does_not_start_in_a_namespace_is_named() -> None:
+    result = netsim("run", "--profile", "4g", "--upstream", ":9", "--", "no-such")
+    assert "netsim: The command 'no-such' does not start: there is no such program.\n" in result.stderr
+    assert "Traceback" not in result.output
+    assert result.exit_code == 127
 
 
 def test_a_malformed_trace_names_line_and_column(tmp_path: Path) -> None:
     trace = tmp_path / "t.csv"
     trace.write_text("t_s,down_mbps\n0,5\n1,fast\n")
     result = netsim("replay", "--upstream", ":1", str(trace), "--", "true")
-    assert result.stderr == f"netsim: {trace}, line 3, column 2: 'fast' is not a number.\n"
+    assert steady(result.stderr) == snapshot("netsim: TMP/t.csv, line 3, column 2: 'fast' is not a number.\n")
     assert result.exit_code == 2
 
 
@@ -179,7 +290,10 @@ def test_without_root_tun_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> No
 def test_without_a_tun_device_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *args: False)
     result = netsim("run", "--profile", "4g", "--upstream", ":1", "--", "true")
-    assert "/dev/net/tun" in result.stderr
+    assert result.stderr == snapshot("""\
+netsim: The tun backend needs /dev/net/tun, which does not exist here.
+  In a container, pass the device in (--device /dev/net/tun --cap-add NET_ADMIN,SYS_ADMIN), or use --backend proxy.
+""")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -207,7 +321,7 @@ def test_proxy_says_one_line_when_it_listens_and_ends_cleanly(tmp_path: Path, nu
     assert not control.exists()
 
 
-def test_a_command_behind_the_proxy_finds_the_link_and_gives_its_status() -> None:
+def test_a_command_run_through_the_proxy_finds_the_link_and_gives_its_status() -> None:
     done = subprocess.run(
         [
             *NETSIM, "run", "--profile", "perfect", "--backend", "proxy", "--upstream", ":9", "--",
@@ -230,7 +344,10 @@ def test_a_run_ends_after_its_time() -> None:
 def test_ctl_without_a_link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     result = netsim("ctl", "heal")
-    assert "No link is running" in result.stderr
+    assert steady(result.stderr) == snapshot("""\
+netsim: No link is running.
+  Start one with `netsim proxy` or `netsim run`.
+""")
     assert result.exit_code == 1
 
 
@@ -255,10 +372,10 @@ def test_validate_without_scipy_names_the_extra_before_it_checks(monkeypatch: py
     monkeypatch.setitem(sys.modules, "scipy", None)
     result = netsim("validate", "--check", "determinism")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == (
-        "netsim: `netsim validate` needs scipy, which is not installed.\n"
-        "  Install it: pip install 'moa[netsim-validate]'.\n"
-    )
+    assert result.stderr == snapshot("""\
+netsim: `netsim validate` needs scipy, which is not installed.
+  Install it: pip install 'moa[netsim-validate]'.
+""")
 
 
 def test_the_version_is_the_packages() -> None:

@@ -121,7 +121,7 @@ async def refusal(
 async def alone(
     target: Target, frames: Sequence[pb.ServerFrame], name: str = "chain"
 ) -> tuple[list[Event], ClientEngine]:
-    """What happens on a device that goes on alone."""
+    """What happens on a device that continues standalone."""
     async with saying(frames) as (address, _), connect(address, 5.0, 20.0) as link:
         engine = ClientEngine(link, device(target, name), VOCAB, Codec.INT4)
         events = [event async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=4))]
@@ -150,7 +150,7 @@ async def alone(
         (memory(plane=9), "Expected memory of plane 0 or 1, got plane 9."),
     ],
 )
-async def test_frames_that_cannot_be_are_named_and_the_device_goes_on_alone(
+async def test_impossible_frames_are_named_and_the_device_continues_standalone(
     target: Target, frame: pb.ServerFrame, words: str
 ) -> None:
     events, engine = await alone(target, [OPENED, frame])
@@ -178,15 +178,19 @@ async def test_memory_of_other_tokens_is_passed_over(target: Target) -> None:
 async def test_without_a_drafter_the_question_is_taken_back(target: Target) -> None:
     error, engine = await refusal(target, [OPENED_BARE, verdict([7], base=5)])
     assert isinstance(error, ProtocolError)
-    assert "Expected a verdict from position 3 or before, got one from 5." in str(error)
+    assert str(error) == snapshot(
+        "Expected a verdict from position 3 or before, got one from 5. Use the same version of moa at both ends."
+    )
     assert engine.conversation.tokens == []
 
 
 async def test_memory_for_a_client_that_wants_none(target: Target) -> None:
     error, _ = await refusal(target, [OPENED, memory()])
-    assert "Expected no memory, got codec 3." in str(error)
+    assert str(error) == snapshot("Expected no memory, got codec 3. Use the same version of moa at both ends.")
     error, _ = await refusal(target, [OPENED_BARE, memory()])
-    assert "Expected no memory that was not asked for" in str(error)
+    assert str(error) == snapshot(
+        "Expected no memory that was not asked for, got memory of plane 0. Use the same version of moa at both ends."
+    )
 
 
 async def test_what_came_before_the_fault_stays(target: Target) -> None:
@@ -214,7 +218,7 @@ async def test_replayed_verdicts_change_nothing(target: Target) -> None:
     assert heard[-1].WhichOneof("frame") == "bye"
 
 
-async def test_without_progress_the_device_goes_on_alone_though_beats_are_answered(target: Target) -> None:
+async def test_without_progress_the_device_continues_standalone_though_beats_are_answered(target: Target) -> None:
     frames = [OPENED_BARE, verdict([7])]
     async with saying(frames, beats=True) as (address, heard), connect(address, 5.0, 0.5) as link:
         engine = ClientEngine(link, device(target, "chain"), VOCAB, Codec.INT4)
@@ -235,10 +239,12 @@ async def test_without_progress_the_device_goes_on_alone_though_beats_are_answer
 
 async def test_another_first_frame_another_version_silence_and_a_server_that_leaves(target: Target) -> None:
     error, _ = await refusal(target, [verdict([7])])
-    assert "Expected Opened as the first frame, got verdict." in str(error)
+    assert str(error) == snapshot(
+        "Expected Opened as the first frame, got verdict. Use the same version of moa at both ends."
+    )
     error, _ = await refusal(target, [OPENED_BARE], silence_seconds=0.2)
     assert isinstance(error, UnavailableError)
-    assert "has sent nothing for 0.2 s" in str(error)
+    assert str(error) == snapshot("The server has sent nothing for 0.2 s. Ask again, or try another server.")
     for last in (verdict([7], finish=pb.FINISH_DRAINING), verdict([7])):
         _, engine = await refusal(target, [OPENED_BARE, last], silence_seconds=0.2)
         assert engine.conversation.tokens == [*PROMPT, 7]
@@ -257,7 +263,9 @@ async def test_words_of_a_server_are_lines_on_which_no_terminal_acts(target: Tar
     evil = "\x1b]52;c;cm0gLXJmIH4=\x07\n\x9b2J"
     away = pb.ServerFrame(go_away=pb.GoAway(reason=evil))
     error, _ = await refusal(target, [OPENED_BARE, away], silence_seconds=0.2)
-    assert "The server is going away: " in str(error)
+    assert str(error) == snapshot(
+        "The server is going away: �]52;c;cm0gLXJmIH4=� �2J. Check --server HOST:PORT, and that moa-server runs there."
+    )
     assert str(error).isprintable()
     served = pb.Identity(target_id=evil), [pb.Drafter(name=evil)]
     async with saying([], served=served) as (address, _), connect(address, 5.0, 5.0) as link:
@@ -314,7 +322,7 @@ async def refusing_the_first() -> AsyncIterator[tuple[str, asyncio.Event]]:
         await server.stop(0)
 
 
-async def test_a_refusal_between_questions_belongs_to_its_answer_is_told_and_is_over(target: Target) -> None:
+async def test_a_refusal_between_questions_belongs_to_its_answer_is_reported_and_is_over(target: Target) -> None:
     async with refusing_the_first() as (address, is_there), connect(address, 5.0, 20.0) as link:
         engine = ClientEngine(link, device(target, "chain"), VOCAB, Codec.INT4)
         first = [event async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=4))]
@@ -357,7 +365,7 @@ async def test_a_server_that_opens_every_stream_and_ends_it_is_given_up_by_a_dev
     assert 2 <= len(heard) < 10  # each attempt waits longer than the one before
 
 
-async def test_a_server_that_opens_every_stream_and_ends_it_has_the_device_write_alone(target: Target) -> None:
+async def test_a_server_that_opens_every_stream_and_ends_it_has_the_device_write_standalone(target: Target) -> None:
     async with saying([OPENED_BARE], closes=True) as (address, heard), connect(address, 5.0, 20.0) as link:
         engine = ClientEngine(link, device(target, "chain"), VOCAB, Codec.INT4)
         events = [event async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=4))]

@@ -148,7 +148,7 @@ async def test_an_outage_in_an_answer(target: Target, name: str) -> None:
         assert list(engine.conversation.answer) == expected
 
 
-async def test_an_answer_that_ends_alone_is_verified_at_the_next_contact(target: Target) -> None:
+async def test_an_answer_that_ends_standalone_is_verified_at_the_next_contact(target: Target) -> None:
     short = AnswerSettings(Sampling(0.7, seed=4), max_tokens=20, ignore_end_of_text=True)
     async with (
         serving(make_host(target, stepper=stepper(target, 0))) as running,
@@ -172,7 +172,7 @@ async def test_an_answer_that_ends_alone_is_verified_at_the_next_contact(target:
         assert engine.conversation.tokens == [*PROMPT, *texts[0], 9, 9, 4, *texts[1]]
 
 
-async def test_what_was_written_alone_can_be_kept(target: Target) -> None:
+async def test_standalone_text_can_be_kept(target: Target) -> None:
     screen = Screen()
     async with (
         serving(make_host(target, stepper=stepper(target, 0))) as running,
@@ -193,7 +193,7 @@ async def test_what_was_written_alone_can_be_kept(target: Target) -> None:
         assert LinkState.BACK in screen.states
 
 
-async def test_stopping_an_answer_alone(target: Target) -> None:
+async def test_stopping_a_standalone_answer(target: Target) -> None:
     screen = Screen()
     async with (
         serving(make_host(target, stepper=stepper(target, 0))) as running,
@@ -213,7 +213,7 @@ async def test_stopping_an_answer_alone(target: Target) -> None:
         assert list(settled[0].tokens) == plain_text(target, PROMPT, SETTINGS)[0][:shown]
 
 
-async def test_an_answer_that_goes_on_in_another_arithmetic_says_so(target: Target) -> None:
+async def test_an_answer_that_continues_in_another_arithmetic_says_so(target: Target) -> None:
     """A replica with the same model and another context, end-of-text set or kernels."""
     expected, _ = plain_text(target, PROMPT, SETTINGS)
     screen = Screen()

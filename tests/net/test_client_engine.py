@@ -91,7 +91,7 @@ async def test_a_second_turn_reuses_what_the_server_holds(target: Target) -> Non
         assert engine.figures.down_bytes < 200 * (len(second) + 3)
 
 
-async def test_stop_ends_the_answer_and_the_conversation_goes_on(target: Target) -> None:
+async def test_stop_ends_the_answer_and_the_conversation_continues(target: Target) -> None:
     async with talking(target, "chain") as engine:
         tokens: list[int] = []
         async for event in engine.ask(PROMPT, AnswerSettings(max_tokens=150, ignore_end_of_text=True)):
@@ -216,7 +216,7 @@ async def test_a_server_that_is_not_there_is_named() -> None:
 
 
 async def test_a_server_that_is_restarted_in_an_answer_is_not_noticed_in_the_text(target: Target) -> None:
-    """The device has no drafter: it waits for the server, and the text goes on where it was."""
+    """The device has no drafter: it waits for the server, and the text continues where it was."""
     settings = AnswerSettings(max_tokens=60, ignore_end_of_text=True)
     expected, _ = plain_text(target, PROMPT, settings)
     tokens: list[int] = []

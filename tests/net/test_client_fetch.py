@@ -130,7 +130,7 @@ class Cut(Link):
             yield message
 
 
-async def test_a_download_goes_on_where_it_broke(
+async def test_a_download_continues_where_it_broke(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drafter_files, "CHUNK_BYTES", 1000)
@@ -145,7 +145,7 @@ async def test_a_download_goes_on_where_it_broke(
     assert drafter.read_bytes() == source.drafter.read_bytes()
 
 
-async def test_a_download_that_was_given_up_goes_on_at_the_next_start(
+async def test_a_download_that_was_given_up_continues_at_the_next_start(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drafter_files, "CHUNK_BYTES", 1000)
@@ -311,7 +311,7 @@ async def test_a_full_disk_is_seen_before_the_download(
     assert not list(here(tmp_path).glob("**/*.partial"))
 
 
-async def test_a_full_disk_of_the_server_is_told_as_its_own(
+async def test_a_full_disk_of_the_server_is_reported_as_its_own(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
@@ -401,7 +401,7 @@ async def test_a_list_that_is_not_the_described_one_is_refused(source: Source, t
         with raises(
             ChecksumError,
             snapshot(
-                "The server's list of files is not the one that it has described. Start again: the server may have been restarted with another model or drafter."
+                "The server's list of files differs from the one it described. Start again: the server may have been restarted with another model or drafter."
             ),
         ):
             await fetch(link, here(tmp_path), everything(source), QUIET, b"x" * 32)

@@ -107,7 +107,7 @@ async def test_a_server_that_runs_ahead_stops_at_its_bound(target: Target) -> No
         assert peer.tokens[len(PROMPT) :] == plain_text(target, PROMPT, settings)[0]
 
 
-async def test_a_client_that_began_on_another_execution_is_told_of_this_one(channel: grpc.aio.Channel) -> None:
+async def test_a_client_that_began_on_another_execution_learns_of_this_one(channel: grpc.aio.Channel) -> None:
     same = await Peer(channel).open()
     assert not same.HasField("new_execution")
     other = await Peer(channel).open(identity=pb.Identity(execution=b"x" * 32))
@@ -274,7 +274,7 @@ async def test_a_client_without_drafter_gets_no_memory(channel: grpc.aio.Channel
 # ---------------------------------------------------------------- stop, bye, resume
 
 
-async def test_stop_ends_the_answer_and_the_next_turn_goes_on(channel: grpc.aio.Channel, target: Target) -> None:
+async def test_stop_ends_the_answer_and_the_next_turn_continues(channel: grpc.aio.Channel, target: Target) -> None:
     peer = Peer(channel)
     await peer.open()
     await peer.ask(PROMPT, GREEDY)
@@ -306,7 +306,7 @@ async def test_bye_frees_the_session_and_a_broken_stream_keeps_it(
 
 
 @pytest.mark.parametrize("run_ahead", [False, True])
-async def test_a_resume_goes_on_without_reading_again(
+async def test_a_resume_continues_without_reading_again(
     server: RunningServer, channel: grpc.aio.Channel, target: Target, run_ahead: bool
 ) -> None:
     expected, finish = plain_text(target, PROMPT, SAMPLED)
@@ -341,7 +341,7 @@ async def test_a_resume_goes_on_without_reading_again(
         assert np.abs(row_of(frame, frame.start) - memory[frame.start]).max() < 0.01
 
 
-async def test_a_client_that_holds_all_of_an_ended_answer_is_told_its_end(
+async def test_a_client_that_holds_all_of_an_ended_answer_learns_its_end(
     server: RunningServer, channel: grpc.aio.Channel, target: Target
 ) -> None:
     expected, finish = plain_text(target, PROMPT, GREEDY)
@@ -391,7 +391,7 @@ async def test_what_was_written_offline_is_verified_as_one_long_draft(
     assert verdict.accepted == 15
 
 
-async def test_a_long_run_alone_is_verified_a_few_nodes_at_a_time(target: Target) -> None:
+async def test_a_long_standalone_run_is_verified_a_few_nodes_at_a_time(target: Target) -> None:
     how = AnswerSettings(max_tokens=140, ignore_end_of_text=True)
     expected, _ = plain_text(target, PROMPT, how)
     async with (
@@ -416,7 +416,7 @@ async def test_a_long_run_alone_is_verified_a_few_nodes_at_a_time(target: Target
     assert sum(verdict.drafted for verdict in peer.verdicts) == 8 * 12
 
 
-async def test_a_resume_brings_what_was_chosen_meanwhile_and_takes_what_was_written_alone(
+async def test_a_resume_brings_what_was_chosen_meanwhile_and_takes_standalone_text(
     server: RunningServer, channel: grpc.aio.Channel, target: Target
 ) -> None:
     how = AnswerSettings(max_tokens=100, ignore_end_of_text=True)
@@ -445,7 +445,7 @@ async def test_a_resume_brings_what_was_chosen_meanwhile_and_takes_what_was_writ
     assert (backlog.base, backlog.drafted) == (len(held), 0)
     assert len(backlog.tokens) >= 40
     verdict = await again.verdict()
-    assert verdict.epoch == 1  # a new stream counts anew: an epoch below the old stream's is no stale one
+    assert verdict.epoch == 1  # a new stream counts from the start: an epoch below the old stream's is no stale one
     assert verdict.accepted > 0
     while verdict.finish == pb.FINISH_UNSPECIFIED:
         await again.send(ack=pb.Ack(committed=len(again.tokens)))

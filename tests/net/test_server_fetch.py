@@ -87,7 +87,9 @@ async def test_packed_embeddings_are_the_embeddings_in_eight_bits(source: Source
     assert np.array_equal(load_file(path)[f"{EMBEDDINGS}.q8_0"].numpy(), quantise_q8_0(exact))
 
 
-async def test_what_is_made_once_is_used_again_and_what_is_damaged_is_made_anew(source: Source, tmp_path: Path) -> None:
+async def test_what_is_made_once_is_used_again_and_what_is_damaged_is_made_again(
+    source: Source, tmp_path: Path
+) -> None:
     cache = tmp_path / "cache"
     async with stub(source, cache) as client:
         first = await manifest(client)

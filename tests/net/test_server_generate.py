@@ -7,6 +7,7 @@ import asyncio
 import grpc.aio
 import pytest
 import torch
+from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.app import RunningServer
@@ -95,7 +96,9 @@ async def test_a_prompt_longer_than_the_context_is_refused(channel: grpc.aio.Cha
     assert caught.value.code() is grpc.StatusCode.OUT_OF_RANGE
     error = error_from_rpc(caught.value)
     assert isinstance(error, ContextLengthError)
-    assert "Shorten the prompt" in error.hint
+    assert str(error) == snapshot(
+        "The conversation has 200 tokens, the context holds 200 with at least one for the answer. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
+    )
 
 
 async def test_a_token_outside_the_vocabulary_is_refused(channel: grpc.aio.Channel) -> None:

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -17,14 +18,15 @@ E = TypeVar("E", bound=BaseException)
 
 VARYING = (
     (re.compile(r"(?:/[\w.+-]+)*/pytest-of-[^/\s]+/pytest-\d+(?:/popen-gw\d+)?/[\w-]+"), "TMP"),
-    (re.compile(r"\b127\.0\.0\.1:\d+"), "127.0.0.1:PORT"),
-    (re.compile(r"\b(?=\d*[a-f])[0-9a-f]{32,}\b"), "DIGEST"),
+    (re.compile(r"\b127\.0\.0\.1:(?!50051\b)\d+"), "127.0.0.1:PORT"),
+    (re.compile(r"\b(?=\d*[a-f])[0-9a-f]{12,}\b"), "DIGEST"),
     (re.compile(re.escape(sys.executable)), "PYTHON"),
+    (re.compile(re.escape(str(Path(__file__).parents[2]))), "CHECKOUT"),
 )
 
 
 def steady(text: str) -> str:
-    """The text with `TMP` for pytest's temporary folders, `PORT` for ports of 127.0.0.1, and `DIGEST` and `PYTHON`."""
+    """The text with a word in capitals for each temporary folder of pytest, port of 127.0.0.1, digest and the like."""
     for pattern, word in VARYING:
         text = pattern.sub(word, text)
     return text

@@ -30,7 +30,7 @@ class Spread:
             InternalError: there is none.
         """
         if not values:
-            raise InternalError("A spread was asked of no measurements.")
+            raise InternalError("There are no measurements to take a spread of.")
         low, median, high = (float(value) for value in np.percentile(values, (25, 50, 75)))
         return cls(round(median, 4), round(low, 4), round(high, 4), len(values))
 

@@ -125,7 +125,7 @@ async def _fetch(link: Link, root: Path, wanted: Wanted, progress: Progress, des
     digest, record = manifest_sha256(manifest), manifest.SerializeToString(deterministic=True)
     if described and digest != described:
         raise ChecksumError(
-            "The server's list of files is not the one that it has described.",
+            "The server's list of files differs from the one it described.",
             hint="Start again: the server may have been restarted with another model or drafter.",
         )
     clean_texts(manifest)

@@ -145,7 +145,7 @@ class Cache:
 
     def _check_read(self, start: int, stop: int) -> None:
         if not 0 <= start <= stop <= self.length:
-            raise KernelError(f"Rows {start}..{stop} were asked of a cache of {self.length} rows.")
+            raise KernelError(f"Rows {start}..{stop} were requested from a cache of {self.length} rows.")
 
     def _check_kept(self, start: int, rows: Sequence[int]) -> None:
         held = self.length - start

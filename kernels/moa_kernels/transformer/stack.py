@@ -204,7 +204,9 @@ class Stack:
         if rows.shape != (count, shape.hidden) or not count:
             raise KernelError(f"Rows of the shape {rows.shape} came for segments of {count} rows of {shape.hidden}.")
         if state_layer is not None and not 0 <= state_layer <= len(self.layers):
-            raise KernelError(f"The state of layer {state_layer} was asked of a stack of {len(self.layers)} layers.")
+            raise KernelError(
+                f"The state of layer {state_layer} was requested from a stack of {len(self.layers)} layers."
+            )
         for segment in segments:
             cache = segment.cache
             if (cache.layers, cache.kv_heads, cache.head_dim) != (len(self.layers), shape.kv_heads, shape.head_dim):

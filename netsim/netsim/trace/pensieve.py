@@ -16,7 +16,7 @@ def parse_pensieve(text: str, source: str) -> Trace:
             continue
         if len(cells) != 2:
             raise TraceError(
-                f"{source}, line {line}, column {min(len(cells), 2) + 1}: {len(cells)} cells where two belong.",
+                f"{source}, line {line}, column {min(len(cells), 2) + 1}: {len(cells)} cells, expected two.",
                 hint="A Pensieve trace has seconds and Mbit/s in each line.",
             )
         rows.append((line, Row(number(cells[0], source, line, 1), down_mbps=number(cells[1], source, line, 2))))

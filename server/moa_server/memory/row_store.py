@@ -69,5 +69,5 @@ class RowStore:
             InternalError: rows that are not held.
         """
         if not 0 <= start <= stop or self.first_missing(start, stop) < stop:
-            raise InternalError(f"Rows {start}..{stop} were asked of a store that does not hold them all.")
+            raise InternalError(f"Rows {start}..{stop} were requested from a store that does not hold them all.")
         return widen_bfloat16(self._buffer[start:stop])

@@ -31,7 +31,7 @@ class FrameWriter:
         code: makes the bytes of a chunk of memory.
         hash_at: hash of the conversation's first tokens, as many as given; names the state that memory belongs to.
         may_code: whether there is time to encode some now; if not, `poke` is called later.
-        write_seconds: how long a client may take in next to nothing.
+        write_seconds: how long a client may read almost nothing.
     """
 
     def __init__(
@@ -66,7 +66,8 @@ class FrameWriter:
             self._urgent_bytes = 0
             self.fail(
                 UnavailableError(
-                    f"The client has left {QUEUE_BYTES} bytes unread.", hint="Read on, or open a new stream to resume."
+                    f"The client has left {QUEUE_BYTES} bytes unread.",
+                    hint="Keep reading, or open a new stream to resume.",
                 )
             )
             return

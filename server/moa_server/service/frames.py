@@ -28,7 +28,7 @@ def parse(kind: type[Parsed], data: bytes, most_bytes: int) -> Parsed:
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise ProtocolError(f"a {kind.DESCRIPTOR.name}", f"{len(data)} bytes that are none") from None
+        raise ProtocolError(f"a {kind.DESCRIPTOR.name}", f"{len(data)} bytes that do not parse") from None
 
 
 def check_lengths(frame: pb.ClientFrame, most_tokens: int) -> None:

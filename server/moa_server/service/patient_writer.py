@@ -41,7 +41,7 @@ class PatientWriter(Generic[Sent]):
 
     Args:
         write: hands one message to gRPC.
-        patience_seconds: how long a client may take in next to nothing.
+        patience_seconds: how long a client may read almost nothing.
         clock: seconds, monotonic.
     """
 
@@ -60,7 +60,7 @@ class PatientWriter(Generic[Sent]):
         """Writes one message.
 
         Raises:
-            UnavailableError: the client takes in too little.
+            UnavailableError: the client reads too little.
         """
         began = self._clock()
         try:
@@ -68,7 +68,7 @@ class PatientWriter(Generic[Sent]):
                 await self._write(message)
         except TimeoutError:
             raise UnavailableError(
-                f"The client has taken next to nothing in for {self._patience_seconds:g} s.",
+                f"The client has read almost nothing for {self._patience_seconds:g} s.",
                 hint="Call again to resume.",
             ) from None
         self._pace.on_written(message.ByteSize(), self._clock() - began)

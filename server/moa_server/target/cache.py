@@ -128,7 +128,7 @@ class KVCache(ABC):
             InternalError: rows that are not held.
         """
         if not 0 <= start <= stop <= self._length:
-            raise InternalError(f"Rows {start}..{stop} were asked of a cache of {self._length} rows.")
+            raise InternalError(f"Rows {start}..{stop} were requested from a cache of {self._length} rows.")
         rows = self._read(start, stop)
         return rows.reshape(*rows.shape[:2], math.prod(rows.shape[2:]))
 

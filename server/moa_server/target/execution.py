@@ -93,7 +93,7 @@ def load_execution(files: ModelFiles, settings: ServerSettings, progress: Progre
                 raise
             reason = error.message
     elif not _has_torch():
-        raise ConfigError(f"This machine computes no level of execution. {reason}", hint=_TORCH_HINT)
+        raise ConfigError(f"This machine can run no level of execution. {reason}", hint=_TORCH_HINT)
     log.warning("int8 kernels are not used: bf16 is several times slower, and its text is not exact", reason=reason)
     return _on_torch(files, settings, BF16, progress)
 

@@ -47,7 +47,7 @@ def run_start_test(target: Target) -> StartTest:
     """Compares one tree with its path, token by token, and measures both.
 
     Raises:
-        ConfigError: the bits differ, or are no numbers.
+        ConfigError: the bits differ, or are not numbers.
     """
     rng = np.random.default_rng(0)
     prompt = [int(token) for token in rng.integers(0, target.vocab_size, CHAIN)]

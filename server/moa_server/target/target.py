@@ -170,7 +170,7 @@ class Target(ABC):
         """Validate what came from outside; return the depth of each token."""
         tokens, parents, layer = request.tokens, request.parents, request.state_layer
         if not tokens:
-            raise TokenRangeError("A forward was asked for no tokens.", hint="Send at least one token.")
+            raise TokenRangeError("A forward needs at least one token, got none.", hint="Send at least one token.")
         if min(tokens) < 0 or max(tokens) >= self.vocab_size:
             wrong = next(token for token in tokens if not 0 <= token < self.vocab_size)
             raise TokenRangeError(f"The token id {wrong} is outside the vocabulary of {self.vocab_size}.")
@@ -179,9 +179,11 @@ class Target(ABC):
         if needed > self.context_length:
             raise ContextLengthError(f"{needed} tokens do not fit into the context of {self.context_length}.")
         if layer is not None and not 0 <= layer <= self.layer_count:
-            raise InternalError(f"Layer {layer} was asked of a target with {self.layer_count}.")
+            raise InternalError(f"Layer {layer} was requested from a target with {self.layer_count} layers.")
         if any(not 0 <= row < len(tokens) for row in request.logits_for):
-            raise InternalError(f"Rows {list(request.logits_for)} were asked of a forward of {len(tokens)} tokens.")
+            raise InternalError(
+                f"Rows {list(request.logits_for)} were requested from a forward of {len(tokens)} tokens."
+            )
         return depths
 
 

@@ -68,7 +68,7 @@ class KernelEncoder:
         tokens, layers, width = kv.shape
         stack = self._stack
         if stack is None:
-            raise InternalError("Layer self-attention was asked of a drafter without it.")
+            raise InternalError("Layer self-attention was requested from a drafter without it.")
         while len(self._caches) < tokens:
             self._caches.append(stack.new_cache(half=False))
         numbers = np.arange(layers, dtype=np.int32)

@@ -68,13 +68,13 @@ def below_chain(length: int, parents: Iterable[int]) -> list[int]:
 
 
 def pick(parents: Sequence[int], nodes: Sequence[int]) -> list[int]:
-    """Parents of some nodes, ascending, numbered anew from 0; the parent of each must be among them or the root."""
+    """Parents of some nodes, ascending, renumbered from 0; the parent of each must be among them or the root."""
     number = {ROOT: ROOT} | {node: index for index, node in enumerate(nodes)}
     return [number[parents[node]] for node in nodes]
 
 
 def subtree(parents: Sequence[int], root: int, first: int = 0, most: int | None = None) -> tuple[list[int], list[int]]:
-    """The nodes below `root`, and their parents, numbered anew from 0.
+    """The nodes below `root`, and their parents, renumbered from 0.
 
     Args:
         parents: of the nodes from number `first` on; older ones are known not to matter.

@@ -27,14 +27,14 @@ def test_settings_become_an_answers_settings() -> None:
             "server",
             "localhost",
             snapshot(
-                "--server is 'localhost': expected HOST:PORT, such as 127.0.0.1:PORT. See --help for the values allowed."
+                "--server is 'localhost': expected HOST:PORT, such as 127.0.0.1:50051. See --help for the values allowed."
             ),
         ),
         (
             "server",
             "localhost:99999",
             snapshot(
-                "--server is 'localhost:99999': expected HOST:PORT, such as 127.0.0.1:PORT. See --help for the values allowed."
+                "--server is 'localhost:99999': expected HOST:PORT, such as 127.0.0.1:50051. See --help for the values allowed."
             ),
         ),
         (

@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 from moa_kernels import Q4_1, Q8_0, KernelError, QuantisedMatrix, quantised
 from moa_kernels.blocks import BLOCK_BYTES, joined
+
+from tests.support.messages import raises
 
 KINDS = {Q4_1: gguf.GGMLQuantizationType.Q4_1, Q8_0: gguf.GGMLQuantizationType.Q8_0}
 
@@ -60,7 +63,7 @@ def test_more_rows_than_are_looked_at_at_once() -> None:
 def test_numbers_that_have_no_scale_are_refused(number: float) -> None:
     values = weights(3, 64)
     values[1, 40] = number
-    with pytest.raises(KernelError, match="not finite, or too large for scales in float16"):
+    with raises(KernelError, snapshot("It holds numbers that are not finite, or too large for scales in float16.")):
         quantised(values)
 
 
@@ -72,7 +75,7 @@ def test_the_largest_number_has_a_scale() -> None:
 
 
 def test_inputs_are_in_groups() -> None:
-    with pytest.raises(KernelError, match="It has 40 inputs, which is no multiple of 32"):
+    with raises(KernelError, snapshot("It has 40 inputs, which is no multiple of 32.")):
         quantised(weights(2, 40))
 
 
@@ -83,14 +86,14 @@ def test_a_scale_that_is_not_finite_is_found(kind: str) -> None:
             matrix = as_gguf(kind, 4, 64)
             matrix.check()
             matrix.raw[2, 1, first : first + 2] = np.array([bits], np.uint16).view(np.uint8)
-            with pytest.raises(KernelError, match="scales that are not finite"):
+            with raises(KernelError, snapshot("It holds scales that are not finite.")):
                 matrix.check()
 
 
 def test_the_code_without_a_sign_to_move_is_found() -> None:
     matrix = as_gguf(Q8_0, 4, 64)
     matrix.raw[3, 1, 33] = 0x80
-    with pytest.raises(KernelError, match="the code -128"):
+    with raises(KernelError, snapshot("It holds the code -128, which the kernels do not take.")):
         matrix.check()
     four = as_gguf(Q4_1, 4, 64)
     four.raw[3, 1, 19] = 0x80  # there it is two codes like any other
@@ -109,12 +112,28 @@ def test_rows_are_chosen_and_joined(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "raw", "words"),
     [
-        ("q6_k", np.zeros((2, 1, 34), np.uint8), "kind 'q6_k' are not computed"),
-        (Q8_0, np.zeros((2, 1, 20), np.uint8), r"q8_0 matrix has the shape \(2, 1, 20\), expected blocks of 34"),
-        (Q4_1, np.zeros((2, 20), np.uint8), "expected blocks of 20 bytes"),
-        (Q4_1, np.zeros((2, 1, 20), np.int8), "expected blocks of 20 bytes"),
+        (
+            "q6_k",
+            np.zeros((2, 1, 34), np.uint8),
+            snapshot("Weights of the kind 'q6_k' are not computed by the kernels."),
+        ),
+        (
+            Q8_0,
+            np.zeros((2, 1, 20), np.uint8),
+            snapshot("A q8_0 matrix has the shape (2, 1, 20), expected blocks of 34 bytes."),
+        ),
+        (
+            Q4_1,
+            np.zeros((2, 20), np.uint8),
+            snapshot("A q4_1 matrix has the shape (2, 20), expected blocks of 20 bytes."),
+        ),
+        (
+            Q4_1,
+            np.zeros((2, 1, 20), np.int8),
+            snapshot("A q4_1 matrix has the shape (2, 1, 20), expected blocks of 20 bytes."),
+        ),
     ],
 )
 def test_other_shapes_are_refused(kind: str, raw: np.ndarray, words: str) -> None:
-    with pytest.raises(KernelError, match=words):
+    with raises(KernelError, words):
         QuantisedMatrix(kind, raw)

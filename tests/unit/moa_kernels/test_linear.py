@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from inline_snapshot import snapshot
 from moa_kernels import Q4_1, Q8_0, KernelError, Linear, norm, quantised, set_threads, threads
 from moa_kernels.library import VARIANT_VARIABLE
 from moa_kernels.variants import NUMPY
 
+from tests.support.messages import raises
 from tests.unit.moa_kernels.variants_here import HERE, random_matrix, rounded
 
 SIZES = [(1, 32), (15, 64), (16, 96), (17, 32), (97, 320), (130, 576)]
@@ -97,18 +99,18 @@ def test_without_kernels_the_activations_are_not_rounded(monkeypatch: pytest.Mon
 def test_what_does_not_fit_is_refused() -> None:
     random = np.random.default_rng(0)
     matrix = random_matrix(random, Q8_0, 20, 64)
-    with pytest.raises(KernelError, match=r"product of 64 inputs was asked for of rows of the shape \(2, 32\)"):
+    with raises(KernelError, snapshot("A product of 64 inputs cannot take rows of the shape (2, 32).")):
         Linear([matrix])(np.zeros((2, 32), np.float32))
-    with pytest.raises(KernelError, match=r"rows of the shape \(64,\)"):
+    with raises(KernelError, snapshot("A product of 64 inputs cannot take rows of the shape (64,).")):
         Linear([matrix])(np.zeros(64, np.float32))
-    with pytest.raises(KernelError, match=r"bias has the shape \(19,\), expected \(20,\)"):
+    with raises(KernelError, snapshot("Its bias has the shape (19,), expected (20,).")):
         Linear([matrix], np.zeros(19, np.float32))
-    with pytest.raises(KernelError, match="Its parts have 64, 32 inputs"):
+    with raises(KernelError, snapshot("Its parts have 64, 32 inputs.")):
         Linear([matrix, random_matrix(random, Q8_0, 20, 32)])
-    with pytest.raises(KernelError, match="It has 40 inputs, which is no multiple of 32"):
+    with raises(KernelError, snapshot("It has 40 inputs, which is no multiple of 32.")):
         Linear([np.zeros((4, 40), np.float32)], plain=True)
     matrix.raw[3, 1, 5] = 0x80
-    with pytest.raises(KernelError, match="the code -128"):
+    with raises(KernelError, snapshot("It holds the code -128, which the kernels do not take.")):
         Linear([matrix])
 
 
@@ -129,7 +131,7 @@ def test_a_norm_is_the_root_mean_square(width: int, size: float) -> None:
 
 @pytest.mark.usefixtures("variant")
 def test_a_norm_of_other_widths_is_refused() -> None:
-    with pytest.raises(KernelError, match=r"A norm of 24 numbers was asked for of rows of the shape \(2, 24\)"):
+    with raises(KernelError, snapshot("A norm of 24 numbers cannot take rows of the shape (2, 24).")):
         norm(np.zeros((2, 24), np.float32), np.zeros(24, np.float32), 1e-5)
-    with pytest.raises(KernelError, match=r"A norm of 16 numbers was asked for of rows of the shape \(2, 32\)"):
+    with raises(KernelError, snapshot("A norm of 16 numbers cannot take rows of the shape (2, 32).")):
         norm(np.zeros((2, 32), np.float32), np.zeros(16, np.float32), 1e-5)

@@ -5,9 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from inline_snapshot import snapshot
 from moa_kernels import KernelError, Rotary
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from tests.support.messages import raises
 
 HEAD_DIM, MOST = 64, 4096
 PARAMETERS: dict[str, dict[str, Any]] = {
@@ -97,16 +100,52 @@ def test_tables_grow_and_keep_their_numbers() -> None:
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}, "type 'dynamic' is not computed"),
-        ({"rope_type": "default"}, "rope_theta"),
-        ({"rope_type": "linear", "rope_theta": 1e4}, "factor"),
-        ({"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": "low"}, "cannot be used"),
-        ({"rope_type": "linear", "rope_theta": 1e4, "factor": 0}, "cannot be used"),
-        ({"rope_type": "default", "rope_theta": None}, "cannot be used"),
-        ({"rope_type": "default", "rope_theta": 0}, "cannot be used"),
-        ({"rope_type": "default", "rope_theta": float("nan")}, "cannot be used"),
+        (
+            {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
+            snapshot("Rotary scaling of the type 'dynamic' is not computed by the kernels."),
+        ),
+        (
+            {"rope_type": "default"},
+            snapshot("The rotary parameters {'rope_type': 'default'} cannot be used (KeyError('rope_theta'))."),
+        ),
+        (
+            {"rope_type": "linear", "rope_theta": 1e4},
+            snapshot(
+                "The rotary parameters {'rope_type': 'linear', 'rope_theta': 10000.0} cannot be used (KeyError('factor'))."
+            ),
+        ),
+        (
+            {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": "low"},
+            snapshot(
+                "The rotary parameters {'rope_type': 'llama3', 'rope_theta': 10000.0, 'factor': 8.0, 'low_freq_factor': 'low'} cannot be used (ValueError(\"could not convert string to float: 'low'\"))."
+            ),
+        ),
+        (
+            {"rope_type": "linear", "rope_theta": 1e4, "factor": 0},
+            snapshot(
+                "The rotary parameters {'rope_type': 'linear', 'rope_theta': 10000.0, 'factor': 0} cannot be used (ValueError('its angles are not finite'))."
+            ),
+        ),
+        (
+            {"rope_type": "default", "rope_theta": None},
+            snapshot(
+                "The rotary parameters {'rope_type': 'default', 'rope_theta': None} cannot be used (TypeError(\"float() argument must be a string or a real number, not 'NoneType'\"))."
+            ),
+        ),
+        (
+            {"rope_type": "default", "rope_theta": 0},
+            snapshot(
+                "The rotary parameters {'rope_type': 'default', 'rope_theta': 0} cannot be used (ValueError('its angles are not finite'))."
+            ),
+        ),
+        (
+            {"rope_type": "default", "rope_theta": float("nan")},
+            snapshot(
+                "The rotary parameters {'rope_type': 'default', 'rope_theta': nan} cannot be used (ValueError('its angles are not finite'))."
+            ),
+        ),
     ],
 )
 def test_parameters_that_cannot_be_used(parameters: dict[str, Any], words: str) -> None:
-    with pytest.raises(KernelError, match=words):
+    with raises(KernelError, words):
         Rotary(64, parameters)

@@ -4,8 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inline_snapshot import snapshot
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_training.settings import DEFAULTS_VERSION, FitSettings, LossSettings, load_fit_settings
+
+from tests.support.messages import raises
 
 MINIMAL = 'shards = ["a"]\noutput = "out"\n[budget]\ntokens = 10\n'
 
@@ -32,23 +35,64 @@ def test_yaml_says_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("shards = [", "cannot be read"),
-        ('output = "out"\n[budget]\ntokens = 1\n', "shards"),
-        (MINIMAL + "rounds = 3\n", "budget.rounds .* is not a setting"),
-        (MINIMAL + "[drafter]\nreused_layers = -1\n", "drafter.reused_layers"),
-        (MINIMAL + "[blocks]\nshortest = 9\nlongest = 4\n", "blocks.longest"),
-        (MINIMAL + '[optimiser]\nschedule = "steps"\n', "optimiser.schedule"),
-        (MINIMAL.replace("10", "0"), "budget.tokens"),
-        (MINIMAL.replace('["a"]', "[]"), "shards"),
+        (
+            "shards = [",
+            snapshot(
+                "The configuration TMP/fit.toml cannot be read: Invalid value (at end of document). Correct that line."
+            ),
+        ),
+        (
+            'output = "out"\n[budget]\ntokens = 1\n',
+            snapshot(
+                "shards in TMP/fit.toml is {'output': 'out', 'budget': {'tokens': 1}}: field required. training/configs has examples."
+            ),
+        ),
+        (
+            MINIMAL + "rounds = 3\n",
+            snapshot("budget.rounds in TMP/fit.toml is 3: is not a setting. training/configs has examples."),
+        ),
+        (
+            MINIMAL + "[drafter]\nreused_layers = -1\n",
+            snapshot(
+                "drafter.reused_layers in TMP/fit.toml is -1: input should be greater than or equal to 0. training/configs has examples."
+            ),
+        ),
+        (
+            MINIMAL + "[blocks]\nshortest = 9\nlongest = 4\n",
+            snapshot(
+                "blocks in TMP/fit.toml is {'shortest': 9, 'longest': 4}: value error, blocks.longest (4) is below blocks.shortest (9). training/configs has examples."
+            ),
+        ),
+        (
+            MINIMAL + '[optimiser]\nschedule = "steps"\n',
+            snapshot(
+                "optimiser.schedule in TMP/fit.toml is 'steps': input should be 'cosine' or 'authors'. training/configs has examples."
+            ),
+        ),
+        (
+            MINIMAL.replace("10", "0"),
+            snapshot(
+                "budget.tokens in TMP/fit.toml is 0: input should be greater than 0. training/configs has examples."
+            ),
+        ),
+        (
+            MINIMAL.replace('["a"]', "[]"),
+            snapshot(
+                "shards in TMP/fit.toml is []: tuple should have at least 1 item after validation, not 0. training/configs has examples."
+            ),
+        ),
     ],
 )
 def test_bad_configurations_name_the_setting(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with raises(ConfigError, message):
         load(tmp_path, text)
 
 
 def test_a_list_or_nothing_is_no_configuration(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no settings"):
+    with raises(
+        ConfigError,
+        snapshot("The configuration TMP/fit.yaml holds no settings. Write at least shards, output, budget."),
+    ):
         load(tmp_path, "- a\n", "fit.yaml")
     with pytest.raises(NotFoundError):
         load_fit_settings(tmp_path / "none.toml")

@@ -144,7 +144,7 @@ def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoi
     if config is None:
         if CONFIG_KEY not in metadata:
             raise CheckpointError(
-                f"The drafter checkpoint {path} does not say its configuration.",
+                f"The drafter checkpoint {path} does not contain its configuration.",
                 hint="Load it with a configuration and save it again.",
             )
         config = DrafterConfig.from_json(metadata[CONFIG_KEY])
@@ -185,7 +185,7 @@ def _check(path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[
                 f"In the drafter checkpoint {path} {name} has shape {tensor.shape}, expected {shape}."
             )
         if name != "draft_ids" and not _is_finite(tensor):
-            raise CheckpointError(f"In the drafter checkpoint {path} {name} holds values that are no numbers.")
+            raise CheckpointError(f"In the drafter checkpoint {path} {name} holds values that are not numbers.")
     extra = sorted(set(tensors) - set(shapes))
     if extra:
         raise CheckpointError(f"The drafter checkpoint {path} holds an unknown tensor {extra[0]}.")

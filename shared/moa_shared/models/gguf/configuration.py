@@ -34,7 +34,7 @@ def make_config(header: GgufHeader) -> dict[str, Any]:
     head_dim = header.integer(f"{family}.attention.key_length") or header.integer(f"{family}.rope.dimension_count")
     epsilon = header.real(f"{family}.attention.layer_norm_rms_epsilon")
     if epsilon is None:
-        raise ModelSourceError(f"The GGUF file {header.path} says no epsilon of its norms.", hint=DAMAGED)
+        raise ModelSourceError(f"The GGUF file {header.path} does not set the epsilon of its norms.", hint=DAMAGED)
     theta = header.real(f"{family}.rope.freq_base") or _ROPE_THETA
     config: dict[str, Any] = {
         "architectures": [_ARCHITECTURES[family]],

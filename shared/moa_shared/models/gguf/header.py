@@ -103,7 +103,7 @@ class GgufHeader:
         value = self.integer(key)
         if value is None:
             raise ModelSourceError(
-                f"The GGUF file {self.path} says no {key}.", hint="Use a GGUF file of a whole model."
+                f"The GGUF file {self.path} does not set {key}.", hint="Use a GGUF file of a whole model."
             )
         return value
 

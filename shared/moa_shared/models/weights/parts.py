@@ -53,7 +53,7 @@ def layer_places(files: ModelFiles, kept: Sequence[int]) -> dict[str, str]:
     count = int(files.config["num_hidden_layers"])
     if any(not 0 <= layer < count for layer in kept):
         raise ModelSourceError(
-            f"{files.target_id} has the layers 0 to {count - 1}, asked were {list(kept)}.",
+            f"{files.target_id} has the layers 0 to {count - 1}, requested were {list(kept)}.",
             hint="Ask for fewer layers.",
         )
     renumbered = {layer: place for place, layer in enumerate(kept)}

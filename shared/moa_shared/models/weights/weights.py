@@ -163,7 +163,9 @@ class WeightReader:
             raise self._not_finite(name)
 
     def _not_finite(self, name: str) -> ModelSourceError:
-        return ModelSourceError(f"The tensor {name} of {self._files.target_id} holds no finite numbers.", hint=_CORRUPT)
+        return ModelSourceError(
+            f"The tensor {name} of {self._files.target_id} holds numbers that are not finite.", hint=_CORRUPT
+        )
 
     def _find(self, name: str) -> _Stored:
         tensor = self._tensors.get(self._alias(name))

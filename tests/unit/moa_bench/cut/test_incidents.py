@@ -51,7 +51,7 @@ def test_a_client_that_waits_stalls_until_the_next_token() -> None:
     assert judge(moments, 2.5, 5.5, 4) == Incident(Kind.CUT, 3.0, 4500.0, 1000.0, False, True)
 
 
-def test_a_client_that_writes_alone_stalls_until_its_own_text() -> None:
+def test_a_standalone_client_stalls_until_its_own_text() -> None:
     moments = [
         Moment(1.0, 1, 1, True),
         Moment(1.25, 2, 1, True),  # alone

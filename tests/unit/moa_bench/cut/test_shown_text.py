@@ -45,7 +45,7 @@ def test_contradictions_are_seen() -> None:
         assert not shown(*events).fits((1, 3))
 
 
-def test_an_answer_that_ended_alone_is_held_against_what_was_committed_then() -> None:
+def test_an_answer_that_ended_standalone_is_held_against_what_was_committed_then() -> None:
     screen = shown(Committed((1, 2)), Provisional((9,)), Ended(Finish.MAX_TOKENS, provisional=True))
     assert screen.fits((1, 2, 3))
     assert not screen.fits((1, 4, 3))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
+from inline_snapshot import snapshot
 from moa_bench.engine.starting import _run
 from moa_shared.errors import UnavailableError
+
+from tests.support.messages import raises
 
 
 def test_memory_is_that_of_the_program_alone() -> None:
@@ -16,5 +18,10 @@ def test_memory_is_that_of_the_program_alone() -> None:
 
 
 def test_a_program_that_fails_is_named_with_what_it_said() -> None:
-    with pytest.raises(UnavailableError, match=r"no_such_module ended with status 1: .*No module named no_such_module"):
+    with raises(
+        UnavailableError,
+        snapshot(
+            "no_such_module ended with status 1: PYTHON: No module named no_such_module Check --server HOST:PORT, and that moa-server runs there."
+        ),
+    ):
         _run(["no_such_module"], None)

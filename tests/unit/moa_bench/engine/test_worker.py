@@ -8,11 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from inline_snapshot import snapshot
 from moa_bench.engine.subjects import Subject, llama_subject, our_subjects, running_workers
 from moa_bench.engine.worker import Worker, binary_tree
 from moa_server.target.kernel_target import KernelTarget
 from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.programs.progress import SilentProgress
+
+from tests.support.messages import raises
 
 ECHO = """
 import json, sys
@@ -58,7 +61,12 @@ def test_an_engine_that_does_not_start_is_named() -> None:
 
 def test_a_folder_without_llama_cpp_is_refused(tmp_path: Path) -> None:
     files = SimpleNamespace(weights=(Path("model.gguf"),), target_id="A target")
-    with pytest.raises(ConfigError, match=r"llama\.cpp cannot be measured"):
+    with raises(
+        ConfigError,
+        snapshot(
+            "llama.cpp cannot be measured: TMP/node_modules/node-llama-cpp is not there. Run npm install --prefix TMP node-llama-cpp, or leave out --llama-cpp."
+        ),
+    ):
         llama_subject(tmp_path, files)  # type: ignore[arg-type]
 
 
@@ -66,7 +74,9 @@ def test_only_a_gguf_file_goes_to_llama_cpp(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/node")
     (tmp_path / "node_modules" / "node-llama-cpp").mkdir(parents=True)
     files = SimpleNamespace(weights=(Path("model.safetensors"),), target_id="A target")
-    with pytest.raises(ConfigError, match="A target is not a GGUF file"):
+    with raises(
+        ConfigError, snapshot("llama.cpp cannot be measured: A target is not a GGUF file. Leave out --llama-cpp.")
+    ):
         llama_subject(tmp_path, files)  # type: ignore[arg-type]
     files.weights = (Path("model.gguf"),)
     subject = llama_subject(tmp_path, files)  # type: ignore[arg-type]

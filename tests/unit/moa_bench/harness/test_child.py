@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from inline_snapshot import snapshot
 from moa_bench.harness.child import running
 from moa_shared.errors import UnavailableError
+
+from tests.support.messages import raises
 
 PROGRAM = """
 import os, signal, sys
@@ -38,7 +41,10 @@ def test_it_runs_while_the_block_does() -> None:
 
 def test_a_child_that_ends_tells_why() -> None:
     with (
-        pytest.raises(UnavailableError, match="ended with status 1: this cannot work"),
+        raises(
+            UnavailableError,
+            snapshot("a_child_of_the_test ended with status 1: this cannot work Start it by hand to see why."),
+        ),
         running("a_child_of_the_test", ["fail"]),
     ):
         pass

@@ -7,8 +7,11 @@ import subprocess
 import sys
 
 import pytest
+from inline_snapshot import snapshot
 from moa_bench.harness.cores import on_cores, split_cores
 from moa_shared.errors import ConfigError
+
+from tests.support.messages import raises
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinities")
 
@@ -31,7 +34,13 @@ def test_a_child_stays_on_its_core_and_we_come_back() -> None:
 
 
 def test_two_cores_are_needed() -> None:
-    with on_cores({min(os.sched_getaffinity(0))}), pytest.raises(ConfigError, match="needs two cores"):
+    with (
+        on_cores({min(os.sched_getaffinity(0))}),
+        raises(
+            ConfigError,
+            snapshot("Pinning needs two cores, this process may use 1. Leave out --pin or allow more cores."),
+        ),
+    ):
         split_cores(True)
 
 

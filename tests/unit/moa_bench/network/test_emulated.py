@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from inline_snapshot import snapshot
 from moa_bench.network.emulated import LINKS, Link, find_links, linked
 from moa_shared.errors import ConfigError
 
+from tests.support.messages import raises
 from tests.unit.moa_bench.conftest import dial
 
 
@@ -46,14 +48,14 @@ def echo() -> Iterator[str]:
 def test_links_are_found_by_name() -> None:
     assert find_links(()) == LINKS
     assert [link.name for link in find_links(("4g", "RTT 0"))] == ["4G", "RTT 0"]
-    with pytest.raises(ConfigError, match="There are RTT 0, 5G, 4G"):
+    with raises(ConfigError, snapshot("There is no link '6g'. There are RTT 0, 5G, 4G, RTT 150 ms, RTT 300 ms.")):
         find_links(("6g",))
 
 
 def test_no_link_is_the_server_itself(echo: str) -> None:
     with linked(LINKS[0], echo) as link:
         assert link.address == echo
-        with pytest.raises(ConfigError, match="cannot be cut"):
+        with raises(ConfigError, snapshot("A loopback connection cannot be cut. Choose an emulated link.")):
             link.cut(1.0)
 
 

@@ -7,8 +7,11 @@ import os
 from pathlib import Path
 
 import pytest
+from inline_snapshot import snapshot
 from moa_bench.report.experiment import Experiment
 from moa_shared.errors import ConfigError
+
+from tests.support.messages import raises
 
 
 def test_a_result_says_what_was_run_and_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,7 +38,9 @@ def test_server_and_client_are_pinned_apart(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_cannot_be_pinned_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
-    with pytest.raises(ConfigError, match="needs two cores"):
+    with raises(
+        ConfigError, snapshot("Pinning needs two cores, this process may use 1. Leave out --pin or allow more cores.")
+    ):
         Experiment("micro", quick=True, json_file=None, pin=True)
 
 

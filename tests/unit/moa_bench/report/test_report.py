@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from inline_snapshot import snapshot
 from moa_bench.report.report import (
     ENGINE,
     LINK,
@@ -20,6 +21,8 @@ from moa_bench.report.report import (
 )
 from moa_bench.report.spread import Spread
 from moa_shared.errors import ConfigError, DataError, NotFoundError
+
+from tests.support.messages import raises
 
 PAGE = "# Page\n\nbefore\n\n<!-- micro -->\nold\n<!-- /micro -->\n\nafter\n"
 
@@ -36,13 +39,13 @@ def test_a_section_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
 def test_a_page_without_its_markers_is_left_alone(tmp_path: Path, broken: str) -> None:
     page = tmp_path / "page.md"
     page.write_text(broken)
-    with pytest.raises(DataError, match="lacks the lines <!-- micro --> and <!-- /micro -->"):
+    with raises(DataError, snapshot("TMP/page.md lacks the lines <!-- micro --> and <!-- /micro -->. Put both back.")):
         replace_section(page, "micro", "new")
     assert page.read_text() == broken
 
 
 def test_a_page_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="does not exist"):
+    with raises(NotFoundError, snapshot("The page TMP/none.md does not exist. Check the name.")):
         replace_section(tmp_path / "none.md", "micro", "new")
 
 
@@ -53,13 +56,15 @@ def test_a_table_is_markdown() -> None:
 def test_results_are_json() -> None:
     written = to_json({"ms": [Spread(1.0, 0.5, 2.0, 3)], "file": Path("x")})
     assert json.loads(written) == {"ms": [{"median": 1.0, "low": 0.5, "high": 2.0, "count": 3}], "file": "x"}
-    with pytest.raises(TypeError, match="set has no JSON form"):
+    with raises(TypeError, snapshot("set has no JSON form")):
         to_json({1, 2})
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with raises(
+        ConfigError, snapshot("TMP/file/result.json cannot be written: File exists. Name another file with --json.")
+    ):
         write_text(tmp_path / "file" / "result.json", "{}")
 
 

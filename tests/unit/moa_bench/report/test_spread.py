@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 from moa_bench.report.spread import Spread, paired_ratio
 from moa_shared.errors import InternalError
+
+from tests.support.messages import raises
 
 
 def test_median_and_quartiles() -> None:
@@ -26,7 +28,15 @@ def test_ratios_are_of_pairs() -> None:
 
 
 def test_nothing_to_describe_is_an_error() -> None:
-    with pytest.raises(InternalError, match="no measurements"):
+    with raises(
+        InternalError,
+        snapshot(
+            "There are no measurements to take a spread of. This is a defect of moa: please report it with the log."
+        ),
+    ):
         Spread.of([])
-    with pytest.raises(InternalError, match="2 measurements cannot be paired with 1"):
+    with raises(
+        InternalError,
+        snapshot("2 measurements cannot be paired with 1. This is a defect of moa: please report it with the log."),
+    ):
         paired_ratio([1.0, 2.0], [1.0])

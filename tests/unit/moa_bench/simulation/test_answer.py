@@ -64,7 +64,7 @@ def test_as_much_faster_as_the_aims_say(link: str, acceptance: float, aim: float
     assert streamed(link, acceptance)[0] >= aim
 
 
-def test_synchronous_rounds_are_left_behind_on_4g() -> None:
+def test_synchronous_rounds_are_slower_on_4g() -> None:
     best = max(
         mean(
             simulate(0.8, LINKS["4g"], tokens=TOKENS, seed=seed, costs=COSTS, round_length=length).tokens_per_s
@@ -128,7 +128,7 @@ def test_a_drafter_that_is_never_right_costs_no_forward() -> None:
     assert drafts.arrivals_ms[-1] <= 1.03 * nothing.arrivals_ms[-1]
 
 
-def test_a_server_that_waits_for_drafts_goes_on_when_none_is_worth_it() -> None:
+def test_a_server_that_waits_for_drafts_continues_when_none_is_worth_it() -> None:
     window = DraftWindow(run_ahead=False)
     answer = simulate(0.0, LINKS["300 ms"], tokens=30, rule=window, run_ahead=False)
     assert len(answer.arrivals_ms) == 30

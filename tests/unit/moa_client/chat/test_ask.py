@@ -209,7 +209,7 @@ async def test_in_a_chat_it_is_decided_later() -> None:
     assert asked.asker.settle(SETTLED) is None
 
 
-async def test_an_earlier_answer_that_is_decided_while_another_is_written_is_told() -> None:
+async def test_an_earlier_answer_that_is_decided_while_another_is_written_is_reported() -> None:
     class Back(ClientEngine):
         async def ask(self, turn: Turn, settings: AnswerSettings) -> AsyncGenerator[Event, None]:
             yield SETTLED
@@ -235,7 +235,7 @@ async def test_a_single_answer_that_the_server_will_not_verify_is_shown_and_is_a
     assert asked.text == "abc\n"
 
 
-async def test_a_refused_answer_is_told_beside_the_next_one() -> None:
+async def test_a_refused_answer_is_reported_next_to_the_next_one() -> None:
     asked = Asked(ClientEngine(), 0.0)
     await asked.answer("first")
     earlier = asked.asker.settle(Refused(ContextLengthError("Too long.")))

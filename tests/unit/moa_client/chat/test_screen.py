@@ -87,7 +87,7 @@ def test_the_end_of_a_full_line_is_found_again(end: str) -> None:
     assert terminal.text() == shown("0123456789ab" + end)
 
 
-def test_the_status_line_stands_below_and_goes_at_the_end() -> None:
+def test_the_status_line_is_below_and_goes_at_the_end() -> None:
     terminal = Terminal()
     terminal.update("", "", "link good | more than fits")
     assert terminal.lines()[:2] == ["", "link good"]
@@ -172,7 +172,7 @@ def test_whatever_happened_the_screen_shows_the_text(steps: list[tuple[str, str,
     assert terminal.text() == shown(committed + (mark + provisional if steps else ""))
 
 
-def test_lines_of_their_own_stand_between_committed_and_provisional_text() -> None:
+def test_lines_of_their_own_are_between_committed_and_provisional_text() -> None:
     terminal = Terminal(columns=40)
     terminal.update("sure", "perhaps", "good")
     terminal.display.show(terminal.screen.interject("told\x1b[2J\nmore"))

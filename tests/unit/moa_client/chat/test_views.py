@@ -91,7 +91,7 @@ def test_a_pipe_gets_no_unverified_text() -> None:
     assert piped(*alone)[0] == ""
 
 
-def test_where_it_is_wished_a_pipe_gets_it_last_and_is_told() -> None:
+def test_on_request_a_pipe_gets_it_last_with_a_remark() -> None:
     out, remarks = piped(Committed((0,)), Provisional((1, 2)), Ended(Finish.STOP, provisional=True), unverified=True)
     assert out == "abc\n"
     [remark] = remarks
@@ -108,7 +108,7 @@ def test_a_pipe_gets_what_was_settled_in_time_and_nothing_that_was_not() -> None
     assert piped(*events) == ("ad\n", [])
 
 
-def test_an_earlier_answer_is_told_beside_this_one() -> None:
+def test_an_earlier_answer_is_reported_next_to_this_one() -> None:
     earlier = settled_answer()
     earlier.apply(SETTLED)
     out: list[str] = []
@@ -168,7 +168,7 @@ def test_a_terminal_has_the_status_below_while_the_answer_runs() -> None:
     assert terminal.lines == ["a[unverified:] b"]
 
 
-def test_on_a_terminal_an_earlier_answer_stands_above_this_one() -> None:
+def test_on_a_terminal_an_earlier_answer_is_above_this_one() -> None:
     terminal, transcript, earlier = Emulated(), Transcript(decode), settled_answer()
     terminal.view.begin()
     event = Provisional((4,))

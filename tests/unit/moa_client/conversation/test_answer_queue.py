@@ -44,7 +44,7 @@ def commit(answers: AnswerQueue, tokens: list[int]) -> None:
     answers.on_committed(progress.tokens)
 
 
-def test_with_nothing_written_alone_a_stopped_answer_is_over() -> None:
+def test_with_no_standalone_text_a_stopped_answer_is_over() -> None:
     answers = asked()
     commit(answers, [4, 5])
     answers.stop()
@@ -61,7 +61,7 @@ def test_a_question_that_is_stopped_without_an_answer_was_not_asked() -> None:
     assert answers.conversation.tokens == []
 
 
-def test_what_was_written_alone_waits_to_be_verified_and_the_answer_ends_behind_it() -> None:
+def test_standalone_text_waits_to_be_verified_and_the_answer_ends_after_it() -> None:
     answers = asked()
     commit(answers, [4, 5])
     job = answers.front

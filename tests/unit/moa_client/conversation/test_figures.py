@@ -22,7 +22,7 @@ def test_speed_is_that_of_what_is_shown() -> None:
     assert figures.finish is Finish.MAX_TOKENS
 
 
-def test_an_answer_written_alone_has_no_verifications() -> None:
+def test_a_standalone_answer_has_no_verifications() -> None:
     figures = Figures()
     figures.on_event(Provisional((1, 2, 3)), 1.5)
     assert (figures.tokens_per_second, figures.acceptance_length) == (2.0, 0.0)

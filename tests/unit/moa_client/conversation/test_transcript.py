@@ -17,7 +17,7 @@ def decode(tokens: Sequence[int]) -> str:
     return "".join(chr(ord("a") + token) for token in tokens)
 
 
-def test_committed_text_stands_before_provisional_text() -> None:
+def test_committed_text_is_before_provisional_text() -> None:
     transcript = Transcript(decode)
     assert transcript.apply(Committed((0, 1))) == "ab"
     assert transcript.apply(Provisional((2, 3))) == ""
@@ -29,7 +29,7 @@ def test_committed_text_stands_before_provisional_text() -> None:
     assert (transcript.committed, transcript.provisional, transcript.waiting) == ("abce", "", [])
 
 
-def test_an_answer_that_ended_alone_is_settled_from_where_it_was_committed() -> None:
+def test_an_answer_that_ended_standalone_is_settled_from_where_it_was_committed() -> None:
     transcript = Transcript(decode, stop=("zz",), question="why")
     transcript.apply(Committed((0, 25)))  # a stop string may begin here
     transcript.apply(Provisional((2, 3)))

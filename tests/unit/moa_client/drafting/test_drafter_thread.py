@@ -28,7 +28,7 @@ async def test_what_was_told_is_not_read_again(length: int) -> None:
     await asyncio.to_thread(thread._thread.close)
 
 
-async def test_what_does_not_hold_any_more_is_told_anew() -> None:
+async def test_text_that_has_changed_is_told_again() -> None:
     drafter = create_autospec(LookupDrafter, instance=True)
     thread = DrafterThread(drafter, lambda _: None)
     for hashed in (True, False):

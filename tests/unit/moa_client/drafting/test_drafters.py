@@ -39,7 +39,7 @@ def test_figures_make_one_line() -> None:
     assert Figures().line().startswith("0 tokens")
 
 
-def test_look_up_goes_on_below_any_draft_and_writes_alone() -> None:
+def test_look_up_continues_below_any_draft_and_writes_standalone() -> None:
     drafter = LookupDrafter(length=2)
     drafter.restart([1, 2, 3, 4, 5, 9, 1, 2])
     assert drafter.grow(DraftTree.chain([]), Sampling()) == Growth((3, 4), (-1, 0))

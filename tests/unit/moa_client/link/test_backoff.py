@@ -7,7 +7,7 @@ import random
 from moa_client.link.backoff import AT_ONCE_SECONDS, FIRST_SECONDS, MOST_SECONDS, Backoff
 
 
-def test_waits_double_to_a_limit_and_begin_anew() -> None:
+def test_waits_double_to_a_limit_and_begin_again() -> None:
     backoff = Backoff(random.Random(1))
     assert backoff.next_seconds() <= AT_ONCE_SECONDS
     waits = [backoff.next_seconds() for _ in range(12)]

@@ -35,7 +35,7 @@ def test_a_server_that_thinks_for_long_answers_beats() -> None:
         now += 1.0
 
 
-def test_a_server_that_answers_beats_alone_is_stuck_in_the_end() -> None:
+def test_a_server_that_answers_only_beats_is_stuck_in_the_end() -> None:
     monitor = LinkMonitor(silence_ms=2000.0)
     monitor.on_opened(0.0, 20.0)
     monitor.expect(0.0)

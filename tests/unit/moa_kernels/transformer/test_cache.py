@@ -7,8 +7,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from inline_snapshot import snapshot
 from moa_kernels import Cache, KernelError, variant_name
 from moa_kernels.reference import ReferenceCache
+
+from tests.support.messages import raises
 
 LAYERS, KV_HEADS, HEAD_DIM = 2, 2, 32
 
@@ -123,7 +126,7 @@ def test_what_is_not_held_is_refused() -> None:
     for cache in both(half=False):
         write((cache,), 5, 1)
         for start, stop in ((-1, 2), (3, 2), (0, 6)):
-            with pytest.raises(KernelError, match="were asked of a cache of 5 rows"):
+            with pytest.raises(KernelError, match="were requested from a cache of 5 rows"):
                 cache.read(start, stop)
         for start, rows in ((2, [3]), (2, [-1]), (0, [1, 0]), (0, [1, 1]), (6, []), (-1, [0])):
             with pytest.raises(KernelError, match="cannot be kept"):
@@ -131,7 +134,7 @@ def test_what_is_not_held_is_refused() -> None:
         for count, by in ((6, 1), (-1, 1), (2, -1)):
             with pytest.raises(KernelError, match="cannot be moved"):
                 cache.move_last(count, by)
-        with pytest.raises(KernelError, match="cannot be cropped to -1"):
+        with raises(KernelError, snapshot("A cache of 5 rows cannot be cropped to -1.")):
             cache.crop(-1)
         keys = np.zeros((2, KV_HEADS, HEAD_DIM), np.float32)
         for layer, these, those in ((2, keys, keys), (0, keys, keys[:1]), (0, keys[:, :1], keys[:, :1])):
@@ -141,7 +144,7 @@ def test_what_is_not_held_is_refused() -> None:
 
 
 def test_heads_are_multiples_of_32() -> None:
-    with pytest.raises(KernelError, match="Heads of 48 numbers are not computed"):
+    with raises(KernelError, snapshot("Heads of 48 numbers are not computed by the kernels: no multiple of 32.")):
         Cache(1, 1, 48, half=True)
     assert ReferenceCache(1, 1, 48, half=True).head_dim == 48
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
+from inline_snapshot import snapshot
 from moa_kernels import KernelError, Layer, Linear, Rotary, Segment, Stack, StackShape
 from moa_kernels.library import library
+
+from tests.support.messages import raises
 
 ROTARY = {"rope_type": "default", "rope_theta": 500.0}
 Rows = npt.NDArray[np.float32]
@@ -77,7 +80,7 @@ def test_numpy_computes_what_the_kernels_do() -> None:
 
 
 def test_sizes_that_the_kernels_do_not_take_are_refused_and_computed_in_numpy() -> None:
-    with pytest.raises(KernelError, match="no multiple of 32"):
+    with raises(KernelError, snapshot("It has 20 inputs, which is no multiple of 32.")):
         make_stack(hidden=20, head_dim=6)
     stack = make_stack(hidden=20, head_dim=6, in_numpy=True)
     cache = stack.new_cache(half=False)
@@ -91,7 +94,7 @@ def test_sizes_that_the_kernels_do_not_take_are_refused_and_computed_in_numpy() 
 @pytest.mark.skipif(library() is None, reason="there are no compiled kernels")
 def test_compiled_layers_do_not_make_a_stack_in_numpy() -> None:
     compiled = make_stack()
-    with pytest.raises(KernelError, match="not both compiled"):
+    with raises(KernelError, snapshot("qkv and its stack are not both compiled, or both computed in numpy.")):
         Stack(compiled.shape, compiled.layers, compiled.rotary, reference=True)
 
 
@@ -101,5 +104,5 @@ def test_a_stack_that_reads_memory_fills_nothing() -> None:
     queries = Linear([normal(64, 64, seed=5)])
     reads = Layer(layer.attention_norm, queries, layer.out, layer.mlp_norm, layer.gate_up, layer.down)
     stack = Stack(StackShape(64, 64, 2, 1, 32, 1e-5, reads_memory=True), [reads], made.rotary)
-    with pytest.raises(KernelError, match="writes no keys and values"):
+    with raises(KernelError, snapshot("A stack that reads memory writes no keys and values.")):
         stack.fill(normal(1, 64, seed=6), [Segment.chain(stack.new_cache(half=False), 1)])

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 from moa_kernels import KernelError, Segment
 from moa_kernels.reference import ReferenceCache
+
+from tests.support.messages import raises
 
 any_parents = st.integers(1, 12).flatmap(lambda count: st.tuples(*(st.integers(-1, node - 1) for node in range(count))))
 
@@ -63,7 +66,7 @@ def test_memory_is_seen_whole_and_not_written() -> None:
     segment = Segment.memory(cache_of(5), np.array([9, 3], np.int32))
     segment.check(writes=False)
     assert [seen_by(segment, row) for row in (0, 1)] == [[0, 1, 2, 3, 4]] * 2
-    with pytest.raises(KernelError, match="does not hold"):
+    with raises(KernelError, snapshot("1 rows of a forward see slots that their cache of 0 rows does not hold.")):
         Segment.memory(cache_of(0), np.array([0], np.int32)).check(writes=False)
 
 

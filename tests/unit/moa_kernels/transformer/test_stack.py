@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inline_snapshot import snapshot
 from moa_kernels import Cache, KernelError, Layer, Linear, Rotary, Segment, Stack, StackShape
 from moa_kernels.library import VARIANT_VARIABLE
 from moa_kernels.transformer import stack
 
+from tests.support.messages import raises
 from tests.unit.moa_kernels.variants_here import HERE
 
 SHAPE = StackShape(hidden=64, inner=96, heads=4, kv_heads=2, head_dim=32, eps=1e-5)
@@ -150,7 +152,7 @@ def test_memory_is_read_and_not_written() -> None:
         out, _ = one.run(states(4), [Segment.memory(cache, positions)])
         np.testing.assert_array_equal(cache.read(0, 100), before)
         results.append(out)
-        with pytest.raises(KernelError, match="reads memory writes no keys and values"):
+        with raises(KernelError, snapshot("A stack that reads memory writes no keys and values.")):
             one.fill(states(4), [Segment.memory(cache, positions)])
     np.testing.assert_allclose(results[0], results[1], atol=5e-5, rtol=1e-4)
 
@@ -210,20 +212,20 @@ def test_layers_that_do_not_fit_are_refused_by_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"hidden": 48}, "hidden size is 48, which is no multiple of 32"),
-        ({"inner": 40}, "MLP width is 40"),
-        ({"head_dim": 48}, "head dimension is 48"),
-        ({"heads": 3}, "3 query heads cannot share 2 key/value heads evenly"),
+        ({"hidden": 48}, snapshot("The hidden size is 48, which is no multiple of 32.")),
+        ({"inner": 40}, snapshot("The MLP width is 40, which is no multiple of 32.")),
+        ({"head_dim": 48}, snapshot("The head dimension is 48, which is no multiple of 32.")),
+        ({"heads": 3}, snapshot("3 query heads cannot share 2 key/value heads evenly.")),
     ],
 )
 def test_sizes_that_are_not_taken_are_refused_by_name(changes: dict[str, Any], words: str) -> None:
     shape = replace(SHAPE, **changes)
-    with pytest.raises(KernelError, match=words):
+    with raises(KernelError, words):
         Stack(shape, [], Rotary(shape.head_dim, ROTARY))
 
 
 def test_angles_of_other_heads_are_refused() -> None:
-    with pytest.raises(KernelError, match="for heads of 64 numbers, not 32"):
+    with raises(KernelError, snapshot("The rotary angles are for heads of 64 numbers, not 32.")):
         Stack(SHAPE, [], Rotary(64, ROTARY))
 
 
@@ -234,17 +236,17 @@ def test_calls_that_do_not_fit_are_refused() -> None:
         for rows in (states(2), states(3, width=96), states(3)[0]):
             with pytest.raises(KernelError, match=r"came for segments of 3 rows of 64"):
                 one.run(rows, [segment])
-        with pytest.raises(KernelError, match="came for segments of 0 rows"):
+        with raises(KernelError, snapshot("Rows of the shape (0, 64) came for segments of 0 rows of 64.")):
             one.run(states(0), [])
         for layer_index in (-1, LAYERS + 1):
-            with pytest.raises(KernelError, match=f"state of layer {layer_index} was asked of a stack of 3"):
+            with pytest.raises(KernelError, match=f"state of layer {layer_index} was requested from a stack of 3"):
                 one.run(states(3), [segment], layer_index)
         other = type(cache)(LAYERS + 1, 2, 32, half=False)
-        with pytest.raises(KernelError, match="belongs to another stack"):
+        with raises(KernelError, snapshot("A segment's cache belongs to another stack.")):
             one.run(states(3), [Segment.chain(other, 3)])
-        with pytest.raises(KernelError, match="different precisions"):
+        with raises(KernelError, snapshot("The caches of one forward have different precisions.")):
             one.run(states(6), [segment, Segment.chain(filled(one, 5, half=True), 3)])
-        with pytest.raises(KernelError, match="does not hold"):
+        with raises(KernelError, snapshot("3 rows of a forward see slots that their cache of 8 rows does not hold.")):
             one.run(states(3), [replace(segment, seen=segment.seen + np.int32(9))])
         assert cache.length == 5
 
@@ -252,9 +254,9 @@ def test_calls_that_do_not_fit_are_refused() -> None:
 @pytest.mark.skipif(not HERE, reason="there are no kernels for this CPU")
 def test_a_cache_of_the_other_kind_is_refused() -> None:
     ours, theirs = stacks()
-    with pytest.raises(KernelError, match="without kernels"):
+    with raises(KernelError, snapshot("A cache of the kernels was used without kernels.")):
         theirs.run(states(3), [Segment.chain(filled(ours, 5, half=False), 3)])
-    with pytest.raises(KernelError, match="A cache in numpy was used with kernels"):
+    with raises(KernelError, snapshot("A cache in numpy was used with kernels.")):
         ours.run(states(3), [Segment.chain(filled(theirs, 5, half=False), 3)])
 
 
@@ -269,6 +271,6 @@ def test_no_memory_in_c_is_a_memory_error(monkeypatch: pytest.MonkeyPatch) -> No
 
     with monkeypatch.context() as patch:
         patch.setattr(stack, "library", Exhausted)
-        with pytest.raises(MemoryError, match="no memory for a forward"):
+        with raises(MemoryError, snapshot("There is no memory for a forward.")):
             one.run(states(3), [Segment.chain(cache, 3)])
     assert cache.length == 5

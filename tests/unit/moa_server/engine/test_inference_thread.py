@@ -85,7 +85,7 @@ def test_a_job_that_is_withdrawn_does_not_run(thread: InferenceThread) -> None:
     assert ran == ["kept"]
 
 
-def test_how_long_a_job_takes_is_known_and_one_that_hangs_is_left_behind() -> None:
+def test_how_long_a_job_takes_is_known_and_one_that_hangs_is_abandoned() -> None:
     now = [5.0]
     thread = InferenceThread(clock=lambda: now[0])
     started, release = threading.Event(), threading.Event()

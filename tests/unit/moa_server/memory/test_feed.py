@@ -28,7 +28,7 @@ def test_states_go_before_memory_that_has_to_be_encoded() -> None:
     assert feed.take() is None
 
 
-def test_without_time_to_encode_states_go_alone() -> None:
+def test_without_time_to_encode_states_are_sent_without_memory() -> None:
     feed = make_feed()
     feed.rows_ready(3)
     assert feed.take(encodes=False) == Chunk(Plane.REUSED_STATE, 0, 3, Codec.BF16, 3 * STATE_ROW)

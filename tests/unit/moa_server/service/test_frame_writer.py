@@ -192,9 +192,7 @@ async def test_a_client_that_takes_nothing_in_is_given_up() -> None:
     wire = Wire(write_seconds=0.01)
     wire.gate.clear()
     wire.frame_writer.put(verdict(1))
-    with raises(
-        UnavailableError, snapshot("The client has taken next to nothing in for 0.01 s. Call again to resume.")
-    ):
+    with raises(UnavailableError, snapshot("The client has read almost nothing for 0.01 s. Call again to resume.")):
         await wire.frame_writer.run()
 
 
@@ -248,6 +246,7 @@ async def test_a_client_that_leaves_too_much_unread_is_given_up() -> None:
         assert sum(waiting.ByteSize() for waiting in wire.frame_writer._urgent) <= QUEUE_BYTES
     wire.gate.set()
     with raises(
-        UnavailableError, snapshot("The client has left 1048576 bytes unread. Read on, or open a new stream to resume.")
+        UnavailableError,
+        snapshot("The client has left 1048576 bytes unread. Keep reading, or open a new stream to resume."),
     ):
         await task

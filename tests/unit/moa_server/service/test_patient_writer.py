@@ -46,5 +46,5 @@ async def test_a_client_that_takes_next_to_nothing_in_is_given_up() -> None:
     beat = pb.ServerFrame(beat=pb.Beat(stamp=1))
     await writer.write(beat)
     await writer.write(beat)
-    with raises(UnavailableError, snapshot("The client has taken next to nothing in for 30 s. Call again to resume.")):
+    with raises(UnavailableError, snapshot("The client has read almost nothing for 30 s. Call again to resume.")):
         await writer.write(beat)

@@ -87,7 +87,7 @@ def test_a_contradicted_draft_is_not_used() -> None:
     assert receiver.pending.take_stale() == 0
 
 
-def test_nodes_behind_the_server_are_followed() -> None:
+def test_nodes_that_the_server_has_passed_are_followed() -> None:
     """The server ran ahead of the draft; what arrives beyond what it has committed counts."""
     receiver = Receiver()
     receiver.add([1])

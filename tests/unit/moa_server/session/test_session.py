@@ -209,7 +209,7 @@ def test_a_resume_of_an_answer_that_ended_meanwhile_gets_all_of_it() -> None:
     assert harness.step() is None
 
 
-def test_an_ended_answer_that_the_client_holds_whole_is_told_to_have_ended() -> None:
+def test_an_ended_answer_that_the_client_holds_whole_is_reported_as_ended() -> None:
     prompt, how = [3, 1], AnswerSettings(max_tokens=4)
     harness = asked(prompt, how, run_ahead=True)
     while harness.step() is not None:
@@ -247,11 +247,11 @@ def test_a_repeated_ask_says_nothing_again() -> None:
     harness = asked([3, 1], run_ahead=True)
     harness.step()
     assert not harness.ask(Ask(1, 0, 0, (3, 1), PLAIN, 2)).is_news
-    assert harness.ask(Ask(2, 0, 0, (3, 1), PLAIN, 2)) == Backlog(2)  # another question begins anew
+    assert harness.ask(Ask(2, 0, 0, (3, 1), PLAIN, 2)) == Backlog(2)  # another question begins again
     assert harness.session.tokens == [3, 1]
 
 
-def test_a_resume_with_other_settings_begins_anew() -> None:
+def test_a_resume_with_other_settings_begins_again() -> None:
     prompt = [3, 1]
     harness = asked(prompt, AnswerSettings(max_tokens=4), run_ahead=True)
     harness.step()
@@ -270,7 +270,7 @@ def test_a_cancelled_answer_is_not_resumed_as_it_ended() -> None:
     assert harness.step() is not None
 
 
-def test_a_new_stream_counts_its_epochs_anew() -> None:
+def test_a_new_stream_counts_its_epochs_from_the_start() -> None:
     harness = asked([1, 2])
     harness.step()
     tokens = list(harness.session.tokens)
@@ -511,7 +511,7 @@ def test_a_draft_without_an_answer_is_not_looked_at_token_by_token() -> None:
     assert tokens.touched == 0
 
 
-def test_a_question_that_is_asked_anew_while_its_prompt_is_read_finds_it_read() -> None:
+def test_a_question_that_is_asked_again_while_its_prompt_is_read_finds_it_read() -> None:
     harness = asked([1, 2, 3], run_ahead=True)
     session = harness.session
     plan = session.plan_step()

@@ -123,7 +123,7 @@ def test_lsa_input_of_a_part(backend: str, start: int, stop: int) -> None:
     if start <= stop <= 8:
         np.testing.assert_array_equal(cache.lsa_input(start, stop), expected_input(list(range(start, stop))))
     else:
-        with pytest.raises(InternalError, match="were asked of a cache of 8 rows"):
+        with pytest.raises(InternalError, match="were requested from a cache of 8 rows"):
             cache.lsa_input(start, stop)
 
 

@@ -170,7 +170,7 @@ def test_without_torch_its_levels_are_refused(load: Load, monkeypatch: pytest.Mo
     with raises(
         ConfigError,
         snapshot(
-            "This machine computes no level of execution. Kernels: numpy, many times slower than compiled ones, because MOA_KERNELS says so. Install moa with its torch extra: pip install 'moa[server,torch]'."
+            "This machine can run no level of execution. Kernels: numpy, many times slower than compiled ones, because MOA_KERNELS says so. Install moa with its torch extra: pip install 'moa[server,torch]'."
         ),
     ):
         load()
@@ -189,7 +189,7 @@ def test_weights_that_are_no_numbers_are_refused_by_name(load: Load, folder: Pat
     with raises(
         ModelSourceError,
         snapshot(
-            "The tensor model.layers.1.mlp.up_proj.weight of broken holds no finite numbers. The file is truncated or corrupt: delete it and fetch the model again."
+            "The tensor model.layers.1.mlp.up_proj.weight of broken holds numbers that are not finite. The file is truncated or corrupt: delete it and fetch the model again."
         ),
     ):
         load(level, other=other)

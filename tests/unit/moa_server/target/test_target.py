@@ -145,14 +145,14 @@ def test_a_token_outside_the_vocabulary_is_refused_and_harms_nothing(make_target
 
 def test_no_tokens_are_refused(make_target: TargetFactory) -> None:
     target = make_target()
-    with raises(TokenRangeError, snapshot("A forward was asked for no tokens. Send at least one token.")):
+    with raises(TokenRangeError, snapshot("A forward needs at least one token, got none. Send at least one token.")):
         target.forward(target.new_cache(), [])
-    with raises(TokenRangeError, snapshot("A forward was asked for no tokens. Send at least one token.")):
+    with raises(TokenRangeError, snapshot("A forward needs at least one token, got none. Send at least one token.")):
         target.prefill(target.new_cache(), [])
 
 
 @pytest.mark.parametrize("parents", [[0, 0, 1], [-1, 1, 0], [-1, 2, 0], [-2, 0, 0]])
-def test_parents_must_stand_before_their_children(make_target: TargetFactory, parents: list[int]) -> None:
+def test_parents_must_come_before_their_children(make_target: TargetFactory, parents: list[int]) -> None:
     target = make_target()
     cache = target.new_cache()
     with pytest.raises(TreeError, match="of a draft tree has parent"):
@@ -201,13 +201,15 @@ def test_a_layer_or_row_that_is_not_there_is_a_defect(make_target: TargetFactory
     target = make_target()
     with raises(
         InternalError,
-        snapshot("Layer 4 was asked of a target with 3. This is a defect of moa: please report it with the log."),
+        snapshot(
+            "Layer 4 was requested from a target with 3 layers. This is a defect of moa: please report it with the log."
+        ),
     ):
         target.forward(target.new_cache(), PREFIX, want_state_layer=4)
     with raises(
         InternalError,
         snapshot(
-            "Rows [7] were asked of a forward of 7 tokens. This is a defect of moa: please report it with the log."
+            "Rows [7] were requested from a forward of 7 tokens. This is a defect of moa: please report it with the log."
         ),
     ):
         target.forward(target.new_cache(), PREFIX, logits_for=[7])
@@ -304,7 +306,7 @@ def assert_unharmed(target: Target, caches: list[KVCache]) -> None:
         np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
 
 
-def test_a_tree_must_be_cut_before_its_conversation_goes_on(make_target: TargetFactory) -> None:
+def test_a_tree_must_be_cut_before_its_conversation_continues(make_target: TargetFactory) -> None:
     target = make_target()
     cache = target.new_cache()
     target.forward(cache, TREE_TOKENS, TREE)

@@ -157,7 +157,7 @@ def test_rows_of_another_width_and_empty_conversations_are_refused() -> None:
 
 
 class Model:
-    """What a state should hold, to compare with one that is filled anew."""
+    """What a state should hold, to compare with one that is filled from the start."""
 
     def __init__(self, decoder: DraftDecoder) -> None:
         self.decoder = decoder
@@ -269,7 +269,7 @@ def test_states_that_come_during_a_draft_take_the_predictions_places(known: tupl
     same(decoder, reused._cache.read(0, 7), other._cache.read(0, 7))
 
 
-def test_a_long_chain_holds_no_tails_and_is_as_a_short_one_read_anew() -> None:
+def test_a_long_chain_holds_no_tails_and_is_as_a_short_one_read_again() -> None:
     decoder = make_decoder(2, "float32")
     state, fresh = filled(decoder), filled(decoder)
     state.begin()

@@ -216,7 +216,7 @@ def test_copied_text_is_drafted_without_asking_the_drafter() -> None:
     assert len(draft.children[-1]) > 1  # what is copied far ahead does not look certain
 
 
-def test_what_is_written_alone_is_not_copied() -> None:
+def test_standalone_text_is_not_copied() -> None:
     for seed in range(20):
         toy, copies = ToyDrafter(seed), CopyGuesser()
         growing = GrowingDraft(toy, CHAIN, copies)
@@ -225,7 +225,7 @@ def test_what_is_written_alone_is_not_copied() -> None:
         assert growing.next_token(DraftTree((), ()), GREEDY) == int(toy.logits(toy.text).argmax())
 
 
-def test_other_sampling_settings_begin_anew() -> None:
+def test_other_sampling_settings_begin_again() -> None:
     toy = ToyDrafter(5)
     growing = GrowingDraft(toy, CHAIN)
     growing.grow(DraftTree((), ()), GREEDY)
@@ -235,7 +235,7 @@ def test_other_sampling_settings_begin_anew() -> None:
 
 
 @given(st.integers(0, 99), st.integers(1, 12), st.integers(0, 11))
-def test_a_text_written_alone_costs_a_step_a_token(seed: int, length: int, confirmed: int) -> None:
+def test_a_standalone_text_costs_a_step_a_token(seed: int, length: int, confirmed: int) -> None:
     toy = ToyDrafter(seed)
     growing = GrowingDraft(toy, TREE)
     written: list[int] = []

@@ -90,7 +90,7 @@ def test_any_drafter_that_is_served_passes_and_any_execution() -> None:
         (
             "tokenizer_hash",
             snapshot(
-                "The tokenizer does not match: the server has 6b6b6b6b6b6b, the client has 787878787878. Start the client with the server's model and drafter, or connect to another server."
+                "The tokenizer does not match: the server has DIGEST, the client has 787878787878. Start the client with the server's model and drafter, or connect to another server."
             ),
         ),
         (

@@ -9,8 +9,11 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 from moa_shared.errors import DataError, DiskFullError, MismatchError, NotFoundError
 from moa_training.data.shards import ShardHeader, ShardWriter, TokenRow, find_shards, read_lines, read_shard
+
+from tests.support.messages import raises
 
 HEADER = ShardHeader("tok", "target")
 
@@ -57,7 +60,12 @@ def test_a_torn_frame_is_left_out_and_cut_before_the_next_one(tmp_path: Path, lo
 def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.zst"
     write(path, [row(1, 2)])
-    with pytest.raises(MismatchError, match="another tokenizer"):
+    with raises(
+        MismatchError,
+        snapshot(
+            "The shard TMP/a.jsonl.zst was made with another tokenizer (tok, the target's is other). Prepare the text again with this target."
+        ),
+    ):
         list(read_shard(path, "other", 100))
     with pytest.raises(MismatchError):
         ShardWriter(path, ShardHeader("other"))
@@ -67,7 +75,7 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_shard_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(zstandard.compress(text.encode()))
-    with pytest.raises(DataError, match="not a token shard"):
+    with raises(DataError, snapshot("TMP/a.jsonl.zst is not a token shard. Make one with moa-train prepare.")):
         list(read_shard(path, "tok", 100))
 
 
@@ -103,7 +111,12 @@ def test_a_full_disk_leaves_the_shard_as_it_was(tmp_path: Path, monkeypatch: pyt
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "open", full)
-    with pytest.raises(DiskFullError, match="No space left"):
+    with raises(
+        DiskFullError,
+        snapshot(
+            "The shard TMP/a.jsonl.zst cannot be written (No space left on device). Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
+        ),
+    ):
         writer.flush()
     monkeypatch.undo()
     assert path.read_bytes() == before

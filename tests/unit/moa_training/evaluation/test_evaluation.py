@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from inline_snapshot import snapshot
 from moa_shared.drafter import save_checkpoint
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import DataError, MismatchError, NotFoundError
@@ -13,6 +14,7 @@ from moa_shared.programs.progress import SilentProgress
 from moa_training.data.questions import read_questions
 from moa_training.evaluation.evaluation import EvaluationOptions, evaluate, find_checkpoint, format_table
 
+from tests.support.messages import raises
 from tests.support.tiny_training import tiny_files
 from tests.unit.moa_training.evaluation.test_acceptance import checkpoint
 
@@ -61,7 +63,12 @@ def test_results_are_checked_where_references_name_them(tmp_path: Path, files: M
     save_checkpoint(tmp_path / "drafter.safetensors", made.config, made.tensors)
     questions = write_questions(tmp_path / "questions")
     checking = replace(options(files, limit=2), task_tokens=12, standalone_tokens=0)
-    with pytest.raises(DataError, match="No question has a result"):
+    with raises(
+        DataError,
+        snapshot(
+            'No question has a result to check. Leave task accuracy out, or ask questions with "final_answer" or a reference that ends in "#### 18".'
+        ),
+    ):
         evaluate(str(tmp_path), questions, checking, SilentProgress())
     rows = [{"turns": [text], "reference": [f"so\n#### {last}"]} for text, last in (("w0 w5", 36), ("w1 w5", 2))]
     (questions / "sums.jsonl").write_text("\n".join(json.dumps(row) for row in rows))  # answers end in w36 and w41
@@ -98,7 +105,12 @@ def test_drafters_of_other_targets_and_missing_ones_are_refused(tmp_path: Path, 
     save_checkpoint(tmp_path / "drafter.safetensors", made.config, made.tensors)
     other = tiny_files(tmp_path / "other", tmp_path / "cache", seed=2)
     questions = write_questions(tmp_path / "questions")
-    with pytest.raises(MismatchError, match="another target"):
+    with raises(
+        MismatchError,
+        snapshot(
+            "The drafter TMP/drafter.safetensors was made for another target (DIGEST, this one is DIGEST). Name its target with --target."
+        ),
+    ):
         evaluate(str(tmp_path), questions, options(other), SilentProgress())
     for name in ("default", "deep"):
         with pytest.raises(NotFoundError, match=f"No {name} drafter comes"):

@@ -53,7 +53,7 @@ def test_the_targets_own_mistakes_are_told_from_the_drafters() -> None:
     assert measure(Writer((8,)), result=8) == TaskAccuracy(1, right=1, target_ended=1)
 
 
-def test_who_writes_nothing_is_judged_by_what_stands() -> None:
+def test_who_writes_nothing_is_judged_by_what_is_there() -> None:
     assert measure(Writer(()), result=17) == TaskAccuracy(1, right=1, target_ended=1)
 
 

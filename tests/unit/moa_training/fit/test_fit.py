@@ -7,6 +7,7 @@ from typing import Any
 import moa_training.fit.fit
 import numpy as np
 import pytest
+from inline_snapshot import snapshot
 from moa_shared.drafter import load_checkpoint
 from moa_shared.errors import CheckpointError, DiskFullError, MismatchError
 from moa_shared.models import ModelFiles
@@ -18,6 +19,7 @@ from moa_training.fit.fit import DRAFTER, Run
 from moa_training.fit.master_weights import MasterWeights
 from moa_training.settings import FitSettings, load_fit_settings
 
+from tests.support.messages import raises
 from tests.support.tiny_training import tiny_files, write_conversations, write_fit_config
 
 
@@ -55,7 +57,7 @@ def test_training_lowers_the_loss_and_leaves_a_whole_checkpoint(tmp_path: Path, 
 @pytest.mark.parametrize(
     "options", ["", "[drafter]\nreused_layers = 0\n", "[blocks]\nbounded = false\n", "[cache]\ngigabytes = 1"]
 )
-def test_a_killed_run_goes_on_as_it_would_have(
+def test_a_killed_run_continues_as_it_would_have(
     tmp_path: Path, files: ModelFiles, shard: Path, monkeypatch: pytest.MonkeyPatch, options: str
 ) -> None:
     def configured(folder: Path, minutes: str) -> Any:
@@ -94,7 +96,7 @@ def test_a_killed_run_goes_on_as_it_would_have(
     assert steps == sorted(set(steps))
 
 
-def test_a_full_disk_keeps_the_last_checkpoint_and_training_goes_on_from_it(
+def test_a_full_disk_keeps_the_last_checkpoint_and_training_continues_from_it(
     tmp_path: Path, files: ModelFiles, shard: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = run(tmp_path, files, shard, tokens=1500)
@@ -116,21 +118,36 @@ def test_a_full_disk_keeps_the_last_checkpoint_and_training_goes_on_from_it(
 def test_another_target_tokenizer_or_run_is_refused(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
     path = run(tmp_path / "one", files, shard, tokens=500)
     other = tiny_files(tmp_path / "other", tmp_path / "cache", seed=2)
-    with pytest.raises(CheckpointError, match="other settings or data"):
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The training state TMP/one/out/training_state.safetensors belongs to a run with other settings or data. Give this run another output folder, or delete that file to begin again."
+        ),
+    ):
         run(tmp_path / "one", other, shard)
     again = tmp_path / "two"
     again.mkdir()
     config = write_fit_config(again, other.folder, shard)
     config.write_text(f'start_from = "{path}"\n' + config.read_text())
-    with pytest.raises(MismatchError, match="another target"):
+    with raises(
+        MismatchError,
+        snapshot(
+            "The drafter TMP/one/out/drafter.safetensors was made for another target (DIGEST, this one is DIGEST). Name the target that it was made for."
+        ),
+    ):
         Run(load_fit_settings(config), SilentProgress())
     words = ["<unk>", "user", "assistant", "system", "<end>", *(f"x{index}" for index in range(91))]
     foreign = tiny_files(tmp_path / "foreign", tmp_path / "cache", words=words)
-    with pytest.raises(MismatchError, match="another tokenizer"):
+    with raises(
+        MismatchError,
+        snapshot(
+            "The shard TMP/a.jsonl.zst was made with another tokenizer (DIGEST, the target's is DIGEST). Prepare the text again with this target."
+        ),
+    ):
         run(tmp_path / "three", foreign, shard)
 
 
-def test_a_run_goes_on_after_an_upgrade_that_adds_a_setting(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+def test_a_run_continues_after_an_upgrade_that_adds_a_setting(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
     class LaterSettings(FitSettings):
         another: bool = False
 
@@ -139,11 +156,16 @@ def test_a_run_goes_on_after_an_upgrade_that_adds_a_setting(tmp_path: Path, file
 
     run(tmp_path, files, shard, tokens=500)
     assert Run(later(), SilentProgress()).position.step > 0
-    with pytest.raises(CheckpointError, match="other settings or data"):
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The training state TMP/out/training_state.safetensors belongs to a run with other settings or data. Give this run another output folder, or delete that file to begin again."
+        ),
+    ):
         Run(later(another=True), SilentProgress())
 
 
-def test_training_goes_on_from_a_finished_drafter(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+def test_training_continues_from_a_finished_drafter(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
     path = run(tmp_path / "one", files, shard, tokens=6000)
     again = tmp_path / "two"
     again.mkdir()

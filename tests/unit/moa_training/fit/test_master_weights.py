@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from inline_snapshot import snapshot
 from moa_shared.errors import CheckpointError
 from moa_training.fit.master_weights import MasterWeights
 from moa_training.settings import OptimiserSettings
 from torch import nn
+
+from tests.support.messages import raises
 
 SETTINGS = OptimiserSettings(clip=0.5)
 
@@ -55,7 +58,7 @@ def test_small_updates_add_up_below_the_resolution_of_bf16() -> None:
     assert float(linear.weight.detach().float().mean()) < 1
 
 
-def test_a_restored_optimiser_goes_on_as_it_would_have() -> None:
+def test_a_restored_optimiser_continues_as_it_would_have() -> None:
     straight, begun, resumed = module(), module(), module(9)
     optimiser = masters(straight)
     update(straight, optimiser, range(8))
@@ -81,5 +84,10 @@ def test_a_gradient_that_overflowed_changes_nothing() -> None:
 
 def test_the_state_of_another_drafter_is_refused() -> None:
     state = masters(nn.Linear(5, 3)).state()
-    with pytest.raises(CheckpointError, match="does not fit"):
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The training state does not fit the drafter: weight is missing or of another shape. Give the run another output folder, or the configuration that it was begun with."
+        ),
+    ):
         masters(module()).restore(state)

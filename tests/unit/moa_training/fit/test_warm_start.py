@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from inline_snapshot import snapshot
 from moa_shared.drafter import DrafterConfig
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles
@@ -10,6 +11,8 @@ from moa_training.fit.warm_start import fit_memory, starting_tensors
 from moa_training.objective.layer_memory import FastDrafter
 from moa_training.settings import FitSettings
 from moa_training.teacher.teacher import Teacher
+
+from tests.support.messages import raises
 
 
 def setup(files: ModelFiles, reused: int, **sizes: int) -> tuple[DrafterConfig, Teacher]:
@@ -39,12 +42,22 @@ def test_layers_come_from_the_target(files: ModelFiles, reused: int) -> None:
 
 def test_sizes_that_are_not_the_targets_are_refused(files: ModelFiles) -> None:
     config, teacher = setup(files, 0, ca_mlp=40)
-    with pytest.raises(ConfigError, match=r"cross_attention\.mlp"):
+    with raises(
+        ConfigError,
+        snapshot(
+            "warm_start needs cross_attention of the target's own sizes: cross_attention.mlp.gate_proj.weight is (40, 32), the target's (48, 32). Leave the kv_heads and mlp settings out, or set warm_start = false."
+        ),
+    ):
         starting_tensors(config, teacher, None, 0, warm=True)
 
 
 def test_heads_that_do_not_divide_are_refused(files: ModelFiles) -> None:
-    with pytest.raises(ConfigError, match="lsa_heads"):
+    with raises(
+        ConfigError,
+        snapshot(
+            "The drafter's configuration is wrong: lsa_heads must divide the KV width. Correct the [drafter] table of the configuration."
+        ),
+    ):
         setup(files, 0, lsa_heads=5)
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from inline_snapshot import snapshot
 from moa_shared.drafter import load_checkpoint
 from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles
@@ -14,6 +15,7 @@ from moa_training.fit.fit import Run
 from moa_training.objective.baselines import TrainingBaseline
 from moa_training.settings import load_fit_settings
 
+from tests.support.messages import raises
 from tests.support.tiny_training import write_conversations, write_fit_config
 
 
@@ -49,16 +51,24 @@ def test_training_lowers_the_loss(tmp_path: Path, files: ModelFiles, shard: Path
 
 
 def test_a_baseline_reuses_no_layers(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
-    with pytest.raises(ConfigError, match="reused_layers"):
+    with raises(
+        ConfigError,
+        snapshot(
+            "drafter in TMP/fit.toml is {'draft_vocab': 48, 'lsa_mlp': 32, 'kind': 'eagle2', 'reused_layers': 1}: value error, drafter.reused_layers is for moa drafters only, not for eagle2. training/configs has examples."
+        ),
+    ):
         load_fit_settings(configured(tmp_path, files, shard, 'kind = "eagle2"\nreused_layers = 1'))
 
 
-def test_a_run_that_goes_on_is_of_the_same_kind(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+def test_a_run_that_continues_is_of_the_same_kind(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
     (tmp_path / "a").mkdir()
     begun = Run(load_fit_settings(configured(tmp_path / "a", files, shard, 'kind = "eagle2"', 200)), SilentProgress())
     other = configured(tmp_path, files, shard, "reused_layers = 0", 200)
     settings = load_fit_settings(other, {"start_from": str(begun.train())})
-    with pytest.raises(ConfigError, match="kind"):
+    with raises(
+        ConfigError,
+        snapshot("drafter.kind is moa, but TMP/a/out/drafter.safetensors is eagle2. Set it to the drafter's own."),
+    ):
         Run(settings, SilentProgress())
 
 

@@ -10,11 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, DraftState, fresh_tensors
 from moa_shared.errors import InternalError
 from moa_training.objective.blocks import Blocks, build_blocks
 from moa_training.objective.network import Activations, TrainingDrafter
 
+from tests.support.messages import raises
 from tests.support.tiny_models import tiny_model
 
 LENGTH, VOCAB = 18, 30
@@ -99,7 +101,7 @@ def test_every_position_is_what_drafting_gives(reused_layers: int, every: int, p
     assert compared > 0
 
 
-def test_injecting_true_states_differs_behind_a_second_block_start() -> None:
+def test_injecting_true_states_differs_after_a_second_block_start() -> None:
     """The authors' reused layers see predictions of earlier blocks; at inference they see the target's own state."""
     tokens = torch.randint(VOCAB, (1, LENGTH), generator=torch.Generator().manual_seed(1))
     target = activations(tokens, 2)
@@ -154,5 +156,10 @@ def test_a_packed_row_is_two_rows() -> None:
 def test_training_reused_layers_without_the_state_that_enters_them_is_refused() -> None:
     target = dataclasses.replace(activations(torch.randint(VOCAB, (1, 6)), 1), state=None)
     blocks = build_blocks(torch.ones(1, 6, dtype=torch.bool), torch.tensor([3]), torch.tensor([False]))
-    with pytest.raises(InternalError, match="without the state"):
+    with raises(
+        InternalError,
+        snapshot(
+            "A drafter that reuses layers was trained without the state that enters them. This is a defect of moa: please report it with the log."
+        ),
+    ):
         make_drafter(1, inject=True)(target, blocks)

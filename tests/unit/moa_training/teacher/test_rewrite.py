@@ -5,12 +5,14 @@ from pathlib import Path
 import moa_training.teacher.rewrite
 import pytest
 import torch
+from inline_snapshot import snapshot
 from moa_shared.errors import DiskFullError, MismatchError
 from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.shards import ShardWriter, TokenRow, read_shard
 from moa_training.teacher.rewrite import RewriteOptions, rewrite
 
+from tests.support.messages import raises
 from tests.support.tiny_training import tiny_files, write_conversations
 
 OPTIONS = RewriteOptions(prompt_tokens=14, answer_tokens=10, slots=6, dtype=torch.float32)
@@ -61,7 +63,12 @@ def test_a_shard_of_another_tokenizer_is_refused(tmp_path: Path, files: ModelFil
     other = tiny_files(tmp_path / "other", tmp_path / "cache", words=words)
     source, output = write_conversations(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl.zst"
     rewrite(files, [source], output, OPTIONS, SilentProgress())
-    with pytest.raises(MismatchError, match="another tokenizer"):
+    with raises(
+        MismatchError,
+        snapshot(
+            "The shard TMP/out.jsonl.zst was made with another tokenizer (DIGEST, the target's is DIGEST). Prepare the text again with this target."
+        ),
+    ):
         rewrite(other, [source], output, OPTIONS, SilentProgress())
 
 

@@ -80,7 +80,7 @@ def test_records_of_other_text_and_torn_ones_are_computed_again(tmp_path: Path, 
     assert cache.read == 0
 
 
-def test_a_full_disk_is_told_and_stops_no_training(
+def test_a_full_disk_is_reported_and_stops_no_training(
     tmp_path: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Notes(SilentProgress):

@@ -8,10 +8,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 from netsim.core.conditions import Conditions
 from netsim.core.delay import DelaySpec
 from netsim.core.loss import Bernoulli
 from netsim.core.schedule import Schedule
+
+from tests.support.messages import raises
 
 FAST, SLOW, STOPPED = Conditions(rate_bps=1e6), Conditions(rate_bps=1e5), Conditions(rate_bps=0.0)
 
@@ -100,7 +103,7 @@ def test_an_override_holds_now_and_later() -> None:
 
 
 def test_conditions_are_needed() -> None:
-    with pytest.raises(ValueError, match="at least one"):
+    with raises(ValueError, snapshot("a schedule needs at least one set of conditions")):
         Schedule([])
 
 

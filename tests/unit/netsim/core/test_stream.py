@@ -110,7 +110,7 @@ def test_bulk_with_loss_is_near_the_square_root_law() -> None:
     assert 8.0 < received * 8e-6 / t < 16.0
 
 
-def test_an_outage_stalls_and_goes_on() -> None:
+def test_an_outage_stalls_and_continues() -> None:
     schedule = constant()
     schedule.blackhole(1.0, 2.0)
     sender = StreamSender(LinkModel(schedule, 0, Direction.UP), LinkModel(constant(), 0, Direction.DOWN), 0.0, RTT_S)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inline_snapshot import snapshot
 from netsim.core.link import Direction, Drop, Reason, Release
 from netsim.errors import AddressError, ReportError
 from netsim.output.plots import draw_delay, draw_losses, draw_queue, draw_requests
@@ -18,6 +19,8 @@ from netsim.output.report import _heading, _matplotlib, write_report
 from netsim.output.run_data import Traffic, read_run
 from netsim.profile import catalogue
 from netsim.profile.scenario import Scenario
+
+from tests.support.messages import raises
 
 
 @pytest.fixture
@@ -74,7 +77,7 @@ def test_without_a_folder_it_only_counts() -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(AddressError, match="cannot be written"):
+    with raises(AddressError, snapshot("Output folder TMP/file/run cannot be written: Not a directory.")):
         Recorder(tmp_path / "file" / "run")
 
 
@@ -152,11 +155,18 @@ def test_the_same_run_gives_the_same_report(run_folder: Path, tmp_path: Path) ->
 
 
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match="does not hold a finished run"):
+    with raises(
+        ReportError, snapshot("TMP does not hold a finished run: TMP/summary.json: No such file or directory.")
+    ):
         write_report(tmp_path, tmp_path / "r.html")
 
 
 def test_a_damaged_run(run_folder: Path, tmp_path: Path) -> None:
     (run_folder / "events.jsonl").write_text("{")
-    with pytest.raises(ReportError, match="are damaged"):
+    with raises(
+        ReportError,
+        snapshot(
+            "The outputs in TMP/run are damaged: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)."
+        ),
+    ):
         write_report(run_folder, tmp_path / "r.html")

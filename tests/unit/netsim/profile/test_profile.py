@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from inline_snapshot import snapshot
 from netsim.core.delay import Truncation
 from netsim.core.link import Direction
 from netsim.core.loss import GilbertElliott
 from netsim.core.timeline import EventKind
 from netsim.errors import ProfileError
 from netsim.profile import catalogue
+
+from tests.support.messages import raises
 
 SHIPPED = {"wired", "4g", "4g-rtt", "5g", "5g-rtt", "lte-train", "satellite", "bad-wifi", "perfect"}
 BASE = "version: 1\nname: x\ndescription: y\nbasis: one_way\ndelay: {mean_ms: 10}\n"
@@ -114,5 +117,5 @@ def test_a_malformed_profile_says_where(text: str, message: str) -> None:
 
 
 def test_a_missing_file_says_so() -> None:
-    with pytest.raises(ProfileError, match=r"\./none\.yaml cannot be read: No such file"):
+    with raises(ProfileError, snapshot("Profile ./none.yaml cannot be read: No such file or directory.")):
         catalogue.load("./none.yaml")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 from netsim.core.timeline import EventKind
 from netsim.errors import TraceError
 from netsim.trace.csv_format import format_csv, parse_csv
@@ -16,6 +17,8 @@ from netsim.trace.mahimahi import format_mahimahi, parse_mahimahi
 from netsim.trace.netem_trace import format_netem_trace, parse_netem_trace
 from netsim.trace.pensieve import parse_pensieve
 from netsim.trace.trace import Row, Trace
+
+from tests.support.messages import raises
 
 cells = st.none() | st.floats(0.0, 999.0).map(lambda value: float(f"{value:.6g}"))
 rows = st.builds(
@@ -121,7 +124,7 @@ def test_pensieve() -> None:
     trace = parse_pensieve("1.0 155\n2.0\t0\n", "t")
     assert trace.rows == (Row(0.0, down_mbps=155.0), Row(1.0, down_mbps=0.0))
     assert format_trace(trace, Format.PENSIEVE) == "0 155\n1 0\n"
-    with pytest.raises(TraceError, match="line 2, column 2: 1 cells where two belong"):
+    with raises(TraceError, snapshot("t, line 2, column 2: 1 cells, expected two.")):
         parse_pensieve("0 1\n7\n", "t")
 
 
@@ -190,19 +193,19 @@ def test_formats_are_told_apart(text: str, form: Format) -> None:
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="cannot be read: No such file"):
+    with raises(TraceError, snapshot("Trace TMP/none.csv cannot be read: No such file or directory.")):
         read_trace(tmp_path / "none.csv")
     (tmp_path / "empty").write_text("\n")
-    with pytest.raises(TraceError, match="is empty"):
+    with raises(TraceError, snapshot("TMP/empty is empty.")):
         read_trace(tmp_path / "empty")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TraceError, match="it is not text"):
+    with raises(TraceError, snapshot("Trace TMP/binary cannot be read: it is not text.")):
         read_trace(tmp_path / "binary")
 
 
 @pytest.mark.parametrize("form", [Format.MAHIMAHI, Format.PENSIEVE, Format.NETEM_TRACE])
 def test_a_missing_rate_cannot_be_written(form: Format) -> None:
-    with pytest.raises(TraceError, match="no up_mbps at 0 s"):
+    with raises(TraceError, snapshot("The trace has no up_mbps at 0 s.")):
         format_trace(Trace((Row(0.0, down_mbps=1.0),)), form, "up_mbps")
 
 

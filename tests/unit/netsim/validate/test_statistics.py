@@ -6,10 +6,13 @@ import sys
 from random import Random
 
 import pytest
+from inline_snapshot import snapshot
 from netsim.core.delay import DelaySpec
 from netsim.errors import NetsimError
 from netsim.validate.statistics import binomial_interval, kolmogorov_smirnov, runs_z, scipy_stats
 from scipy import stats
+
+from tests.support.messages import raises
 
 
 @pytest.mark.parametrize("n", [50, 300, 5000])
@@ -35,7 +38,7 @@ def test_binomial_interval() -> None:
 
 def test_without_scipy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)
-    with pytest.raises(NetsimError, match="needs scipy, which is not installed") as caught:
+    with raises(NetsimError, snapshot("`netsim validate` needs scipy, which is not installed.")) as caught:
         scipy_stats()
     assert caught.value.hint == "Install it: pip install 'moa[netsim-validate]'."
 
@@ -45,5 +48,5 @@ def test_runs() -> None:
     assert runs_z([True] * 200 + [False] * 200) < -10
     random = Random(1)
     assert abs(runs_z([random.random() < 0.3 for _ in range(5000)])) < 2.5
-    with pytest.raises(ValueError, match="both outcomes"):
+    with raises(ValueError, snapshot("the runs test needs both outcomes")):
         runs_z([True, True])

@@ -43,7 +43,7 @@ def test_the_authors_files_have_no_configuration_and_are_given_one(tmp_path: Pat
     with raises(
         CheckpointError,
         snapshot(
-            "The drafter checkpoint TMP/authors.safetensors does not say its configuration. Load it with a configuration and save it again."
+            "The drafter checkpoint TMP/authors.safetensors does not contain its configuration. Load it with a configuration and save it again."
         ),
     ):
         load_checkpoint(path)
@@ -294,7 +294,7 @@ def test_values_that_are_no_numbers_are_refused(tmp_path: Path, value: float) ->
     with raises(
         CheckpointError,
         snapshot(
-            "In the drafter checkpoint TMP/x.safetensors Ekv2E.weight holds values that are no numbers. Fetch or train the checkpoint again."
+            "In the drafter checkpoint TMP/x.safetensors Ekv2E.weight holds values that are not numbers. Fetch or train the checkpoint again."
         ),
     ):
         save_checkpoint(tmp_path / "x.safetensors", CONFIG, tensors)

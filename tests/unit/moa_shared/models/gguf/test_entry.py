@@ -132,7 +132,7 @@ def test_weights_that_are_no_numbers(write_gguf: GgufWriter, cache: Path, poison
     with raises(
         ModelSourceError,
         snapshot(
-            "The tensor model.layers.1.mlp.up_proj.weight of tiny.gguf holds no finite numbers. The file is truncated or corrupt: delete it and fetch the model again."
+            "The tensor model.layers.1.mlp.up_proj.weight of tiny.gguf holds numbers that are not finite. The file is truncated or corrupt: delete it and fetch the model again."
         ),
     ):
         adopt(write_gguf(poison=poison), cache)

@@ -60,7 +60,7 @@ def test_values_have_the_type_that_is_asked(write_gguf: GgufWriter) -> None:
         header.text("llama.block_count")
     with raises(
         ModelSourceError,
-        snapshot("The GGUF file TMP/tiny.gguf says no llama.expert_count. Use a GGUF file of a whole model."),
+        snapshot("The GGUF file TMP/tiny.gguf does not set llama.expert_count. Use a GGUF file of a whole model."),
     ):
         header.required("llama.expert_count")
 

@@ -36,7 +36,7 @@ def test_the_parts_of_a_device(files: ModelFiles) -> None:
     assert UP in last
     assert not [name for name in last if ".layers.0." in name or name in (EMBEDDINGS, HEAD)]
     assert layer_places(files, [1])[UP] == "model.layers.0.mlp.up_proj.weight"
-    with raises(ModelSourceError, snapshot("tiny has the layers 0 to 1, asked were [2]. Ask for fewer layers.")):
+    with raises(ModelSourceError, snapshot("tiny has the layers 0 to 1, requested were [2]. Ask for fewer layers.")):
         layer_places(files, [2])
 
 

@@ -165,14 +165,14 @@ def test_numbers_that_are_not_finite_are_refused(
     with raises(
         ModelSourceError,
         snapshot(
-            "The tensor model.layers.1.self_attn.q_proj.weight of tiny-llama holds no finite numbers. The file is truncated or corrupt: delete it and fetch the model again."
+            "The tensor model.layers.1.self_attn.q_proj.weight of tiny-llama holds numbers that are not finite. The file is truncated or corrupt: delete it and fetch the model again."
         ),
     ):
         reader.array(QUERIES)
     with raises(
         ModelSourceError,
         snapshot(
-            "The tensor model.layers.1.self_attn.q_proj.weight of tiny-llama holds no finite numbers. The file is truncated or corrupt: delete it and fetch the model again."
+            "The tensor model.layers.1.self_attn.q_proj.weight of tiny-llama holds numbers that are not finite. The file is truncated or corrupt: delete it and fetch the model again."
         ),
     ):
         reader.rows(QUERIES, [3])
@@ -195,7 +195,7 @@ def test_scales_that_are_not_finite_are_refused(write_gguf: GgufWriter, cache: P
             with raises(
                 ModelSourceError,
                 snapshot(
-                    "The tensor model.layers.1.self_attn.q_proj.weight of tiny holds no finite numbers. The file is truncated or corrupt: delete it and fetch the model again."
+                    "The tensor model.layers.1.self_attn.q_proj.weight of tiny holds numbers that are not finite. The file is truncated or corrupt: delete it and fetch the model again."
                 ),
             ):
                 read(QUERIES)
