@@ -12,6 +12,8 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from moa_shared.models import ModelFiles
 
+pytest.register_assert_rewrite("tests.support.messages")  # so that a failure shows both texts
+
 settings.register_profile("moa", deadline=None)  # a busy machine is not a defect
 settings.load_profile("moa")
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from moa_shared.errors import MoaError
-from moa_shared.programs.extras import missing_extra
+from moa_shared.programs.entry import run_program
 from moa_shared.protocol.levels import LEVELS
 
 from moa_bench.harness.padding import Padding
@@ -326,22 +325,7 @@ def soak(quick: bool, json_file: Path | None, model: str) -> None:
 def main() -> None:
     """Entry point: every known error is one sentence and the catalogue's exit code."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers and links must end with us
-    try:
-        cli.main(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except click.Abort:
-        print("Stopped.", file=sys.stderr)
-        sys.exit(130)
-    except MoaError as error:
-        print(f"moa-bench: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except ModuleNotFoundError as error:
-        if (told := missing_extra(error)) is None:
-            raise
-        print(f"moa-bench: {told}", file=sys.stderr)
-        sys.exit(told.exit_code)
+    run_program(cli, "moa-bench")
 
 
 if __name__ == "__main__":

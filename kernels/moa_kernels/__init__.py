@@ -1,14 +1,14 @@
 """Kernels for language models on CPUs: 4- and 8-bit weights, integer products, rows that are exact in any batch."""
 
 from moa_kernels.blocks import GROUP, Q4_1, Q8_0, QuantisedMatrix, quantised
-from moa_kernels.cache import Cache
 from moa_kernels.errors import KernelError
 from moa_kernels.library import explain, variant_name
 from moa_kernels.linear import Linear, norm
 from moa_kernels.rotary import Rotary
-from moa_kernels.segment import Segment
-from moa_kernels.stack import Layer, Stack, StackShape
 from moa_kernels.threads import set_threads, threads
+from moa_kernels.transformer.cache import Cache
+from moa_kernels.transformer.segment import Segment
+from moa_kernels.transformer.stack import Layer, Stack, StackShape
 
 ARITHMETIC = 1  # raised when a change of the kernels gives other bits: texts of both are not to be mixed
 

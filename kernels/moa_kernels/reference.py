@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from moa_kernels.blocks import Rows
-from moa_kernels.cache import Cache
 from moa_kernels.errors import KernelError
 from moa_kernels.rotary import rotated
+from moa_kernels.transformer.cache import Cache
 
 if TYPE_CHECKING:
     from moa_kernels.rotary import Table
-    from moa_kernels.segment import Numbers, Segment
-    from moa_kernels.stack import Layer, Stack
+    from moa_kernels.transformer.segment import Numbers, Segment
+    from moa_kernels.transformer.stack import Layer, Stack
 
 
 class ReferenceCache(Cache):

@@ -15,6 +15,7 @@ from typing import Literal, TextIO
 import structlog
 from moa_shared.errors import MoaError
 from moa_shared.programs.progress import SilentProgress, Task
+from moa_shared.text.plain_text import plain_line
 
 MOST_CHARACTERS = 300  # of one value: some of them were written by clients
 
@@ -61,7 +62,7 @@ def _clip(logger: object, method: str, event: structlog.typing.EventDict) -> str
 
 
 def _clean(text: str) -> str:
-    shown = "".join(letter if letter.isprintable() else "?" for letter in text[:MOST_CHARACTERS])
+    shown = plain_line(text[:MOST_CHARACTERS])
     return shown if len(text) <= MOST_CHARACTERS else f"{shown}... ({len(text)} characters)"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.chat.signals import leaving_on_signals
 from moa_client.conversation.conversation import Phase
@@ -27,6 +28,7 @@ from moa_shared.protocol.wire import PROTOCOL_VERSION, error_status
 
 from tests.net.client_device import device
 from tests.net.server_peer import VOCAB
+from tests.support.messages import raises
 
 PROMPT = [5, 17, 42]
 OPENED = pb.ServerFrame(opened=pb.Opened(resume_token=b"r", codec=pb.CODEC_INT4))
@@ -223,7 +225,9 @@ async def test_without_progress_the_device_goes_on_alone_though_beats_are_answer
         assert [frame.WhichOneof("frame") for frame in heard].count("open") == 1
         await engine.close()
         engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
-        with pytest.raises(UnavailableError, match=r"has sent nothing for 0\.5 s"):
+        with raises(
+            UnavailableError, snapshot("The server has sent nothing for 0.5 s. Ask again, or try another server.")
+        ):
             async for _ in engine.ask(PROMPT, AnswerSettings(max_tokens=4)):
                 pass
         await engine.close()
@@ -239,7 +243,12 @@ async def test_another_first_frame_another_version_silence_and_a_server_that_lea
         _, engine = await refusal(target, [OPENED_BARE, last], silence_seconds=0.2)
         assert engine.conversation.tokens == [*PROMPT, 7]
     async with saying([], version=99) as (address, _), connect(address, 5.0, 5.0) as link:
-        with pytest.raises(MismatchError, match=f"the server has 99, the client has {PROTOCOL_VERSION}"):
+        with raises(
+            MismatchError,
+            snapshot(
+                "The protocol version does not match: the server has 99, the client has 2. Update moa on the client."
+            ),
+        ):
             await link.describe()
 
 
@@ -340,7 +349,7 @@ async def test_a_server_that_opens_every_stream_and_ends_it_is_given_up_by_a_dev
     began = time.monotonic()
     async with saying([OPENED_BARE], closes=True) as (address, heard), connect(address, 5.0, 1.0) as link:
         engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
-        with pytest.raises(UnavailableError, match="ended the conversation"):
+        with raises(UnavailableError, snapshot("The server ended the conversation. Ask again to open a new one.")):
             async for _ in engine.ask(PROMPT, AnswerSettings(max_tokens=4)):
                 pass
         await engine.close()

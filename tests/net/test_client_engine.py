@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from inline_snapshot import snapshot
 from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Committed, Ended, Settled
 from moa_client.drafting.settings import DraftingSettings
@@ -22,6 +23,7 @@ from moa_shared.sampling.coupling import Sampling
 
 from tests.net.client_device import DRAFTERS, DRAFTERS_OF_BOTH, device, device_of_both, stepper, stepper_of_both
 from tests.net.server_peer import CONTEXT, VOCAB, make_host, plain_text, serving
+from tests.support.messages import raises
 
 PROMPT = [5, 17, 42, 8, 17, 42]
 ROUNDS = DraftingSettings(drafting="rounds")
@@ -122,7 +124,12 @@ async def test_a_prompt_longer_than_the_context_is_refused_and_the_next_one_answ
     async with talking(target) as engine:
         settings = AnswerSettings(max_tokens=3)
         first = await ask(engine, PROMPT, settings)
-        with pytest.raises(ContextLengthError, match=f"context holds {CONTEXT}"):
+        with raises(
+            ContextLengthError,
+            snapshot(
+                "The conversation has 209 tokens, the context holds 200 with at least one for the answer. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
+            ),
+        ):
             await ask(engine, [1] * CONTEXT, AnswerSettings())
         whole = [*PROMPT, *first, 9]
         assert await ask(engine, [9], settings) == plain_text(target, whole, settings)[0]
@@ -188,15 +195,23 @@ async def test_a_server_that_was_restarted_between_two_questions_is_not_noticed(
 async def test_another_drafter_or_target_is_refused(target: Target) -> None:
     async with talking(target) as engine:
         engine.device.identity.drafter_fingerprint = b"x" * 32
-        with pytest.raises(
-            MismatchError, match="drafter does not match: the server has 646464646464, the client has 78"
+        with raises(
+            MismatchError,
+            snapshot(
+                "The drafter does not match: the server has 646464646464, the client has 787878787878. Give both ends the same --drafter, or start the client with --drafter none."
+            ),
         ):
             await ask(engine, PROMPT, AnswerSettings())
 
 
 async def test_a_server_that_is_not_there_is_named() -> None:
     async with connect("127.0.0.1:1", 2.0, 5.0) as link:
-        with pytest.raises(UnavailableError, match=r"There is no moa server at 127\.0\.0\.1:1.*--server HOST:PORT"):
+        with raises(
+            UnavailableError,
+            snapshot(
+                "There is no moa server at 127.0.0.1:PORT: the connection was refused. Check --server HOST:PORT, and that moa-server runs there."
+            ),
+        ):
             await link.describe()
 
 

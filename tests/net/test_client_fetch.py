@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.device import fetching
 from moa_client.device.fetching import Wanted, fetch, find_fetched
@@ -29,6 +30,7 @@ from moa_shared.programs.progress import SilentProgress
 
 from tests.net.fetch_source import Source, make_source
 from tests.net.server_peer import serving
+from tests.support.messages import raises
 
 QUIET = SilentProgress()
 
@@ -151,7 +153,12 @@ async def test_a_download_that_was_given_up_goes_on_at_the_next_start(
     monkeypatch.setattr(fetching, "FRUITLESS_ATTEMPTS", 1)
     async with serving(host_of(source, tmp_path / "server")) as running:
         link = Cut(f"127.0.0.1:{running.port}", 5.0, 10.0)
-        with pytest.raises(UnavailableError, match="what has been received is kept"):
+        with raises(
+            UnavailableError,
+            snapshot(
+                "The server cannot be reached (cut). Start again when the server is available: what has been received is kept."
+            ),
+        ):
             await fetch(link, here(tmp_path), everything(source), QUIET)
         await link.close()
         [partial] = here(tmp_path).glob("fetched/*/*.partial")
@@ -274,7 +281,12 @@ async def test_text_files_alone_are_fetched_where_nothing_else_is_needed(source:
 async def test_a_server_without_a_drafter_has_no_embeddings_for_others(source: Source, tmp_path: Path) -> None:
     async with served(source, tmp_path, drafter="none") as link:
         settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), drafter="random")
-        with pytest.raises(NotFoundError, match="no embeddings"):
+        with raises(
+            NotFoundError,
+            snapshot(
+                "The server has no embeddings in packed for clients. Give --model and --drafter, or --drafter lookup or none."
+            ),
+        ):
             await find_sources(settings, link, await link.describe(), QUIET)
         settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
         described = await link.describe()
@@ -289,7 +301,12 @@ async def test_a_full_disk_is_seen_before_the_download(
         await fetch(link, tmp_path / "another", Wanted(target=False, drafters=frozenset(), precision="bf16"), QUIET)
         usage = shutil.disk_usage(tmp_path)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-        with pytest.raises(DiskFullError, match="What is fetched from the server needs"):
+        with raises(
+            DiskFullError,
+            snapshot(
+                "What is fetched from the server needs 50.1 MB in TMP/client/fetched/DIGEST, where 1.0 kB are free. Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
+            ),
+        ):
             await fetch(link, here(tmp_path), everything(source), QUIET)
     assert not list(here(tmp_path).glob("**/*.partial"))
 
@@ -301,7 +318,12 @@ async def test_a_full_disk_of_the_server_is_told_as_its_own(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
     async with served(source, tmp_path) as link:
         assert not (await link.describe()).manifest_sha256
-        with pytest.raises(DiskFullError, match="The server's disk has no room"):
+        with raises(
+            DiskFullError,
+            snapshot(
+                "The server's disk has no room for what clients fetch. Tell whoever runs it, or give --model and --drafter."
+            ),
+        ):
             await fetch(link, here(tmp_path), everything(source), QUIET)
 
 
@@ -376,7 +398,12 @@ async def test_template_and_decoder_that_were_changed_on_the_disk_are_fetched_ag
 
 async def test_a_list_that_is_not_the_described_one_is_refused(source: Source, tmp_path: Path) -> None:
     async with served(source, tmp_path) as link:
-        with pytest.raises(ChecksumError, match="not the one that it has described"):
+        with raises(
+            ChecksumError,
+            snapshot(
+                "The server's list of files is not the one that it has described. Start again: the server may have been restarted with another model or drafter."
+            ),
+        ):
             await fetch(link, here(tmp_path), everything(source), QUIET, b"x" * 32)
     assert not list(here(tmp_path).glob("fetched/*/*"))
 

@@ -11,6 +11,7 @@ import grpc.aio
 import pytest
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_server.app import RunningServer, start
 from moa_server.engine.stepper import CodedRows, SessionTensors, Stepper, Work
@@ -35,6 +36,7 @@ from tests.net.server_peer import (
     trailer,
     until,
 )
+from tests.support.messages import raises
 
 PROMPT = [5, 17, 33, 2, 64]
 GREEDY = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
@@ -431,7 +433,12 @@ async def test_a_draining_server_takes_in_nothing_new(server: RunningServer, cha
 
 async def test_a_port_in_use_is_refused_in_words(server: RunningServer, target: Target) -> None:
     host = make_host(target, port=server.port)
-    with pytest.raises(ConfigError, match=rf"Cannot listen on 127\.0\.0\.1:{server.port}"):
+    with raises(
+        ConfigError,
+        snapshot(
+            "Cannot listen on 127.0.0.1:PORT: it is in use, or no address of this machine. Choose another --host or --port (0: any free port)."
+        ),
+    ):
         await start(host)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from moa_shared.errors import ConfigError, MoaError
-from moa_shared.programs.extras import missing_extra
+from moa_shared.errors import ConfigError
+from moa_shared.programs.entry import run_program
 
 if TYPE_CHECKING:
     from moa_training.teacher.rewrite import RewriteOptions
@@ -248,22 +247,7 @@ def compare(results: tuple[str, ...], picture: Path | None, forward_ms: float, n
 
 def main() -> None:
     """Entry point: every known error is one sentence and the catalogue's exit code."""
-    try:
-        cli.main(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except click.Abort:
-        print("Stopped.", file=sys.stderr)
-        sys.exit(130)
-    except MoaError as error:
-        print(f"moa-train: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except ModuleNotFoundError as error:
-        if (told := missing_extra(error)) is None:
-            raise
-        print(f"moa-train: {told}", file=sys.stderr)
-        sys.exit(told.exit_code)
+    run_program(cli, "moa-train")
 
 
 if __name__ == "__main__":

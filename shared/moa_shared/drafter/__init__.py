@@ -1,6 +1,6 @@
 """The drafter network in two halves: the memory encoder (server) and the draft decoder (client)."""
 
-from moa_shared.drafter.baseline_state import BaselineState
+from moa_shared.drafter.baseline.state import BaselineState
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from moa_shared.drafter.checkpoint.config import DrafterConfig
 from moa_shared.drafter.checkpoint.initialise import fresh_tensors

@@ -11,31 +11,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from moa_kernels import Segment
 
+from moa_shared.drafter.base_state import BaseState
 from moa_shared.drafter.decoder import DraftDecoder
-from moa_shared.drafter.draft_nodes import DraftNodes
 from moa_shared.drafter.layers.arithmetic import Rows
 from moa_shared.drafter.layers.placement import Placement, batches, draft_rows, run_of_text
 from moa_shared.drafter.layers.reused import ReusedLayers
-from moa_shared.errors import InternalError, ProtocolError
+from moa_shared.errors import ProtocolError
 
 
-class DraftState:
+class DraftState(BaseState):
     """One conversation of one `DraftDecoder`."""
 
     def __init__(self, decoder: DraftDecoder) -> None:
+        super().__init__(decoder.draft_ids)
         self.decoder = decoder
-        self.tokens: list[int] = []
         self._self = decoder.new_cache(decoder.self_attention)
         self._memory = decoder.new_cache(decoder.cross_attention)
         self._memory_positions: list[int] = []  # by row
         self._remembered: set[int] = set()  # the same positions
         self._reused = ReusedLayers(decoder, decoder.reused) if decoder.reused is not None else None
         self._read = 0  # committed tokens in the self-attention cache
-        self._nodes = DraftNodes()
-        self._drafting = False
 
     # ------------------------------------------------------------ what the server said
 
@@ -101,16 +98,6 @@ class DraftState:
         self._reused.add(start, rows)
 
     @property
-    def token_ids(self) -> npt.NDArray[np.int64] | None:
-        """The target's token of each column of the logits; None: the same."""
-        return self.decoder.draft_ids
-
-    @property
-    def next_position(self) -> int:
-        """Position of the first token to guess."""
-        return len(self.tokens)
-
-    @property
     def memory_rows(self) -> int:
         return len(self._memory_positions)
 
@@ -122,8 +109,7 @@ class DraftState:
         Raises:
             InternalError: there is no token yet.
         """
-        if not self.tokens:
-            raise InternalError("A draft was begun before there was any token.")
+        self._check_begin()
         self._drop_draft()
         last = len(self.tokens) - 1
         # Predictions start only here: of the tokens before, self-attention needs just the keys and values.
@@ -150,10 +136,7 @@ class DraftState:
         Raises:
             InternalError: no draft is under way, or no nodes.
         """
-        if not self._drafting:
-            raise InternalError("Draft nodes were added before a draft was begun.")
-        if not tokens:
-            raise InternalError("A draft was to grow by no nodes.")
+        self._check_expand(tokens)
         root, known = len(self.tokens) - 1, len(self._nodes)
         if self._reused is not None:
             self._reused.freshen(root)

@@ -6,7 +6,7 @@ import asyncio
 
 
 def make_runner() -> asyncio.Runner:
-    """A runner on the fastest loop there is; what that brings: docs/adr/0019-uvloop.md."""
+    """A runner on the fastest loop there is; what that brings: docs/adr/0019."""
     try:
         import uvloop
     except ImportError:  # no wheel for this system or this Python

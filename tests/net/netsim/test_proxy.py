@@ -9,9 +9,11 @@ from random import Random
 from typing import Any
 
 import pytest
+from inline_snapshot import snapshot
 from netsim.errors import NetsimError
 
 from netsim import open_link
+from tests.support.messages import raises
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -181,16 +183,22 @@ async def test_a_trace_drives_the_link(serve: Any, tmp_path: Path) -> None:
 
 
 async def test_what_netsim_says_reaches_the_caller() -> None:
-    with pytest.raises(NetsimError, match="There is no profile 'nosuch'"):
+    with raises(
+        NetsimError,
+        snapshot("""\
+The link did not open: There is no profile 'nosuch'.
+  There are 4g, 4g-rtt, 5g, 5g-rtt, bad-wifi, lte-train, perfect, satellite, wired. A profile of your own is given by its file, for example ./my.yaml.\
+"""),
+    ):
         async with open_link("nosuch", upstream=":1"):
             pass
 
 
 async def test_settings_that_make_no_sense_are_refused_by_the_link(serve: Any) -> None:
     async with serve() as upstream, open_link("perfect", upstream=upstream) as link:
-        with pytest.raises(NetsimError, match="loss must be a number between 0 and 1"):
+        with raises(NetsimError, snapshot("loss must be a number between 0 and 1.")):
             await link.set(loss=7)
-        with pytest.raises(NetsimError, match="no profile"):
+        with raises(NetsimError, snapshot("There is no profile 'nosuch'.")):
             await link.set(profile="nosuch")
-        with pytest.raises(NetsimError, match="is not a direction"):
+        with raises(NetsimError, snapshot("'sideways' is not a direction.")):
             await link.cut(direction="sideways")

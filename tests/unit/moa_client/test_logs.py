@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from inline_snapshot import snapshot
 from moa_client.logs import configure_log, default_log_file
 from moa_shared.errors import ConfigError
+
+from tests.support.messages import raises
 
 LOG = logging.getLogger("moa_client")
 
@@ -48,7 +51,12 @@ def test_a_default_file_that_cannot_be_written_is_silent(tmp_path: Path, capsys:
 
 
 def test_a_named_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"The log file .*/none/log cannot be written: No such file"):
+    with raises(
+        ConfigError,
+        snapshot(
+            "The log file TMP/none/log cannot be written: No such file or directory. Name another with --log-file."
+        ),
+    ):
         configure_log(tmp_path / "none" / "log", "warning")
 
 

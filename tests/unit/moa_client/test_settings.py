@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import pytest
+from inline_snapshot import snapshot
 from moa_client.settings import SECTION, ClientSettings
 from moa_shared.errors import ConfigError
 from moa_shared.programs.config import load_settings
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.coupling import Sampling
+
+from tests.support.messages import raises
 
 
 def load(**flags: object) -> ClientSettings:
@@ -20,19 +23,69 @@ def test_settings_become_an_answers_settings() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("server", "localhost", "--server is 'localhost': expected HOST:PORT"),
-        ("server", "localhost:99999", "expected HOST:PORT"),
-        ("mode", "bush", "--mode is 'bush': input should be 'chain' or 'tree'"),
-        ("temperature", -1, "--temperature is -1"),
-        ("top_p", 0, "--top-p is 0"),
-        ("seed", 2**64, "--seed is 18446744073709551616"),
-        ("stop", ("",), "stop strings of 1 to 64 characters"),
-        ("codec", "zip", "--codec is 'zip': input should be 'bf16', 'int8' or 'int4'"),
-        ("depth", 0, "--depth is 0"),
-        ("cores", "1-", "--cores is '1-': expected cores such as 0 or 0,2-3"),
-        ("connect_seconds", 0, "--connect-seconds is 0"),
+        (
+            "server",
+            "localhost",
+            snapshot(
+                "--server is 'localhost': expected HOST:PORT, such as 127.0.0.1:PORT. See --help for the values allowed."
+            ),
+        ),
+        (
+            "server",
+            "localhost:99999",
+            snapshot(
+                "--server is 'localhost:99999': expected HOST:PORT, such as 127.0.0.1:PORT. See --help for the values allowed."
+            ),
+        ),
+        (
+            "mode",
+            "bush",
+            snapshot("--mode is 'bush': input should be 'chain' or 'tree'. See --help for the values allowed."),
+        ),
+        (
+            "temperature",
+            -1,
+            snapshot(
+                "--temperature is -1: input should be greater than or equal to 0. See --help for the values allowed."
+            ),
+        ),
+        ("top_p", 0, snapshot("--top-p is 0: input should be greater than 0. See --help for the values allowed.")),
+        (
+            "seed",
+            2**64,
+            snapshot(
+                "--seed is 18446744073709551616: input should be less than 18446744073709551616. See --help for the values allowed."
+            ),
+        ),
+        (
+            "stop",
+            ("",),
+            snapshot(
+                "--stop is ('',): expected at most 16 stop strings of 1 to 64 characters. See --help for the values allowed."
+            ),
+        ),
+        (
+            "codec",
+            "zip",
+            snapshot("--codec is 'zip': input should be 'bf16', 'int8' or 'int4'. See --help for the values allowed."),
+        ),
+        (
+            "depth",
+            0,
+            snapshot("--depth is 0: input should be greater than or equal to 1. See --help for the values allowed."),
+        ),
+        (
+            "cores",
+            "1-",
+            snapshot("--cores is '1-': expected cores such as 0 or 0,2-3. See --help for the values allowed."),
+        ),
+        (
+            "connect_seconds",
+            0,
+            snapshot("--connect-seconds is 0: input should be greater than 0. See --help for the values allowed."),
+        ),
     ],
 )
 def test_bad_values_are_named(name: str, value: object, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with raises(ConfigError, message):
         load(**{name: value})

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from moa_kernels import KernelError
 
 from moa_shared.bfloat16 import widen_bfloat16
-from moa_shared.drafter.baseline import BaselineDecoder
-from moa_shared.drafter.baseline_state import BaselineState
+from moa_shared.drafter.baseline.decoder import BaselineDecoder
+from moa_shared.drafter.baseline.state import BaselineState
 from moa_shared.drafter.checkpoint.config import MOA, DrafterConfig
 from moa_shared.drafter.checkpoint.shapes import expected_shapes
 from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY

@@ -26,7 +26,7 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
     """
     from moa_shared.models.tensors.safetensors import read_metadata
 
-    root = folder or Path(str(files("moa_shared") / "drafters"))
+    root = folder or Path(str(files("moa_shared") / "drafter" / "shipped"))
     for path in sorted(root.glob("*/drafter.safetensors")):
         if path.parent.name.endswith(f"-{DEEP_DRAFTER}") != (name == DEEP_DRAFTER):
             continue

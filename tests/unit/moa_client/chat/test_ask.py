@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, cast
 
 import pytest
+from inline_snapshot import snapshot
 from moa_client.chat.ask import Asker, interruptible
 from moa_client.chat.views import PipeView
 from moa_client.chat.words import unverified_words
@@ -27,6 +28,8 @@ from moa_client.conversation.transcript import Transcript
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.sampling.coupling import Sampling
+
+from tests.support.messages import raises
 
 
 class Server:
@@ -224,7 +227,10 @@ async def test_an_earlier_answer_that_is_decided_while_another_is_written_is_tol
 
 async def test_a_single_answer_that_the_server_will_not_verify_is_shown_and_is_an_error() -> None:
     asked = Asked(ClientEngine(Refused(ContextLengthError("Too long."))), 20.0)
-    with pytest.raises(ContextLengthError, match="Too long"):
+    with raises(
+        ContextLengthError,
+        snapshot("Too long. Shorten the prompt, /reset the conversation, or raise the server's --context-length."),
+    ):
         await asked.answer()
     assert asked.text == "abc\n"
 

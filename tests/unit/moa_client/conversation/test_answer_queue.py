@@ -1,12 +1,30 @@
-"""Answers that the user stops without the server."""
+"""Answers that the user stops without the server; and any order of what user, server and device do."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from moa_client.conversation.answer_queue import AnswerQueue, EndRule
 from moa_client.conversation.conversation import Conversation, Phase
-from moa_client.conversation.events import Committed, Ended, LinkChanged, LinkState, Provisional
+from moa_client.conversation.events import (
+    Committed,
+    Corrected,
+    Ended,
+    Event,
+    LinkChanged,
+    LinkState,
+    Provisional,
+    Refused,
+    Settled,
+)
+from moa_client.conversation.figures import Figures
+from moa_shared.errors import ContextLengthError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Verdict
+from moa_shared.tree.draft_tree import DraftTree
 
 PROMPT = [1, 2, 3]
 
@@ -62,3 +80,214 @@ def test_the_reader_of_the_next_answer_gets_nothing_of_one_that_was_given_up() -
     answers.forget_current()
     assert list(answers.events) == [LinkChanged(LinkState.SLOW)]
     assert answers.conversation.tokens == [*PROMPT, 4, 5]
+
+
+# ---------------------------------------------------------------- any order of events
+
+VOCAB, END, FIRST_TURN = 1000, 10, 100  # every question is one token from FIRST_TURN on
+
+
+def target_token(text: Sequence[int]) -> int:
+    """The toy target: what follows depends on the text before it."""
+    return (7 * sum(text[-3:]) + len(text)) % (END + 1)
+
+
+def target_text(text: Sequence[int], count: int) -> list[int]:
+    written: list[int] = []
+    while len(written) < count and END not in written:
+        written.append(target_token([*text, *written]))
+    return written
+
+
+class Shown:
+    """One answer as its reader has put it together from events."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.committed: list[int] = []
+        self.provisional: list[int] = []
+        self.figures = Figures()
+
+    def apply(self, event: Event) -> None:
+        self.figures.on_event(event, 1.0)
+        if isinstance(event, Committed):
+            assert list(event.tokens[: event.confirmed]) == self.provisional[: event.confirmed]
+            del self.provisional[: event.confirmed]
+            assert event.confirmed == len(event.tokens) or not self.provisional
+            self.committed += event.tokens
+        elif isinstance(event, Provisional):
+            self.provisional += event.tokens
+        elif isinstance(event, Corrected):
+            assert event.dropped == len(self.provisional) > 0
+            self.provisional.clear()
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """A user who asks and stops, a server that decides and goes, a device that guesses right and wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conversation = Conversation(VOCAB)
+        self.queue = AnswerQueue(self.conversation, EndRule(frozenset({END}), 10_000, str))
+        self.asked = 0
+        self.reading: Shown | None = None  # what the user waits for
+        self.earlier: list[Shown] = []  # ended without the server, oldest first
+
+    # ------------------------------------------------------------ the reader
+
+    def read(self, answer: Sequence[int] = ()) -> None:
+        """Takes in all events; `answer`: that of the front question, if the server has just decided something."""
+        for event in self.queue.events:
+            if isinstance(event, Settled):
+                settled = self.earlier.pop(0)
+                assert settled.committed + list(event.tokens) == list(answer)
+                assert event.changed == (list(event.tokens) != settled.provisional)
+            elif isinstance(event, Refused):
+                self.earlier.pop(0)
+            else:
+                assert self.reading is not None
+                self.reading.apply(event)
+            if isinstance(event, Ended):
+                assert self.reading is not None
+                assert event.provisional or not self.reading.provisional
+                if event.provisional:
+                    assert self.reading.provisional
+                    self.earlier.append(self.reading)
+                self.reading = None
+        self.queue.events.clear()
+
+    # ------------------------------------------------------------ the user
+
+    @precondition(lambda self: self.reading is None)
+    @rule(max_tokens=st.integers(1, 6))
+    def ask(self, max_tokens: int) -> None:
+        self.reading, turn = Shown(self.asked), [FIRST_TURN + self.asked]
+        self.asked += 1
+        nothing_open = self.queue.front is None
+        message = self.queue.begin(lambda _: turn, AnswerSettings(max_tokens=max_tokens))
+        assert (message is not None) == nothing_open
+
+    @precondition(lambda self: self.reading is not None)
+    @rule(leaves=st.booleans())
+    def stop(self, leaves: bool) -> None:
+        if leaves:
+            self.queue.forget_current()
+            self.reading = None
+        else:
+            self.queue.stop()
+            self.read()
+
+    @precondition(lambda self: len(self.earlier) > 1)
+    @rule()
+    def reset(self) -> None:
+        self.queue.reset()
+        self.reading = None
+        self.earlier.clear()
+
+    # ------------------------------------------------------------ the server
+
+    @precondition(lambda self: self.queue.front is not None)
+    @rule(count=st.integers(1, 3))
+    def verdict(self, count: int) -> None:
+        conversation = self.conversation
+        held = len(conversation.tokens)
+        tokens = target_text(conversation.tokens, count)
+        finish = Finish.END_OF_TEXT if END in tokens else Finish.UNFINISHED
+        progress = conversation.on_verdict(
+            Verdict(conversation.ask_id, conversation.epoch, held, conversation.hashes.at(held), tokens, finish)
+        )
+        self.queue.on_committed(progress.tokens)
+        answer = list(conversation.answer)
+        if progress.finish is not Finish.UNFINISHED:
+            self.queue.on_finished(progress.finish)
+        self.read(answer)
+
+    @precondition(lambda self: self.queue.front is not None and not self.queue.current_is_front)
+    @rule()
+    def refusal(self) -> None:
+        self.queue.on_refused(ContextLengthError("Too long."))
+        self.read()
+
+    # ------------------------------------------------------------ the device
+
+    @precondition(lambda self: self.queue.current is not None and not self.queue.current.has_ended)
+    @rule(count=st.integers(1, 6), wrong=st.none() | st.integers(0, 3))
+    def write(self, count: int, wrong: int | None) -> None:
+        job = self.queue.current
+        assert job is not None
+        tokens = target_text([*self.queue.text_before(job), *job.written], count)
+        if wrong is not None and wrong < len(tokens):
+            tokens[wrong] = (tokens[wrong] + 1) % (END + 1)
+        self.queue.write(job, tokens)
+        self.read()
+
+    @precondition(lambda self: self.queue.current_is_front and not self.queue.current.has_ended)
+    @rule(count=st.integers(1, 4), of_other_text=st.booleans())
+    def lose_the_link_with_a_draft_in_flight(self, count: int, of_other_text: bool) -> None:
+        job = self.queue.current
+        assert job is not None
+        before = list(job.written)
+        ahead = [*before, *target_text([*self.conversation.tokens, *before], count)]
+        if of_other_text:
+            ahead[0] = (ahead[0] + 1) % (END + 1)
+        self.conversation.propose(DraftTree.chain(ahead))
+        self.queue.go_alone()
+        taken = before if of_other_text and before else ahead
+        assert job.written == taken[: len(job.written)]
+        assert job.has_ended or job.written == taken
+        self.read()
+
+    @precondition(lambda self: self.queue.current is not None and self.queue.current.has_ended)
+    @rule()
+    def end_alone(self) -> None:
+        self.queue.end_alone()
+        self.read()
+
+    @precondition(lambda self: self.reading is not None and self.reading.provisional and not self.earlier)
+    @rule()
+    def keep(self) -> None:
+        self.queue.keep()
+        self.read()
+        if self.reading is not None:
+            assert self.reading.provisional == []
+
+    # ------------------------------------------------------------ what holds always
+
+    @invariant()
+    def the_reader_sees_what_is_held(self) -> None:
+        job = self.queue.current
+        assert (job is None) == (self.reading is None)
+        if job is not None and self.reading is not None:
+            assert self.reading.provisional == job.written
+            assert self.reading.committed == (list(self.conversation.answer) if self.queue.current_is_front else [])
+            assert self.reading.figures.tokens == len(self.reading.committed)
+            assert self.reading.figures.undecided == len(self.reading.provisional)
+
+    @invariant()
+    def an_answer_continues_all_that_is_shown_before_it(self) -> None:
+        job, text = self.queue.current, list(self.conversation.tokens)
+        for place, shown in enumerate(self.earlier):
+            if place == 0:  # of this one the server may have decided a part already
+                answer, written = list(self.conversation.answer), shown.committed + shown.provisional
+                text += written[len(answer) :] if written[: len(answer)] == answer else []
+            else:
+                text += [FIRST_TURN + shown.number, *shown.provisional]
+        if job is not None and self.reading is not None:
+            turn = [FIRST_TURN + self.reading.number] if self.earlier else []
+            assert self.queue.text_before(job) == text + turn
+
+    @invariant()
+    def no_question_is_lost_and_none_overtakes_another(self) -> None:
+        assert self.queue.unsettled == len(self.earlier)
+        turns = [token for token in self.conversation.tokens if token >= FIRST_TURN]
+        assert turns == sorted(set(turns))
+        open_questions = [shown.number for shown in (*self.earlier, *([self.reading] if self.reading else []))]
+        if open_questions:
+            assert turns[-1] == FIRST_TURN + open_questions[0]  # the conversation is about the oldest one
+            assert self.conversation.phase is Phase.ANSWERING
+        else:
+            assert self.conversation.phase is Phase.IDLE
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=200, stateful_step_count=40)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 from moa_client.conversation.conversation import Conversation, Phase, Provenance
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_server.session.pending_draft import PendingDraft
@@ -14,6 +15,8 @@ from moa_shared.protocol.messages import Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.tree.draft_tree import DraftTree
+
+from tests.support.messages import raises
 
 VOCAB = 50
 PROMPT = [1, 2, 3]
@@ -51,13 +54,28 @@ def test_a_gap_a_wrong_hash_and_other_tokens_are_named() -> None:
     conversation = asked()
     conversation.on_verdict(Verdict(conversation.ask_id, 0, 3, hash_at(PROMPT, 3), [7, 8], ON))
     tokens = [*PROMPT, 7, 8]
-    with pytest.raises(ProtocolError, match="from position 5 or before, got one from 6"):
+    with raises(
+        ProtocolError,
+        snapshot(
+            "Expected a verdict from position 5 or before, got one from 6. Use the same version of moa at both ends."
+        ),
+    ):
         conversation.on_verdict(Verdict(conversation.ask_id, 0, 6, 0, [1], ON))
-    with pytest.raises(ProtocolError, match="hash to"):
+    with raises(
+        ProtocolError,
+        snapshot(
+            "Expected a verdict after tokens that hash to 4885a9d4f50b5281, got 000000000000007b. Use the same version of moa at both ends."
+        ),
+    ):
         conversation.on_verdict(Verdict(conversation.ask_id, 0, 5, 123, [1], ON))
-    with pytest.raises(ProtocolError, match="repeats committed tokens unchanged"):
+    with raises(
+        ProtocolError,
+        snapshot(
+            "Expected a verdict that repeats committed tokens unchanged, got other tokens. Use the same version of moa at both ends."
+        ),
+    ):
         conversation.on_verdict(Verdict(conversation.ask_id, 0, 3, hash_at(tokens, 3), [7, 9], ON))
-    with pytest.raises(ProtocolError, match=f"tokens 0 to {VOCAB - 1}, got {VOCAB}"):
+    with raises(ProtocolError, snapshot("Expected tokens 0 to 49, got 50. Use the same version of moa at both ends.")):
         conversation.on_verdict(Verdict(conversation.ask_id, 0, 5, hash_at(tokens, 5), [VOCAB], ON))
     assert conversation.tokens == tokens
 
@@ -129,15 +147,26 @@ def test_replacing_a_draft_begins_an_epoch() -> None:
 
 def test_one_answer_at_a_time() -> None:
     conversation = asked()
-    with pytest.raises(ProtocolError, match="answer under way to end first"):
+    with raises(
+        ProtocolError,
+        snapshot(
+            "Expected the answer under way to end first, got another question. Use the same version of moa at both ends."
+        ),
+    ):
         conversation.ask([4], AnswerSettings())
     resumed = conversation.resume()
     assert (resumed.base, resumed.tokens, resumed.answer_start) == (3, (), 3)
     conversation.end()
-    with pytest.raises(ProtocolError, match="none under way"):
+    with raises(
+        ProtocolError,
+        snapshot("Expected an answer to resume, got none under way. Use the same version of moa at both ends."),
+    ):
         conversation.resume()
     conversation.reset()
-    with pytest.raises(ProtocolError, match="at least one token"):
+    with raises(
+        ProtocolError,
+        snapshot("Expected a prompt of at least one token, got none. Use the same version of moa at both ends."),
+    ):
         conversation.ask([], AnswerSettings())
 
 

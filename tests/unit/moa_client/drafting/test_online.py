@@ -1,35 +1,205 @@
+"""Online drafting with a drafter thread that does what the test says, when it says so."""
+
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from moa_client.conversation.conversation import Conversation
-from moa_client.drafting.drafter_thread import DrafterThread
-from moa_client.drafting.online import OnlineDrafting
+from moa_client.drafting.drafter_thread import Drafted, DrafterThread, Grown
+from moa_client.drafting.drafters import Growth
+from moa_client.drafting.online import ACK_TOKENS, HOLD_STEPS, OnlineDrafting
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.streamed import DraftStep
 from moa_client.memory.plan import MemoryPlan
+from moa_shared.errors import ProtocolError
+from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.messages import Verdict
+from moa_shared.protocol.messages import Ack, Draft, Verdict
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.tree.draft_tree import DraftTree
+
+PROMPT = [1, 2, 3]
+ROUNDS = DraftingSettings(drafting="rounds", run_ahead=False)
+STREAMED = DraftingSettings(drafting="streamed", tree=False, run_ahead=True)
+
+
+class FakeThread:
+    """A drafter thread that keeps what it was asked for until the test answers."""
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.steps: list[DraftStep] = []
+        self.rounds: list[int] = []
+
+    def grow(self, step: DraftStep, sampling: Sampling) -> None:
+        assert not self.busy
+        self.busy = True
+        self.steps.append(step)
+
+    def draft(self, committed: int, sampling: Sampling) -> None:
+        assert not self.busy
+        self.busy = True
+        self.rounds.append(committed)
+
+
+class Bench:
+    """Online drafting of one answer, and the frames that it sent."""
+
+    def __init__(self, settings: DraftingSettings, *, drafts: bool = True) -> None:
+        self.thread = FakeThread()
+        self.memory = MemoryPlan(None, {}, Codec.BF16)
+        self.conversation = Conversation(vocab_size=100)
+        self.sent: list[Draft | Ack] = []
+        thread = cast("DrafterThread", self.thread) if drafts else None
+        self.drafting = OnlineDrafting(settings, self.conversation, thread, self.memory, self.sent.append)
+        self.conversation.ask(PROMPT, AnswerSettings())
+        self.drafting.on_asked()
+        self.drafting.on_told()  # by the question
+
+    def verdict(self, *tokens: int, **fields: Any) -> None:
+        held = len(self.conversation.tokens)
+        self.drafting.on_verdict(0.0, Verdict(1, 0, held, self.conversation.hashes.at(held), tokens, **fields))
+
+    def grown(self, *tokens: int) -> None:
+        self.thread.busy = False
+        count = len(self.thread.steps[-1].draft)
+        parents = range(count - 1, count - 1 + len(tokens))
+        self.drafting.on_grown(0.0, Grown(self.thread.steps[-1], Growth(tokens, tuple(parents)), 1.0))
+
+
+# ---------------------------------------------------------------- rounds
+
+
+def test_a_round_is_drafted_after_each_verdict_and_sent() -> None:
+    bench = Bench(ROUNDS)
+    bench.drafting.draft_on(0.0)
+    assert bench.thread.rounds == []  # the first token needs no draft
+    bench.verdict(4)
+    bench.drafting.draft_on(0.0)
+    bench.drafting.draft_on(0.0)
+    assert bench.thread.rounds == [4]
+    bench.drafting.on_round(Drafted(4, DraftTree.chain([5, 6])))
+    [draft] = bench.sent
+    assert isinstance(draft, Draft)
+    assert (draft.base, list(draft.tokens), draft.committed) == (4, [5, 6], 4)
+
+
+def test_a_round_that_a_verdict_has_overtaken_is_not_sent() -> None:
+    bench = Bench(ROUNDS)
+    bench.verdict(4)
+    bench.drafting.draft_on(0.0)
+    bench.verdict(5)
+    bench.drafting.on_round(Drafted(4, DraftTree.chain([5, 6])))
+    assert bench.sent == []
 
 
 def test_a_round_that_was_lost_with_the_link_is_drafted_again() -> None:
-    rounds: list[int] = []
-    thread = SimpleNamespace(busy=False, draft=lambda committed, sampling: rounds.append(committed))
-    conversation = Conversation(vocab_size=100)
-    settings = DraftingSettings(drafting="rounds", run_ahead=False)
-    sent: list[Any] = []
-    drafting = OnlineDrafting(
-        settings,
-        conversation,
-        cast("DrafterThread", thread),
-        cast("MemoryPlan", SimpleNamespace(hold_until_ms=0.0)),
-        lambda **frame: sent.append(frame),
-    )
-    conversation.ask([1, 2, 3], AnswerSettings())
-    drafting.on_asked()
-    conversation.on_verdict(Verdict(1, 0, 3, conversation.hashes.at(3), [4], Finish.UNFINISHED))
-    drafting.draft_on(0.0)
-    assert rounds == []  # no verdict has gone through it
-    drafting.restart()  # the link is lost, and what was drafted with it
-    drafting.draft_on(0.0)
-    assert rounds == [4]
+    bench = Bench(ROUNDS)
+    bench.verdict(4)
+    bench.drafting.draft_on(0.0)
+    bench.thread.busy = False
+    bench.drafting.draft_on(0.0)
+    assert bench.thread.rounds == [4]
+    bench.drafting.restart()
+    bench.drafting.draft_on(0.0)
+    assert bench.thread.rounds == [4, 4]
+
+
+def test_a_round_waits_for_the_row_of_the_newest_token() -> None:
+    bench = Bench(ROUNDS)
+    bench.verdict(4)
+    bench.memory.hold_until_ms = 10.0
+    bench.drafting.draft_on(9.0)
+    assert bench.thread.rounds == []
+    bench.drafting.draft_on(10.0)
+    assert bench.thread.rounds == [4]
+
+
+def test_a_verdict_says_how_long_the_row_is_worth_waiting_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, holds = Bench(ROUNDS), list[tuple[float, int, float]]()
+    monkeypatch.setattr(bench.memory, "hold", lambda *hold: holds.append(hold))
+    bench.verdict(4, step_ms=40.0)
+    assert holds == [(0.0, 3, HOLD_STEPS * 40.0)]
+
+
+# ---------------------------------------------------------------- a streamed draft
+
+
+def test_nodes_are_sent_once_as_they_are_drafted() -> None:
+    bench = Bench(STREAMED)
+    bench.verdict(4)
+    nodes: list[int] = []
+    for token in (5, 6, 7):
+        bench.drafting.draft_on(0.0)
+        bench.grown(token)
+    bench.drafting.draft_on(0.0)
+    bench.grown()  # the drafter knows nothing more
+    bench.drafting.draft_on(0.0)
+    for frame in bench.sent:
+        assert isinstance(frame, Draft)
+        assert (frame.base, frame.first_node) == (4, len(nodes))
+        nodes += frame.tokens
+    assert nodes == [5, 6, 7]
+    assert len(bench.thread.steps) == 4  # none after that
+
+
+def test_one_step_runs_at_a_time_and_what_a_verdict_has_overtaken_is_dropped() -> None:
+    bench = Bench(STREAMED)
+    bench.verdict(4)
+    bench.drafting.draft_on(0.0)
+    bench.drafting.draft_on(0.0)
+    assert len(bench.thread.steps) == 1
+    bench.verdict(9)  # while the step runs
+    bench.grown(5)
+    assert len(bench.conversation.draft) == 0
+    bench.drafting.draft_on(0.0)
+    assert [step.committed for step in bench.thread.steps] == [4, 5]
+
+
+def test_standalone_text_becomes_the_draft_in_flight() -> None:
+    bench = Bench(STREAMED)
+    assert bench.drafting.propose_written([]) is None
+    message = bench.drafting.propose_written([4, 5])
+    assert message is not None
+    assert (message.base, list(message.tokens)) == (3, [4, 5])
+    bench.verdict(4)
+    bench.drafting.draft_on(0.0)
+    assert bench.thread.steps[0].draft == DraftTree.chain([5])  # what is left of it
+    bench.grown(6)
+    bench.drafting.draft_on(0.0)
+    [frame] = bench.sent
+    assert isinstance(frame, Draft)
+    assert (frame.first_node, list(frame.tokens)) == (2, [6])  # the server has the others
+
+
+# ---------------------------------------------------------------- both
+
+
+@pytest.mark.parametrize("drafts", [True, False])
+def test_a_silent_client_says_what_it_holds_every_few_tokens(drafts: bool) -> None:
+    bench = Bench(ROUNDS, drafts=drafts)
+    bench.thread.busy = True  # with something long
+    for token in range(ACK_TOKENS - 1):
+        bench.verdict(token + 10)
+        bench.drafting.draft_on(0.0)
+    assert bench.sent == []
+    bench.verdict(50)
+    bench.drafting.draft_on(0.0)
+    bench.drafting.draft_on(0.0)
+    assert bench.sent == [Ack(len(PROMPT) + ACK_TOKENS)]
+
+
+def test_nothing_is_drafted_after_the_end() -> None:
+    for settings in (ROUNDS, STREAMED):
+        bench = Bench(settings)
+        bench.verdict(4, finish=Finish.END_OF_TEXT)
+        bench.drafting.draft_on(0.0)
+        bench.drafting.on_round(Drafted(4, DraftTree.chain([5])))
+        assert (bench.thread.rounds, bench.thread.steps, bench.sent) == ([], [], [])
+
+
+def test_a_verdict_that_leaves_a_gap_is_refused() -> None:
+    bench = Bench(STREAMED)
+    with pytest.raises(ProtocolError, match="a verdict from position 3 or before"):
+        bench.drafting.on_verdict(0.0, Verdict(1, 0, 5, 0, [4]))

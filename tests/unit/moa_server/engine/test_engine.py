@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
+from inline_snapshot import snapshot
 from moa_server.engine.draft_record import DraftRecord
 from moa_server.engine.engine import Engine
 from moa_server.engine.live_session import LiveSession
-from moa_server.engine.schedule import Schedule
+from moa_server.engine.schedule import Rows, Schedule
 from moa_server.engine.stepper import CodedRows, NewestRows, Outcome, SessionTensors, Stepper, Work
 from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.session.session import Session, SessionLimits, StepPlan
@@ -19,6 +20,8 @@ from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Draft, Plane, Verdict
 from moa_shared.tree.draft_tree import DraftTree
+
+from tests.support.messages import raises
 
 ANSWER = AnswerSettings(max_tokens=3)
 LIMITS = SessionLimits(100, 50, prefill_chunk=4)
@@ -320,7 +323,12 @@ async def test_chunks_are_coded_between_forwards(bench: Bench) -> None:
     live, ear = bench.ask([1])
     coded = await bench.engine.code(live, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))
     assert coded.payload == b"coded"
-    with pytest.raises(InternalError, match="RuntimeError"):
+    with raises(
+        InternalError,
+        snapshot(
+            "The server failed in this session (RuntimeError). This is a defect of moa: please report it with the log."
+        ),
+    ):
         await bench.engine.code(live, Chunk(Plane.MEMORY, 0, 13, Codec.INT4, 5))
     await ear.ended.wait()
 

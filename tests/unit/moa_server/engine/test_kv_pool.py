@@ -4,6 +4,7 @@ from itertools import count
 from unittest.mock import create_autospec
 
 import pytest
+from inline_snapshot import snapshot
 from moa_server.engine.kv_pool import KVPool
 from moa_server.engine.live_session import Listener, LiveSession
 from moa_server.engine.stepper import SessionTensors
@@ -11,6 +12,8 @@ from moa_server.session.session import Session, SessionLimits
 from moa_shared.errors import ContextLengthError, OverloadedError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask
+
+from tests.support.messages import raises
 
 TOKENS = count()
 
@@ -44,7 +47,10 @@ def test_answers_are_let_begin_as_far_as_the_budget_goes() -> None:
     bench = Bench(100)
     first, second = bench.live(), bench.live()
     bench.ask(first, 60)
-    with pytest.raises(OverloadedError, match="all in use"):
+    with raises(
+        OverloadedError,
+        snapshot("The 0 MiB of keys and values of this server are all in use. Try again in a few seconds."),
+    ):
         bench.ask(second, 41)
     bench.pool.reserve(second, 40)
     assert bench.pool.promised == 100
@@ -56,7 +62,12 @@ def test_answers_are_let_begin_as_far_as_the_budget_goes() -> None:
 
 def test_what_can_never_be_had_is_no_matter_of_time() -> None:
     bench = Bench(100)
-    with pytest.raises(ContextLengthError, match="the server keeps"):
+    with raises(
+        ContextLengthError,
+        snapshot(
+            "The answer may take 0 MiB of keys and values, the server keeps 0 MiB for all. Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes."
+        ),
+    ):
         bench.ask(bench.live(), 101)
 
 

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
+from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_server.service.patient_writer import LEAST_RATE, PatientWriter, ReaderPace
 from moa_shared.errors import UnavailableError
+
+from tests.support.messages import raises
 
 PATIENCE = 30.0
 
@@ -44,5 +46,5 @@ async def test_a_client_that_takes_next_to_nothing_in_is_given_up() -> None:
     beat = pb.ServerFrame(beat=pb.Beat(stamp=1))
     await writer.write(beat)
     await writer.write(beat)
-    with pytest.raises(UnavailableError, match="next to nothing in for 30 s"):
+    with raises(UnavailableError, snapshot("The client has taken next to nothing in for 30 s. Call again to resume.")):
         await writer.write(beat)

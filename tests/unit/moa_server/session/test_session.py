@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 from moa_client.conversation.conversation import Conversation
 from moa_server.session.session import Backlog, Phase, Session, SessionLimits, StepPlan, Verification
 from moa_shared.errors import ContextLengthError, ProtocolError, TokenRangeError
@@ -17,6 +18,7 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.counted import CountedList
+from tests.support.messages import raises
 from tests.support.touched_tokens import TouchedTokens
 
 VOCAB = 5
@@ -296,10 +298,20 @@ def test_forgotten_cache_is_read_again() -> None:
 
 def test_a_conversation_longer_than_the_context() -> None:
     harness = Harness()
-    with pytest.raises(ContextLengthError, match=r"has 61 tokens"):
+    with raises(
+        ContextLengthError,
+        snapshot(
+            "The conversation has 61 tokens, the context holds 60 with at least one for the answer. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
+        ),
+    ):
         harness.session.on_open([1] * (CONTEXT + 1))
     harness.session.on_open([1] * CONTEXT)
-    with pytest.raises(ContextLengthError, match=r"has 60 tokens"):
+    with raises(
+        ContextLengthError,
+        snapshot(
+            "The conversation has 60 tokens, the context holds 60 with at least one for the answer. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
+        ),
+    ):
         harness.ask(Ask(1, 0, 0, (1,) * CONTEXT, PLAIN, CONTEXT))
 
 

@@ -9,12 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from inline_snapshot import snapshot
 from moa_kernels import Cache
 from moa_server.target import KVCache
 from moa_server.target.kernel_target import KernelCache
 from moa_server.target.torch_cache import TorchCache
 from moa_shared.errors import InternalError, TreeError
 from moa_shared.tree.arithmetic import add_depths, path_to
+
+from tests.support.messages import raises
 
 LAYERS, KV_HEADS, HEAD_DIM = 2, 3, 32
 BACKENDS = ["torch", "kernels"]
@@ -134,9 +137,19 @@ def test_what_is_no_path_is_refused(cache: KVCache, path: list[int]) -> None:
 
 def test_a_tree_must_be_cut_before_the_next_forward(cache: KVCache) -> None:
     write(cache, [0, 1, 2], [0, 1, 1])
-    with pytest.raises(InternalError, match="not cut to a path"):
+    with raises(
+        InternalError,
+        snapshot(
+            "The rows of a draft tree were not cut to a path before the next forward. This is a defect of moa: please report it with the log."
+        ),
+    ):
         cache.begin(1)
-    with pytest.raises(InternalError, match="must be cut"):
+    with raises(
+        InternalError,
+        snapshot(
+            "A draft tree must be cut to a path, or dropped whole, before its rows are cropped. This is a defect of moa: please report it with the log."
+        ),
+    ):
         cache.crop(2)
     cache.crop(0)
     cache.begin(1)
@@ -145,14 +158,22 @@ def test_a_tree_must_be_cut_before_the_next_forward(cache: KVCache) -> None:
 def test_the_tail_is_gone_after_keep(cache: KVCache) -> None:
     write(cache, [0, 1], [0, 1])
     cache.keep([0])
-    with pytest.raises(TreeError, match="are no path"):
+    with raises(
+        TreeError,
+        snapshot(
+            "The rows [0] are no path from the root of the last forward's tree. Number the nodes so that each parent comes before its children."
+        ),
+    ):
         cache.keep([0])
     assert cache.length == 1
 
 
 def test_counting_other_rows_than_were_written_is_a_defect(cache: KVCache) -> None:
     cache.begin(2)
-    with pytest.raises(InternalError, match="2 rows were written, 1 are"):
+    with raises(
+        InternalError,
+        snapshot("2 rows were written, 1 are to be counted. This is a defect of moa: please report it with the log."),
+    ):
         cache.end([0])
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 from moa_kernels import set_threads, threads
 from moa_kernels.library import VARIANT_VARIABLE, present, probe
 from moa_kernels.variants import LIBRARIES, variants_of
@@ -19,6 +20,7 @@ from moa_server.target.torch_target import TorchTarget
 from moa_shared.errors import InternalError, ModelSourceError
 from moa_shared.tree.arithmetic import path_to
 
+from tests.support.messages import raises
 from tests.support.tiny_models import FAMILIES, SIZES, tiny_kernel_target, tiny_model
 
 VARIANTS = [
@@ -201,7 +203,7 @@ def test_no_memory_for_a_page_harms_nothing(target: KernelTarget, monkeypatch: p
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("moa_kernels.cache.aligned_zeros", no_memory)
+        patch.setattr("moa_kernels.transformer.cache.aligned_zeros", no_memory)
         with pytest.raises(MemoryError):
             target.forward(cache, [9] * 64)
     assert cache.length == len(text)
@@ -210,14 +212,29 @@ def test_no_memory_for_a_page_harms_nothing(target: KernelTarget, monkeypatch: p
 
 
 def test_sizes_that_the_kernels_do_not_take_are_refused_by_name() -> None:
-    with pytest.raises(ModelSourceError, match="head dimension is 48, which is no multiple of 32") as caught:
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The int8 kernels do not compute this target: The head dimension is 48, which is no multiple of 32. Give --execution float32 or bf16, which torch computes."
+        ),
+    ) as caught:
         tiny_kernel_target(tiny_model(head_dim=48), packed=())
     assert "--execution float32" in caught.value.hint
-    with pytest.raises(ModelSourceError, match=r"model\.layers\.0\.mlp\.down_proj: It has 40 inputs"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The int8 kernels do not compute this target: model.layers.0.mlp.down_proj: It has 40 inputs, which is no multiple of 32. Give --execution float32 or bf16, which torch computes."
+        ),
+    ):
         tiny_kernel_target(tiny_model(intermediate_size=40), packed=())
 
 
 def test_another_backends_cache_is_refused() -> None:
     target = tiny_kernel_target(tiny_model())
-    with pytest.raises(InternalError, match="another backend's cache"):
+    with raises(
+        InternalError,
+        snapshot(
+            "A forward of the kernels was given another backend's cache. This is a defect of moa: please report it with the log."
+        ),
+    ):
         target.forward(TorchTarget(tiny_model()).new_cache(), [1])

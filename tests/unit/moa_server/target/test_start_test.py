@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from inline_snapshot import snapshot
 from moa_kernels import variant_name
 from moa_server.target import Request, TargetOutput
 from moa_server.target.kernel_target import KernelCache, KernelTarget
@@ -11,6 +12,7 @@ from moa_server.target.start_test import PARENTS, PATH, compare_with_float32, ru
 from moa_server.target.target import is_chain
 from moa_shared.errors import ConfigError
 
+from tests.support.messages import raises
 from tests.support.tiny_models import ModelWeights, tiny_kernel_target, tiny_model
 
 pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
@@ -49,7 +51,12 @@ def test_one_bit_of_the_path_is_enough_to_fail(node: int) -> None:
     def flip(output: TargetOutput) -> None:
         output.logits[node].view(np.uint32)[5] ^= 1
 
-    with pytest.raises(ConfigError, match="do not compute a tree as they compute its path alone") as caught:
+    with raises(
+        ConfigError,
+        snapshot(
+            "On this machine the kernels compute a tree differently from its path on its own. Give --execution float32, and report this with the model and the processor."
+        ),
+    ) as caught:
         run_start_test(double(flip))
     assert "--execution float32" in caught.value.hint
 
@@ -65,7 +72,7 @@ def test_what_is_no_number_fails() -> None:
     def spoil(output: TargetOutput) -> None:
         output.logits[:] = np.nan
 
-    with pytest.raises(ConfigError, match="The kernels gave no numbers"):
+    with raises(ConfigError, snapshot("The kernels gave no numbers. Give --execution float32, and report this.")):
         run_start_test(double(spoil))
 
 
@@ -74,7 +81,12 @@ def test_keys_that_are_moved_wrongly_fail(monkeypatch: pytest.MonkeyPatch) -> No
         pass
 
     monkeypatch.setattr(KernelCache, "_move", move_nothing)
-    with pytest.raises(ConfigError, match="do not compute a tree"):
+    with raises(
+        ConfigError,
+        snapshot(
+            "On this machine the kernels compute a tree differently from its path on its own. Give --execution float32, and report this with the model and the processor."
+        ),
+    ):
         run_start_test(tiny_kernel_target(tiny_model()))
 
 
@@ -110,5 +122,10 @@ def test_what_is_no_number_is_found() -> None:
     network = tiny_kernel_target(model, packed=()).network
     weights = ModelWeights(model)
     weights.tensors["lm_head.weight"][:] = np.nan
-    with pytest.raises(ConfigError, match="The kernels' head is nan"):
+    with raises(
+        ConfigError,
+        snapshot(
+            "The kernels' head is nan% away from float32 on this machine, more than 15%. Give --execution float32, and report this with the model and the processor."
+        ),
+    ):
         compare_with_float32(network, weights, model.config.to_dict())

@@ -7,11 +7,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 from moa_server.target import KVCache, Request, Target
 from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError, TreeError
 from moa_shared.tree.arithmetic import path_to
 from transformers import PreTrainedModel
 
+from tests.support.messages import raises
 from tests.support.tiny_models import FAMILIES, tiny_model
 from tests.unit.moa_server.target.conftest import TargetFactory
 
@@ -143,9 +145,9 @@ def test_a_token_outside_the_vocabulary_is_refused_and_harms_nothing(make_target
 
 def test_no_tokens_are_refused(make_target: TargetFactory) -> None:
     target = make_target()
-    with pytest.raises(TokenRangeError, match="no tokens"):
+    with raises(TokenRangeError, snapshot("A forward was asked for no tokens. Send at least one token.")):
         target.forward(target.new_cache(), [])
-    with pytest.raises(TokenRangeError, match="no tokens"):
+    with raises(TokenRangeError, snapshot("A forward was asked for no tokens. Send at least one token.")):
         target.prefill(target.new_cache(), [])
 
 
@@ -160,7 +162,7 @@ def test_parents_must_stand_before_their_children(make_target: TargetFactory, pa
 
 def test_one_parent_a_token(make_target: TargetFactory) -> None:
     target = make_target()
-    with pytest.raises(TreeError, match="3 tokens came with 2 parents"):
+    with raises(TreeError, snapshot("3 tokens came with 2 parents. Send one parent a token.")):
         target.forward(target.new_cache(), [1, 2, 3], [-1, 0])
 
 
@@ -170,7 +172,12 @@ def test_the_context_is_counted_by_position_not_by_node(make_target: TargetFacto
     target.forward(cache, PREFIX)
     target.forward(cache, [1, 2, 3, 4], [-1, 0, 0, -1])  # four nodes on two levels fit
     cache.keep([0])
-    with pytest.raises(ContextLengthError, match="10 tokens do not fit into the context of 9"):
+    with raises(
+        ContextLengthError,
+        snapshot(
+            "10 tokens do not fit into the context of 9. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
+        ),
+    ):
         target.forward(cache, [1, 2])
     assert cache.length == len(PREFIX) + 1
 
@@ -180,16 +187,29 @@ def test_the_context_is_no_longer_than_the_model_was_trained_for(make_target: Ta
     assert make_target().context_length == 128
     target = make_target()
     cache = target.new_cache()
-    with pytest.raises(ContextLengthError, match="129 tokens"):
+    with raises(
+        ContextLengthError,
+        snapshot(
+            "129 tokens do not fit into the context of 128. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
+        ),
+    ):
         target.prefill(cache, [1] * 129)
     assert cache.length == 0
 
 
 def test_a_layer_or_row_that_is_not_there_is_a_defect(make_target: TargetFactory) -> None:
     target = make_target()
-    with pytest.raises(InternalError, match="Layer 4"):
+    with raises(
+        InternalError,
+        snapshot("Layer 4 was asked of a target with 3. This is a defect of moa: please report it with the log."),
+    ):
         target.forward(target.new_cache(), PREFIX, want_state_layer=4)
-    with pytest.raises(InternalError, match="Rows"):
+    with raises(
+        InternalError,
+        snapshot(
+            "Rows [7] were asked of a forward of 7 tokens. This is a defect of moa: please report it with the log."
+        ),
+    ):
         target.forward(target.new_cache(), PREFIX, logits_for=[7])
 
 
@@ -247,9 +267,14 @@ def test_one_bad_request_harms_no_conversation(make_target: TargetFactory) -> No
     caches = [target.new_cache(), target.new_cache()]
     for cache in caches:
         target.forward(cache, PREFIX)
-    with pytest.raises(TokenRangeError, match="97 is outside"):
+    with raises(
+        TokenRangeError, snapshot("The token id 97 is outside the vocabulary of 97. Use the server's tokenizer.")
+    ):
         target.forward_all([Request(caches[0], [1], None, [0]), Request(caches[1], [97], None, [0])])
-    with pytest.raises(InternalError, match="same cache twice"):
+    with raises(
+        InternalError,
+        snapshot("A forward was given the same cache twice. This is a defect of moa: please report it with the log."),
+    ):
         target.forward_all([Request(caches[0], [1], None, [0]), Request(caches[0], [2], None, [0])])
     assert_unharmed(target, caches)
 
@@ -283,7 +308,12 @@ def test_a_tree_must_be_cut_before_its_conversation_goes_on(make_target: TargetF
     target = make_target()
     cache = target.new_cache()
     target.forward(cache, TREE_TOKENS, TREE)
-    with pytest.raises(InternalError, match="not cut to a path"):
+    with raises(
+        InternalError,
+        snapshot(
+            "The rows of a draft tree were not cut to a path before the next forward. This is a defect of moa: please report it with the log."
+        ),
+    ):
         target.forward(cache, [1])
     cache.keep([0, 1])
     expected, _ = bare(tiny_model(), [TREE_TOKENS[0], TREE_TOKENS[1], 1])

@@ -5,12 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from inline_snapshot import snapshot
 from moa_server.target import torch_target
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import InternalError, ModelSourceError
 from transformers import PreTrainedModel
 
+from tests.support.messages import raises
 from tests.support.tiny_models import FAMILIES, tiny_kernel_target, tiny_model
 
 PREFIX = [5, 17, 3, 88, 41, 41, 2]
@@ -77,16 +79,31 @@ def test_a_forward_that_fails_half_way_harms_nothing(monkeypatch: pytest.MonkeyP
 
 def test_sliding_windows_are_refused() -> None:
     model = tiny_model("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=1)
-    with pytest.raises(ModelSourceError, match="sliding-window"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "Qwen2ForCausalLM uses sliding-window attention, which moa does not support. Choose a model whose config.json has use_sliding_window false and only full_attention layers."
+        ),
+    ):
         TorchTarget(model)
 
 
 def test_rotary_scaling_that_depends_on_the_length_is_refused() -> None:
     model = tiny_model(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
-    with pytest.raises(ModelSourceError, match="'dynamic' rotary scaling"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "LlamaForCausalLM uses 'dynamic' rotary scaling, under which cached keys depend on how long the text became. Choose a model with default, linear, yarn or llama3 rotary scaling."
+        ),
+    ):
         TorchTarget(model)
 
 
 def test_the_kernels_cache_is_refused() -> None:
-    with pytest.raises(InternalError, match="another backend's cache"):
+    with raises(
+        InternalError,
+        snapshot(
+            "A forward of torch was given another backend's cache. This is a defect of moa: please report it with the log."
+        ),
+    ):
         TorchTarget(tiny_model()).forward(tiny_kernel_target(tiny_model()).new_cache(), PREFIX)

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 from moa_shared.drafter import DraftDecoder, DraftState
 from moa_shared.errors import InternalError, ProtocolError
 
 from tests.support import decoders
 from tests.support.counted import CountedList
 from tests.support.decoders import KINDS, WIDE, Rows, close, distance, normal, same
+from tests.support.messages import raises
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -137,11 +139,20 @@ def test_a_drafter_without_memory_still_drafts(kind: str) -> None:
 
 def test_rows_of_another_width_and_empty_conversations_are_refused() -> None:
     state = DraftState(make_decoder(2, "float32"))
-    with pytest.raises(InternalError, match="before there was any token"):
+    with raises(
+        InternalError,
+        snapshot(
+            "A draft was begun before there was any token. This is a defect of moa: please report it with the log."
+        ),
+    ):
         state.begin()
-    with pytest.raises(ProtocolError, match="memory rows of 64 numbers, got 3"):
+    with raises(
+        ProtocolError, snapshot("Expected memory rows of 64 numbers, got 3. Use the same version of moa at both ends.")
+    ):
         state.append_memory(0, np.zeros((1, 3), np.float32))
-    with pytest.raises(ProtocolError, match="state rows of 64 numbers, got 3"):
+    with raises(
+        ProtocolError, snapshot("Expected state rows of 64 numbers, got 3. Use the same version of moa at both ends.")
+    ):
         state.append_reused_state(0, np.zeros((1, 3), np.float32))
 
 
@@ -191,10 +202,11 @@ def test_a_draft_pruned_and_gone_on_with_is_as_a_new_one(reused_layers: int, kin
         if not begun:
             same(decoder, state.begin()[0], model.logits(-1))
             begun, model.nodes = True, []
-        if action == "expand":
-            count = data.draw(st.integers(1, 3))
+        unused = sorted(set(range(29)) - {token for token, _ in model.nodes})
+        if action == "expand" and unused:
+            tokens = unused[: data.draw(st.integers(1, 3))]  # siblings differ, also after some were pruned
+            count = len(tokens)
             parents = [data.draw(st.integers(-1, len(model.nodes) - 1)) for _ in range(count)]
-            tokens = [len(model.nodes) + index for index in range(count)]  # siblings differ
             model.nodes += zip(tokens, parents, strict=True)
             logits = state.expand(tokens, parents)
             for index in range(count):
@@ -290,7 +302,12 @@ def test_a_long_conversation_can_be_cut_back() -> None:
 
 def test_nodes_without_a_draft_are_refused() -> None:
     state = filled(make_decoder(0, "float32"))
-    with pytest.raises(InternalError, match="before a draft was begun"):
+    with raises(
+        InternalError,
+        snapshot(
+            "Draft nodes were added before a draft was begun. This is a defect of moa: please report it with the log."
+        ),
+    ):
         state.expand([1], [-1])
 
 

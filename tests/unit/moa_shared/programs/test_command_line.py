@@ -7,11 +7,14 @@ from typing import Any, Literal
 import click
 import pytest
 from click.testing import CliRunner
+from inline_snapshot import snapshot
 from moa_client.settings import ClientSettings
 from moa_server.settings import ServerSettings
 from moa_shared.errors import ConfigError
 from moa_shared.programs.command_line import config_command, options_table, settings_options
 from moa_shared.programs.config import SettingsBase, load_settings, setting
+
+from tests.support.messages import raises
 
 
 class Example(SettingsBase):
@@ -62,9 +65,14 @@ def test_a_switch_that_is_off_overrides_the_file(tmp_path: Path) -> None:
 
 
 def test_the_model_refuses_bad_values() -> None:
-    with pytest.raises(ConfigError, match="--mode is 'c': input should be 'a' or 'b'"):
+    with raises(ConfigError, snapshot("--mode is 'c': input should be 'a' or 'b'. See --help for the values allowed.")):
         given("--mode", "c")
-    with pytest.raises(ConfigError, match="--port is 'x': input should be a valid integer"):
+    with raises(
+        ConfigError,
+        snapshot(
+            "--port is 'x': input should be a valid integer, unable to parse string as an integer. See --help for the values allowed."
+        ),
+    ):
         given("--port", "x")
 
 

@@ -3,8 +3,11 @@ from __future__ import annotations
 import os
 
 import pytest
+from inline_snapshot import snapshot
 from moa_shared.errors import ConfigError
 from moa_shared.programs.cores import parse_cores, pin_to_cores
+
+from tests.support.messages import raises
 
 
 @pytest.mark.parametrize(
@@ -16,7 +19,7 @@ def test_a_list_of_cores(text: str, cores: set[int]) -> None:
 
 @pytest.mark.parametrize("text", ["x", "1-", "-1", "3-2", "0,,1", "0-99999", "1.5", "0 1"])
 def test_what_is_no_list_of_cores(text: str) -> None:
-    with pytest.raises(ValueError, match="cores such as"):
+    with raises(ValueError, snapshot("expected cores such as 0 or 0,2-3")):
         parse_cores(text)
 
 
@@ -28,11 +31,16 @@ def test_a_process_stays_on_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pinned == []
     pin_to_cores(frozenset({1, 2}))
     assert pinned == [{1, 2}]
-    with pytest.raises(ConfigError, match=r"may not run on core 7; it may on 0, 1, 2"):
+    with raises(
+        ConfigError,
+        snapshot(
+            "This process may not run on core 7; it may on 0, 1, 2. Name some of these with --cores, or leave it out."
+        ),
+    ):
         pin_to_cores(frozenset({1, 7}))
 
 
 def test_a_system_that_cannot_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_setaffinity", raising=False)
-    with pytest.raises(ConfigError, match="cannot be pinned"):
+    with raises(ConfigError, snapshot("Processes cannot be pinned to cores on this system. Leave out --cores.")):
         pin_to_cores(frozenset({0}))

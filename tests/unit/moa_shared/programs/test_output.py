@@ -5,8 +5,11 @@ import subprocess
 import sys
 
 import pytest
+from inline_snapshot import snapshot
 from moa_shared.errors import OutputError
 from moa_shared.programs.output import output_errors, write_output
+
+from tests.support.messages import raises
 
 PROGRAM = """
 import sys
@@ -53,5 +56,8 @@ def test_characters_that_the_encoding_lacks_are_marks(tmp_path: object) -> None:
 
 def test_an_output_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
-    with pytest.raises(OutputError, match="is closed"), output_errors():
+    with (
+        raises(OutputError, snapshot("Standard output is closed. Write to another place, or free some space there.")),
+        output_errors(),
+    ):
         write_output("x")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import grpc
 import grpc.aio
 import pytest
+from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ConfigError, MismatchError, OverloadedError, error_from_code
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -16,6 +17,8 @@ from moa_shared.protocol.wire import (
     error_status,
 )
 from moa_shared.sampling.coupling import Sampling
+
+from tests.support.messages import raises
 
 SERVER = pb.Identity(
     target_id="smollm2",
@@ -36,14 +39,26 @@ def test_settings_survive_the_wire() -> None:
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
-        (pb.Sampling(temperature=-1), "temperature is -1"),
-        (pb.Sampling(stop=[""]), "A stop string has 0 characters"),
-        (pb.Sampling(stop=["x" * 65]), "A stop string has 65 characters"),
-        (pb.Sampling(stop=["x"] * 17), "17 stop strings"),
+        (
+            pb.Sampling(temperature=-1),
+            snapshot("temperature is -1.0, expected 0 (greedy) or 0.001 to 100. See --help for the values allowed."),
+        ),
+        (
+            pb.Sampling(stop=[""]),
+            snapshot("A stop string has 0 characters, expected 1 to 64. See --help for the values allowed."),
+        ),
+        (
+            pb.Sampling(stop=["x" * 65]),
+            snapshot("A stop string has 65 characters, expected 1 to 64. See --help for the values allowed."),
+        ),
+        (
+            pb.Sampling(stop=["x"] * 17),
+            snapshot("17 stop strings were given, at most 16 are allowed. See --help for the values allowed."),
+        ),
     ],
 )
 def test_bad_settings_are_refused(message: pb.Sampling, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
+    with raises(ConfigError, problem):
         settings_from_proto(message)
 
 
@@ -66,11 +81,23 @@ def test_any_drafter_that_is_served_passes_and_any_execution() -> None:
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ("target_fingerprint", "The target model does not match: the server has smollm2 .747474.*, the client has"),
-        ("tokenizer_hash", "The tokenizer does not match: the server has 6b6b6b6b6b6b, the client has 787878787878"),
+        (
+            "target_fingerprint",
+            snapshot(
+                "The target model does not match: the server has smollm2 (747474747474), the client has smollm2 (787878787878). Start the client with the server's model and drafter, or connect to another server."
+            ),
+        ),
+        (
+            "tokenizer_hash",
+            snapshot(
+                "The tokenizer does not match: the server has 6b6b6b6b6b6b, the client has 787878787878. Start the client with the server's model and drafter, or connect to another server."
+            ),
+        ),
         (
             "drafter_fingerprint",
-            "The drafter does not match: the server has 646464646464, 444444444444, the client has 787878787878",
+            snapshot(
+                "The drafter does not match: the server has 646464646464, 444444444444, the client has 787878787878. Give both ends the same --drafter, or start the client with --drafter none."
+            ),
         ),
     ],
 )
@@ -78,14 +105,17 @@ def test_a_refusal_says_which_expected_and_got(field: str, message: str) -> None
     client = pb.Identity()
     client.CopyFrom(SERVER)
     setattr(client, field, b"x" * 32)
-    with pytest.raises(MismatchError, match=message) as caught:
+    with raises(MismatchError, message) as caught:
         check_identity(SERVER, client, DRAFTERS)
     assert caught.value.hint
 
 
 def test_versions_must_be_equal() -> None:
     check_protocol(1, 1)
-    with pytest.raises(MismatchError, match=r"the server has 2, the client has 1\. Update moa on the client"):
+    with raises(
+        MismatchError,
+        snapshot("The protocol version does not match: the server has 2, the client has 1. Update moa on the client."),
+    ):
         check_protocol(2, 1)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import ConfigError, InternalError
 from moa_shared.sampling.coupling import (
@@ -21,6 +22,8 @@ from moa_shared.sampling.coupling import (
 )
 from moa_shared.tree.draft_tree import DraftTree, longest_path
 from scipy import stats
+
+from tests.support.messages import raises
 
 VOCAB = 12
 SAMPLES = 20_000
@@ -189,9 +192,16 @@ def test_rows_that_are_no_numbers_are_an_error(sampling: Sampling, number: float
     good = normal(9, seed=1)
     bad = np.full(9, number, np.float32) if whole else np.where(np.arange(9) == 4, np.float32(number), good)
     if whole or number != -np.inf:
-        with pytest.raises(InternalError, match="position 8"):
+        with raises(
+            InternalError,
+            snapshot(
+                "The target's logits at position 8 are not finite. Its weights or its arithmetic are broken: choose another --execution or --model."
+            ),
+        ):
             select(np.stack([good, bad]), [7, 8], sampling)
-        with pytest.raises(InternalError, match="drafter"):
+        with raises(
+            InternalError, snapshot("The drafter's logits are not finite. Choose another --drafter, or --drafter none.")
+        ):
             draft_scores(np.stack([good, bad]), [7, 8], sampling)
     else:  # one token that cannot be is no defect
         assert select(bad[None], [8], sampling) == by_the_rule(bad[None], [8], sampling)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
-import pytest
+from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.text.template import ChatTemplate
+
+from tests.support.messages import raises
 
 
 def test_turns_append_what_the_whole_conversation_would_render(default_model_files: ModelFiles) -> None:
@@ -33,14 +35,22 @@ def test_without_a_system_prompt_the_template_has_its_own(default_model_files: M
 def test_a_tokenizer_without_a_template_is_refused(default_model_files: ModelFiles) -> None:
     tokenizer = load_tokenizer(default_model_files)
     tokenizer.chat_template = None
-    with pytest.raises(ModelSourceError, match="no chat template"):
+    with raises(
+        ModelSourceError,
+        snapshot("The target's tokenizer has no chat template. Serve a model that was trained for chat."),
+    ):
         ChatTemplate(tokenizer)
 
 
 def test_a_template_that_refuses_is_quoted(default_model_files: ModelFiles) -> None:
     tokenizer = load_tokenizer(default_model_files)
     tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
-    with pytest.raises(ModelSourceError, match=r"refuses the conversation: System role not supported\. Leave out"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The target's chat template refuses the conversation: System role not supported. Leave out --system, or serve another model."
+        ),
+    ):
         ChatTemplate(tokenizer, "Be brief.").first_turn("Hi")
 
 
@@ -48,5 +58,8 @@ def test_a_template_without_earlier_answers_is_refused(default_model_files: Mode
     tokenizer = load_tokenizer(default_model_files)
     tokenizer.chat_template = "{{ messages[-1].content }}"
     template = ChatTemplate(tokenizer)
-    with pytest.raises(ModelSourceError, match="does not repeat earlier answers"):
+    with raises(
+        ModelSourceError,
+        snapshot("The target's chat template does not repeat earlier answers. Start a new conversation: /reset."),
+    ):
         template.next_turn("And now?", template.first_turn("Hi"))

@@ -3,10 +3,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 from moa_shared.errors import TokenRangeError, TreeError
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree, check_tokens, longest_path
 
+from tests.support.messages import raises
 from tests.support.touched_tokens import TouchedTokens
 
 
@@ -72,11 +74,18 @@ def test_parents_after_their_children_are_refused(parents: tuple[int, ...]) -> N
 
 
 def test_bounds_are_checked() -> None:
-    with pytest.raises(TreeError, match="2 nodes, more than the 1"):
+    with raises(TreeError, snapshot("A draft tree has 2 nodes, more than the 1 allowed. Send smaller drafts.")):
         DraftTree.chain([1, 2]).validate(vocab_size=10, max_nodes=1)
-    with pytest.raises(TokenRangeError, match=r"Token 1 is 10, outside the vocabulary \(0 to 9\)"):
+    with raises(
+        TokenRangeError, snapshot("Token 1 is 10, outside the vocabulary (0 to 9). Use the server's tokenizer.")
+    ):
         DraftTree.chain([1, 10]).validate(vocab_size=10, max_nodes=8)
-    with pytest.raises(TreeError, match="2 tokens but 1 parents"):
+    with raises(
+        TreeError,
+        snapshot(
+            "A draft tree has 2 tokens but 1 parents. Number the nodes so that each parent comes before its children."
+        ),
+    ):
         DraftTree((1, 2), (-1,))
 
 
@@ -90,6 +99,8 @@ def test_tokens_are_checked_as_a_whole() -> None:
     tokens = TouchedTokens(1_000_000)
     check_tokens(tokens, 2)
     assert tokens.touched == 0
-    with pytest.raises(TokenRangeError, match="Token 0 is 1"):
+    with raises(
+        TokenRangeError, snapshot("Token 0 is 1, outside the vocabulary (0 to 0). Use the server's tokenizer.")
+    ):
         check_tokens(tokens, 1)
     assert tokens.touched == 1

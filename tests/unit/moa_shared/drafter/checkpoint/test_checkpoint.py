@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from inline_snapshot import snapshot
 from moa_shared.bfloat16 import round_to_bfloat16
 from moa_shared.drafter import ArrayWeights, DrafterConfig, fresh_tensors, load_checkpoint, save_checkpoint
 from moa_shared.errors import CheckpointError, DiskFullError, NotFoundError
@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from tests.support.decoders import ODD as CONFIG
 from tests.support.decoders import target_arrays
+from tests.support.messages import raises
 
 
 @pytest.fixture
@@ -39,7 +40,12 @@ def test_a_checkpoint_comes_back_as_it_was(saved: Path) -> None:
 def test_the_authors_files_have_no_configuration_and_are_given_one(tmp_path: Path) -> None:
     path = tmp_path / "authors.safetensors"
     save_file(fresh_tensors(CONFIG, seed=2), path)
-    with pytest.raises(CheckpointError, match="does not say its configuration"):
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The drafter checkpoint TMP/authors.safetensors does not say its configuration. Load it with a configuration and save it again."
+        ),
+    ):
         load_checkpoint(path)
     assert load_checkpoint(path, CONFIG).config == CONFIG
 
@@ -84,12 +90,19 @@ def test_a_truncated_file_is_named(saved: Path, size: int) -> None:
 
 def test_a_corrupt_file_is_named(saved: Path) -> None:
     saved.write_bytes(b"\xff" * 4000)
-    with pytest.raises(CheckpointError, match="corrupt"):
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The drafter checkpoint TMP/drafter.safetensors is corrupt or truncated (a header of 18446744073709551615 bytes in a file of 4000). Fetch or train the checkpoint again."
+        ),
+    ):
         load_checkpoint(saved)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="There is no drafter checkpoint"):
+    with raises(
+        NotFoundError, snapshot("There is no drafter checkpoint TMP/none. Check the path given with --drafter.")
+    ):
         load_checkpoint(tmp_path / "none")
 
 
@@ -98,60 +111,158 @@ def test_wrong_tensors_are_named(tmp_path: Path) -> None:
     tensors = fresh_tensors(CONFIG, seed=0)
     del tensors["Ekv2E.bias"]
     save_file(tensors, path)
-    with pytest.raises(CheckpointError, match=r"lacks the tensor Ekv2E\.bias"):
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The drafter checkpoint TMP/x.safetensors lacks the tensor Ekv2E.bias. Fetch or train the checkpoint again."
+        ),
+    ):
         load_checkpoint(path, CONFIG)
     tensors["Ekv2E.bias"] = np.zeros(17, np.float32)
     save_file(tensors, path)
-    with pytest.raises(CheckpointError, match=r"Ekv2E\.bias has shape \(17,\), expected \(16,\)"):
+    with raises(
+        CheckpointError,
+        snapshot(
+            "In the drafter checkpoint TMP/x.safetensors Ekv2E.bias has shape (17,), expected (16,). Fetch or train the checkpoint again."
+        ),
+    ):
         load_checkpoint(path, CONFIG)
     tensors["Ekv2E.bias"] = np.zeros(16, np.float32)
     tensors["surprise"] = np.zeros(1, np.float32)
     save_file(tensors, path)
-    with pytest.raises(CheckpointError, match="unknown tensor surprise"):
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The drafter checkpoint TMP/x.safetensors holds an unknown tensor surprise. Fetch or train the checkpoint again."
+        ),
+    ):
         load_checkpoint(path, CONFIG)
 
 
 def test_draft_ids_outside_the_vocabulary_are_refused(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, draft_vocab=2)
-    with pytest.raises(CheckpointError, match="draft ids outside"):
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The drafter checkpoint TMP/x.safetensors has draft ids outside the vocabulary. Fetch or train the checkpoint again."
+        ),
+    ):
         save_checkpoint(tmp_path / "x.safetensors", config, fresh_tensors(config, 0, np.array([0, 30], np.int32)))
 
 
 def test_a_configuration_that_cannot_be_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="lsa_heads must divide the KV width"):
+    with raises(
+        CheckpointError,
+        snapshot("The drafter's configuration is wrong: lsa_heads must divide the KV width. Correct that value."),
+    ):
         dataclasses.replace(CONFIG, lsa_heads=3)
     with pytest.raises(CheckpointError, match="cannot be read"):
         DrafterConfig.from_json('{"vocab_size": 3}')
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The checkpoint's drafter configuration cannot be read (Expecting value: line 1 column 1 (char 0)). Fetch or train the checkpoint again."
+        ),
+    ):
         DrafterConfig.from_json("not json")
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"lsa_heads": 0}, "lsa_heads is 0, expected a whole number of at least 1"),
-        ({"hidden_size": "16"}, "hidden_size is '16', expected a whole number"),
-        ({"reused_layers": -1}, "reused_layers is -1, expected a whole number of at least 0"),
-        ({"reused_layers": 4}, "reused_layers must be less than the target's layers"),
-        ({"draft_vocab": 31}, "draft_vocab must be 0 to vocab_size"),
-        ({"rms_norm_eps": 0}, "rms_norm_eps is 0, expected a positive number"),
-        ({"rope_parameters": {"rope_type": "default"}}, "an object with a positive rope_theta"),
-        ({"output_norm": 1}, "output_norm is 1, expected true or false"),
-        ({"output_norm": True, "reused_layers": 2}, "output_norm precedes the head only"),
-        ({"target_fingerprint": None}, "target_fingerprint is None, expected text"),
+        (
+            {"lsa_heads": 0},
+            snapshot(
+                "The drafter's configuration is wrong: lsa_heads is 0, expected a whole number of at least 1. Correct that value."
+            ),
+        ),
+        (
+            {"hidden_size": "16"},
+            snapshot(
+                "The drafter's configuration is wrong: hidden_size is '16', expected a whole number of at least 1. Correct that value."
+            ),
+        ),
+        (
+            {"reused_layers": -1},
+            snapshot(
+                "The drafter's configuration is wrong: reused_layers is -1, expected a whole number of at least 0, at most 1024. Correct that value."
+            ),
+        ),
+        (
+            {"reused_layers": 4},
+            snapshot(
+                "The drafter's configuration is wrong: reused_layers must be less than the target's layers. Correct that value."
+            ),
+        ),
+        (
+            {"draft_vocab": 31},
+            snapshot("The drafter's configuration is wrong: draft_vocab must be 0 to vocab_size. Correct that value."),
+        ),
+        (
+            {"rms_norm_eps": 0},
+            snapshot(
+                "The drafter's configuration is wrong: rms_norm_eps is 0, expected a positive number. Correct that value."
+            ),
+        ),
+        (
+            {"rope_parameters": {"rope_type": "default"}},
+            snapshot(
+                "The drafter's configuration is wrong: rope_parameters is {'rope_type': 'default'}, expected an object with a positive rope_theta. Correct that value."
+            ),
+        ),
+        (
+            {"output_norm": 1},
+            snapshot(
+                "The drafter's configuration is wrong: output_norm is 1, expected true or false. Correct that value."
+            ),
+        ),
+        (
+            {"output_norm": True, "reused_layers": 2},
+            snapshot(
+                "The drafter's configuration is wrong: output_norm precedes the head only where no layers are reused. Correct that value."
+            ),
+        ),
+        (
+            {"target_fingerprint": None},
+            snapshot(
+                "The drafter's configuration is wrong: target_fingerprint is None, expected text. Correct that value."
+            ),
+        ),
         (
             {"kind": "independent", "own_layers": 10**9},
-            "own_layers is 1000000000, expected a whole number of at least 1",
+            snapshot(
+                "The drafter's configuration is wrong: own_layers is 1000000000, expected a whole number of at least 1, at most 1024. Correct that value."
+            ),
         ),
-        ({"target_layers": 10**9}, "target_layers is 1000000000, expected a whole number"),
-        ({"sa_mlp": 10**400}, "sa_mlp is 1000"),
-        ({"rms_norm_eps": float("inf")}, "rms_norm_eps is inf, expected a positive number"),
-        ({"rope_parameters": {"rope_theta": float("inf")}}, "an object with a positive rope_theta"),
+        (
+            {"target_layers": 10**9},
+            snapshot(
+                "The drafter's configuration is wrong: target_layers is 1000000000, expected a whole number of at least 1, at most 1024. Correct that value."
+            ),
+        ),
+        (
+            {"sa_mlp": 10**400},
+            snapshot(
+                "The drafter's configuration is wrong: sa_mlp is 10000000000000000000000000000000000000000000000000000000000000000000000000000..., expected a whole number of at least 1. Correct that value."
+            ),
+        ),
+        (
+            {"rms_norm_eps": float("inf")},
+            snapshot(
+                "The drafter's configuration is wrong: rms_norm_eps is inf, expected a positive number. Correct that value."
+            ),
+        ),
+        (
+            {"rope_parameters": {"rope_theta": float("inf")}},
+            snapshot(
+                "The drafter's configuration is wrong: rope_parameters is {'rope_theta': inf}, expected an object with a positive rope_theta. Correct that value."
+            ),
+        ),
     ],
 )
 def test_values_of_a_configuration_from_a_file_are_checked(values: dict[str, object], message: str) -> None:
     text = json.dumps({**json.loads(CONFIG.to_json()), **values})
-    with pytest.raises(CheckpointError, match=re.escape(message)):
+    with raises(CheckpointError, message):
         DrafterConfig.from_json(text)
 
 
@@ -159,10 +270,20 @@ DEEP = "[" * 100_000
 
 
 def test_json_that_is_nested_too_deeply_is_refused(saved: Path) -> None:
-    with pytest.raises(CheckpointError, match="nested too deeply"):
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The checkpoint's drafter configuration cannot be read (its brackets are nested too deeply). Fetch or train the checkpoint again."
+        ),
+    ):
         DrafterConfig.from_json(DEEP)
     saved.write_bytes(len(DEEP).to_bytes(8, "little") + DEEP.encode())
-    with pytest.raises(CheckpointError, match="nested too deeply"):
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The drafter checkpoint TMP/drafter.safetensors is corrupt or truncated (its brackets are nested too deeply). Fetch or train the checkpoint again."
+        ),
+    ):
         load_checkpoint(saved)
 
 
@@ -170,13 +291,23 @@ def test_json_that_is_nested_too_deeply_is_refused(saved: Path) -> None:
 def test_values_that_are_no_numbers_are_refused(tmp_path: Path, value: float) -> None:
     tensors = fresh_tensors(CONFIG, seed=0)
     tensors["Ekv2E.weight"][3, 4] = value
-    with pytest.raises(CheckpointError, match=r"Ekv2E\.weight holds values that are no numbers"):
+    with raises(
+        CheckpointError,
+        snapshot(
+            "In the drafter checkpoint TMP/x.safetensors Ekv2E.weight holds values that are no numbers. Fetch or train the checkpoint again."
+        ),
+    ):
         save_checkpoint(tmp_path / "x.safetensors", CONFIG, tensors)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match=r"cannot be written.*Choose a folder"):
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The checkpoint TMP/file/x.safetensors cannot be written ([Errno 17] File exists: 'TMP/file'). Choose a folder that can be written."
+        ),
+    ):
         save_checkpoint(tmp_path / "file" / "x.safetensors", CONFIG, fresh_tensors(CONFIG, seed=0))
 
 
@@ -193,7 +324,12 @@ def test_no_room_leaves_nothing_half_written(saved: Path, monkeypatch: pytest.Mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("moa_shared.drafter.checkpoint.checkpoint.write_tensors", full)
-    with pytest.raises(DiskFullError, match=r"cannot be written.*No space left"):
+    with raises(
+        DiskFullError,
+        snapshot(
+            "The checkpoint TMP/drafter.safetensors cannot be written ([Errno 28] No space left on device). Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
+        ),
+    ):
         save_checkpoint(saved, CONFIG, fresh_tensors(CONFIG, seed=3))
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.iterdir()] == ["drafter.safetensors"]

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from inline_snapshot import snapshot
 from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, DraftState, fresh_tensors
 from moa_shared.drafter.layers.placement import run_of_text
 from moa_shared.drafter.layers.reused import ReusedLayers
 from moa_shared.errors import ModelSourceError
 
 from tests.support.decoders import EVEN, ODD, Rows, close, make_decoder, normal, target_arrays
+from tests.support.messages import raises
 from tests.support.tiny_models import tiny_model
 
 LLAMA_3_1 = {
@@ -79,5 +81,10 @@ def test_a_target_without_the_layers_that_are_reused_is_refused() -> None:
     arrays = target_arrays(EVEN)
     config = dataclasses.replace(EVEN, reused_layers=2)
     del arrays["model.layers.3.self_attn.q_proj.weight"]
-    with pytest.raises(ModelSourceError, match=r"hold no tensor model\.layers\.3\.self_attn\.q_proj\.weight"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The weights hold no tensor model.layers.3.self_attn.q_proj.weight. Name a model with 'default', a hub id, a local folder or a .gguf file."
+        ),
+    ):
         Checkpoint(config, fresh_tensors(config, seed=0), "").decoder(ArrayWeights(arrays))

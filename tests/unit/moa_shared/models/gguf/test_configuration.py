@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import pytest
+from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.configuration import make_config
 from moa_shared.models.gguf.header import read_header
 from transformers import AutoConfig
 
+from tests.support.messages import raises
 from tests.support.tiny_gguf import GgufWriter
 
 OF_THE_FILE = {"head_dim": 8}  # transformers' reader takes the family's usual one
@@ -37,13 +39,23 @@ def test_biases_of_a_llama(write_gguf: GgufWriter) -> None:
 
 
 def test_another_family(write_gguf: GgufWriter) -> None:
-    with pytest.raises(ModelSourceError, match=r"family 'gpt2', which moa does not serve.*llama, qwen2, qwen3"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "TMP/tiny.gguf is of the model family 'gpt2', which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3."
+        ),
+    ):
         make_config(read_header(write_gguf(architecture="gpt2")))
 
 
 @pytest.mark.parametrize("fault", [{"rope_scaling": "yarn"}, {"rope_factors": True}, {"rotated": 4}])
 def test_rotary_scaling_is_refused(write_gguf: GgufWriter, fault: dict[str, object]) -> None:
-    with pytest.raises(ModelSourceError, match=r"scales its rotary positions.*safetensors"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "TMP/tiny.gguf scales its rotary positions, or rotates part of a head, which moa does not read from GGUF. Use the same model as a folder of safetensors or a hub id."
+        ),
+    ):
         make_config(read_header(write_gguf(**fault)))
 
 
@@ -52,17 +64,35 @@ def test_rope_scaling_none_is_none(write_gguf: GgufWriter) -> None:
 
 
 def test_a_tensor_that_is_missing(write_gguf: GgufWriter) -> None:
-    with pytest.raises(ModelSourceError, match=r"lacks 1 tensors, blk\.1\.ffn_up\.weight among them.*split files"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "TMP/tiny.gguf lacks 1 tensors, blk.1.ffn_up.weight among them. Name a GGUF file of a whole model: split files are not read."
+        ),
+    ):
         make_config(read_header(write_gguf(lacking="blk.1.ffn_up.weight")))
-    with pytest.raises(ModelSourceError, match="holds no embeddings"):
+    with raises(
+        ModelSourceError,
+        snapshot("TMP/b.gguf holds no embeddings. Name a GGUF file of a whole model: split files are not read."),
+    ):
         make_config(read_header(write_gguf("b.gguf", lacking="token_embd.weight")))
 
 
 def test_a_tensor_of_an_expert(write_gguf: GgufWriter) -> None:
-    with pytest.raises(ModelSourceError, match=r"holds blk\.0\.ffn_gate_inp\.weight, which no llama model"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "TMP/tiny.gguf holds blk.0.ffn_gate_inp.weight, which no llama model that moa serves has. Choose a model without experts or other additions to its family."
+        ),
+    ):
         make_config(read_header(write_gguf(extra="blk.0.ffn_gate_inp.weight")))
 
 
 def test_a_tensor_of_another_shape(write_gguf: GgufWriter) -> None:
-    with pytest.raises(ModelSourceError, match=r"blk\.1\.ffn_norm\.weight of .* has the shape \[4\], expected \[32\]"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "blk.1.ffn_norm.weight of TMP/tiny.gguf has the shape [4], expected [32]. The file is truncated or corrupt: fetch it again."
+        ),
+    ):
         make_config(read_header(write_gguf(lacking="blk.1.ffn_norm.weight", extra="blk.1.ffn_norm.weight")))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from inline_snapshot import snapshot
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles, WeightReader, load_target_model, resolve
 from moa_shared.models.gguf import entry
@@ -15,6 +16,7 @@ from moa_shared.models.sources.manifest import FORMAT
 from moa_shared.programs.progress import PlainProgress, SilentProgress
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from tests.support.messages import raises
 from tests.support.tiny_gguf import GgufWriter
 
 
@@ -121,13 +123,18 @@ def test_entries_of_an_older_format_are_left_alone(write_gguf: GgufWriter, cache
 
 
 def test_a_missing_file(tmp_path: Path, cache: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"There is no file .*none\.gguf"):
+    with raises(NotFoundError, snapshot("There is no file TMP/none.gguf. Check the name.")):
         adopt(tmp_path / "none.gguf", cache)
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers(write_gguf: GgufWriter, cache: Path, poison: float) -> None:
-    with pytest.raises(ModelSourceError, match=r"layers\.1\.mlp\.up_proj\.weight .* holds no finite numbers"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The tensor model.layers.1.mlp.up_proj.weight of tiny.gguf holds no finite numbers. The file is truncated or corrupt: delete it and fetch the model again."
+        ),
+    ):
         adopt(write_gguf(poison=poison), cache)
     assert not entries(cache)
 
@@ -151,7 +158,12 @@ def test_a_disk_that_fills_leaves_no_half_entry(
     path = write_gguf()
     with monkeypatch.context() as patch:
         patch.setattr(entry, "write_tokenizer", write_tokenizer)
-        with pytest.raises(DiskFullError, match="ran full while writing the cache entry of tiny"):
+        with raises(
+            DiskFullError,
+            snapshot(
+                "The disk of TMP/cache/models ran full while writing the cache entry of tiny.gguf; 80.0 MB are needed in all. Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
+            ),
+        ):
             adopt(path, cache)
     assert not entries(cache)
     assert adopt(path, cache).is_dir()
@@ -163,7 +175,12 @@ def test_a_damaged_entry_is_not_used(write_gguf: GgufWriter, cache: Path) -> Non
     content = path.read_bytes()
     (folder / "model.gguf").unlink()
     (folder / "model.gguf").write_bytes(content[:-1])
-    with pytest.raises(ChecksumError, match=r"model\.gguf has .* bytes, expected"):
+    with raises(
+        ChecksumError,
+        snapshot(
+            "TMP/cache/models/gguf-DIGEST-v2/model.gguf has 35039 bytes, expected 35040 bytes. Delete TMP/cache/models/gguf-DIGEST-v2; it is built again at the next start."
+        ),
+    ):
         adopt(path, cache)
 
 

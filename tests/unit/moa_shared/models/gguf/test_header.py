@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import read_header
 
+from tests.support.messages import raises
 from tests.support.tiny_gguf import GgufWriter
 
 
@@ -42,18 +44,34 @@ def test_values_have_the_type_that_is_asked(write_gguf: GgufWriter) -> None:
     assert header.integer("llama.nothing") is None
     assert header.real("llama.rope.freq_base") == 10000.0
     assert header.real("llama.block_count") == 2.0
-    with pytest.raises(ModelSourceError, match=r"says general\.name = 'tiny', expected a number"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The GGUF file TMP/tiny.gguf says general.name = 'tiny', expected a number. The file is truncated or corrupt: fetch it again."
+        ),
+    ):
         header.real("general.name")
-    with pytest.raises(ModelSourceError, match=r"says llama\.block_count = '2', expected str"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The GGUF file TMP/tiny.gguf says llama.block_count = '2', expected str. The file is truncated or corrupt: fetch it again."
+        ),
+    ):
         header.text("llama.block_count")
-    with pytest.raises(ModelSourceError, match=r"says no llama\.expert_count"):
+    with raises(
+        ModelSourceError,
+        snapshot("The GGUF file TMP/tiny.gguf says no llama.expert_count. Use a GGUF file of a whole model."),
+    ):
         header.required("llama.expert_count")
 
 
 def test_what_is_not_gguf(tmp_path: Path) -> None:
     for content in (b"", b"GG", b"PK\x03\x04 a zip"):
         (tmp_path / "x.gguf").write_bytes(content)
-        with pytest.raises(ModelSourceError, match=r"is not a GGUF file.*fetch it again"):
+        with raises(
+            ModelSourceError,
+            snapshot("TMP/x.gguf is not a GGUF file. The file is truncated or corrupt: fetch it again."),
+        ):
             read_header(tmp_path / "x.gguf")
 
 
@@ -90,5 +108,10 @@ def test_a_format_that_is_not_known(write_gguf: GgufWriter) -> None:
     place = content.index(b"token_embd.weight") + len("token_embd.weight") + 4 + 16
     content[place] = 200
     path.write_bytes(content)
-    with pytest.raises(ModelSourceError, match="a tensor in ggml's format 200, which is not known"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The GGUF file TMP/tiny.gguf cannot be read (a tensor in ggml's format 200, which is not known). The file is truncated or corrupt: fetch it again."
+        ),
+    ):
         read_header(path)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.models.gguf.vocabulary import _SPLITS
@@ -13,6 +14,7 @@ from moa_shared.programs.progress import SilentProgress
 from transformers import AutoTokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
+from tests.support.messages import raises
 from tests.support.tiny_gguf import SPECIALS, TOKENS, GgufWriter
 
 TEXTS = ["\n\n1", "hi 2024 hi!", "It's hi\r\n\r\n  x\u00a0y", "<|im_start|>hi<|im_end|>", "é日本 1234567", "a  hi\t"]
@@ -84,7 +86,12 @@ def test_a_vocabulary_that_makes_no_sense(write_gguf: GgufWriter, cache: Path, f
 
 
 def test_another_kind_of_tokenizer(write_gguf: GgufWriter, cache: Path) -> None:
-    with pytest.raises(ModelSourceError, match="a tokenizer of the kind 'bert', which moa does not read"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The GGUF file TMP/tiny.gguf has a tokenizer of the kind 'bert', which moa does not read. Use the same model as a folder of safetensors or a hub id."
+        ),
+    ):
         resolve(str(write_gguf(tokenizer="bert")), cache)
 
 
@@ -110,5 +117,10 @@ def test_sentencepiece_without_transformers(
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without_torch)
-    with pytest.raises(ModelSourceError, match=r"No module named 'torch'.*Install transformers"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The GGUF file TMP/tiny.gguf has a SentencePiece vocabulary, which is read by transformers (No module named 'torch'). Install transformers and torch for the first start, or use a folder with a tokenizer.json."
+        ),
+    ):
         resolve(str(write_gguf(tokenizer="llama", tokens=SENTENCEPIECE)), cache)

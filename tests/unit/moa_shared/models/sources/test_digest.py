@@ -4,9 +4,12 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from inline_snapshot import snapshot
 from moa_shared.errors import NotFoundError
 from moa_shared.models.sources import digest
 from moa_shared.models.sources.digest import canonical_json, combine, hash_file, remembered_hash
+
+from tests.support.messages import raises
 
 
 def sha(text: bytes) -> str:
@@ -46,7 +49,7 @@ def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
 
 
 def test_a_missing_file(tmp_path: Path, cache: Path) -> None:
-    with pytest.raises(NotFoundError, match="There is no file"):
+    with raises(NotFoundError, snapshot("There is no file TMP/none. Check the name.")):
         remembered_hash(tmp_path / "none", cache)
 
 

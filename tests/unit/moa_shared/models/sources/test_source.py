@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from inline_snapshot import snapshot
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models import resolve
 from moa_shared.models.sources import source
 
+from tests.support.messages import raises
 from tests.support.tiny_gguf import GgufWriter
 
 ROOT = Path(__file__).resolve().parents[5]
@@ -48,7 +50,10 @@ def test_a_gguf_file_and_the_folder_that_holds_only_it(write_gguf: GgufWriter, c
     path.rename(alone / path.name)
     assert resolve(str(alone), cache) == files
     (alone / "other.gguf").write_bytes(b"GGUF")
-    with pytest.raises(ModelSourceError, match=r"several GGUF files: other\.gguf, tiny\.gguf\. Name one"):
+    with raises(
+        ModelSourceError,
+        snapshot("The folder TMP/alone holds several GGUF files: other.gguf, tiny.gguf. Name one of them."),
+    ):
         resolve(str(alone), cache)
 
 
@@ -76,19 +81,29 @@ def test_what_is_nothing(spec: str, cache: Path) -> None:
 
 
 def test_a_missing_gguf_file(cache: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="There is no file"):
+    with raises(NotFoundError, snapshot("There is no file TMP/none.gguf. Check the name.")):
         resolve(str(tmp_path / "none.gguf"), cache)
 
 
 def test_a_file_that_is_no_model(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(ModelSourceError, match=r"notes\.txt is a file but not a \.gguf file"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "TMP/notes.txt is a file but not a .gguf file. Name a model with 'default', a hub id, a local folder or a .gguf file."
+        ),
+    ):
         resolve(str(tmp_path / "notes.txt"), cache)
 
 
 def test_an_empty_folder(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelSourceError, match=r"holds no config\.json"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The folder TMP/empty holds no config.json. Name a folder as written by save_pretrained: config.json, *.safetensors and tokenizer.json."
+        ),
+    ):
         resolve(str(tmp_path / "empty"), cache)
 
 
@@ -97,7 +112,12 @@ def test_a_damaged_entry_is_refused_until_it_is_deleted(write_gguf: GgufWriter, 
     files = resolve(str(path), cache)
     config = files.folder / "config.json"
     config.write_text(config.read_text().replace("1e-05", "2e-05"))
-    with pytest.raises(ChecksumError, match=rf"Delete {files.folder}"):
+    with raises(
+        ChecksumError,
+        snapshot(
+            "TMP/cache/models/gguf-DIGEST-v2/config.json has the sha256 DIGEST, expected DIGEST. Delete TMP/cache/models/gguf-DIGEST-v2; it is built again at the next start."
+        ),
+    ):
         resolve(str(path), cache)
     for inside in files.folder.iterdir():
         inside.unlink()
@@ -108,8 +128,20 @@ def test_a_damaged_entry_is_refused_until_it_is_deleted(write_gguf: GgufWriter, 
 @pytest.mark.parametrize(
     ("code", "expected", "message"),
     [
-        (errno.ENOSPC, DiskFullError, "ran full while writing the model"),
-        (errno.EACCES, ModelSourceError, "cannot be read: Permission denied"),
+        (
+            errno.ENOSPC,
+            DiskFullError,
+            snapshot(
+                "The disk of TMP/cache ran full while writing the model. Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
+            ),
+        ),
+        (
+            errno.EACCES,
+            ModelSourceError,
+            snapshot(
+                "TMP/tiny-llama cannot be read: Permission denied. Name a model with 'default', a hub id, a local folder or a .gguf file."
+            ),
+        ),
     ],
 )
 def test_other_trouble_with_the_disk(
@@ -124,5 +156,5 @@ def test_other_trouble_with_the_disk(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(source, "describe_folder", describe_folder)
-    with pytest.raises(expected, match=message):
+    with raises(expected, message):
         resolve(str(model_folder), cache)

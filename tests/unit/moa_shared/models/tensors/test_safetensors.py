@@ -6,9 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.tensors.safetensors import map_file, map_tensors, read_metadata, write_tensors
 from safetensors.torch import load_file, save_file
+
+from tests.support.messages import raises
 
 TENSORS = {
     "floats": torch.linspace(-1, 1, 12).reshape(3, 4),
@@ -53,7 +56,7 @@ def test_a_file_of_ours_is_read_by_the_library(tmp_path: Path) -> None:
 
 
 def test_a_type_that_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="x is int64, which is not written"):
+    with raises(ValueError, snapshot("x is int64, which is not written")):
         write_tensors(tmp_path / "x", {"x": np.arange(3)})
 
 
@@ -98,7 +101,12 @@ def test_a_header_of_absurd_length(tmp_path: Path) -> None:
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(ModelSourceError, match="cannot be read"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The weights TMP/none cannot be read ([Errno 2] No such file or directory: 'TMP/none'). The file is truncated or corrupt: delete it and fetch the model again."
+        ),
+    ):
         map_tensors(tmp_path / "none")
 
 

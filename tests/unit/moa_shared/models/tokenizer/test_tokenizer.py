@@ -7,10 +7,12 @@ from typing import Any
 
 import jinja2
 import pytest
+from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 
+from tests.support.messages import raises
 from tests.support.tiny_gguf import TOKENS
 
 MESSAGES = [
@@ -146,7 +148,10 @@ def test_a_special_token_may_be_an_object(files: ModelFiles) -> None:
 
 
 def test_without_a_template_there_is_no_conversation(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ModelSourceError, match="no chat template"):
+    with raises(
+        ModelSourceError,
+        snapshot("The target's tokenizer has no chat template. Serve a model that was trained for chat."),
+    ):
         tokenizer.apply_chat_template(MESSAGES)
 
 

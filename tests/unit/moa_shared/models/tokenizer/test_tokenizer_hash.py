@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.tokenizer.tokenizer_hash import hash_tokenizer
+
+from tests.support.messages import raises
 
 Edit = Callable[[dict[str, Any]], object]
 
@@ -62,10 +65,20 @@ def test_it_is_remembered(model_folder: Path, cache: Path, monkeypatch: pytest.M
 
 
 def test_other_tokenizer_files_are_not_read(tmp_path: Path, cache: Path) -> None:
-    with pytest.raises(ModelSourceError, match=r"holds no tokenizer\.json\. Save one"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The folder TMP holds no tokenizer.json. Save one where transformers is installed: AutoTokenizer.from_pretrained('TMP').save_pretrained('TMP')."
+        ),
+    ):
         hash_tokenizer(tmp_path, cache)
     (tmp_path / "tokenizer.model").write_bytes(b"pieces")
-    with pytest.raises(ModelSourceError, match=r"json, only tokenizer\.model\. .*save_pretrained\('.*'\)"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The folder TMP holds no tokenizer.json, only tokenizer.model. Save one where transformers is installed: AutoTokenizer.from_pretrained('TMP').save_pretrained('TMP')."
+        ),
+    ):
         hash_tokenizer(tmp_path, cache)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import (
     ModelFiles,
@@ -17,6 +18,8 @@ from moa_shared.models import (
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD, WeightReader
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
+
+from tests.support.messages import raises
 
 
 @pytest.fixture
@@ -105,16 +108,29 @@ def test_truncated_weights(files: ModelFiles, share: float) -> None:
 
 def test_weights_that_went_away(files: ModelFiles) -> None:
     files.weights[0].unlink()
-    with pytest.raises(ModelSourceError, match="cannot be read"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The weights TMP/tiny-llama/model.safetensors cannot be read ([Errno 2] No such file or directory: 'TMP/tiny-llama/model.safetensors'). The file is truncated or corrupt: delete it and fetch the model again."
+        ),
+    ):
         load_target_model(files)
 
 
 def test_weights_that_lack_a_tensor(model_folder: Path, cache: Path) -> None:
     rewrite(model_folder, **{"model.layers.1.mlp.up_proj.weight": None})
     files = resolve(str(model_folder), cache)
-    with pytest.raises(ModelSourceError, match=r"lack 1 tensors, model\.layers\.1\.mlp\.up_proj\.weight among them"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The weights of tiny-llama lack 1 tensors, model.layers.1.mlp.up_proj.weight among them. Fetch the model again."
+        ),
+    ):
         load_target_model(files)
-    with pytest.raises(ModelSourceError, match=r"hold no tensor model\.layers\.1\.mlp\.up_proj\.weight"):
+    with raises(
+        ModelSourceError,
+        snapshot("The weights of tiny-llama hold no tensor model.layers.1.mlp.up_proj.weight. Fetch the model again."),
+    ):
         load_part(files, ["model.layers.1.mlp.up_proj.weight"])
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from inline_snapshot import snapshot
 from moa_shared.errors import DiskFullError, ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, load_part, part_names, resolve
 from moa_shared.models.tensors.formats import quantise_q8_0
@@ -17,6 +18,7 @@ from moa_shared.models.weights.parts import layer_names, layer_places, write_par
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD
 from safetensors.torch import load_file
 
+from tests.support.messages import raises
 from tests.support.tiny_gguf import GgufWriter
 
 UP = "model.layers.1.mlp.up_proj.weight"
@@ -34,7 +36,7 @@ def test_the_parts_of_a_device(files: ModelFiles) -> None:
     assert UP in last
     assert not [name for name in last if ".layers.0." in name or name in (EMBEDDINGS, HEAD)]
     assert layer_places(files, [1])[UP] == "model.layers.0.mlp.up_proj.weight"
-    with pytest.raises(ModelSourceError, match="has the layers 0 to 1, asked were"):
+    with raises(ModelSourceError, snapshot("tiny has the layers 0 to 1, asked were [2]. Ask for fewer layers.")):
         layer_places(files, [2])
 
 
@@ -84,13 +86,31 @@ def test_weights_that_no_scale_holds(files: ModelFiles, tmp_path: Path) -> None:
     large = tmp_path / "large.safetensors"
     write_tensors(large, {UP: np.full((4, 32), 1e8, np.float32)})
     reader = WeightReader(dataclasses.replace(files, weights=(large,)))
-    with pytest.raises(ModelSourceError, match=rf"The tensor {UP} cannot be packed: a scale is out of"):
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "The tensor model.layers.1.mlp.up_proj.weight cannot be packed: a scale is out of float16's range. Give --parts bf16."
+        ),
+    ):
         write_part(reader, [UP], tmp_path / "part.safetensors", "packed")
 
 
 @pytest.mark.parametrize(
     ("code", "expected", "message"),
-    [(errno.ENOSPC, DiskFullError, "ran full"), (errno.EACCES, ModelSourceError, "cannot be written")],
+    [
+        (
+            errno.ENOSPC,
+            DiskFullError,
+            snapshot(
+                "The disk of TMP ran full while writing part.safetensors. Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
+            ),
+        ),
+        (
+            errno.EACCES,
+            ModelSourceError,
+            snapshot("TMP/part.safetensors cannot be written ([Errno 13] Permission denied). Check the cache folder."),
+        ),
+    ],
 )
 def test_trouble_with_the_disk(
     files: ModelFiles,
@@ -104,5 +124,5 @@ def test_trouble_with_the_disk(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(parts, "write_tensors", full)
-    with pytest.raises(expected, match=message):
+    with raises(expected, message):
         write_part(WeightReader(files), [UP], tmp_path / "part.safetensors", "bf16")

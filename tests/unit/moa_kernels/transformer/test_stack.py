@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from moa_kernels import Cache, KernelError, Layer, Linear, Rotary, Segment, Stack, StackShape, stack
+from moa_kernels import Cache, KernelError, Layer, Linear, Rotary, Segment, Stack, StackShape
 from moa_kernels.library import VARIANT_VARIABLE
+from moa_kernels.transformer import stack
 
 from tests.unit.moa_kernels.variants_here import HERE
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moa_kernels.cache import Cache
 from moa_kernels.errors import KernelError
+from moa_kernels.transformer.cache import Cache
 
 Numbers = npt.NDArray[np.int32]
 _NO_TAIL = np.zeros(1, np.int32)

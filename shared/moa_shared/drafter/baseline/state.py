@@ -11,39 +11,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from moa_shared.drafter.baseline import BaselineDecoder
-from moa_shared.drafter.draft_nodes import DraftNodes
+from moa_shared.drafter.base_state import BaseState
+from moa_shared.drafter.baseline.decoder import BaselineDecoder
 from moa_shared.drafter.layers.arithmetic import Rows
 from moa_shared.drafter.layers.placement import Placement, batches, draft_rows, run_of_text
-from moa_shared.errors import InternalError, ProtocolError
+from moa_shared.errors import ProtocolError
 
 
-class BaselineState:
+class BaselineState(BaseState):
     """One conversation of one `BaselineDecoder`; has the interface of `DraftState`."""
 
     def __init__(self, decoder: BaselineDecoder) -> None:
+        super().__init__(decoder.draft_ids)
         self.decoder = decoder
-        self.tokens: list[int] = []
         self._offset = 1 if decoder.reads_features else 0  # row r belongs to token r + offset
         self._cache = decoder.new_cache()
         self._features: dict[int, Rows] = {}
         self._outputs: list[Rows] = []  # of the committed tokens' rows, [hidden size] each
         self._true = 0  # rows before this one were made from features that came
-        self._nodes = DraftNodes()
         self._node_outputs: list[Rows] = []
-        self._drafting = False
-
-    @property
-    def token_ids(self) -> npt.NDArray[np.int64] | None:
-        """The target's token of each column of the logits; None: the same."""
-        return self.decoder.draft_ids
-
-    @property
-    def next_position(self) -> int:
-        """Position of the first token to guess."""
-        return len(self.tokens)
 
     @property
     def memory_rows(self) -> int:
@@ -87,8 +74,7 @@ class BaselineState:
         Raises:
             InternalError: there is no token yet.
         """
-        if not self.tokens:
-            raise InternalError("A draft was begun before there was any token.")
+        self._check_begin()
         self._drop_draft()
         rows = len(self.tokens) - self._offset
         true, known = rows, rows
@@ -113,10 +99,7 @@ class BaselineState:
         Raises:
             InternalError: no draft is under way, or no nodes.
         """
-        if not self._drafting:
-            raise InternalError("Draft nodes were added before a draft was begun.")
-        if not tokens:
-            raise InternalError("A draft was to grow by no nodes.")
+        self._check_expand(tokens)
         logits = []
         while tokens:  # a node takes its parent's output: those whose parents are among the new ones come after them
             known = len(self._nodes)

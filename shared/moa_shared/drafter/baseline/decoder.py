@@ -1,7 +1,7 @@
 """Drafters to compare with: EAGLE-2's one layer over the target's last hidden state, and an independent small model.
 
 Both are stacks of the target's own kind of decoder layer over its frozen embeddings and head. State: weights only; what
-one conversation has seen is in `BaselineState` (`baseline_state.py`).
+one conversation has seen is in `BaselineState` (`state.py`).
 """
 
 from __future__ import annotations

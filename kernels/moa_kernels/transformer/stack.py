@@ -15,13 +15,13 @@ import numpy as np
 from moa_kernels import reference
 from moa_kernels.bindings import LANES, CLayer, CSegment, CStack, address
 from moa_kernels.blocks import Rows
-from moa_kernels.cache import Cache
 from moa_kernels.errors import KernelError
 from moa_kernels.library import library
 from moa_kernels.linear import Linear, vector
 from moa_kernels.rotary import Rotary
-from moa_kernels.segment import Segment
 from moa_kernels.threads import threads
+from moa_kernels.transformer.cache import Cache
+from moa_kernels.transformer.segment import Segment
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,42 @@
+"""What the state of every kind of drafter has: the committed tokens, and the nodes of the draft under way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from moa_shared.drafter.draft_nodes import DraftNodes
+from moa_shared.errors import InternalError
+
+
+class BaseState:
+    """One conversation of one drafter.
+
+    Args:
+        token_ids: the target's token of each column of the logits; None: the same.
+    """
+
+    def __init__(self, token_ids: npt.NDArray[np.int64] | None) -> None:
+        self.token_ids = token_ids
+        self.tokens: list[int] = []
+        self._nodes = DraftNodes()
+        self._drafting = False
+
+    @property
+    def next_position(self) -> int:
+        """Position of the first token to guess."""
+        return len(self.tokens)
+
+    def _check_begin(self) -> None:
+        """Raises InternalError: there is no token yet."""
+        if not self.tokens:
+            raise InternalError("A draft was begun before there was any token.")
+
+    def _check_expand(self, tokens: Sequence[int]) -> None:
+        """Raises InternalError: no draft is under way, or no nodes."""
+        if not self._drafting:
+            raise InternalError("Draft nodes were added before a draft was begun.")
+        if not tokens:
+            raise InternalError("A draft was to grow by no nodes.")

@@ -1,0 +1,38 @@
+"""Compares the whole text of an error with a snapshot, so that `make words` accepts new words.
+
+What differs from run to run and from machine to machine is replaced by a word: see `steady`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import pytest
+
+E = TypeVar("E", bound=BaseException)
+
+VARYING = (
+    (re.compile(r"(?:/[\w.+-]+)*/pytest-of-[^/\s]+/pytest-\d+(?:/popen-gw\d+)?/[\w-]+"), "TMP"),
+    (re.compile(r"\b127\.0\.0\.1:\d+"), "127.0.0.1:PORT"),
+    (re.compile(r"\b(?=\d*[a-f])[0-9a-f]{32,}\b"), "DIGEST"),
+    (re.compile(re.escape(sys.executable)), "PYTHON"),
+)
+
+
+def steady(text: str) -> str:
+    """The text with `TMP` for pytest's temporary folders, `PORT` for ports of 127.0.0.1, and `DIGEST` and `PYTHON`."""
+    for pattern, word in VARYING:
+        text = pattern.sub(word, text)
+    return text
+
+
+@contextmanager
+def raises(kind: type[E], message: str) -> Iterator[pytest.ExceptionInfo[E]]:
+    """Like `pytest.raises`; `message` is the error's whole text, as `steady` shows it."""
+    with pytest.raises(kind) as caught:
+        yield caught
+    assert steady(str(caught.value)) == message

@@ -1,0 +1,120 @@
+"""How long drafting waits for rows, what is credited, and what is asked for."""
+
+from __future__ import annotations
+
+import pytest
+from moa_client.memory.plan import CREDIT_EVERY_BYTES, FIRST_ROW_LAG_MS, PROMPT_HOLD_MS, MemoryPlan
+from moa_shared.errors import ProtocolError
+from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.messages import SHORT_HASH, Memory, Plane
+from moa_shared.protocol.prefix_hash import PrefixHashes
+
+HASHES = PrefixHashes(range(10))
+
+
+def remember(start: int, payload: bytes, codec: Codec, count: int, width: int, *, state: bool) -> None:
+    """No drafter."""
+
+
+def plan(*planes: Plane, codec: Codec = Codec.INT8) -> MemoryPlan:
+    return MemoryPlan(remember, dict.fromkeys(planes or (Plane.MEMORY,), 32), codec)
+
+
+def rows(start: int, stop: int, plane: Plane = Plane.MEMORY, nbytes: int = 10) -> Memory:
+    return Memory(start, stop - start, Codec.INT8, bytes(nbytes), plane, HASHES.at(stop) & SHORT_HASH)
+
+
+def test_without_a_drafter_that_reads_memory_nothing_is_wanted() -> None:
+    none = MemoryPlan(None, {}, Codec.INT8)
+    assert none.offered == []
+    assert none.first_missing(5) == 0
+    none.begin_answer(0.0, 5)
+    none.hold(0.0, 5, 1000.0)
+    assert (none.hold_until_ms, none.on_verdict(0.0, 1, 6)) == (0.0, None)
+    with pytest.raises(ProtocolError, match="no memory that was not asked for"):
+        none.on_memory(0.0, rows(0, 1), HASHES)
+    with pytest.raises(ProtocolError, match="no memory, got codec 2"):
+        none.on_opened(Codec.INT8)
+
+
+def test_the_best_codec_and_all_cheaper_ones_are_offered() -> None:
+    assert plan(codec=Codec.BF16).offered == [1, 2, 3]
+    assert plan(codec=Codec.INT8).offered == [2, 3]
+    plan().on_opened(Codec.INT4)
+    with pytest.raises(ProtocolError, match="memory in int8, got codec 1"):
+        plan().on_opened(Codec.BF16)
+
+
+def test_a_server_resends_from_the_first_row_that_is_missing() -> None:
+    memory = plan()
+    memory.on_memory(0.0, rows(0, 2), HASHES)
+    memory.on_memory(0.0, rows(4, 6), HASHES)
+    assert memory.first_missing(10) == 2
+    assert memory.first_missing(1) == 1  # of so many
+    memory.crop(1)
+    assert memory.first_missing(10) == 1
+    memory.restart()
+    assert memory.first_missing(10) == 0
+
+
+def test_drafting_waits_for_the_prompts_newest_row_but_not_for_ever() -> None:
+    memory = plan()
+    memory.begin_answer(100.0, 6)
+    assert memory.hold_until_ms == 100.0 + PROMPT_HOLD_MS
+    memory.on_memory(110.0, rows(0, 3), HASHES)
+    assert memory.lacks_prompt
+    assert memory.hold_until_ms == 100.0 + PROMPT_HOLD_MS
+    memory.on_memory(120.0, rows(4, 6), HASHES)  # the newest; of memory rows the others may come later
+    assert not memory.lacks_prompt
+    assert memory.hold_until_ms == 0.0
+
+
+def test_all_states_of_the_prompt_are_needed() -> None:
+    memory = plan(Plane.REUSED_STATE, Plane.MEMORY)
+    memory.begin_answer(0.0, 4)
+    memory.on_memory(1.0, rows(1, 4, Plane.REUSED_STATE), HASHES)
+    assert memory.lacks_prompt
+    memory.on_memory(2.0, rows(0, 1, Plane.REUSED_STATE), HASHES)
+    assert not memory.lacks_prompt
+    assert memory.hold_until_ms == 0.0
+
+
+def test_after_a_verdict_drafting_waits_as_long_as_rows_usually_take() -> None:
+    memory = plan()
+    memory.on_memory(0.0, rows(0, 8), HASHES)
+    usually = FIRST_ROW_LAG_MS + 4 * FIRST_ROW_LAG_MS / 2  # before anything is measured: mean and four deviations
+    memory.hold(100.0, 9, 1000.0)
+    assert memory.hold_until_ms == 100.0 + usually
+    memory.hold(100.0, 9, 2.0)
+    assert memory.hold_until_ms == 102.0  # at most as long as the caller says
+
+
+def test_the_row_that_drafting_waits_for_lets_it_continue_and_is_timed() -> None:
+    memory = plan()
+    hashes = PrefixHashes(range(10))
+    memory.on_memory(0.0, rows(0, 8), hashes)
+    memory.on_verdict(50.0, 1, 10)
+    memory.hold(50.0, 9, 1000.0)
+    assert memory.hold_until_ms > 50.0
+    memory.on_memory(58.0, rows(8, 9), hashes)
+    assert memory.hold_until_ms == 0.0
+    hashes.extend([10])
+    memory.hold(100.0, 10, 1000.0)
+    assert memory.hold_until_ms == 100.0 + 8.0 + 4 * 4.0  # of one sample: 8 ms, and half of it as the deviation
+
+
+def test_a_server_without_time_for_memory_is_not_waited_for() -> None:
+    memory = plan()
+    memory.on_memory(0.0, rows(0, 4), HASHES)
+    memory.hold(100.0, 9, 1000.0)  # rows of four tokens before were late already
+    assert memory.hold_until_ms == 0.0
+
+
+def test_what_has_come_is_credited_in_pieces_and_anew_on_a_new_stream() -> None:
+    memory = plan()
+    half = CREDIT_EVERY_BYTES // 2
+    assert memory.on_memory(0.0, rows(0, 1, nbytes=half), HASHES) == 0
+    assert memory.on_memory(0.0, rows(1, 2, nbytes=half + 1), HASHES) == 2 * half + 1
+    assert memory.on_memory(0.0, rows(2, 3, nbytes=half), HASHES) == 0
+    memory.on_opened(Codec.INT8)
+    assert memory.on_memory(0.0, rows(3, 4, nbytes=half), HASHES) == 0

@@ -1,0 +1,82 @@
+"""Messages to protobuf and back: nothing is lost, and what a version does not know is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import ProtocolError
+from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.frames import (
+    ask_from_proto,
+    ask_to_proto,
+    draft_from_proto,
+    draft_to_proto,
+    memory_from_proto,
+    memory_to_proto,
+    verdict_from_proto,
+    verdict_to_proto,
+)
+from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, Verdict
+from moa_shared.sampling.coupling import Sampling
+
+COUNTS = st.integers(0, 2**32 - 1)
+TOKENS = st.lists(COUNTS, max_size=8).map(tuple)
+HASHES = st.integers(0, 2**64 - 1)
+SAMPLINGS = st.builds(
+    Sampling, st.floats(0, 10, width=32), st.integers(0, 1000), st.floats(0.125, 1, width=32), st.integers(0, 2**63)
+)
+SETTINGS = st.builds(
+    AnswerSettings,
+    SAMPLINGS,
+    COUNTS,
+    st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=64), max_size=16).map(tuple),
+    st.booleans(),
+)
+PARENTS = st.lists(st.integers(-1, 2**31 - 1), max_size=8).map(tuple)
+DRAFTS = st.builds(Draft, COUNTS, COUNTS, HASHES, COUNTS, TOKENS, PARENTS, COUNTS)
+ASKS = st.builds(Ask, st.integers(1, 2**32 - 1), COUNTS, HASHES, TOKENS, SETTINGS, COUNTS, st.none() | DRAFTS)
+VERDICTS = st.builds(
+    Verdict,
+    *(COUNTS, COUNTS, COUNTS, HASHES, TOKENS, st.sampled_from(Finish)),
+    *(COUNTS, COUNTS, COUNTS, st.floats(0, 1e6, width=32)),
+)
+MEMORIES = st.builds(
+    Memory, COUNTS, COUNTS, st.sampled_from(Codec), st.binary(max_size=20), st.sampled_from(Plane), COUNTS
+)
+
+
+@given(DRAFTS)
+def test_a_draft_comes_back(draft: Draft) -> None:
+    assert draft_from_proto(pb.Draft.FromString(draft_to_proto(draft).SerializeToString())) == draft
+
+
+@given(ASKS)
+def test_a_question_comes_back(ask: Ask) -> None:
+    assert ask_from_proto(pb.Ask.FromString(ask_to_proto(ask).SerializeToString())) == ask
+
+
+@given(VERDICTS)
+def test_a_verdict_comes_back(verdict: Verdict) -> None:
+    assert verdict_from_proto(pb.Verdict.FromString(verdict_to_proto(verdict).SerializeToString())) == verdict
+
+
+@given(MEMORIES)
+def test_memory_comes_back(memory: Memory) -> None:
+    assert memory_from_proto(pb.Memory.FromString(memory_to_proto(memory).SerializeToString())) == memory
+
+
+def test_a_question_needs_a_number() -> None:
+    with pytest.raises(ProtocolError, match="an Ask with an id of 1 or more, got none"):
+        ask_from_proto(pb.Ask(tokens=[1]))
+
+
+def test_numbers_of_a_later_version_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="a finish that this version knows, got 99"):
+        verdict_from_proto(pb.Verdict.FromString(b"\x30\x63"))  # finish = 99
+    with pytest.raises(ProtocolError, match="a codec that this version knows, got codec 99"):
+        memory_from_proto(pb.Memory.FromString(b"\x18\x63"))
+    with pytest.raises(ProtocolError, match="memory of plane 0 or 1, got plane 99"):
+        memory_from_proto(pb.Memory.FromString(b"\x18\x01\x28\x63"))
