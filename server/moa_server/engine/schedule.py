@@ -162,7 +162,7 @@ class Schedule:
         """How many tokens of prompts to read beside `rows` rows of answers."""
         if not rows or not self._together:
             return self._most_read if not rows else 0
-        if not self._read_ms.samples or not self.cost.known:
+        if not self._read_ms.mean or not self.cost.known:
             return min(LEAST_SLICE, self._most_read)
         room = SLICE_SHARE * self.cost.ms(rows - 1) / self._read_ms.mean
         return min(self._most_read, max(LEAST_SLICE, int(room)))
