@@ -1,0 +1,76 @@
+"""Which of the server's drafters a device takes: measured once, or the only one without measuring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from moa.v1 import moa_pb2 as pb
+from moa_client.device import drafter_shelf
+from moa_client.device.drafter_choice import ServerPace
+from moa_client.device.drafter_shelf import DrafterShelf
+from moa_client.device.sources import Sources
+from moa_client.settings import ClientSettings
+
+ONLINE = pb.Drafter(name="online", fingerprint=b"o" * 32, tokens_a_forward=2.4)
+DEEP = pb.Drafter(name="deep", fingerprint=b"d" * 32, tokens_a_forward=3.7)
+LEVEL_MS = {ONLINE.fingerprint.hex(): 4.0, DEEP.fingerprint.hex(): 7.5}
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Fingerprints and breadths of the levels that were timed."""
+    timed: list[tuple[str, int]] = []
+
+    def level_ms(root: Path, fingerprint: str, breadth: int, load: Any) -> float:
+        timed.append((fingerprint, breadth))
+        return LEVEL_MS[fingerprint]
+
+    monkeypatch.setattr(drafter_shelf, "level_ms", level_ms)
+    return timed
+
+
+def shelf(*here: pb.Drafter, **settings: Any) -> DrafterShelf:
+    """Of a server with both drafters, on a device that holds some."""
+    paths = {drafter.fingerprint: Path(drafter.name) for drafter in here}
+    sources = Sources(pb.DescribeResponse(drafters=[ONLINE, DEEP]), cast("Any", None), paths)
+    return DrafterShelf(ClientSettings(**settings), sources, load=lambda path: cast("Any", path))
+
+
+def test_the_fastest_of_those_here_is_taken(measured: list[tuple[str, int]]) -> None:
+    both = shelf(ONLINE, DEEP, mode="chain")
+    assert both.choose(ServerPace(50.0, 0.9, 0.5)).name == "deep"
+    assert both.choose(ServerPace(9.0, 0.9, 0.5)).name == "online"
+    assert both.choose(None).name == "deep"  # without a server the one that writes best
+    assert sorted(measured) == sorted((fingerprint, 1) for fingerprint in LEVEL_MS)  # once each
+
+
+def test_trees_are_measured_by_their_breadth(measured: list[tuple[str, int]]) -> None:
+    shelf(ONLINE, DEEP, mode="tree", breadth=5)
+    assert {breadth for _, breadth in measured} == {5}
+
+
+def test_until_the_server_says_how_fast_it_is_the_one_in_use_stays(measured: list[tuple[str, int]]) -> None:
+    unknown = ServerPace(0.0, 0.0, 0.5)
+    assert shelf(ONLINE, DEEP).choose(unknown).name == "online"
+    assert shelf(ONLINE, DEEP).choose(unknown, "deep").name == "deep"
+
+
+def test_the_only_drafter_here_is_taken_unmeasured(measured: list[tuple[str, int]]) -> None:
+    only = shelf(DEEP)
+    assert only.choose(ServerPace(9.0, 0.9, 0.5)) == only.choose(None)
+    assert (only.choose(None).name, measured) == ("deep", [])
+    assert only.choose(None).reason == "the only one that the server gives memory for"
+    loaded: object = only.checkpoint("deep")
+    assert loaded == Path("deep")
+
+
+def test_the_one_that_was_asked_for_is_taken(measured: list[tuple[str, int]]) -> None:
+    choice = shelf(ONLINE, DEEP, drafter="deep").choose(ServerPace(50.0, 0.9, 0.5))
+    assert (choice.name, choice.reason, measured) == ("deep", "as wished", [])
+
+
+def test_a_device_may_hold_none() -> None:
+    assert shelf().is_empty
+    assert not shelf(ONLINE).is_empty
