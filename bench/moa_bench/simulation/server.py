@@ -57,7 +57,7 @@ class SimulatedServer:
         limits = SessionLimits(len(text.tokens), VOCAB_SIZE)
         self.session = Session(limits, end_of_text=frozenset(), decode=lambda tokens: "", run_ahead=run_ahead)
         self.forwards = self.verified_nodes = self.accepted = self.stale_nodes = 0
-        self._schedule = Schedule()
+        self._schedule: Schedule[SimulatedServer] = Schedule()
         self._drafts = DraftRecord()
         self._chooses_nodes = chooses_nodes
         self._loop = loop

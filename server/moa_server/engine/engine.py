@@ -109,7 +109,7 @@ class Engine:
         stepper: Stepper,
         on_lost: Callable[[LiveSession], None],
         before: Callable[[], None] = lambda: None,
-        schedule: Schedule | None = None,
+        schedule: Schedule[LiveSession] | None = None,
     ) -> None:
         self.stepper = stepper
         self._schedule = schedule or Schedule()

@@ -18,17 +18,27 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from moa_shared.drafting.estimates import Smoothed
 from moa_shared.tree.draft_tree import DraftTree
 
 from moa_server.engine.forward_cost import NODE_SHARE, ForwardCost
-from moa_server.engine.live_session import LiveSession
+from moa_server.session.session import Session
 
 RECENT = 1 / 16  # weight of a forward in the rate, which spans a paragraph of an answer
 MOST_ROWS = 512  # of answers in one forward
 SLICE_SHARE = 1.0  # of the time of the answers' rows that the rows of prompts in the same forward may take
 LEAST_SLICE = 16  # tokens: fewer rows do not fill the kernels
+
+
+class HasSession(Protocol):
+    """What waits."""
+
+    session: Session
+
+
+Waiting = TypeVar("Waiting", bound=HasSession)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,7 @@ class Rows:
         return max(0, self.fed + self.nodes - 1)
 
 
-class Schedule:
+class Schedule(Generic[Waiting]):
     """Decides what the next forward does.
 
     Args:
@@ -85,8 +95,8 @@ class Schedule:
             self.cost.add(0, plain_ms)
         self._together = together
         self._most_read = most_read
-        self._answers: deque[LiveSession] = deque()
-        self._prompts: deque[LiveSession] = deque()
+        self._answers: deque[Waiting] = deque()
+        self._prompts: deque[Waiting] = deque()
         self._before_slice: int | None = None  # answers that still step before a prompt, where each has its own forward
         self._tokens = Smoothed(weight=RECENT)  # of a forward, and what it took
         self._ms = Smoothed(weight=RECENT)
@@ -94,7 +104,7 @@ class Schedule:
 
     # ------------------------------------------------------------ who waits
 
-    def add(self, live: LiveSession) -> None:
+    def add(self, live: Waiting) -> None:
         """Queues a session after those of its kind."""
         (self._prompts if live.session.reads else self._answers).append(live)
 
@@ -103,10 +113,11 @@ class Schedule:
         self._answers.clear()
         self._prompts.clear()
 
-    def take_answers(self) -> list[LiveSession]:
+    def take_answers(self) -> list[Waiting]:
         """Takes the sessions whose answers are in the next forward; none: it is a prompt's turn."""
         if self._together:
-            taken, rows = [], 0
+            taken: list[Waiting] = []
+            rows = 0
             while self._answers and rows < MOST_ROWS:
                 live = self._answers.popleft()
                 rows += max(1, live.session.unread)
@@ -120,13 +131,9 @@ class Schedule:
         self._before_slice = None
         return []
 
-    def take_prompt(self) -> LiveSession | None:
+    def take_prompt(self) -> Waiting | None:
         """Takes the next session that has a prompt to read, for a forward with room for some of it."""
         return self._prompts.popleft() if self._prompts else None
-
-    def read_again(self, live: LiveSession) -> None:
-        """Puts a session back of whose prompt nothing is read in this forward."""
-        self._prompts.appendleft(live)
 
     # ------------------------------------------------------------ what they do
 

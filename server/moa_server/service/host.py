@@ -112,7 +112,7 @@ class Host:
             stepper,
             self.registry.close,
             before,
-            Schedule(
+            Schedule[LiveSession](
                 served.row_ms / served.step_ms if served.step_ms else NODE_SHARE,
                 served.step_ms,
                 settings.prefill_chunk,

@@ -112,7 +112,7 @@ class Bench:
     def __init__(self) -> None:
         self.stepper = FakeStepper()
         self.lost: list[LiveSession] = []
-        self.schedule = Schedule()
+        self.schedule: Schedule[LiveSession] = Schedule()
         self.engine = Engine(self.stepper, self.lost.append, schedule=self.schedule)
 
     @asynccontextmanager

@@ -29,16 +29,16 @@ def waiting(tokens: int) -> LiveSession:
     return LiveSession(next(NUMBERS).to_bytes(4, "big"), session, SessionTensors(None, {}))  # type: ignore[arg-type]
 
 
-def with_sessions(live_sessions: Sequence[LiveSession], *, together: bool = True) -> Schedule:
-    schedule = Schedule(together=together)
+def with_sessions(live_sessions: Sequence[LiveSession], *, together: bool = True) -> Schedule[LiveSession]:
+    schedule: Schedule[LiveSession] = Schedule(together=together)
     for live in live_sessions:
         schedule.add(live)
     return schedule
 
 
-def measured(plain_ms: float, row_ms: float) -> Schedule:
+def measured(plain_ms: float, row_ms: float) -> Schedule[LiveSession]:
     """A schedule that has seen forwards of this cost."""
-    schedule = Schedule()
+    schedule: Schedule[LiveSession] = Schedule()
     for _ in range(60):
         for nodes in (0, 1, 4, 16, 40):
             schedule.on_forward(Rows(1, 1, nodes), plain_ms + nodes * row_ms, 1)
@@ -88,7 +88,7 @@ def test_nobody_waits_after_a_stop() -> None:
 class TestOneForwardForEach:
     """Of a target that gains nothing by forwards for several."""
 
-    def play(self, schedule: Schedule, rounds: int) -> list[LiveSession]:
+    def play(self, schedule: Schedule[LiveSession], rounds: int) -> list[LiveSession]:
         """Who stepped, where everybody waits again at once."""
         order = []
         for _ in range(rounds):
@@ -111,7 +111,7 @@ class TestOneForwardForEach:
         assert self.play(with_sessions([prompt, *answers], together=False), 48) == [*answers, prompt] * 3
 
     def test_no_prompt_is_read_beside_an_answer(self) -> None:
-        schedule = Schedule(together=False)
+        schedule: Schedule[LiveSession] = Schedule(together=False)
         assert schedule.read_tokens(1) == 0
         assert schedule.read_tokens(0) == 256
 
