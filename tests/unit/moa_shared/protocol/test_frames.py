@@ -26,7 +26,11 @@ COUNTS = st.integers(0, 2**32 - 1)
 TOKENS = st.lists(COUNTS, max_size=8).map(tuple)
 HASHES = st.integers(0, 2**64 - 1)
 SAMPLINGS = st.builds(
-    Sampling, st.just(0.0) | st.floats(2**-9, 10, width=32), st.integers(0, 1000), st.floats(0.125, 1, width=32), st.integers(0, 2**63)
+    Sampling,
+    st.just(0.0) | st.floats(2**-9, 10, width=32),
+    st.integers(0, 1000),
+    st.floats(0.125, 1, width=32),
+    st.integers(0, 2**63),
 )
 SETTINGS = st.builds(
     AnswerSettings,
