@@ -14,12 +14,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_server.app import RunningServer, start
-from moa_server.engine.stepper import CodedRows, SessionTensors, Stepper
+from moa_server.engine.stepper import CodedRows, SessionTensors, Stepper, Work
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import most_nbytes
 from moa_server.service import host as host_module
-from moa_server.session.session import StepPlan, Verification
-from moa_server.target import Target
+from moa_server.target import Target, TargetOutput
 from moa_shared.errors import ConfigError, ContextLengthError, InternalError, OverloadedError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.wire import error_from_rpc
@@ -252,10 +251,10 @@ class FailingStepper(Stepper):
 
     where = "choose"
 
-    def verify(self, tensors: SessionTensors, plan: StepPlan) -> Verification | None:
-        if self.where == "choose" and list(plan.feed[: len(POISON)]) == POISON:
+    def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
+        if self.where == "choose" and any(list(plan.feed[: len(POISON)]) == POISON for _, plan in work):
             raise RuntimeError("the device is on fire")
-        return super().verify(tensors, plan)
+        return super().forward_all(work)
 
     def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
         if self.where == "code" and tensors.cache.length == len(POISON):
@@ -332,10 +331,10 @@ class HangingStepper(Stepper):
         super().__init__(target)
         self.entered, self.release = threading.Event(), threading.Event()
 
-    def verify(self, tensors: SessionTensors, plan: StepPlan) -> Verification | None:
+    def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
         self.entered.set()
         assert self.release.wait(60)
-        return super().verify(tensors, plan)
+        return super().forward_all(work)
 
 
 async def test_a_forward_that_hangs_ends_health_and_beats(target: Target) -> None:

@@ -217,6 +217,7 @@ class ToyStepper:
     """The target, with a cache of tokens in place of keys and values."""
 
     sources = ()
+    target = SimpleNamespace(runs_together=True)
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -227,8 +228,11 @@ class ToyStepper:
     def new_tensors(self) -> Any:
         return SimpleNamespace(cache=ToyCache(), planes={}, source=None, nbytes=0)
 
-    def verify(self, tensors: Any, plan: StepPlan) -> Verification | None:
+    def verify_all(self, work: Sequence[tuple[Any, StepPlan]]) -> list[Verification | None]:
         self._world.worked += self._world.chance.uniform(5, 20) * FEW_MS
+        return [self._verify(tensors, plan) for tensors, plan in work]
+
+    def _verify(self, tensors: Any, plan: StepPlan) -> Verification | None:
         cache: ToyCache = tensors.cache
         assert len(cache) >= plan.cached, "the cache lacks tokens that the session believes in"
         del cache[plan.cached :]

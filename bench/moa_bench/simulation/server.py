@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from moa_server.engine.node_choice import NodeChoice
+from moa_server.engine.draft_record import DraftRecord
+from moa_server.engine.schedule import Candidate, Rows, Schedule
 from moa_server.session.session import Session, SessionLimits, StepPlan, Verification
 from moa_shared.protocol.messages import Draft, Verdict
 
@@ -56,7 +57,9 @@ class SimulatedServer:
         limits = SessionLimits(len(text.tokens), VOCAB_SIZE)
         self.session = Session(limits, end_of_text=frozenset(), decode=lambda tokens: "", run_ahead=run_ahead)
         self.forwards = self.verified_nodes = self.accepted = self.stale_nodes = 0
-        self._choice = NodeChoice(limits.draft_nodes) if chooses_nodes else None
+        self._schedule: Schedule[SimulatedServer] = Schedule()
+        self._drafts = DraftRecord()
+        self._chooses_nodes = chooses_nodes
         self._loop = loop
         self._costs = costs
         self._text = text
@@ -81,12 +84,19 @@ class SimulatedServer:
         if self._loop.now_ms < waits_until_ms and not self.session.arrived_draft():
             self._loop.at(waits_until_ms, self.wake)
             return
-        plan = self.session.plan_step(self._choice.choose if self._choice is not None else None)
+        plan = self._plan_step()
         if plan is None:
             return
         self._busy = True
         took_ms = self._costs.forward_ms(len(plan.tree))
         self._loop.after(took_ms, partial(self._on_forward, plan, took_ms))
+
+    def _plan_step(self) -> StepPlan | None:
+        plan = self.session.plan_step()
+        if plan is None or not self._chooses_nodes:
+            return plan
+        offered = Candidate(len(plan.feed), plan.tree, self._drafts.survival(plan.tree))
+        return self.session.plan_step(self._schedule.choose_nodes([offered])[0])
 
     def _on_forward(self, plan: StepPlan, took_ms: float) -> None:
         session = self.session
@@ -95,8 +105,8 @@ class SimulatedServer:
         self._busy = False
         self._stepped_ms = self._loop.now_ms
         session.on_verified(plan, verification)
-        if self._choice is not None:
-            self._choice.on_step(took_ms, len(plan.tree), arrived, verification.taken)
+        self._drafts.learn(arrived, verification.taken)
+        self._schedule.on_forward(Rows(1, 1, len(plan.tree)), took_ms, len(verification.taken))
         self.forwards += 1
         self.verified_nodes += len(plan.tree)
         self.accepted += verification.accepted

@@ -1,7 +1,9 @@
-"""The engine: lets sessions step in turn. Its loop half owns all sessions, its thread half runs the target.
+"""The engine: steps all sessions that have something to do in one forward. Its loop half owns the sessions, its thread
+half runs the target.
 
-State: the sessions whose turn may have come. Invariants: one forward at a time, and the next is chosen once the last
-has given its verdict, so that drafts which arrived meanwhile count. An error in a step ends only that session.
+State: the sessions that wait (in the schedule). Invariants: one forward at a time, and the next is planned once the
+last has given its verdicts, so that drafts which arrived meanwhile count. An error in a step ends only the sessions
+that fail again by themselves.
 """
 
 from __future__ import annotations
@@ -14,20 +16,18 @@ from functools import partial
 
 import structlog
 from moa_shared.errors import InternalError, MoaError
-from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Plane
+from moa_shared.tree.draft_tree import DraftTree
 
 from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.live_session import LiveSession
-from moa_server.engine.stepper import CodedRows, MemorySource, Stepper
-from moa_server.engine.turns import Turns
+from moa_server.engine.schedule import Candidate, Rows, Schedule
+from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, Outcome, Stepper
 from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.session.session import StepPlan, Verification
 
 log = structlog.get_logger()
-
-NewestRows = tuple[Plane, int, Codec, int]  # plane, first position, codec, most rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,41 @@ class Coding:
 
 
 NO_CODING = Coding((), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One session's part of a forward.
+
+    Args:
+        reads: it reads a prompt, whether to its end or not.
+    """
+
+    live: LiveSession
+    plan: StepPlan
+    coding: Coding
+    reads: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Rows of the target."""
+        return len(self.plan.feed) + len(self.plan.tree)
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What a forward gave one session.
+
+    Args:
+        outcome: what the target chose; None: a chunk of a prompt was read; or why it failed.
+        coded: rows that leave with the verdict.
+    """
+
+    part: Part
+    outcome: Outcome
+    coded: Sequence[CodedRows] = ()
+
+
 # A row that leaves with each verdict takes a tenth of a plain step of the default target on one core: coding, larger
 # frames. So where no guess was right for some steps, rows go several at a time.
 PATIENT_STEPS = 4
@@ -60,22 +95,27 @@ ROWS_TOGETHER = 8
 
 
 class Engine:
-    """Steps sessions in turn.
+    """Steps sessions together.
 
     Args:
         stepper: runs on the inference thread.
+        schedule: decides what each forward does; None: one that has measured nothing yet.
         on_lost: called with each session that an error ended.
         before: called once on the inference thread.
     """
 
     def __init__(
-        self, stepper: Stepper, on_lost: Callable[[LiveSession], None], before: Callable[[], None] = lambda: None
+        self,
+        stepper: Stepper,
+        on_lost: Callable[[LiveSession], None],
+        before: Callable[[], None] = lambda: None,
+        schedule: Schedule[LiveSession] | None = None,
     ) -> None:
         self.stepper = stepper
+        self._schedule = schedule or Schedule()
         self._on_lost = on_lost
         self._thread = InferenceThread(before)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._turns = Turns()
         self._busy = False
         self._short_of_time: set[LiveSession] = set()  # whose memory waits for idle time
 
@@ -91,18 +131,20 @@ class Engine:
 
     async def stop(self) -> None:
         """Drops what is queued and gives the running forward some time to end."""
-        self._turns.clear()
+        self._schedule.clear()
         await asyncio.to_thread(self._thread.stop)
 
     # ------------------------------------------------------------ on the event loop
 
     def wake(self, live: LiveSession) -> None:
         """Marks a session as changed: it steps when its turn comes, if there is something to do."""
-        if live.closed or live.queued or live.stepping:
-            return
-        live.queued = True
-        self._turns.add(live)
+        self._queue(live)
         self._dispatch()
+
+    def _queue(self, live: LiveSession) -> None:
+        if not (live.closed or live.queued or live.stepping):
+            live.queued = True
+            self._schedule.add(live)
 
     def code(self, live: LiveSession, chunk: Chunk) -> asyncio.Future[CodedRows]:
         """Codes a chunk's rows to bytes, between forwards."""
@@ -151,66 +193,122 @@ class Engine:
             live.feed.on_released()
         self._thread.submit(live.tensors.release, urgent=True)
 
-    def _dispatch(self) -> None:
-        while not self._busy and (live := self._turns.next()) is not None:
-            live.queued = False
-            plan = self._plan_step(live)
-            if plan is not None:
-                live.stepping = self._busy = True
-                self._thread.submit(partial(self._run, live, plan, _newest_coding(live, plan)))
-        if not self._busy:
-            waiting, self._short_of_time = self._short_of_time, set()
-            for live in waiting:
-                if live.listener is not None:
-                    live.listener.on_spare_time()
+    # ------------------------------------------------------------ planning
 
-    def _plan_step(self, live: LiveSession) -> StepPlan | None:
+    def _dispatch(self) -> None:
+        """Begins the next forward, if none runs and there is something to do."""
+        if self._busy:
+            return
+        parts = self._plan_forward()
+        if parts:
+            self._busy = True
+            for part in parts:
+                part.live.stepping = True
+            self._thread.submit(partial(self._run, parts))
+            return
+        waiting, self._short_of_time = self._short_of_time, set()
+        for live in waiting:
+            if live.listener is not None:
+                live.listener.on_spare_time()
+
+    def _plan_forward(self) -> list[Part]:
+        while lives := self._schedule.take_answers():
+            parts = self._plan_answers(lives)
+            if parts:
+                return parts + self._plan_reading(parts)
+        return self._plan_reading([])
+
+    def _plan_answers(self, lives: Sequence[LiveSession]) -> list[Part]:
+        """Plans the steps of answers, and shares out the draft nodes among them."""
+        plans: dict[LiveSession, StepPlan] = {}
+        for live in lives:
+            live.queued = False
+            if (plan := self._plan_step(live)) is not None:
+                plans[live] = plan
+        candidates = [_candidate(live, plan) for live, plan in plans.items()]
+        trees = self._schedule.choose_nodes(candidates)
+        parts = []
+        for (live, plan), tree in zip(plans.items(), trees, strict=True):
+            chosen = plan if len(tree) == len(plan.tree) else self._plan_step(live, tree)
+            if chosen is not None:
+                parts.append(Part(live, chosen, _newest_coding(live, chosen)))
+        return parts
+
+    def _plan_reading(self, answers: Sequence[Part]) -> list[Part]:
+        """Plans how much is read of which prompts beside these answers."""
+        room = self._schedule.read_tokens(sum(part.rows for part in answers))
+        parts: list[Part] = []
+        while room > 0 and (live := self._schedule.take_prompt()) is not None:
+            live.queued = False
+            plan = self._plan_step(live, most_read=room)
+            if plan is not None:
+                parts.append(Part(live, plan, _newest_coding(live, plan), reads=True))
+                room -= parts[-1].rows
+        return parts
+
+    def _plan_step(
+        self, live: LiveSession, tree: DraftTree | None = None, most_read: int | None = None
+    ) -> StepPlan | None:
         if live.closed or (live.listener is None and live.session.unread > 1):
             return None  # nobody is waiting for this prompt: it is read when somebody does
         try:
-            choose = live.choice.choose if live.choice is not None and not live.verifies_all else None
-            return live.session.plan_step(choose)
+            return live.session.plan_step(tree, most_read)
         except Exception as error:  # noqa: BLE001 (a defect in one session must not stop the others)
             self._lose(live, error)
             return None
 
-    def _on_chosen(
-        self,
-        live: LiveSession,
-        plan: StepPlan,
-        verification: Verification | None,
-        step_ms: float,
-        coded: Sequence[CodedRows],
-        *,
-        coding: Coding,
-    ) -> None:
-        self._busy = live.stepping = False
-        live.steps += 1
-        try:
-            if verification is None:
-                live.session.on_prefilled(plan)
-            else:
-                self._commit(live, plan, verification, step_ms)
-                ended = verification.finish is not Finish.UNFINISHED
-                if live.feed is not None and (ended or not coding.gives_rows(live.feed)):
-                    live.feed.rows_ready(live.session.cached)
-                for newest in coded:
-                    self._on_rows(live, coding.feed, newest, 0.0)
-        except Exception as error:  # noqa: BLE001 (as above)
-            self._lose(live, error)
-        self.wake(live)
+    # ------------------------------------------------------------ what a forward has given
+
+    def _on_stepped(self, stepped: Sequence[Stepped], step_ms: float) -> None:
+        self._busy = False
+        answers = [each for each in stepped if not each.part.reads and isinstance(each.outcome, Verification)]
+        rows = Rows(
+            len(answers),
+            sum(len(each.part.plan.feed) for each in answers),
+            sum(len(each.part.plan.tree) for each in answers),
+            sum(each.part.rows for each in stepped if each.part.reads),
+        )
+        tokens = sum(len(each.outcome.taken) for each in answers if isinstance(each.outcome, Verification))
+        for each in stepped:
+            each.part.live.stepping = False
+            each.part.live.steps += 1
+            try:
+                self._on_outcome(each, rows, step_ms)
+            except Exception as error:  # noqa: BLE001 (as above)
+                self._lose(each.part.live, error)
+        self._schedule.on_forward(rows, step_ms, tokens)
+        for each in stepped:
+            self._queue(each.part.live)
         self._dispatch()
 
-    def _commit(self, live: LiveSession, plan: StepPlan, verification: Verification, step_ms: float) -> None:
-        session = live.session
+    def _on_outcome(self, stepped: Stepped, rows: Rows, step_ms: float) -> None:
+        """Takes in what a forward gave one session."""
+        live, plan, coding = stepped.part.live, stepped.part.plan, stepped.part.coding
+        outcome = stepped.outcome
+        if isinstance(outcome, Exception):
+            raise outcome
+        if outcome is None:
+            live.session.on_prefilled(plan)
+            return
+        self._commit(stepped.part, outcome, rows, step_ms)
+        ended = outcome.finish is not Finish.UNFINISHED
+        if live.feed is not None and (ended or not coding.gives_rows(live.feed)):
+            live.feed.rows_ready(live.session.cached)
+        for newest in stepped.coded:
+            self._on_rows(live, coding.feed, newest, 0.0)
+
+    def _commit(self, part: Part, verification: Verification, rows: Rows, step_ms: float) -> None:
+        live, plan, session, schedule = part.live, part.plan, part.live.session, self._schedule
         arrived = session.arrived_draft()
         if not session.on_verified(plan, verification):
             return
-        if live.choice is not None and len(plan.feed) == 1:  # others read a prompt too
+        if live.drafts is not None and len(plan.feed) == 1:  # others read a prompt too
             blind = live.feed is not None and live.feed.owes(session.answer_start)
-            live.choice.on_step(step_ms, len(plan.tree), arrived, verification.taken, blind=blind)
-            if live.choice.cost.known:
-                live.budget.on_step(step_ms, len(verification.taken), live.choice.cost.plain_ms)
+            live.drafts.learn(arrived, verification.taken, blind=blind)
+            if schedule.cost.known:
+                share_ms = schedule.answers_ms(rows, step_ms) * part.rows / max(1, rows.fed + rows.nodes)
+                plain_ms = schedule.cost.ms(max(1, rows.answers) - 1) / max(1, rows.answers)
+                live.budget.on_step(share_ms, len(verification.taken), plain_ms)
         if live.listener is None:
             return
         stale = session.pending.take_stale()
@@ -226,12 +324,6 @@ class Engine:
             live.feed.rows_ready(stop)
             live.listener.on_rows(newest)
 
-    def _on_failed(self, live: LiveSession, error: Exception, *, stepped: bool) -> None:
-        if stepped:
-            self._busy = live.stepping = False
-        self._lose(live, error)
-        self._dispatch()
-
     def _lose(self, live: LiveSession, error: Exception) -> None:
         if live.closed:
             return
@@ -243,30 +335,37 @@ class Engine:
 
     # ------------------------------------------------------------ on the inference thread
 
-    def _run(self, live: LiveSession, plan: StepPlan, coding: Coding) -> None:
+    def _run(self, parts: Sequence[Part]) -> None:
         began = time.perf_counter()
-        try:
-            verification = self.stepper.verify(live.tensors, plan)
-        except Exception as error:  # noqa: BLE001 (whatever the target raises ends only this session)
-            self._post(self._on_failed, live, error, stepped=True)
-            return
+        outcomes = self.stepper.verify_all([(part.live.tensors, part.plan) for part in parts])
         step_ms = _ms_since(began)
-        if verification is None:
-            coding = NO_CODING  # rows of a prompt wait until its first token is out
-        try:
-            coded = [self.stepper.code_newest(live.tensors, *each) for each in coding.at_once]
-        except Exception as error:  # noqa: BLE001 (as above)
-            self._post(self._on_failed, live, error, stepped=True)
+        stepped = [self._code_at_once(part, outcome) for part, outcome in zip(parts, outcomes, strict=True)]
+        self._post(self._on_stepped, stepped, step_ms)
+        # Rows of a prompt wait until its first token is out.
+        later = [
+            (each.part, newest)
+            for each in stepped
+            if isinstance(each.outcome, Verification)
+            for newest in each.part.coding.after
+        ]
+        if not later:
             return
-        self._post(self._on_chosen, live, plan, verification, step_ms, coded, coding=coding)
-        for each in coding.after:
-            began = time.perf_counter()
-            try:
-                newest = self.stepper.code_newest(live.tensors, *each)
-            except Exception as error:  # noqa: BLE001 (as above)
-                self._post(self._on_failed, live, error, stepped=False)
+        began = time.perf_counter()
+        coded = self.stepper.code_newest([(part.live.tensors, newest) for part, newest in later])
+        took_ms = _ms_since(began) / len(later)
+        for (part, _), each in zip(later, coded, strict=True):
+            if isinstance(each, Exception):
+                self._post(self._lose, part.live, each)
             else:
-                self._post(self._on_rows, live, coding.feed, newest, _ms_since(began))
+                self._post(self._on_rows, part.live, part.coding.feed, each, took_ms)
+
+    def _code_at_once(self, part: Part, outcome: Outcome) -> Stepped:
+        """Codes what leaves with a verdict."""
+        if not isinstance(outcome, Verification) or not part.coding.at_once:
+            return Stepped(part, outcome)
+        coded = self.stepper.code_newest([(part.live.tensors, newest) for newest in part.coding.at_once])
+        failed = next((each for each in coded if isinstance(each, Exception)), None)
+        return Stepped(part, failed or outcome, [each for each in coded if isinstance(each, CodedRows)])
 
     def _post(self, callback: Callable[..., None], *args: object, **named: object) -> None:
         if self._loop is None:
@@ -280,15 +379,25 @@ def _newest_coding(live: LiveSession, plan: StepPlan) -> Coding:
     if feed is None:
         return NO_CODING
     left = [plane for plane in feed.planes if not feed.is_encoded(plane)]
-    fruitless = live.choice.fruitless_steps if live.choice is not None else 0
+    fruitless = live.drafts.fruitless_steps if live.drafts is not None else 0
     if left and fruitless >= PATIENT_STEPS and fruitless % ROWS_TOGETHER:
         return Coding((), (), postponed=True, feed=feed)
     after = [plane for plane in feed.planes if feed.is_encoded(plane) and live.budget.allows_newest]
     return Coding(
-        tuple((plane, feed.ready(plane), feed.codec, feed.most_rows(plane)) for plane in left),
-        tuple((plane, feed.unsent_before(plane, plan.cached), feed.codec, feed.most_rows(plane)) for plane in after),
+        tuple(NewestRows(plane, feed.ready(plane), feed.codec, feed.most_rows(plane)) for plane in left),
+        tuple(
+            NewestRows(plane, feed.unsent_before(plane, plan.cached), feed.codec, feed.most_rows(plane))
+            for plane in after
+        ),
         feed=feed,
     )
+
+
+def _candidate(live: LiveSession, plan: StepPlan) -> Candidate:
+    """What a session offers to a forward."""
+    if live.drafts is None:
+        return Candidate(len(plan.feed), plan.tree, (), verifies_all=True)
+    return Candidate(len(plan.feed), plan.tree, live.drafts.survival(plan.tree), live.verifies_all)
 
 
 def _ms_since(began: float) -> float:

@@ -14,7 +14,7 @@ from typing import Protocol
 from moa_shared.errors import MoaError
 from moa_shared.protocol.messages import Plane, Verdict
 
-from moa_server.engine.node_choice import NodeChoice
+from moa_server.engine.draft_record import DraftRecord
 from moa_server.engine.stepper import CodedRows, MemorySource, SessionTensors
 from moa_server.memory.budget import MemoryBudget
 from moa_server.memory.feed import MemoryFeed
@@ -53,7 +53,7 @@ class LiveSession:
         source: what makes the memory rows that are kept; None: none are.
         widths: of the planes that are kept.
         feed: the memory that the attached stream owes its client; None: it wants none.
-        choice: how long steps take and which draft nodes are worth verifying; None: no drafts come.
+        drafts: how good the drafts of the attached stream are; None: none come.
         verifies_all: whether to verify all arrived nodes nevertheless.
         budget: how much time encoding memory may take.
         listener: the attached stream; None: detached.
@@ -67,7 +67,7 @@ class LiveSession:
     source: MemorySource | None = None
     widths: Mapping[Plane, int] = field(default_factory=dict)
     feed: MemoryFeed | None = None
-    choice: NodeChoice | None = None
+    drafts: DraftRecord | None = None
     verifies_all: bool = False
     budget: MemoryBudget = field(default_factory=MemoryBudget)
     listener: Listener | None = None

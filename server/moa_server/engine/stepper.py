@@ -1,12 +1,13 @@
-"""One step of one session: forward, selection, verification, memory rows. Runs only on the inference thread.
+"""One step of several sessions: forward, selection, verification, memory rows. Runs only on the inference thread.
 
 State: none of its own; each session's `SessionTensors` (KV cache and rows) are touched by the inference thread only.
-Invariant: after `choose` the cache holds exactly the fed tokens and the accepted path.
+Invariant: after a verification a cache holds exactly the fed tokens and the accepted path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,10 @@ from moa_shared.tree.arithmetic import below_chain
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
 from moa_server.session.session import StepPlan, Verification
+from moa_server.target import Request
 
 if TYPE_CHECKING:
-    from moa_server.target import KVCache, Target
+    from moa_server.target import KVCache, Target, TargetOutput
 
 Rows = npt.NDArray[np.float32]
 
@@ -73,6 +75,17 @@ class SessionTensors:
             if plane not in self.planes:
                 self.planes[plane] = RowStore(width)
 
+    @property
+    def states(self) -> RowStore | None:
+        """Where the states that the forward yields go; None: nobody wants them."""
+        reads_state = self.source is not None and self.source.reads_state
+        return self.planes.get(Plane.MEMORY if reads_state else Plane.REUSED_STATE)
+
+    @property
+    def state_layer(self) -> int | None:
+        """The layer whose input is wanted of a forward."""
+        return self.source.state_layer if self.states is not None and self.source is not None else None
+
     def release(self) -> None:
         """Gives all memory back: every token must be read again."""
         self.cache.release()
@@ -86,6 +99,20 @@ class CodedRows:
 
     chunk: Chunk
     payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NewestRows:
+    """Rows of a plane from `start` to the newest one, at most `most_rows` of them."""
+
+    plane: Plane
+    start: int
+    codec: Codec
+    most_rows: int
+
+
+Work = tuple[SessionTensors, StepPlan]
+Outcome = Verification | Exception | None  # None: a chunk of a prompt was read
 
 
 class Stepper:
@@ -118,31 +145,50 @@ class Stepper:
     def new_tensors(self) -> SessionTensors:
         return SessionTensors(self.target.new_cache(), {})
 
-    def verify(self, tensors: SessionTensors, plan: StepPlan) -> Verification | None:
-        """Runs the forward; returns what the target chose, None for a chunk of a prompt, which chooses nothing."""
-        cache = tensors.cache
-        cache.crop(plan.cached)
-        for store in tensors.planes.values():
-            store.crop(plan.cached)
-        source = tensors.source
-        reads_state = source is not None and source.reads_state
-        states = tensors.planes.get(Plane.MEMORY if reads_state else Plane.REUSED_STATE)
+    def verify_all(self, work: Sequence[Work]) -> list[Outcome]:
+        """Runs one forward for several sessions; what the target chose for each, or why it failed.
+
+        If the forward fails, each session has one of its own, so that only those that fail again are lost.
+        """
+        try:
+            outputs = self.forward_all(work)
+        except Exception as error:  # noqa: BLE001 (whatever the target raises ends only the sessions that it concerns)
+            return [self.verify_all([each])[0] for each in work] if len(work) > 1 else [error]
+        outcomes: list[Outcome] = []
+        for (tensors, plan), output in zip(work, outputs, strict=True):
+            try:
+                outcomes.append(self._verify(tensors, plan, output))
+            except Exception as error:  # noqa: BLE001 (as above)
+                outcomes.append(error)
+        return outcomes
+
+    def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
+        """The forward; on an error the caches may be used again after a crop."""
+        requests = []
+        for tensors, plan in work:
+            tensors.cache.crop(plan.cached)
+            for store in tensors.planes.values():
+                store.crop(plan.cached)
+            fed, state_layer = len(plan.feed), tensors.state_layer
+            wanted = range(fed - 1, fed + len(plan.tree)) if plan.chooses else ()
+            requests.append(
+                Request(tensors.cache, [*plan.feed, *plan.tree.tokens], _parents(plan), wanted, state_layer)
+            )
+        return self.target.forward_all(requests)
+
+    def _verify(self, tensors: SessionTensors, plan: StepPlan, output: TargetOutput) -> Verification | None:
+        """What the target chose; None for a chunk of a prompt, which chooses nothing. Keeps rows and the path."""
         fed = len(plan.feed)
-        output = self.target.forward(
-            cache,
-            [*plan.feed, *plan.tree.tokens],
-            _parents(plan),
-            slice(fed - 1, None) if plan.chooses else slice(0, 0),
-            source.state_layer if states is not None and source is not None else None,
-        )
         verification = None
         kept: Sequence[int] = ()
         if plan.chooses:
             verification = plan.verify(select(output.logits, plan.positions, plan.settings.sampling))
             kept = [fed + node for node in verification.kept]
-            cache.keep([*range(fed), *kept])
+            tensors.cache.keep([*range(fed), *kept])
+        states = tensors.states
         if states is not None and output.state is not None:
             rows = output.state[[*range(fed), *kept]]
+            source = tensors.source
             states.write(plan.cached, source.encode(rows) if source is not None and source.reads_state else rows)
         return verification
 
@@ -155,12 +201,46 @@ class Stepper:
             store.write(missing, tensors.source.encode(tensors.cache.lsa_input(missing, stop)))
         return CodedRows(chunk, encode(store.read(chunk.start, stop), chunk.codec))
 
-    def code_newest(self, tensors: SessionTensors, plane: Plane, start: int, codec: Codec, most_rows: int) -> CodedRows:
-        """The newest rows from `start` on, in the chunk that a stream without backlog will ask for next."""
-        stop = tensors.cache.length
-        count = min(stop - start, most_rows)
-        nbytes = count * row_bytes(codec, tensors.planes[plane].width)
-        return self.code(tensors, Chunk(plane, stop - count, count, codec, nbytes))
+    def code_newest(self, wanted: Sequence[tuple[SessionTensors, NewestRows]]) -> list[CodedRows | Exception]:
+        """Codes the newest rows of several sessions, encoded with one call for each source; or why that failed."""
+        chunks = [(tensors, _newest_chunk(tensors, rows)) for tensors, rows in wanted]
+        # If this fails, each is encoded by itself below.
+        with suppress(Exception):
+            self._encode(chunks)
+        coded: list[CodedRows | Exception] = []
+        for tensors, chunk in chunks:
+            try:
+                coded.append(self.code(tensors, chunk))
+            except Exception as error:  # noqa: BLE001 (as above)
+                coded.append(error)
+        return coded
+
+    def _encode(self, chunks: Sequence[tuple[SessionTensors, Chunk]]) -> None:
+        """Encodes the memory rows that these chunks lack."""
+        missing: dict[int, list[tuple[SessionTensors, int, int]]] = {}
+        for tensors, chunk in chunks:
+            source, stop = tensors.source, chunk.start + chunk.count
+            if chunk.plane is Plane.MEMORY and source is not None:
+                start = tensors.planes[chunk.plane].first_missing(chunk.start, stop)
+                if start < stop:
+                    missing.setdefault(id(source), []).append((tensors, start, stop))
+        for parts in missing.values():
+            source = parts[0][0].source
+            if source is None or len(parts) == 1:
+                continue  # `code` does as well
+            rows = source.encode(np.concatenate([tensors.cache.lsa_input(*span) for tensors, *span in parts]))
+            done = 0
+            for tensors, start, stop in parts:
+                tensors.planes[Plane.MEMORY].write(start, rows[done : done + stop - start])
+                done += stop - start
+
+
+def _newest_chunk(tensors: SessionTensors, rows: NewestRows) -> Chunk:
+    """The newest rows, in the chunk that a stream without backlog will ask for next."""
+    stop = tensors.cache.length
+    count = min(stop - rows.start, rows.most_rows)
+    nbytes = count * row_bytes(rows.codec, tensors.planes[rows.plane].width)
+    return Chunk(rows.plane, stop - count, count, rows.codec, nbytes)
 
 
 def _parents(plan: StepPlan) -> list[int] | None:

@@ -19,9 +19,8 @@ from moa_shared.protocol.frames import ask_from_proto, draft_from_proto
 from moa_shared.protocol.messages import Ask, Verdict
 from moa_shared.protocol.wire import PROTOCOL_VERSION, check_identity, check_protocol
 
-from moa_server.engine.forward_cost import NODE_SHARE
+from moa_server.engine.draft_record import DraftRecord
 from moa_server.engine.live_session import LiveSession
-from moa_server.engine.node_choice import NodeChoice
 from moa_server.engine.stepper import CodedRows
 from moa_server.memory.budget import MemoryBudget
 from moa_server.memory.feed import Chunk, MemoryFeed
@@ -159,8 +158,7 @@ class ConverseStream:
         live.listener, live.feed = self, None
         self._live = live
         session.run_ahead = message.run_ahead
-        share = host.served.row_ms / host.served.step_ms if host.served.step_ms else NODE_SHARE
-        live.choice = NodeChoice(host.settings.draft_nodes, share)
+        live.drafts = DraftRecord()
         live.verifies_all = not host.settings.choose_nodes
         live.budget = MemoryBudget(
             host.settings.memory_share, host.served.step_ms or None

@@ -19,9 +19,11 @@ from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_server.engine.engine import Engine
+from moa_server.engine.forward_cost import NODE_SHARE
 from moa_server.engine.kv_pool import KVPool
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.registry import SessionRegistry
+from moa_server.engine.schedule import Schedule
 from moa_server.engine.stepper import Stepper
 from moa_server.memory.row_store import most_nbytes
 from moa_server.service.allowance import Allowances
@@ -106,7 +108,17 @@ class Host:
             clock,
             lambda live: self.pool.forget(live),
         )
-        self.engine = Engine(stepper, self.registry.close, before)
+        self.engine = Engine(
+            stepper,
+            self.registry.close,
+            before,
+            Schedule[LiveSession](
+                served.row_ms / served.step_ms if served.step_ms else NODE_SHARE,
+                served.step_ms,
+                settings.prefill_chunk,
+                together=stepper.target.runs_together,
+            ),
+        )
         self.pool = KVPool(
             settings.kv_bytes or int(KV_SHARE * stepper.target.free_bytes()), lambda live: self.engine.release(live)
         )

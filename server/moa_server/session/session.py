@@ -343,20 +343,21 @@ class Session:
 
     # ------------------------------------------------------------ what the target does
 
-    def plan_step(self, choose_nodes: Callable[[DraftTree], DraftTree] | None = None) -> StepPlan | None:
+    def plan_step(self, tree: DraftTree | None = None, most_read: int | None = None) -> StepPlan | None:
         """The next forward for this session, if its turn came now.
 
         Args:
-            choose_nodes: picks the part of the arrived draft that is worth verifying; None: all of it.
+            tree: the part of the arrived draft that is to be verified; None: all of it.
+            most_read: tokens of a prompt that it may feed; None: a chunk.
         """
         if self.phase is not Phase.ANSWERING:
             return None
-        feed = self.tokens[self.cached : self.cached + self.limits.prefill_chunk]
+        chunk = self.limits.prefill_chunk if most_read is None else min(most_read, self.limits.prefill_chunk)
+        feed = self.tokens[self.cached : self.cached + chunk]
         if self.unread > len(feed):
             return self._plan(feed, NO_DRAFT, chooses=False)
-        tree = self.arrived_draft()
-        if choose_nodes is not None:
-            tree = choose_nodes(tree)
+        if tree is None:
+            tree = self.arrived_draft()
         ahead = len(self.tokens) - self.acknowledged
         steps_alone = self._first_step or (
             ahead < self.limits.run_ahead_tokens if self.run_ahead else self.pending.covers(self.tokens)

@@ -71,6 +71,8 @@ class KernelTarget(Target):
         half: keys and values in float16 instead of float32.
     """
 
+    runs_together = True
+
     def __init__(
         self, network: Network, trained_length: int, context_length: int | None = None, *, half: bool = True
     ) -> None:
@@ -97,10 +99,16 @@ class KernelTarget(Target):
     def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
         return drafter.rows()
 
+    def _run_by_layer(self, requests: Sequence[Request]) -> list[TargetOutput]:
+        outputs: dict[int, TargetOutput] = {}
+        for group in _group_by_layer(requests):
+            outputs.update(zip(group, self._run([requests[number] for number in group], ()), strict=True))
+        return [outputs[number] for number in range(len(requests))]
+
     def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
         layers = {request.state_layer for request in requests if request.state_layer is not None}
         if len(layers) > 1:  # a forward gives the state of one layer
-            return [output for request in requests for output in self._run([request], ())]
+            return self._run_by_layer(requests)
         starts = np.cumsum([0, *(len(request.tokens) for request in requests)])
         wanted = [start + row for start, request in zip(starts, requests, strict=False) for row in request.logits_for]
         output = self.network.forward(
@@ -118,6 +126,17 @@ class KernelTarget(Target):
             outputs.append(TargetOutput(output.logits[row : row + count], output.hidden[row : row + count], state))
             row += count
         return outputs
+
+
+def _group_by_layer(requests: Sequence[Request]) -> list[list[int]]:
+    """Numbers of the requests that can share a forward; those that want no state join the largest group."""
+    groups: dict[int | None, list[int]] = {}
+    for number, request in enumerate(requests):
+        groups.setdefault(request.state_layer, []).append(number)
+    without = groups.pop(None, [])
+    by_size = sorted(groups.values(), key=len)
+    by_size[-1].extend(without)
+    return by_size
 
 
 def _own(request: Request) -> KernelCache:

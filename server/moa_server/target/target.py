@@ -80,7 +80,13 @@ class TargetShape:
 
 
 class Target(ABC):
-    """Verifies chains and trees."""
+    """Verifies chains and trees.
+
+    Attributes:
+        runs_together: a forward for several conversations takes less time than one for each.
+    """
+
+    runs_together = False
 
     def __init__(self, shape: TargetShape) -> None:
         self.shape = shape

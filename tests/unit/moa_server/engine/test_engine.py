@@ -8,12 +8,13 @@ from typing import Any, cast
 
 import pytest
 from inline_snapshot import snapshot
+from moa_server.engine.draft_record import DraftRecord
 from moa_server.engine.engine import Engine
 from moa_server.engine.live_session import LiveSession
-from moa_server.engine.node_choice import NodeChoice
-from moa_server.engine.stepper import CodedRows, SessionTensors, Stepper
+from moa_server.engine.schedule import Rows, Schedule
+from moa_server.engine.stepper import CodedRows, NewestRows, Outcome, SessionTensors, Stepper, Work
 from moa_server.memory.feed import Chunk, MemoryFeed
-from moa_server.session.session import Session, SessionLimits, StepPlan, Verification
+from moa_server.session.session import Session, SessionLimits, StepPlan
 from moa_shared.errors import InternalError, MoaError, TokenRangeError
 from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
@@ -27,23 +28,32 @@ LIMITS = SessionLimits(100, 50, prefill_chunk=4)
 
 
 class FakeStepper(Stepper):
-    """Chooses token 7 always; writes down what happens in which order, and fails where it is told to."""
+    """Chooses token 7 always; writes down what happens in which order, and fails where it is told to.
+
+    Attributes:
+        forwards: the first token and the number of tokens that each session fed.
+    """
 
     def __init__(self) -> None:
         self.order: list[str] = []
+        self.forwards: list[list[str]] = []
         self.fail_verify: dict[int, Exception] = {}
         self.fail_rows = False
         self.entered = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
 
-    def verify(self, tensors: SessionTensors, plan: StepPlan) -> Verification | None:
+    def verify_all(self, work: Sequence[Work]) -> list[Outcome]:
         self.entered.set()
         assert self.gate.wait(10)
         assert threading.current_thread().name == "inference"
-        self.order.append(f"{plan.feed[0]}:{len(plan.feed)}")
+        self.forwards.append([f"{plan.feed[0]}:{len(plan.feed)}" for _, plan in work])
+        self.order.append("step")
+        return [self._choose(plan) for _, plan in work]
+
+    def _choose(self, plan: StepPlan) -> Outcome:
         if plan.feed[0] in self.fail_verify:
-            raise self.fail_verify[plan.feed[0]]
+            return self.fail_verify[plan.feed[0]]
         return plan.verify([7] * (1 + len(plan.tree))) if plan.chooses else None
 
     def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
@@ -52,11 +62,14 @@ class FakeStepper(Stepper):
         self.order.append("coded")
         return CodedRows(chunk, b"coded")
 
-    def code_newest(self, tensors: SessionTensors, plane: Plane, start: int, codec: Codec, most_rows: int) -> CodedRows:
-        self.order.append("rows" if plane is Plane.MEMORY else "states")
+    def code_newest(self, wanted: Sequence[tuple[SessionTensors, NewestRows]]) -> list[CodedRows | Exception]:
+        return [self._code(rows) for _, rows in wanted]
+
+    def _code(self, rows: NewestRows) -> CodedRows | Exception:
+        self.order.append("rows" if rows.plane is Plane.MEMORY else "states")
         if self.fail_rows:
-            raise RuntimeError("no room")
-        return CodedRows(Chunk(plane, start, 1, codec, 5), b"newest")
+            return RuntimeError("no room")
+        return CodedRows(Chunk(rows.plane, rows.start, 1, rows.codec, 5), b"newest")
 
 
 class Ear:
@@ -99,7 +112,8 @@ class Bench:
     def __init__(self) -> None:
         self.stepper = FakeStepper()
         self.lost: list[LiveSession] = []
-        self.engine = Engine(self.stepper, self.lost.append)
+        self.schedule: Schedule[LiveSession] = Schedule()
+        self.engine = Engine(self.stepper, self.lost.append, schedule=self.schedule)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Bench]:
@@ -134,17 +148,31 @@ async def test_an_answer_is_stepped_to_its_end(bench: Bench) -> None:
     assert not live.stepping
 
 
-async def test_sessions_take_turns_and_a_prompt_is_read_between_them(bench: Bench) -> None:
+async def test_answers_share_a_forward_and_prompts_are_read_beside_them(bench: Bench) -> None:
     bench.stepper.gate.clear()
-    _, one = bench.ask([1])
+    _, one = bench.ask([1])  # its step begins at once
     _, two = bench.ask([2] * 10)
     _, three = bench.ask([3])
     bench.stepper.gate.set()
     for ear in (one, two, three):
         await ear.ended.wait()
-    steps = [step for step in bench.stepper.order if ":" in step]
-    assert steps[:6] == ["1:1", "2:4", "3:1", "7:1", "2:4", "7:1"]
-    assert steps[6:9] == ["7:1", "2:2", "7:1"]
+    assert bench.stepper.forwards[:4] == [["1:1"], ["3:1", "7:1", "2:4"], ["7:1", "7:1", "2:4"], ["7:1", "2:2"]]
+
+
+async def test_a_target_that_gains_nothing_has_a_forward_for_each(bench: Bench) -> None:
+    bench.engine = Engine(bench.stepper, bench.lost.append, schedule=Schedule(together=False))
+    async with bench.running():
+        bench.stepper.gate.clear()
+        _, one = bench.ask([1])
+        _, two = bench.ask([2] * 10)
+        _, three = bench.ask([3])
+        bench.stepper.gate.set()
+        for ear in (one, two, three):
+            await ear.ended.wait()
+        steps = [step for forward in bench.stepper.forwards for step in forward]
+        assert len(steps) == len(bench.stepper.forwards)
+        assert steps[:6] == ["1:1", "2:4", "3:1", "7:1", "2:4", "7:1"]
+        assert steps[6:9] == ["7:1", "2:2", "7:1"]
 
 
 async def test_a_draft_that_arrives_during_a_step_counts_in_the_next(bench: Bench) -> None:
@@ -164,7 +192,7 @@ async def test_rows_wait_for_the_answer_s_first_token(bench: Bench) -> None:
     live, ear = bench.ask([1] * 6, memory=True)
     await ear.ended.wait()
     await ear.got_rows.wait()
-    assert bench.stepper.order[:2] == ["1:4", "1:2"]  # no rows before the prompt is read
+    assert bench.stepper.order[:2] == ["step", "step"]  # no rows before the prompt is read
     assert ear.rows[0].payload == b"newest"
     assert live.feed is not None
     chunk = live.feed.take()
@@ -190,8 +218,8 @@ async def test_states_leave_with_their_verdict_whatever_the_budget_says(bench: B
     live.budget.on_encoded(1e6)
     bench.stepper.gate.set()
     await ear.ended.wait()
-    steps = [each for each in bench.stepper.order if each != "1:3"]
-    assert steps[-3:] == ["7:1", "states", "verdict"]
+    steps = bench.stepper.order
+    assert steps[-3:] == ["step", "states", "verdict"]
     assert {rows.chunk.plane for rows in ear.rows[-2:]} == {Plane.REUSED_STATE}
 
 
@@ -210,13 +238,15 @@ async def test_memory_that_waits_for_time_is_told_when_there_is_some(bench: Benc
 
 
 async def test_only_nodes_worth_their_time_are_verified_unless_all_are_wanted(bench: Bench) -> None:
+    for _ in range(60):  # a node is expensive
+        bench.schedule.on_forward(Rows(1, 1, 0), 1.0, 1)
+        bench.schedule.on_forward(Rows(1, 1, 1), 100.0, 1)
     for verifies_all, verified in ((False, 0), (True, 2)):
         bench.stepper.gate.clear()
         live, ear = bench.ask([1])
-        live.choice, live.verifies_all = NodeChoice(8), verifies_all
-        for _ in range(50):  # drafts were never right, and verifying is dear
-            live.choice.on_step(1.0, 0, DraftTree((3,), (-1,)), [7])
-            live.choice.on_step(100.0, 1, DraftTree((3,), (-1,)), [7])
+        live.drafts, live.verifies_all = DraftRecord(), verifies_all
+        for _ in range(50):  # drafts were never right
+            live.drafts.learn(DraftTree((3,), (-1,)), [7])
         prefix = live.session.hashes.at(1)
         live.session.on_draft(Draft(1, 1, prefix, 0, [7, 3, 3], committed=1))
         bench.stepper.gate.set()
@@ -285,7 +315,7 @@ async def test_a_closed_session_is_not_stepped(bench: Bench) -> None:
     live.closed = True
     bench.stepper.gate.set()
     await first.ended.wait()
-    assert "2:1" not in bench.stepper.order
+    assert ["2:1"] not in bench.stepper.forwards
     assert live.steps == 0
 
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
-from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper
+from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, SessionTensors, Stepper
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
-from moa_server.session.session import NO_DRAFT, StepPlan
+from moa_server.session.session import NO_DRAFT, StepPlan, Verification
 from moa_server.target import Target
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.protocol.codec import Codec, decode, row_bytes
@@ -65,6 +65,14 @@ def plan(
     return StepPlan(0, cached, tuple(feed), tree, chooses, settings, rule, ())
 
 
+def verify(stepper: Stepper, held: SessionTensors, step: StepPlan) -> Verification | None:
+    """The step of one session."""
+    [outcome] = stepper.verify_all([(held, step)])
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
 def plain(target: Target, count: int, sampling: Sampling) -> list[int]:
     tokens = list(PROMPT)
     for _ in range(count):
@@ -79,19 +87,19 @@ def test_a_tree_is_verified_below_the_last_token_fed(target: Target, stepper: St
     wrong = (a + 1) % VOCAB
     tree = DraftTree((wrong, a, b, wrong, c), (-1, -1, 1, 1, 2))
     held = tensors(stepper)
-    verification = stepper.verify(held, plan(0, PROMPT, tree, sampling=sampling))
+    verification = verify(stepper, held, plan(0, PROMPT, tree, sampling=sampling))
     assert verification is not None
     assert verification.taken == (a, b, c, d)
     assert verification.kept == (1, 2, 4)
     assert held.cache.length == len(PROMPT) + 3
-    following = stepper.verify(held, plan(len(PROMPT) + 3, [d], sampling=sampling))
+    following = verify(stepper, held, plan(len(PROMPT) + 3, [d], sampling=sampling))
     assert following is not None
     assert following.taken == tuple(plain(target, 5, sampling)[4:])
 
 
 def test_a_chunk_of_a_prompt_chooses_nothing(stepper: Stepper) -> None:
     held = tensors(stepper)
-    assert stepper.verify(held, plan(0, PROMPT[:3], chooses=False)) is None
+    assert verify(stepper, held, plan(0, PROMPT[:3], chooses=False)) is None
     assert held.cache.length == 3
 
 
@@ -103,10 +111,10 @@ def memory_rows(stepper: Stepper, held: SessionTensors, start: int, stop: int) -
 
 def test_work_that_goes_back_crops_cache_and_rows(target: Target, stepper: Stepper) -> None:
     held, fresh = tensors(stepper), tensors(stepper)
-    stepper.verify(held, plan(0, [*PROMPT[:2], 1, 2, 3, 4, 5]))
+    verify(stepper, held, plan(0, [*PROMPT[:2], 1, 2, 3, 4, 5]))
     memory_rows(stepper, held, 0, 7)
     for one, cached in ((held, 2), (fresh, 0)):
-        stepper.verify(one, plan(cached, PROMPT[cached:]))
+        verify(stepper, one, plan(cached, PROMPT[cached:]))
     ours, theirs = (memory_rows(stepper, one, 0, len(PROMPT)) for one in (held, fresh))
     np.testing.assert_allclose(ours, theirs, atol=0.02)
     ours, theirs = (one.planes[Plane.REUSED_STATE].read(0, len(PROMPT)) for one in (held, fresh))
@@ -116,7 +124,7 @@ def test_work_that_goes_back_crops_cache_and_rows(target: Target, stepper: Stepp
 def test_the_reused_state_is_kept_along_the_path(target: Target, stepper: Stepper) -> None:
     a, b, _ = plain(target, 3, Sampling())
     held = tensors(stepper)
-    stepper.verify(held, plan(0, PROMPT, DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1))))
+    verify(stepper, held, plan(0, PROMPT, DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1))))
     expected = target.forward(target.new_cache(), [*PROMPT, a, b], want_state_layer=1).state
     assert expected is not None
     states = held.planes[Plane.REUSED_STATE]
@@ -132,7 +140,7 @@ def test_rows_are_encoded_when_they_are_asked_for(target: Target) -> None:
 
     stepper = Stepper(target, [MemorySource(counted, WIDTH, None)])
     held = tensors(stepper)
-    stepper.verify(held, plan(0, [*PROMPT, *PROMPT]))
+    verify(stepper, held, plan(0, [*PROMPT, *PROMPT]))
     assert encoded == []
     memory_rows(stepper, held, 6, 10)
     memory_rows(stepper, held, 6, 10)
@@ -144,12 +152,14 @@ def test_rows_are_encoded_when_they_are_asked_for(target: Target) -> None:
 
 def test_the_newest_rows_are_coded_in_one_chunk(stepper: Stepper) -> None:
     held = tensors(stepper)
-    stepper.verify(held, plan(0, PROMPT))
-    coded = stepper.code_newest(held, Plane.MEMORY, 0, Codec.INT8, most_rows=3)
+    verify(stepper, held, plan(0, PROMPT))
+    [coded] = stepper.code_newest([(held, NewestRows(Plane.MEMORY, 0, Codec.INT8, 3))])
+    assert isinstance(coded, CodedRows)
     assert (coded.chunk.start, coded.chunk.count) == (2, 3)
     assert len(coded.payload) == coded.chunk.nbytes
-    stepper.verify(held, plan(5, [1]))
-    coded = stepper.code_newest(held, Plane.MEMORY, 5, Codec.INT8, most_rows=3)
+    verify(stepper, held, plan(5, [1]))
+    [coded] = stepper.code_newest([(held, NewestRows(Plane.MEMORY, 5, Codec.INT8, 3))])
+    assert isinstance(coded, CodedRows)
     assert (coded.chunk.start, coded.chunk.count) == (5, 1)
 
 
@@ -157,7 +167,7 @@ def test_without_a_drafter_there_is_no_memory(target: Target) -> None:
     stepper = Stepper(target)
     assert stepper.find_source(b"") is None
     held = stepper.new_tensors()
-    assert stepper.verify(held, plan(0, PROMPT)) is not None
+    assert verify(stepper, held, plan(0, PROMPT)) is not None
 
 
 def test_rows_made_of_the_last_hidden_state_are_kept_along_the_path(target: Target) -> None:
@@ -168,7 +178,7 @@ def test_rows_made_of_the_last_hidden_state_are_kept_along_the_path(target: Targ
     assert stepper.made_by_forward(source, Plane.MEMORY)
     a, b, _ = plain(target, 3, Sampling())
     held = tensors(stepper)
-    stepper.verify(held, plan(0, PROMPT, DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1))))
+    verify(stepper, held, plan(0, PROMPT, DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1))))
     expected = target.forward(target.new_cache(), [*PROMPT, a, b]).hidden
     rows = held.planes[Plane.MEMORY].read(0, len(PROMPT) + 2)
     np.testing.assert_allclose(rows, expected, atol=0.03)

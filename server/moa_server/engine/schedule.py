@@ -1,0 +1,197 @@
+"""Which rows the next forward holds: of which sessions, how many draft nodes of each, how much of which prompt.
+
+Pure: it has no clock; the engine reports what forwards took. State: the sessions that wait, the cost of rows, the
+recent rate of tokens. Invariants: every answer that waits is in the next forward, as far as MOST_ROWS allow; so is some
+prompt, so neither starves the other.
+
+Draft nodes. A forward over n rows takes C(n) and yields S tokens on average: one an answer, and the survival
+probabilities of the nodes. At a rate of r tokens a millisecond so far, the nodes of all sessions together are taken
+that maximise S - r C(n): r is the price of time (Howard, Dynamic Programming and Markov Processes, 1960). Waiting for a
+draft that is due does not pay: docs/adr/0011.
+
+Prompts. A row of a prompt takes as long wherever it is read, so a forward with answers reads no more of a prompt than
+doubles its time, and a prompt loses little: rows of the answers are read beside its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from moa_shared.drafting.estimates import Smoothed
+from moa_shared.tree.draft_tree import DraftTree
+
+from moa_server.engine.forward_cost import NODE_SHARE, ForwardCost
+from moa_server.session.session import Session
+
+RECENT = 1 / 16  # weight of a forward in the rate, which spans a paragraph of an answer
+MOST_ROWS = 512  # of answers in one forward
+SLICE_SHARE = 1.0  # of the time of the answers' rows that the rows of prompts in the same forward may take
+LEAST_SLICE = 16  # tokens: fewer rows do not fill the kernels
+
+
+class HasSession(Protocol):
+    """What waits."""
+
+    session: Session
+
+
+Waiting = TypeVar("Waiting", bound=HasSession)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An answer that could step.
+
+    Args:
+        feed: committed tokens that it feeds: one, or the last few of a text that is read again.
+        arrived: its draft nodes, and the chance of each to be right.
+        verifies_all: whether all of them are to be verified.
+    """
+
+    feed: int
+    arrived: DraftTree
+    survival: Sequence[float]
+    verifies_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a forward.
+
+    Args:
+        answers: sessions that chose tokens in it; `fed` and `nodes`: their rows.
+        read: rows of prompts.
+    """
+
+    answers: int
+    fed: int
+    nodes: int
+    read: int = 0
+
+    @property
+    def beyond_first(self) -> int:
+        """Rows of answers besides the one of a plain step."""
+        return max(0, self.fed + self.nodes - 1)
+
+
+class Schedule(Generic[Waiting]):
+    """Decides what the next forward does.
+
+    Args:
+        node_share: the share of a plain step that each row beyond the first takes, until it has been measured.
+        plain_ms: time of a plain step until one has been measured; 0: not known.
+        most_read: tokens of prompts in one forward.
+        together: several sessions share a forward; if not, each has its own.
+    """
+
+    def __init__(
+        self, node_share: float = NODE_SHARE, plain_ms: float = 0.0, most_read: int = 256, *, together: bool = True
+    ) -> None:
+        self.cost = ForwardCost(node_share)
+        if plain_ms:
+            self.cost.add(0, plain_ms)
+        self._together = together
+        self._most_read = most_read
+        self._answers: deque[Waiting] = deque()
+        self._prompts: deque[Waiting] = deque()
+        self._before_slice: int | None = None  # answers that still step before a prompt, where each has its own forward
+        self._tokens = Smoothed(weight=RECENT)  # of a forward, and what it took
+        self._ms = Smoothed(weight=RECENT)
+        self._read_ms = Smoothed(weight=RECENT)  # of a row of a prompt
+
+    # ------------------------------------------------------------ who waits
+
+    def add(self, live: Waiting) -> None:
+        """Queues a session after those of its kind."""
+        (self._prompts if live.session.reads else self._answers).append(live)
+
+    def clear(self) -> None:
+        """Drops all sessions that wait."""
+        self._answers.clear()
+        self._prompts.clear()
+
+    def take_answers(self) -> list[Waiting]:
+        """Takes the sessions whose answers are in the next forward; none: it is a prompt's turn."""
+        if self._together:
+            taken: list[Waiting] = []
+            rows = 0
+            while self._answers and rows < MOST_ROWS:
+                live = self._answers.popleft()
+                rows += max(1, live.session.unread)
+                taken.append(live)
+            return taken
+        if self._before_slice is None:
+            self._before_slice = len(self._answers)
+        if self._answers and (self._before_slice or not self._prompts):
+            self._before_slice = max(0, self._before_slice - 1)
+            return [self._answers.popleft()]
+        self._before_slice = None
+        return []
+
+    def take_prompt(self) -> Waiting | None:
+        """Takes the next session that has a prompt to read, for a forward with room for some of it."""
+        return self._prompts.popleft() if self._prompts else None
+
+    # ------------------------------------------------------------ what they do
+
+    def choose_nodes(self, candidates: Sequence[Candidate]) -> list[DraftTree]:
+        """The nodes of each to verify now; none: a plain step."""
+        if not self.cost.known:
+            return [each.arrived for each in candidates]
+        chosen: list[list[int]] = [list(range(len(each.arrived))) if each.verifies_all else [] for each in candidates]
+        offered = sorted(
+            (-chance, which, node)  # a parent before its children
+            for which, each in enumerate(candidates)
+            if not each.verifies_all
+            for node, chance in enumerate(each.survival)
+        )
+        rows = sum(each.feed for each in candidates) + sum(map(len, chosen)) - 1
+        rate = self.rate(len(candidates))
+        best, best_count, tokens = -rate * self.cost.ms(rows), 0, 0.0
+        for count, (less, _, _) in enumerate(offered[: max(0, MOST_ROWS - rows)], 1):
+            tokens -= less
+            value = tokens - rate * self.cost.ms(rows + count)
+            if value > best:
+                best, best_count = value, count
+        for _, which, node in offered[:best_count]:
+            chosen[which].append(node)
+        return [each.arrived.pick(sorted(nodes)) for each, nodes in zip(candidates, chosen, strict=True)]
+
+    def rate(self, answers: int = 1) -> float:
+        """The recent rate in tokens per millisecond, at least that of plain steps of so many answers together."""
+        recent = self._tokens.mean / self._ms.mean if self._ms.samples else 0.0
+        return max(answers / self.cost.ms(answers - 1), recent)
+
+    def read_tokens(self, rows: int) -> int:
+        """How many tokens of prompts to read beside `rows` rows of answers."""
+        if not rows or not self._together:
+            return self._most_read if not rows else 0
+        if not self._read_ms.mean or not self.cost.known:
+            return min(LEAST_SLICE, self._most_read)
+        room = SLICE_SHARE * self.cost.ms(rows - 1) / self._read_ms.mean
+        return min(self._most_read, max(LEAST_SLICE, int(room)))
+
+    # ------------------------------------------------------------ what it took
+
+    def on_forward(self, rows: Rows, ms: float, tokens: int) -> None:
+        """A forward has ended.
+
+        Args:
+            tokens: that it committed.
+        """
+        if not rows.read:
+            if rows.fed == rows.answers:  # those that read a text again are no measure of a row
+                self.cost.add(rows.beyond_first, ms)
+            self._tokens.add(tokens)
+            self._ms.add(ms)
+        elif not rows.answers:
+            self._read_ms.add(ms / rows.read)
+        elif self.cost.known:
+            self._read_ms.add(max(0.0, ms - self.cost.ms(rows.beyond_first)) / rows.read)
+
+    def answers_ms(self, rows: Rows, ms: float) -> float:
+        """How much of a forward's time its answers took."""
+        return min(ms, self.cost.ms(rows.beyond_first)) if rows.read and self.cost.known else ms

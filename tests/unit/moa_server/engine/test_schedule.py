@@ -1,0 +1,219 @@
+"""What the next forward holds: every answer that waits, the draft nodes that are worth their time, some of a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations, count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_server.engine.draft_record import DraftRecord
+from moa_server.engine.live_session import LiveSession
+from moa_server.engine.schedule import LEAST_SLICE, MOST_ROWS, Candidate, Rows, Schedule
+from moa_server.engine.stepper import SessionTensors
+from moa_server.session.session import Session, SessionLimits
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import Ask
+from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree.draft_tree import DraftTree
+
+NUMBERS = count()
+LONG = 1000
+CHAIN = DraftTree.chain([1, 2, 3])
+
+
+def waiting(tokens: int) -> LiveSession:
+    session = Session(SessionLimits(10_000, 50), end_of_text=frozenset(), decode=str, run_ahead=True)
+    session.on_ask(Ask(1, 0, session.hashes.at(0), [1] * tokens, AnswerSettings(), 0))
+    return LiveSession(next(NUMBERS).to_bytes(4, "big"), session, SessionTensors(None, {}))  # type: ignore[arg-type]
+
+
+def with_sessions(live_sessions: Sequence[LiveSession], *, together: bool = True) -> Schedule[LiveSession]:
+    schedule: Schedule[LiveSession] = Schedule(together=together)
+    for live in live_sessions:
+        schedule.add(live)
+    return schedule
+
+
+def measured(plain_ms: float, row_ms: float) -> Schedule[LiveSession]:
+    """A schedule that has seen forwards of this cost."""
+    schedule: Schedule[LiveSession] = Schedule()
+    for _ in range(60):
+        for nodes in (0, 1, 4, 16, 40):
+            schedule.on_forward(Rows(1, 1, nodes), plain_ms + nodes * row_ms, 1)
+    return schedule
+
+
+def offered(tree: DraftTree, survival: Sequence[float], *, verifies_all: bool = False) -> Candidate:
+    return Candidate(1, tree, survival, verifies_all)
+
+
+# ---------------------------------------------------------------- who
+
+
+def test_all_answers_share_a_forward() -> None:
+    live_sessions = [waiting(1) for _ in range(20)]
+    schedule = with_sessions(live_sessions)
+    assert schedule.take_answers() == live_sessions
+    assert schedule.take_answers() == []
+
+
+def test_more_answers_than_a_forward_holds_wait_for_the_next() -> None:
+    live_sessions = [waiting(1) for _ in range(MOST_ROWS + 3)]
+    schedule = with_sessions(live_sessions)
+    assert schedule.take_answers() == live_sessions[:MOST_ROWS]
+    assert schedule.take_answers() == live_sessions[MOST_ROWS:]
+
+
+def test_prompts_are_read_in_turn() -> None:
+    first, second = waiting(LONG), waiting(LONG)
+    schedule = with_sessions([first, waiting(1), second])
+    order = []
+    for _ in range(4):
+        live = schedule.take_prompt()
+        assert live is not None
+        order.append(live)
+        schedule.add(live)
+    assert order == [first, second, first, second]
+
+
+def test_nobody_waits_after_a_stop() -> None:
+    schedule = with_sessions([waiting(1), waiting(LONG)])
+    schedule.clear()
+    assert schedule.take_answers() == []
+    assert schedule.take_prompt() is None
+
+
+class TestOneForwardForEach:
+    """Of a target that gains nothing by forwards for several."""
+
+    def play(self, schedule: Schedule[LiveSession], rounds: int) -> list[LiveSession]:
+        """Who stepped, where everybody waits again at once."""
+        order = []
+        for _ in range(rounds):
+            answers = schedule.take_answers()
+            assert len(answers) <= 1
+            live = answers[0] if answers else schedule.take_prompt()
+            assert live is not None
+            order.append(live)
+            schedule.add(live)
+        return order
+
+    def test_an_answer_waits_for_one_slice_however_many_prompts_there_are(self) -> None:
+        prompts, answer = [waiting(LONG) for _ in range(15)], waiting(1)
+        order = self.play(with_sessions([*prompts, answer], together=False), 60)
+        assert order[::2] == [answer] * 30
+        assert order[1::2] == prompts * 2
+
+    def test_a_prompt_gets_a_slice_between_rounds_of_answers(self) -> None:
+        prompt, answers = waiting(LONG), [waiting(1) for _ in range(15)]
+        assert self.play(with_sessions([prompt, *answers], together=False), 48) == [*answers, prompt] * 3
+
+    def test_no_prompt_is_read_beside_an_answer(self) -> None:
+        schedule: Schedule[LiveSession] = Schedule(together=False)
+        assert schedule.read_tokens(1) == 0
+        assert schedule.read_tokens(0) == 256
+
+
+# ---------------------------------------------------------------- which nodes
+
+
+def parents(size: int) -> st.SearchStrategy[tuple[int, ...]]:
+    return st.tuples(*(st.integers(ROOT, node - 1) for node in range(size)))
+
+
+@given(
+    st.integers(0, 5).flatmap(parents),
+    st.integers(0, 4).flatmap(parents),
+    st.floats(10.0, 100.0),
+    st.floats(0.0, 30.0),
+    st.lists(st.booleans(), min_size=1, max_size=20),
+)
+def test_no_other_nodes_of_all_sessions_are_worth_more(
+    one: tuple[int, ...], other: tuple[int, ...], plain_ms: float, row_ms: float, right: list[bool]
+) -> None:
+    schedule, record = measured(plain_ms, row_ms), DraftRecord()
+    for hit in right:
+        record.learn(CHAIN, [1 if hit else 9])
+    trees = [DraftTree(tuple(range(len(shape))), shape) for shape in (one, other)]
+    survival = [record.survival(tree) for tree in trees]
+    chosen = schedule.choose_nodes([offered(*each) for each in zip(trees, survival, strict=True)])
+    for tree, part in zip(trees, chosen, strict=True):  # the tokens are the nodes' numbers
+        assert all(tree.parents[node] == ROOT or tree.parents[node] in part.tokens for node in part.tokens)
+
+    def worth(*picked: Sequence[int]) -> float:
+        tokens = sum(chances[node] for chances, nodes in zip(survival, picked, strict=True) for node in nodes)
+        return tokens - schedule.rate(2) * schedule.cost.ms(1 + sum(map(len, picked)))
+
+    def subtrees(tree: DraftTree) -> list[tuple[int, ...]]:
+        return [
+            nodes
+            for size in range(len(tree) + 1)
+            for nodes in combinations(range(len(tree)), size)
+            if all(tree.parents[node] == ROOT or tree.parents[node] in nodes for node in nodes)
+        ]
+
+    best = max(worth(a, b) for a in subtrees(trees[0]) for b in subtrees(trees[1]))
+    assert worth(*(part.tokens for part in chosen)) == pytest.approx(best)
+
+
+def test_before_anything_is_measured_everything_is_verified() -> None:
+    assert Schedule().choose_nodes([offered(CHAIN, (0.1, 0.1, 0.1))]) == [CHAIN]
+
+
+def test_nodes_of_the_better_drafter_go_first() -> None:
+    good, bad = offered(CHAIN, (0.9, 0.8, 0.7)), offered(CHAIN, (0.05, 0.01, 0.01))
+    chosen = measured(10.0, 1.0).choose_nodes([bad, good])
+    assert [len(tree) for tree in chosen] == [0, 3]
+
+
+def test_a_session_can_have_all_its_nodes_verified() -> None:
+    hopeless = (0.0, 0.0, 0.0)
+    chosen = measured(10.0, 5.0).choose_nodes([offered(CHAIN, hopeless, verifies_all=True), offered(CHAIN, hopeless)])
+    assert [len(tree) for tree in chosen] == [3, 0]
+
+
+def test_the_more_sessions_share_a_forward_the_fewer_nodes_pay() -> None:
+    """Rows are cheap beside one, not beside forty: time is worth more to all together."""
+    schedule = measured(10.0, 0.5)
+    chances = (0.5, 0.25, 0.12)
+    alone = schedule.choose_nodes([offered(CHAIN, chances)])
+    many = schedule.choose_nodes([offered(CHAIN, chances)] * 40)
+    assert len(alone[0]) == 3
+    assert all(len(tree) < 3 for tree in many)
+
+
+# ---------------------------------------------------------------- how much of a prompt
+
+
+def test_without_answers_a_prompt_is_read_in_whole_chunks() -> None:
+    assert Schedule(most_read=300).read_tokens(0) == 300
+
+
+def test_a_forward_with_answers_reads_no_more_than_doubles_its_time() -> None:
+    schedule = measured(50.0, 0.5)
+    schedule.on_forward(Rows(0, 0, 0, read=100), 100.0, 0)  # 1 ms a token
+    assert schedule.read_tokens(1) == pytest.approx(50, abs=1)
+    assert schedule.read_tokens(41) == pytest.approx(70, abs=1)
+
+
+def test_a_prompt_is_read_a_little_however_long_it_takes() -> None:
+    schedule = measured(1.0, 0.1)
+    schedule.on_forward(Rows(0, 0, 0, read=10), 1000.0, 0)
+    assert schedule.read_tokens(1) == LEAST_SLICE
+
+
+def test_what_reading_takes_is_measured_beside_answers_too() -> None:
+    schedule = measured(50.0, 0.0)
+    for _ in range(50):
+        schedule.on_forward(Rows(1, 1, 0, read=20), 70.0, 1)
+    assert schedule.read_tokens(1) == pytest.approx(50, abs=2)
+    assert schedule.answers_ms(Rows(1, 1, 0, read=20), 70.0) == pytest.approx(50, abs=1)
+
+
+def test_a_step_that_reads_a_text_again_says_nothing_about_rows() -> None:
+    schedule = measured(10.0, 1.0)
+    before = schedule.cost.ms(8)
+    schedule.on_forward(Rows(1, 60, 0), 500.0, 1)
+    assert schedule.cost.ms(8) == before
