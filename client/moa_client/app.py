@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from moa_shared.errors import CancelledAnswerError, ConfigError, DataError, MoaError, NotFoundError, UnavailableError
 from moa_shared.programs.output import write_output
 from moa_shared.programs.progress import make_progress
-from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.text.word_wrap import wrap_words
 
 from moa_client.chat.chat import Chat

@@ -26,7 +26,7 @@ from moa_server.service.fetch import DrafterFile, DrafterFiles
 from moa_server.service.host import Host, Served
 from moa_server.settings import ServerSettings
 from moa_server.target import Target
-from moa_server.target.execution import Execution, load_execution
+from moa_server.target.execution_level import Execution, load_execution
 
 log = structlog.get_logger()
 

@@ -23,9 +23,9 @@ from moa_client.settings import ClientSettings
 from moa_shared.models import ModelFiles, load_target_model, load_tokenizer
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import SilentProgress
-from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.frames import settings_to_proto
+from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.coupling import Sampling
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("real target")]

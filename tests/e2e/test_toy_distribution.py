@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from moa_server.session.session import StepPlan
+from moa_server.session.verification import StepPlan
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.coupling import Sampling, process_logits
 from scipy import stats

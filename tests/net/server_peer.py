@@ -20,9 +20,9 @@ from moa_server.settings import ServerSettings
 from moa_server.target import Target
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
-from moa_shared.protocol.frames import settings_to_proto
+from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.protocol.wire import PROTOCOL_VERSION
+from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.coupling import select
 
 from tests.support.tiny_models import SIZES, SMALL, tiny_model

@@ -20,8 +20,8 @@ from moa_server.target.torch_target import TorchTarget
 from moa_shared.drafter import fresh_tensors
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafting import GrowthShape, draft_chain
-from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.coupling import Sampling
 
 from tests.net.client_device import arrays_of, checkpoint

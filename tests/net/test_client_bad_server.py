@@ -21,10 +21,10 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import connect
 from moa_server.target import Target
 from moa_shared.errors import ContextLengthError, MismatchError, MoaError, ProtocolError, UnavailableError
-from moa_shared.protocol.codec import Codec, row_bytes
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_status
+from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.protocol.wire import PROTOCOL_VERSION, error_status
 
 from tests.net.client_device import device
 from tests.net.server_peer import VOCAB

@@ -28,8 +28,8 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import connect
 from moa_server.app import RunningServer, start
 from moa_server.target import Target
-from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 

@@ -17,8 +17,8 @@ from moa_client.link.channel import Link, connect
 from moa_server.app import start
 from moa_server.target import Target
 from moa_shared.errors import ContextLengthError, MismatchError, UnavailableError
-from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.coupling import Sampling
 
 from tests.net.client_device import DRAFTERS, DRAFTERS_OF_BOTH, device, device_of_both, stepper, stepper_of_both

@@ -23,8 +23,8 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import EOF, Link
 from moa_server.target import Target
 from moa_shared.errors import InternalError, MoaError
-from moa_shared.protocol.codec import Codec, row_bytes
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from tests.net.client_device import device

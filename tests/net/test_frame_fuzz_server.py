@@ -19,9 +19,9 @@ from moa_server.service.host import Host
 from moa_server.target import Target
 from moa_shared.errors import InternalError, MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.frames import settings_to_proto
+from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.protocol.wire import PROTOCOL_VERSION
+from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.coupling import Sampling
 
 from tests.net.frame_mutations import FRAMES, FUZZ, FUZZ_SECONDS, Recipe, recipes, serialised

@@ -24,7 +24,7 @@ from moa_shared.errors import (
     TreeError,
 )
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.wire import PROTOCOL_VERSION, error_from_rpc
+from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_from_rpc
 
 from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, Peer, generate, make_host, plain_text, serving
 

@@ -13,8 +13,8 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_server.app import RunningServer
 from moa_server.target import Target
-from moa_shared.protocol.codec import Codec, decode
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.memory_codec import Codec, decode
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.coupling import Sampling
 

@@ -24,7 +24,7 @@ from moa_shared.models import resolve
 from moa_shared.models.tensors.formats import quantise_q8_0
 from moa_shared.models.weights.weights import EMBEDDINGS
 from moa_shared.programs.progress import SilentProgress
-from moa_shared.protocol.wire import CODE_KEY
+from moa_shared.protocol.handshake_checks import CODE_KEY
 from safetensors.torch import load_file
 
 from tests.net.fetch_source import Source, make_source

@@ -14,7 +14,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_server.app import RunningServer
 from moa_server.target import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.wire import CODE_KEY
+from moa_shared.protocol.handshake_checks import CODE_KEY
 
 from tests.net.server_peer import END, VOCAB, Peer, generate, plain_text, until
 

@@ -15,7 +15,7 @@ from moa_server.target import Target
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.errors import ContextLengthError, TokenRangeError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.wire import PROTOCOL_VERSION, error_from_rpc
+from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_from_rpc
 from moa_shared.sampling.coupling import Sampling
 
 from tests.net.server_peer import (

@@ -21,7 +21,7 @@ from moa_server.service import host as host_module
 from moa_server.target import Target, TargetOutput
 from moa_shared.errors import ConfigError, ContextLengthError, InternalError, OverloadedError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.wire import error_from_rpc
+from moa_shared.protocol.handshake_checks import error_from_rpc
 
 from tests.net.server_peer import (
     CONTEXT,

@@ -31,7 +31,7 @@ from moa_server.engine.stepper import Stepper
 from moa_server.service import converse as stream
 from moa_server.service.converse import ConverseStream
 from moa_server.service.host import Host, Served
-from moa_server.session.session import StepPlan, Verification
+from moa_server.session.verification import StepPlan, Verification
 from moa_server.settings import ServerSettings
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 from moa_client.conversation.conversation import Conversation
-from moa_server.session.session import Session, SessionLimits, StepPlan
+from moa_server.session.session import Session, SessionLimits
+from moa_server.session.verification import StepPlan
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.sampling.coupling import Sampling, draft_candidates, select

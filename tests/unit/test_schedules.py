@@ -33,10 +33,11 @@ from moa_client.drafting.streamed import StreamedDrafting
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.backoff import Backoff
 from moa_client.link.channel import Link
-from moa_server.session.session import Session, SessionLimits, StepPlan, Verification
+from moa_server.session.session import Session, SessionLimits
+from moa_server.session.verification import StepPlan, Verification
 from moa_shared.errors import MoaError
-from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.text.text_stream import TextStream

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from google.protobuf.message import Message
 from moa.v1 import moa_pb2 as pb
-from moa_shared.protocol.codec import Codec, encode
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.memory_codec import Codec, encode
 
 IDENTITY = pb.Identity(
     target_id="t",

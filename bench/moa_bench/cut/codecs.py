@@ -14,8 +14,8 @@ from typing import Any
 
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
-from moa_shared.protocol.codec import Codec, row_bytes
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.memory_codec import Codec, row_bytes
 
 from moa_bench.report.experiment import Experiment
 from moa_bench.report.report import LINK, facts_line, table

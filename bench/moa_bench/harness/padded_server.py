@@ -17,8 +17,8 @@ import click
 from moa_server.cli import run
 from moa_server.settings import SECTION, ServerSettings
 from moa_server.target import Request, Target, TargetOutput
-from moa_server.target.execution import Execution, load_execution
-from moa_server.target.start_test import StartTest
+from moa_server.target.execution_level import Execution, load_execution
+from moa_server.target.self_test import SelfTest
 from moa_shared.errors import MoaError
 from moa_shared.programs.command_line import settings_options
 from moa_shared.programs.config import load_settings
@@ -76,7 +76,7 @@ def serve(padding: Padding, /, config_file: Path | None, **flags: Any) -> None:
 
     def load(files: ModelFiles, settings: ServerSettings, progress: Progress) -> Execution:
         execution = load_execution(files, settings, progress)
-        told = StartTest(padding.step_ms, padding.row_ms)
+        told = SelfTest(padding.step_ms, padding.row_ms)
         return replace(execution, target=PaddedTarget(execution.target, padding), test=told)
 
     run(load_settings(ServerSettings, SECTION, flags, config_file), load)

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.events import Committed
-from moa_client.conversation.figures import Figures
 from moa_client.device.loading import Device, load_device
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
@@ -21,8 +21,8 @@ from moa_client.settings import SECTION, ClientSettings
 from moa_shared.errors import DataError
 from moa_shared.programs.config import load_settings
 from moa_shared.programs.progress import SilentProgress
-from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.memory_codec import Codec
 
 from moa_bench.cut.shown_text import Moment, ShownText
 from moa_bench.report.answers import TimedAnswer

@@ -151,7 +151,7 @@ class User:
     async def open(self, token: bytes = b"") -> None:
         from moa.v1 import moa_pb2 as pb
         from moa.v1 import moa_pb2_grpc
-        from moa_shared.protocol.wire import PROTOCOL_VERSION
+        from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 
         stub: Any = moa_pb2_grpc.MoaStub(self._channel)
         described = await stub.Describe(pb.DescribeRequest())

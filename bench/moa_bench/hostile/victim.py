@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from moa.v1 import moa_pb2 as pb
-from moa_shared.protocol.wire import PROTOCOL_VERSION
+from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 
 CALL = "/moa.v1.Moa/"
 FAILURES = (grpc.RpcError, asyncio.InvalidStateError)  # what a call that the server has ended raises

@@ -97,7 +97,7 @@ def _prompt_slice(length: int) -> Callable[[], object]:
 def _server_memory(length: int) -> Callable[[], object]:
     from moa_server.memory.feed import MemoryFeed
     from moa_server.memory.row_store import RowStore
-    from moa_shared.protocol.codec import Codec, encode
+    from moa_shared.protocol.memory_codec import Codec, encode
     from moa_shared.protocol.messages import Plane
 
     width = 256

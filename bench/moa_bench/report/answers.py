@@ -13,8 +13,8 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_shared.errors import DataError, MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.frames import settings_to_proto
-from moa_shared.protocol.wire import error_from_rpc
+from moa_shared.protocol.handshake_checks import error_from_rpc
+from moa_shared.protocol.protobuf_messages import settings_to_proto
 
 ANSWER_TIMEOUT_S = 300.0  # of a whole answer: the longest measured ones take half a minute
 

@@ -10,8 +10,8 @@ from moa_client.conversation.conversation import Phase
 from moa_client.drafting.streamed import DraftRule
 from moa_shared.errors import InternalError
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.frames import draft_to_proto, verdict_to_proto
 from moa_shared.protocol.messages import Ack, Draft, Verdict
+from moa_shared.protocol.protobuf_messages import draft_to_proto, verdict_to_proto
 from netsim.core.conditions import Conditions
 from netsim.core.delay import DelaySpec
 from netsim.core.link import Direction

@@ -8,7 +8,8 @@ from functools import partial
 
 from moa_server.engine.draft_record import DraftRecord
 from moa_server.engine.schedule import Candidate, Rows, Schedule
-from moa_server.session.session import Session, SessionLimits, StepPlan, Verification
+from moa_server.session.session import Session, SessionLimits
+from moa_server.session.verification import StepPlan, Verification
 from moa_shared.protocol.messages import Draft, Verdict
 
 from moa_bench.simulation.events import EventLoop

@@ -19,8 +19,7 @@ from moa_shared.text.template import ChatTemplate
 
 from moa_client.chat.ask import Asker
 from moa_client.chat.json_events import drafter_line, error_line, event_line
-from moa_client.chat.views import make_view
-from moa_client.chat.words import (
+from moa_client.chat.messages import (
     BACK_WORDS,
     HELP,
     drafter_words,
@@ -30,6 +29,7 @@ from moa_client.chat.words import (
     settled_words,
     status_line,
 )
+from moa_client.chat.views import make_view
 from moa_client.conversation.events import Event, ExecutionChanged, LinkChanged, LinkState, Refused, Settled
 from moa_client.conversation.transcript import Transcript
 from moa_client.device.drafter_choice import ServerPace

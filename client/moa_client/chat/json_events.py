@@ -8,6 +8,7 @@ from typing import Any
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError
 
+from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.events import (
     Committed,
     Corrected,
@@ -18,7 +19,6 @@ from moa_client.conversation.events import (
     Refused,
     Settled,
 )
-from moa_client.conversation.figures import Figures
 from moa_client.device.drafter_choice import Choice
 
 

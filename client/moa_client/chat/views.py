@@ -16,7 +16,7 @@ from moa_shared.text.plain_text import without_controls
 
 from moa_client.chat.json_events import event_line
 from moa_client.chat.keys import typed_ahead
-from moa_client.chat.words import link_words, new_execution_words, settled_words, status_line, unverified_words
+from moa_client.chat.messages import link_words, new_execution_words, settled_words, status_line, unverified_words
 from moa_client.conversation.events import Event, ExecutionChanged, LinkChanged, LinkState, Refused, Settled
 from moa_client.conversation.transcript import Transcript
 

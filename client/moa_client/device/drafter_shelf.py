@@ -14,7 +14,7 @@ from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.weights.weights import WeightReader
 
 from moa_client.device.drafter_choice import Candidate, Choice, ServerPace, choose, choose_alone
-from moa_client.device.level_time import level_ms
+from moa_client.device.drafter_speed import level_ms
 from moa_client.device.sources import AUTO, Sources, meant_drafters
 from moa_client.settings import ClientSettings
 

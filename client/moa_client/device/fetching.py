@@ -26,7 +26,7 @@ from moa_shared.models.tokenizer.tokenizer_hash import hash_tokenizer
 from moa_shared.models.weights.parts import Precision
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress, Task
-from moa_shared.protocol.wire import clean_texts, manifest_sha256
+from moa_shared.protocol.handshake_checks import clean_texts, manifest_sha256
 
 from moa_client.link.backoff import Backoff
 from moa_client.link.channel import Link

@@ -17,8 +17,8 @@ from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import Progress
+from moa_shared.protocol.handshake_checks import check_identity
 from moa_shared.protocol.messages import Plane
-from moa_shared.protocol.wire import check_identity
 
 from moa_client.conversation.answer_queue import EndRule
 from moa_client.device.drafter_choice import Choice, ServerPace

@@ -27,7 +27,7 @@ from moa_shared.models.sources.files import describe_folder
 from moa_shared.models.sources.manifest import FORMAT, MANIFEST, check_manifest
 from moa_shared.models.sources.packaged import DEFAULT_MODEL
 from moa_shared.programs.progress import Progress
-from moa_shared.protocol.wire import PROTOCOL_VERSION
+from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 
 from moa_client.device.fetching import Wanted, fetch, find_fetched
 from moa_client.link.channel import Link

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, Draft, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 from moa_shared.errors import ProtocolError
-from moa_shared.protocol.codec import Codec, decode
+from moa_shared.protocol.memory_codec import Codec, decode
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.tree.draft_tree import DraftTree

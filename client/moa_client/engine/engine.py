@@ -13,13 +13,13 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from moa_shared.errors import InternalError, MoaError, ProtocolError
-from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.memory_codec import Codec
 
+from moa_client.conversation.answer_figures import Figures, LinkStatus
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import Event, LinkState
-from moa_client.conversation.figures import Figures, LinkStatus
 from moa_client.conversation.jobs import Turn
 from moa_client.device.loading import Device
 from moa_client.drafting.device_drafting import DeviceDrafting

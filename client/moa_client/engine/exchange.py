@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from moa_shared.errors import MoaError, ProtocolError, UnavailableError
-from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Memory, Verdict
 
+from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import ExecutionChanged, LinkChanged
-from moa_client.conversation.figures import Figures
 from moa_client.conversation.jobs import Job
 from moa_client.device.loading import Device
 from moa_client.drafting.device_drafting import DeviceDrafting

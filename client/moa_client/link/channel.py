@@ -18,7 +18,7 @@ import grpc.aio
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_shared.errors import MoaError, ProtocolError, UnavailableError
-from moa_shared.protocol.wire import CODE_KEY, PROTOCOL_VERSION, check_protocol, clean_texts, error_from_rpc
+from moa_shared.protocol.handshake_checks import CODE_KEY, PROTOCOL_VERSION, check_protocol, clean_texts, error_from_rpc
 
 # Keepalive is the backstop for a dead peer; ping_timeout_ms is what bounds it (its own default is 60 s).
 CHANNEL_OPTIONS = [

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.protocol.codec import Codec
-from moa_shared.protocol.frames import ask_to_proto, draft_to_proto, memory_from_proto, verdict_from_proto
+from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, Ask, Draft, Memory, Verdict
-from moa_shared.protocol.wire import PROTOCOL_VERSION
+from moa_shared.protocol.protobuf_messages import ask_to_proto, draft_to_proto, memory_from_proto, verdict_from_proto
 
 from moa_client.link.connection import Connection
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.memory_codec import Codec
 
 WINDOW_MS = 1000.0  # long compared with the jitter of a radio link, short compared with an answer
 LATE_TOKENS = 4  # committed tokens without their row: more than a verification brings, so the link is behind

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from moa_shared.drafting.estimates import Smoothed
 from moa_shared.errors import ProtocolError
-from moa_shared.protocol.codec import Codec, row_bytes
+from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.messages import Memory, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from moa_shared.errors import ProtocolError
-from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import SHORT_HASH, Memory, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 

@@ -25,7 +25,7 @@ from moa_server.engine.live_session import LiveSession
 from moa_server.engine.schedule import Candidate, Rows, Schedule
 from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, Outcome, Stepper
 from moa_server.memory.feed import Chunk, MemoryFeed
-from moa_server.session.session import StepPlan, Verification
+from moa_server.session.verification import StepPlan, Verification
 
 log = structlog.get_logger()
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from moa_shared.protocol.codec import Codec, encode, row_bytes
+from moa_shared.protocol.memory_codec import Codec, encode, row_bytes
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.coupling import select
 from moa_shared.tree.arithmetic import below_chain
 
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
-from moa_server.session.session import StepPlan, Verification
+from moa_server.session.verification import StepPlan, Verification
 from moa_server.target import Request
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from moa_shared.protocol.codec import Codec, row_bytes
+from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.messages import Plane
 
 from moa_server.memory.outbox import MemoryOutbox

@@ -13,11 +13,11 @@ from enum import Enum, auto
 import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, MoaError, OverloadedError, ProtocolError, UnavailableError
-from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.protocol.frames import ask_from_proto, draft_from_proto
+from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, check_identity, check_protocol
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Verdict
-from moa_shared.protocol.wire import PROTOCOL_VERSION, check_identity, check_protocol
+from moa_shared.protocol.protobuf_messages import ask_from_proto, draft_from_proto
 
 from moa_server.engine.draft_record import DraftRecord
 from moa_server.engine.live_session import LiveSession

@@ -21,7 +21,7 @@ from moa_shared.models.sources.digest import remembered_hash
 from moa_shared.models.sources.manifest import FORMAT, MANIFEST, check_manifest, write_manifest
 from moa_shared.models.weights.parts import TEXT_FILES, Precision, layer_names, write_part
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD, WeightReader
-from moa_shared.protocol.wire import manifest_sha256
+from moa_shared.protocol.handshake_checks import manifest_sha256
 
 log = structlog.get_logger()
 

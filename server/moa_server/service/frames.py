@@ -7,8 +7,8 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ContextLengthError, ProtocolError, TreeError
-from moa_shared.protocol.frames import memory_to_proto, verdict_to_proto
 from moa_shared.protocol.messages import SHORT_HASH, Memory, Verdict
+from moa_shared.protocol.protobuf_messages import memory_to_proto, verdict_to_proto
 
 from moa_server.engine.stepper import CodedRows
 

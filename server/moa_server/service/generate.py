@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ContextLengthError, MoaError
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.protocol.frames import settings_from_proto
 from moa_shared.protocol.messages import Ask, Verdict
+from moa_shared.protocol.protobuf_messages import settings_from_proto
 
 from moa_server.engine.stepper import CodedRows
 from moa_server.service.host import Host

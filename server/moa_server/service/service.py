@@ -15,8 +15,8 @@ import structlog
 from google.protobuf.message import Message
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import InternalError, MoaError, NotFoundError, UnavailableError
-from moa_shared.protocol.codec import Codec
-from moa_shared.protocol.wire import PROTOCOL_VERSION, error_status
+from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_status
+from moa_shared.protocol.memory_codec import Codec
 
 from moa_server.service.converse import ConverseStream
 from moa_server.service.frames import parse

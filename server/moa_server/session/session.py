@@ -16,9 +16,10 @@ from moa_shared.errors import ContextLengthError, ProtocolError
 from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS, AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.tree.draft_tree import DraftTree, check_tokens, longest_path
+from moa_shared.tree.draft_tree import DraftTree, check_tokens
 
 from moa_server.session.pending_draft import PendingDraft
+from moa_server.session.verification import StepPlan, Verification
 
 NO_DRAFT = DraftTree((), ())
 
@@ -70,75 +71,6 @@ class Backlog:
     def is_news(self) -> bool:
         """Whether the client must be told: it lacks tokens, or waits for the end of an answer that has ended."""
         return bool(self.tokens) or self.finish is not Finish.UNFINISHED
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """What a forward decided.
-
-    Args:
-        kept: nodes of the verified tree whose KV stays, from the root down.
-        taken: newly committed tokens: accepted drafts and the bonus token, as far as the answer goes.
-        accepted: how many of `taken` were drafted.
-        finish: whether and why the answer ends with them.
-    """
-
-    kept: tuple[int, ...]
-    taken: tuple[int, ...]
-    accepted: int
-    finish: Finish
-
-
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """One forward for one session.
-
-    Args:
-        version: of the session when it was made.
-        cached: tokens that the KV cache must hold before it.
-        feed: committed tokens to feed as a chain.
-        tree: draft nodes that hang below the last of `feed`.
-        chooses: False for a chunk of a prompt, which chooses nothing.
-        answer: the answer's newest tokens, as many as decide its end.
-        before: tokens of the answer before these.
-        cache_version: of the cache when it was made.
-        fed_hash: of all tokens up to the last of `feed`.
-    """
-
-    version: int
-    cached: int
-    feed: tuple[int, ...]
-    tree: DraftTree
-    chooses: bool
-    settings: AnswerSettings
-    rule: FinishRule
-    answer: tuple[int, ...]
-    before: int = 0
-    cache_version: int = 0
-    fed_hash: int = 0
-
-    @property
-    def fed(self) -> int:
-        """Tokens that the KV cache holds after it, without draft nodes."""
-        return self.cached + len(self.feed)
-
-    @property
-    def positions(self) -> list[int]:
-        """Positions of the tokens that the target chooses: after the last of `feed`, then after each node."""
-        root = self.fed
-        return [root] + [root + depth for depth in self.tree.depths]
-
-    def verify(self, chosen: Sequence[int]) -> Verification:
-        """Walks the tree along the target's choices (after the last of `feed`, then after each node)."""
-        path, bonus = longest_path(self.tree, chosen[0], chosen[1:])
-        drafted = [self.tree.tokens[node] for node in path]
-        taken, finish = self.rule.cut(self.answer, [*drafted, bonus], self.before)
-        return Verification(
-            kept=tuple(path[: len(taken) - 1]),
-            taken=tuple(taken),
-            accepted=min(len(taken), len(path)),
-            finish=finish,
-        )
 
 
 class Session:

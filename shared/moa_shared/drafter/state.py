@@ -17,7 +17,7 @@ from moa_shared.drafter.base_state import BaseState
 from moa_shared.drafter.decoder import DraftDecoder
 from moa_shared.drafter.layers.arithmetic import Rows
 from moa_shared.drafter.layers.placement import Placement, batches, draft_rows, run_of_text
-from moa_shared.drafter.layers.reused import ReusedLayers
+from moa_shared.drafter.layers.reused_layers import ReusedLayers
 from moa_shared.errors import ProtocolError
 
 

@@ -7,7 +7,7 @@ import sys
 import click
 
 from moa_shared.errors import MoaError
-from moa_shared.programs.extras import missing_extra
+from moa_shared.programs.missing_packages import missing_extra
 
 
 def run_program(command: click.Command, program: str) -> None:

@@ -1,4 +1,4 @@
-"""Messages of one conversation as both ends hold them. Pure: `protocol.frames` turns them into protobuf and back.
+"""Messages of one conversation as both ends hold them. Pure; `protocol.protobuf_messages` makes protobuf of them.
 
 Positions are absolute: token t of the conversation, from 0. `base` is the position of a message's first token, and
 `prefix_hash` the hash of all tokens before it (protocol.prefix_hash): a message that is repeated, late or stale changes
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.memory_codec import Codec
 
 SHORT_HASH = 0xFFFF_FFFF  # the low half of a hash, by which a Memory message names its tokens
 

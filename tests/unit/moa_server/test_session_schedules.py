@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moa_server.session.session import Session, SessionLimits, StepPlan, Verification
+from moa_server.session.session import Session, SessionLimits
+from moa_server.session.verification import StepPlan, Verification
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Draft

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 from inline_snapshot import snapshot
 from moa_client.chat.ask import Asker, interruptible
+from moa_client.chat.messages import unverified_words
 from moa_client.chat.views import PipeView
-from moa_client.chat.words import unverified_words
 from moa_client.conversation.events import (
     Committed,
     Ended,

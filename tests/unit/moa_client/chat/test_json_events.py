@@ -8,6 +8,7 @@ import re
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.chat.json_events import drafter_line, error_line, event_line, ready_line
+from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.events import (
     Committed,
     Corrected,
@@ -19,7 +20,6 @@ from moa_client.conversation.events import (
     Refused,
     Settled,
 )
-from moa_client.conversation.figures import Figures
 from moa_client.device.drafter_choice import Choice
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 from inline_snapshot import snapshot
+from moa_client.chat.messages import settled_words, unverified_words
 from moa_client.chat.screen import Screen
 from moa_client.chat.views import JsonView, PipeView, TerminalView, View, make_view
-from moa_client.chat.words import settled_words, unverified_words
+from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.events import (
     Committed,
     Corrected,
@@ -22,7 +23,6 @@ from moa_client.conversation.events import (
     Refused,
     Settled,
 )
-from moa_client.conversation.figures import Figures
 from moa_client.conversation.transcript import Transcript
 from moa_shared.errors import ContextLengthError
 from moa_shared.protocol.finish_rule import Finish

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_queue import AnswerQueue, EndRule
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.events import (
@@ -20,7 +21,6 @@ from moa_client.conversation.events import (
     Refused,
     Settled,
 )
-from moa_client.conversation.figures import Figures
 from moa_shared.errors import ContextLengthError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Verdict

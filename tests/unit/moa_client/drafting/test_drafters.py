@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.conversation.figures import Figures
+from moa_client.conversation.answer_figures import Figures
 from moa_client.drafting.drafters import Growth, LookupDrafter
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.tree.draft_tree import DraftTree

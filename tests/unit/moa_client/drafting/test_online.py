@@ -13,8 +13,8 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftStep
 from moa_client.memory.plan import MemoryPlan
 from moa_shared.errors import ProtocolError
-from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, Draft, Verdict
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.tree.draft_tree import DraftTree

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.memory.receiver import MemoryReceiver, RowsHeld
 from moa_shared.errors import ProtocolError
-from moa_shared.protocol.codec import Codec
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import SHORT_HASH, Memory, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 

@@ -14,10 +14,11 @@ from moa_server.engine.live_session import LiveSession
 from moa_server.engine.schedule import Rows, Schedule
 from moa_server.engine.stepper import CodedRows, NewestRows, Outcome, SessionTensors, Stepper, Work
 from moa_server.memory.feed import Chunk, MemoryFeed
-from moa_server.session.session import Session, SessionLimits, StepPlan
+from moa_server.session.session import Session, SessionLimits
+from moa_server.session.verification import StepPlan
 from moa_shared.errors import InternalError, MoaError, TokenRangeError
-from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Plane, Verdict
 from moa_shared.tree.draft_tree import DraftTree
 

@@ -8,11 +8,12 @@ import pytest
 from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, SessionTensors, Stepper
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
-from moa_server.session.session import NO_DRAFT, StepPlan, Verification
+from moa_server.session.session import NO_DRAFT
+from moa_server.session.verification import StepPlan, Verification
 from moa_server.target import Target
 from moa_server.target.torch_target import TorchTarget
-from moa_shared.protocol.codec import Codec, decode, row_bytes
 from moa_shared.protocol.finish_rule import AnswerSettings, FinishRule
+from moa_shared.protocol.memory_codec import Codec, decode, row_bytes
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.coupling import Sampling, select
 from moa_shared.tree.draft_tree import DraftTree

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_server.memory.feed import CHUNK_BYTES, CHUNK_ROWS, Chunk, MemoryFeed
-from moa_shared.protocol.codec import Codec, row_bytes
+from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.messages import Plane
 
 WIDTHS = {Plane.MEMORY: 32, Plane.REUSED_STATE: 64}

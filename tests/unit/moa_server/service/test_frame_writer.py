@@ -10,7 +10,7 @@ from moa_server.engine.stepper import CodedRows
 from moa_server.memory.feed import CHUNK_ROWS, Chunk, MemoryFeed
 from moa_server.service.frame_writer import QUEUE_BYTES, FrameWriter
 from moa_shared.errors import InternalError, UnavailableError
-from moa_shared.protocol.codec import Codec, row_bytes
+from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.messages import Plane
 
 from tests.support.messages import raises

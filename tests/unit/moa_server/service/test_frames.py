@@ -11,8 +11,8 @@ from moa_server.engine.stepper import CodedRows
 from moa_server.memory.feed import Chunk
 from moa_server.service.frames import check_lengths, memory_frame, merge_verdicts, nodes_of, parse, verdict_frame
 from moa_shared.errors import ContextLengthError, MoaError, ProtocolError, TreeError
-from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Plane, Verdict
 
 from tests.support.messages import raises

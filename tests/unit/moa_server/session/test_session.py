@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_client.conversation.conversation import Conversation
-from moa_server.session.session import Backlog, Phase, Session, SessionLimits, StepPlan, Verification
+from moa_server.session.session import Backlog, Phase, Session, SessionLimits
+from moa_server.session.verification import StepPlan, Verification
 from moa_shared.errors import ContextLengthError, ProtocolError, TokenRangeError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask, Draft, Verdict

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, error_from_code
-from moa_shared.protocol.wire import MAX_TEXT_CHARACTERS, clean_texts
+from moa_shared.protocol.handshake_checks import MAX_TEXT_CHARACTERS, clean_texts
 from moa_shared.text.plain_text import plain_line, without_controls
 
 CLIPBOARD = "\x1b]52;c;cm0gLXJmIH4=\x07"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.chat.words import HELP
+from moa_client.chat.messages import HELP
 from moa_shared.text.word_wrap import wrap_words
 from wcwidth import wcswidth
 

@@ -14,7 +14,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 from tests.support.decoders import EVEN, Rows, normal, target_arrays
-from tests.unit.moa_shared.drafter.layers.test_reused import LLAMA_3_1, PLAIN
+from tests.unit.moa_shared.drafter.layers.test_reused_layers import LLAMA_3_1, PLAIN
 
 YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 from moa.v1 import moa_pb2 as pb
 
 from moa_shared.errors import ConfigError, ProtocolError
-from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, Verdict
 from moa_shared.sampling.coupling import Sampling
 

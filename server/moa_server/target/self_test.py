@@ -31,7 +31,7 @@ MOST_ERROR = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class StartTest:
+class SelfTest:
     """The times measured.
 
     Args:
@@ -43,7 +43,7 @@ class StartTest:
     row_ms: float
 
 
-def run_start_test(target: Target) -> StartTest:
+def run_self_test(target: Target) -> SelfTest:
     """Compares one tree with its path, token by token, and measures both.
 
     Raises:
@@ -68,7 +68,7 @@ def run_start_test(target: Target) -> StartTest:
         steps.append(_timed(target, [1], None))
         trees.append(_timed(target, tree, PARENTS))
     step_ms = min(steps)  # other processes only add time
-    return StartTest(step_ms, max(0.0, (min(trees) - step_ms) / (len(PARENTS) - 1)))
+    return SelfTest(step_ms, max(0.0, (min(trees) - step_ms) / (len(PARENTS) - 1)))
 
 
 def compare_with_float32(network: Network, weights: Weights, config: Mapping[str, Any]) -> float:

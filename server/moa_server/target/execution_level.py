@@ -25,7 +25,7 @@ from moa_shared.protocol.levels import BF16, FLOAT32, INT8
 from moa_server.settings import ServerSettings
 from moa_server.target import Target
 from moa_server.target.kernel_target import KernelTarget
-from moa_server.target.start_test import StartTest, compare_with_float32, run_start_test
+from moa_server.target.self_test import SelfTest, compare_with_float32, run_self_test
 
 log = structlog.get_logger()
 
@@ -49,7 +49,7 @@ class Execution:
     target: Target
     details: str
     before: Callable[[], None]
-    test: StartTest | None = None
+    test: SelfTest | None = None
 
     @property
     def exact(self) -> bool:
@@ -106,7 +106,7 @@ def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress)
     target = KernelTarget(network, trained, settings.context_length or None)
     with progress.task("Testing the kernels"):
         error = compare_with_float32(network, weights, files.config)
-        test = run_start_test(KernelTarget(network, trained))  # which the context may be too short for
+        test = run_self_test(KernelTarget(network, trained))  # which the context may be too short for
     costs = {"step_ms": round(test.step_ms, 1), "row_ms": round(test.row_ms, 2)}
     log.info("kernels ready", choice=explain(), **costs, error=round(error, 4))
     return Execution(INT8, target, f"{variant_name()}, {threads()} threads", lambda: None, test)

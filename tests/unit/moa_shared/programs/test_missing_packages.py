@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from moa_shared.programs.extras import EXTRAS, missing_extra
+from moa_shared.programs.missing_packages import EXTRAS, missing_extra
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[4] / "pyproject.toml").read_text("utf-8"))["project"]
 

@@ -10,8 +10,8 @@ from inline_snapshot import snapshot
 from moa_kernels import set_threads, threads, variant_name
 from moa_kernels.library import VARIANT_VARIABLE
 from moa_server.settings import ServerSettings
-from moa_server.target import execution
-from moa_server.target.execution import Execution, load_execution
+from moa_server.target import execution_level
+from moa_server.target.execution_level import Execution, load_execution
 from moa_server.target.kernel_target import KernelTarget
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.errors import ConfigError, ModelSourceError
@@ -129,20 +129,20 @@ def test_sizes_that_the_kernels_do_not_take(
     loaded, logs = load(other=other)
     assert loaded.level == "bf16"
     assert words in warnings(logs)[0]["reason"]
-    monkeypatch.setattr(execution, "_has_torch", lambda: False)
+    monkeypatch.setattr(execution_level, "_has_torch", lambda: False)
     with pytest.raises(ModelSourceError, match=words):
         load(other=other)
 
 
 @needs_kernels
-@pytest.mark.parametrize("test", ["run_start_test", "compare_with_float32"])
+@pytest.mark.parametrize("test", ["run_self_test", "compare_with_float32"])
 def test_kernels_that_fail_the_test_at_the_start_are_not_used(
     load: Load, test: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise ConfigError("It does not compute.", hint="Report this.")
 
-    monkeypatch.setattr(execution, test, fail)
+    monkeypatch.setattr(execution_level, test, fail)
     loaded, logs = load()
     assert loaded.level == "bf16"
     assert warnings(logs)[0]["reason"] == "It does not compute."
@@ -151,7 +151,7 @@ def test_kernels_that_fail_the_test_at_the_start_are_not_used(
 
 
 def test_without_torch_its_levels_are_refused(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "_has_torch", lambda: False)
+    monkeypatch.setattr(execution_level, "_has_torch", lambda: False)
     with raises(
         ConfigError,
         snapshot(
@@ -230,8 +230,8 @@ def test_the_fingerprint_is_of_all_that_decides_a_text(load: Load, monkeypatch: 
         load("float32")[0].fingerprint(ends),
         load("bf16")[0].fingerprint(ends),
     ]
-    monkeypatch.setattr(execution, "ARITHMETIC", 99)
+    monkeypatch.setattr(execution_level, "ARITHMETIC", 99)
     others.append(first.fingerprint(ends))
-    monkeypatch.setattr(execution, "version", lambda _: "0.1")
+    monkeypatch.setattr(execution_level, "version", lambda _: "0.1")
     others.append(load("float32")[0].fingerprint(ends))
     assert len({fingerprint, *others}) == 7

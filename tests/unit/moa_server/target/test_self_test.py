@@ -8,7 +8,7 @@ from inline_snapshot import snapshot
 from moa_kernels import variant_name
 from moa_server.target import Request, TargetOutput
 from moa_server.target.kernel_target import KernelCache, KernelTarget
-from moa_server.target.start_test import PARENTS, PATH, compare_with_float32, run_start_test
+from moa_server.target.self_test import PARENTS, PATH, compare_with_float32, run_self_test
 from moa_server.target.target import is_chain
 from moa_shared.errors import ConfigError
 
@@ -38,7 +38,7 @@ def double(change: Callable[[TargetOutput], None]) -> Double:
 
 
 def test_the_kernels_pass_and_are_measured() -> None:
-    assert run_start_test(tiny_kernel_target(tiny_model())).step_ms > 0
+    assert run_self_test(tiny_kernel_target(tiny_model())).step_ms > 0
 
 
 def test_the_path_is_one_of_the_tree_and_no_chain() -> None:
@@ -57,7 +57,7 @@ def test_one_bit_of_the_path_is_enough_to_fail(node: int) -> None:
             "On this machine the kernels compute a tree differently from its path on its own. Give --execution float32, and report this with the model and the processor."
         ),
     ) as caught:
-        run_start_test(double(flip))
+        run_self_test(double(flip))
     assert "--execution float32" in caught.value.hint
 
 
@@ -65,7 +65,7 @@ def test_a_branch_beside_the_path_is_not_compared() -> None:
     def flip(output: TargetOutput) -> None:
         output.logits[3].view(np.uint32)[5] ^= 1
 
-    assert run_start_test(double(flip)).step_ms > 0
+    assert run_self_test(double(flip)).step_ms > 0
 
 
 def test_what_is_no_number_fails() -> None:
@@ -73,7 +73,7 @@ def test_what_is_no_number_fails() -> None:
         output.logits[:] = np.nan
 
     with raises(ConfigError, snapshot("The kernels gave no numbers. Give --execution float32, and report this.")):
-        run_start_test(double(spoil))
+        run_self_test(double(spoil))
 
 
 def test_keys_that_are_moved_wrongly_fail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_keys_that_are_moved_wrongly_fail(monkeypatch: pytest.MonkeyPatch) -> No
             "On this machine the kernels compute a tree differently from its path on its own. Give --execution float32, and report this with the model and the processor."
         ),
     ):
-        run_start_test(tiny_kernel_target(tiny_model()))
+        run_self_test(tiny_kernel_target(tiny_model()))
 
 
 # ---------------------------------------------------------------- against float32

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.errors import ProtocolError
-from moa_shared.protocol.codec import GROUP, Codec, decode, encode, row_bytes
+from moa_shared.protocol.memory_codec import GROUP, Codec, decode, encode, row_bytes
 
 STEP = {Codec.BF16: 1 / 128, Codec.INT8: 1 / 127, Codec.INT4: 1 / 7}
 

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ProtocolError
-from moa_shared.protocol.codec import Codec
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.frames import (
+from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, Verdict
+from moa_shared.protocol.protobuf_messages import (
     ask_from_proto,
     ask_to_proto,
     draft_from_proto,
@@ -19,7 +20,6 @@ from moa_shared.protocol.frames import (
     verdict_from_proto,
     verdict_to_proto,
 )
-from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, Verdict
 from moa_shared.sampling.coupling import Sampling
 
 COUNTS = st.integers(0, 2**32 - 1)

@@ -7,8 +7,7 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ConfigError, MismatchError, OverloadedError, error_from_code
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.frames import settings_from_proto, settings_to_proto
-from moa_shared.protocol.wire import (
+from moa_shared.protocol.handshake_checks import (
     CODE_KEY,
     RETRY_AFTER_KEY,
     check_identity,
@@ -16,6 +15,7 @@ from moa_shared.protocol.wire import (
     error_from_rpc,
     error_status,
 )
+from moa_shared.protocol.protobuf_messages import settings_from_proto, settings_to_proto
 from moa_shared.sampling.coupling import Sampling
 
 from tests.support.messages import raises

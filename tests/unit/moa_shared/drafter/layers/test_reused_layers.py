@@ -11,7 +11,7 @@ import torch
 from inline_snapshot import snapshot
 from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, DraftState, fresh_tensors
 from moa_shared.drafter.layers.placement import run_of_text
-from moa_shared.drafter.layers.reused import ReusedLayers
+from moa_shared.drafter.layers.reused_layers import ReusedLayers
 from moa_shared.errors import ModelSourceError
 
 from tests.support.decoders import EVEN, ODD, Rows, close, make_decoder, normal, target_arrays

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from moa_client.chat.words import status_line
+from moa_client.chat.messages import status_line
+from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.events import LinkState
-from moa_client.conversation.figures import LinkStatus
 
 
 def test_before_the_first_answer_there_is_the_link_alone() -> None:

@@ -13,7 +13,7 @@ from moa_client.conversation.transcript import Transcript
 if TYPE_CHECKING:
     from moa.v1 import moa_pb2 as pb
 
-    from moa_client.conversation.figures import LinkStatus
+    from moa_client.conversation.answer_figures import LinkStatus
     from moa_client.device.drafter_choice import Choice
 
 HELP = """\

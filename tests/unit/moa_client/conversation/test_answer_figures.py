@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.events import Committed, Corrected, Ended, Provisional
-from moa_client.conversation.figures import Figures
 from moa_shared.protocol.finish_rule import Finish
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from moa_client.device.level_time import level_ms
+from moa_client.device.drafter_speed import level_ms
 from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, DraftState, fresh_tensors
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
 
