@@ -96,7 +96,9 @@ class Terminal:
             if wanted is None and time.monotonic() - last > quiet_s:
                 return
         said = self._output[-500:].decode("utf-8", "replace")
-        raise UnavailableError(f"The chat program did not continue as expected; it said: {said}")
+        raise UnavailableError(
+            f"The chat program did not continue as expected; it said: {said}", hint="Start it by hand to see why."
+        )
 
     def close(self) -> None:
         os.close(self._fd)

@@ -102,5 +102,5 @@ def _run(module_and_arguments: Sequence[str], cores: set[int] | None) -> _Run:
             output.seek(0)
             said = output.read()[-500:].decode("utf-8", "replace").strip()
             ended = f"{' '.join(module_and_arguments)} ended with status {process.returncode}"
-            raise UnavailableError(f"{ended}: {said}")
+            raise UnavailableError(f"{ended}: {said}", hint="Start it by hand to see why.")
     return _Run(taken_ms, peak)

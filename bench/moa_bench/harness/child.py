@@ -89,11 +89,15 @@ def _await_ready(module: str, process: subprocess.Popen[bytes], ready: Path, beg
                 f"{module} ended with status {process.returncode}: {_tail(log)}", hint="Start it by hand to see why."
             )
         time.sleep(_POLL_S)
-    raise UnavailableError(f"{module} was not ready after {START_TIMEOUT_S:.0f} s: {_tail(log)}")
+    raise UnavailableError(
+        f"{module} was not ready after {START_TIMEOUT_S:.0f} s: {_tail(log)}", hint="Start it by hand to see why."
+    )
 
 
 def _tail(log: Path) -> str:
-    return log.read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
+    """The end of what a program wrote, as the end of a sentence."""
+    said = log.read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
+    return said if said.endswith((".", "!", "?")) else f"{said}."
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -71,7 +71,10 @@ def _end(*arguments: str) -> Any:
         [sys.executable, "-P", "-m", END, *arguments], capture_output=True, text=True, env=child_environment()
     )
     if done.returncode:
-        raise UnavailableError(f"{END} ended with status {done.returncode}: {done.stderr.strip()[-2000:]}")
+        said = done.stderr.strip()[-2000:]
+        raise UnavailableError(
+            f"{END} ended with status {done.returncode}: {said}", hint="Start it by hand to see why."
+        )
     return json.loads(done.stdout)
 
 

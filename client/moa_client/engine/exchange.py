@@ -249,7 +249,9 @@ class Exchange:
                     self._on_beat(message, now)
                 case _:
                     reason = message.reason or "it is shutting down"
-                    presence.error = UnavailableError(f"The server is going away: {reason}.")
+                    presence.error = UnavailableError(
+                        f"The server is going away: {reason}.", hint="Ask again, or try another server."
+                    )
 
     def _on_beat(self, beat: Beat, now: float) -> None:
         took, window = self._presence.monitor.on_beat(now, beat.stamp), self.drafting.online.window

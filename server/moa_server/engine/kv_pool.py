@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from moa_shared.errors import ContextLengthError, OverloadedError
+from rich.filesize import decimal
 
 from moa_server.engine.live_session import LiveSession
 from moa_server.session.session import Phase
@@ -42,7 +43,7 @@ class KVPool:
         """
         if nbytes > self.budget:
             raise ContextLengthError(
-                f"The answer may take {_mib(nbytes)} of keys and values, the server keeps {_mib(self.budget)} for all.",
+                f"The answer may take {decimal(nbytes)} of keys and values, the server has {decimal(self.budget)} for all.",
                 hint="Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes.",
             )
         room = self.budget - self.promised + self._promised.get(live, 0)
@@ -55,7 +56,7 @@ class KVPool:
             victims.append(victim)
             room += self._promised[victim]
         if room < nbytes:
-            raise OverloadedError(f"The {_mib(self.budget)} of keys and values of this server are all in use.")
+            raise OverloadedError(f"The {decimal(self.budget)} of keys and values of this server are all in use.")
         for victim in victims:
             del self._promised[victim]
             self._release(victim)
@@ -78,7 +79,3 @@ class KVPool:
         """Who gives up first; within each group, least recently used first."""
         idle = [live for live in self._promised if live.is_idle and live is not asking]
         return sorted(idle, key=lambda live: (live.client != asking.client, live.listener is not None))
-
-
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**20:,.0f} MiB"
