@@ -43,7 +43,7 @@ class KVPool:
         """
         if nbytes > self.budget:
             raise ContextLengthError(
-                f"The answer may take {decimal(nbytes)} of keys and values, the server has {decimal(self.budget)} for all.",
+                f"The answer may take {decimal(nbytes)} of keys and values; there are {decimal(self.budget)} for all.",
                 hint="Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes.",
             )
         room = self.budget - self.promised + self._promised.get(live, 0)

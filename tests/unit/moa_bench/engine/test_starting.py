@@ -21,7 +21,7 @@ def test_a_program_that_fails_is_named_with_what_it_said() -> None:
     with raises(
         UnavailableError,
         snapshot(
-            "no_such_module ended with status 1: PYTHON: No module named no_such_module Check --server HOST:PORT, and that moa-server runs there."
+            "no_such_module ended with status 1: PYTHON: No module named no_such_module Start it by hand to see why."
         ),
     ):
         _run(["no_such_module"], None)

@@ -43,7 +43,7 @@ def test_a_child_that_ends_tells_why() -> None:
     with (
         raises(
             UnavailableError,
-            snapshot("a_child_of_the_test ended with status 1: this cannot work Start it by hand to see why."),
+            snapshot("a_child_of_the_test ended with status 1: this cannot work. Start it by hand to see why."),
         ),
         running("a_child_of_the_test", ["fail"]),
     ):

@@ -49,7 +49,7 @@ def test_answers_are_let_begin_as_far_as_the_budget_goes() -> None:
     bench.ask(first, 60)
     with raises(
         OverloadedError,
-        snapshot("The 0 MiB of keys and values of this server are all in use. Try again in a few seconds."),
+        snapshot("The 100 bytes of keys and values of this server are all in use. Try again in a few seconds."),
     ):
         bench.ask(second, 41)
     bench.pool.reserve(second, 40)
@@ -65,7 +65,7 @@ def test_what_can_never_be_had_is_no_matter_of_time() -> None:
     with raises(
         ContextLengthError,
         snapshot(
-            "The answer may take 0 MiB of keys and values, the server keeps 0 MiB for all. Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes."
+            "The answer may take 101 bytes of keys and values; there are 100 bytes for all. Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes."
         ),
     ):
         bench.ask(bench.live(), 101)
