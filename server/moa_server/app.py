@@ -26,6 +26,7 @@ from moa_server.service.service import SERVICE, MoaService
 
 log = structlog.get_logger()
 
+TYPICAL_TOKENS = 1024  # of a chat of several turns
 SWITCH_SECONDS = 0.0005  # between threads: the loop answers next to a busy inference thread (docs/architecture.md)
 LAST_WORD_SECONDS = 1.0  # for a GoAway to be written: a few round trips
 SWEEP_SECONDS = 1.0  # how late a detached session may be dropped, and a hanging forward be noticed
@@ -189,7 +190,7 @@ async def serve(host: Host, announce: Callable[[str, str], None]) -> None:
     where = host_port(host.settings.host, running.port)
     connect = connect_command(host.settings.host, running.port)
     target = host.served.identity.target_id
-    log.info("serving", target=target, address=where, connect=connect, kv_bytes=host.pool.budget, loop=loop_name())
+    log.info("serving", target=target, address=where, connect=connect, loop=loop_name(), **_capacity(host))
     announce(where, connect)
     if host.settings.ready_file is not None:
         _write_ready(host.settings.ready_file, where)
@@ -198,6 +199,13 @@ async def serve(host: Host, announce: Callable[[str, str], None]) -> None:
     await _first_of(running.drain(host.settings.grace_seconds), signals.get())
     await _first_of(running.close(), signals.get())
     log.info("stopped")
+
+
+def _capacity(host: Host) -> dict[str, object]:
+    """Facts for the log: bytes of keys and values, and how many conversations of which length they hold."""
+    lengths = sorted({min(tokens, host.served.context_tokens) for tokens in (TYPICAL_TOKENS, 1 << 30)})
+    fits = {str(tokens): host.conversations_that_fit(tokens) for tokens in lengths}
+    return {"kv_bytes": host.pool.budget, "conversations_by_tokens": fits}
 
 
 def _offer(signals: asyncio.Queue[str], name: str) -> None:

@@ -117,6 +117,23 @@ async def test_an_open_that_is_refused_takes_nobody_s_place(target: Target) -> N
         assert [live.token for live in running.host.registry.live_sessions] == [token]
 
 
+async def test_the_server_knows_how_many_conversations_fit(target: Target) -> None:
+    """As many as can ask; one more is refused."""
+    settings = AnswerSettings(max_tokens=CONTEXT - len(PROMPT), ignore_end_of_text=True)
+    async with serving(make_host(target, kv_bytes=1_000_000)) as running, channel_to(running) as channel:
+        fits = running.host.conversations_that_fit(CONTEXT)
+        assert fits > 1
+        peers = [Peer(channel) for _ in range(fits + 1)]
+        for peer in peers:
+            await peer.open(reused_state=True)
+            await peer.ask(PROMPT, settings)
+        await peers[0].verdict()
+        error = error_from_rpc(await refused(peers[-1].done()))
+        assert isinstance(error, OverloadedError)
+        for peer in peers[:-1]:
+            await peer.verdict() if not peer.verdicts else None
+
+
 async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_again(target: Target) -> None:
     """The budget holds one conversation. Memory comes again as it was, and the text is the same."""
     settings = AnswerSettings(max_tokens=40, ignore_end_of_text=True)

@@ -204,6 +204,15 @@ class Host:
         memory = sum(most_nbytes(width, rows) for width in live.widths.values())
         self.pool.reserve(live, live.tensors.cache.most_nbytes(rows) + memory)
 
+    def conversations_that_fit(self, tokens: int) -> int:
+        """How many conversations of so many tokens can have running answers, with the first drafter's memory rows."""
+        tensors, widths = self._stepper.new_tensors(), {}
+        if self._stepper.sources:
+            widths = self._stepper.widths(self._stepper.sources[0], reused_state=True)
+        rows = tokens + self.settings.draft_nodes
+        nbytes = tensors.cache.most_nbytes(rows) + sum(most_nbytes(width, rows) for width in widths.values())
+        return self.pool.budget // nbytes
+
     def watch(self) -> bool:
         """Checks whether the inference thread hangs; returns whether that has changed."""
         before, self.hangs = self.hangs, self.engine.busy_seconds > self.settings.hang_seconds
