@@ -22,37 +22,13 @@ from moa_shared.tree.draft_tree import DraftTree
 
 from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.live_session import LiveSession
+from moa_server.engine.row_coding import Coding, newest_coding
 from moa_server.engine.schedule import Candidate, Rows, Schedule
-from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, Outcome, Stepper
+from moa_server.engine.stepper import CodedRows, MemorySource, Outcome, Stepper
 from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.session.verification import StepPlan, Verification
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Coding:
-    """Which rows to code with a forward.
-
-    Args:
-        at_once: before its verdict goes out, 0.1 ms: they leave with it, which spares the client a wait of several ms
-            where loop and model share a core.
-        after: those that take time.
-        postponed: the rows of this step are left to a later one.
-        feed: the feed that the rows are for; another stream may have taken over the session by the time they are ready.
-    """
-
-    at_once: tuple[NewestRows, ...]
-    after: tuple[NewestRows, ...]
-    postponed: bool = False
-    feed: MemoryFeed | None = None
-
-    def gives_rows(self, feed: MemoryFeed) -> bool:
-        """Whether it yields rows for this feed, now or later."""
-        return self.feed is feed and bool(self.at_once or self.after or self.postponed)
-
-
-NO_CODING = Coding((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +62,6 @@ class Stepped:
     part: Part
     outcome: Outcome
     coded: Sequence[CodedRows] = ()
-
-
-# A row that leaves with each verdict takes a tenth of a plain step of the default target on one core: coding, larger
-# frames. So where no guess was right for some steps, rows go several at a time.
-PATIENT_STEPS = 4
-ROWS_TOGETHER = 8
 
 
 class Engine:
@@ -231,7 +201,7 @@ class Engine:
         for (live, plan), tree in zip(plans.items(), trees, strict=True):
             chosen = plan if len(tree) == len(plan.tree) else self._plan_step(live, tree)
             if chosen is not None:
-                parts.append(Part(live, chosen, _newest_coding(live, chosen)))
+                parts.append(Part(live, chosen, newest_coding(live, chosen)))
         return parts
 
     def _plan_reading(self, answers: Sequence[Part]) -> list[Part]:
@@ -242,7 +212,7 @@ class Engine:
             live.queued = False
             plan = self._plan_step(live, most_read=room)
             if plan is not None:
-                parts.append(Part(live, plan, _newest_coding(live, plan), reads=True))
+                parts.append(Part(live, plan, newest_coding(live, plan), reads=True))
                 room -= parts[-1].rows
         return parts
 
@@ -371,26 +341,6 @@ class Engine:
         if self._loop is None:
             raise InternalError("The engine ran a job before it was started.")
         self._loop.call_soon_threadsafe(partial(callback, *args, **named))
-
-
-def _newest_coding(live: LiveSession, plan: StepPlan) -> Coding:
-    """Which rows of this step to code without being asked."""
-    feed = live.feed
-    if feed is None:
-        return NO_CODING
-    left = [plane for plane in feed.planes if not feed.is_encoded(plane)]
-    fruitless = live.drafts.fruitless_steps if live.drafts is not None else 0
-    if left and fruitless >= PATIENT_STEPS and fruitless % ROWS_TOGETHER:
-        return Coding((), (), postponed=True, feed=feed)
-    after = [plane for plane in feed.planes if feed.is_encoded(plane) and live.budget.allows_newest]
-    return Coding(
-        tuple(NewestRows(plane, feed.ready(plane), feed.codec, feed.most_rows(plane)) for plane in left),
-        tuple(
-            NewestRows(plane, feed.unsent_before(plane, plan.cached), feed.codec, feed.most_rows(plane))
-            for plane in after
-        ),
-        feed=feed,
-    )
 
 
 def _candidate(live: LiveSession, plan: StepPlan) -> Candidate:
