@@ -148,7 +148,21 @@ def test_soak_leaves_sessions_in_every_way(measure: Measure) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_capacity_serves_users_in_each_way(measure: Measure) -> None:
-    few = ("--users", "1", "--users", "3", "--tokens", "12", "--prompt-tokens", "20", "200", "--acceptance", "0.9")
+    few = (
+        "--users",
+        "1",
+        "--users",
+        "3",
+        "--seconds",
+        "3",
+        "--tokens",
+        "12",
+        "--prompt-tokens",
+        "20",
+        "200",
+        "--acceptance",
+        "0.9",
+    )
     result, done = measure("capacity", *few)
     cells = result["cells"]
     assert [(cell["users"], cell["acceptance"]) for cell in cells] == [(1, None), (1, 0.9), (3, None), (3, 0.9)]

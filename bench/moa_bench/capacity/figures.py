@@ -61,12 +61,13 @@ class Met:
     Args:
         tokens_per_s: of all users, over the whole time, reading prompts included.
         gap_p50_ms, gap_p95_ms: between arrivals of one answer, over all users.
-        first_p50_ms, first_p95_ms: from a question to its first token.
+        first_p50_ms, first_p95_ms: from a question to its first token; what a user who never got one has waited so far
+            counts too.
         tokens_an_arrival: mean.
         fairness: Jain's index of the users' rates; 1: all alike, 1 / users: one has everything.
         slowest_tokens_per_s, median_tokens_per_s: rates of users.
         answers: how many began.
-        seconds: how long it took.
+        unserved: users whose text had not begun to come when it was over; they have no rate.
     """
 
     tokens_per_s: float
@@ -79,11 +80,14 @@ class Met:
     slowest_tokens_per_s: float
     median_tokens_per_s: float
     answers: int
-    seconds: float
+    unserved: int
 
     @classmethod
-    def of(cls, answers: Sequence[Answer], users: int, seconds: float) -> Met:
-        """The figures of `users` users who were there for `seconds`.
+    def of(cls, answers: Sequence[Answer], users: int, ended_s: float) -> Met:
+        """The figures of `users` users.
+
+        Args:
+            ended_s: when all broke off, on the clock of the answers.
 
         Raises:
             DataError: no token came after another.
@@ -93,8 +97,11 @@ class Met:
         if not gaps_ms:
             raise DataError("No answer had two arrivals.", hint="Ask for more tokens.")
         firsts_ms = [1e3 * (answer.arrivals[0][0] - answer.asked_s) for answer in begun]
+        served = {answer.user for answer in begun}
+        firsts_ms += [1e3 * (ended_s - answer.asked_s) for answer in answers if answer.user not in served]
         tokens = sum(len(answer.tokens) for answer in begun)
-        rates = user_rates(begun, users)
+        seconds = ended_s - min(answer.asked_s for answer in answers)
+        rates = list(user_rates(begun).values())
         return cls(
             tokens_per_s=round(tokens / seconds, 1),
             gap_p50_ms=_percentile(gaps_ms, 50),
@@ -106,7 +113,7 @@ class Met:
             slowest_tokens_per_s=round(min(rates), 2),
             median_tokens_per_s=round(float(np.median(rates)), 2),
             answers=len(begun),
-            seconds=round(seconds, 1),
+            unserved=users - len(rates),
         )
 
 
@@ -114,13 +121,15 @@ def _percentile(values: Sequence[float], percent: float) -> float:
     return round(float(np.percentile(values, percent)), 1)
 
 
-def user_rates(answers: Iterable[Answer], users: int) -> list[float]:
-    """Tokens a second of each user while its text came; 0 for one that got no second arrival."""
-    tokens, seconds = [0] * users, [0.0] * users
+def user_rates(answers: Iterable[Answer]) -> dict[int, float]:
+    """Tokens a second of each user while its text came; users whose text did not come are left out."""
+    tokens: dict[int, int] = {}
+    seconds: dict[int, float] = {}
     for answer in answers:
-        tokens[answer.user] += answer.streamed_tokens
-        seconds[answer.user] += answer.streaming_s
-    return [count / took if took else 0.0 for count, took in zip(tokens, seconds, strict=True)]
+        if answer.streaming_s:
+            tokens[answer.user] = tokens.get(answer.user, 0) + answer.streamed_tokens
+            seconds[answer.user] = seconds.get(answer.user, 0.0) + answer.streaming_s
+    return {user: tokens[user] / took for user, took in seconds.items()}
 
 
 def jain(rates: Sequence[float]) -> float:

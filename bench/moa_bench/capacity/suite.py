@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +40,8 @@ class CapacityEffort:
 
     Args:
         users: numbers of users, ascending.
-        answers: that each user has at least, each to a prompt of its own.
+        seconds: for which they ask, each number of them in each way.
+        prompts: of each user, asked in turn.
         answer_tokens: of each answer.
         lengths: of prompts.
         think_seconds: of a user after an answer, on average; 0: the next question follows at once.
@@ -50,7 +51,8 @@ class CapacityEffort:
     """
 
     users: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    answers: int = 2
+    seconds: float = 30.0
+    prompts: int = 2
     answer_tokens: int = 64
     lengths: Lengths = MIXED
     think_seconds: float = 0.0
@@ -63,7 +65,7 @@ class CapacityEffort:
             raise ConfigError(f"The numbers of users are {self.users}.", hint="Give each once, the smallest first.")
 
 
-QUICK = CapacityEffort((1, 4, 16), 1, 32, acceptances=(0.8,))
+QUICK = CapacityEffort((1, 4, 16), 8.0, 1, acceptances=(0.8,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class Cell:
     Args:
         acceptance: of the oracle; None: plain streaming.
         client_share: CPU time of all users' process over the time that passed; near 1, it is what is measured.
-        other_texts: answers that differ from the first one to the same prompt.
+        other_texts: answers that differ from the text that was written first.
     """
 
     users: int
@@ -107,22 +109,23 @@ def _measure(experiment: Experiment, model: str, address: str, effort: CapacityE
     progress = make_progress()
     files = resolve(model, progress=progress)
     passage = load_tokenizer(files).encode(PASSAGE)
-    questions = make_questions(passage, effort.lengths, max(effort.users), effort.answers, effort.seed)
+    questions = make_questions(passage, effort.lengths, max(effort.users), effort.prompts, effort.seed)
     plan = _Plan(effort, address, runner.run(describe(address)), int(files.config["vocab_size"]), questions)
     cells: list[Cell] = []
     experiment.result |= {"target": files.target_id, "cells": cells}
     ways = (None, *effort.acceptances)
-    with progress.task("Users", len(ways) * sum(effort.users)) as task:
-        runner.run(plan.warm_up())
+    with progress.task("Texts"):
+        runner.run(plan.write_texts())
+    with progress.task("Users", len(ways) * len(effort.users)) as task:
         for users in effort.users:
             for acceptance in ways:
                 cells.append(runner.run(plan.measure(users, acceptance)))
                 experiment.save()
-                task.advance(users)
+                task.advance(1)
 
 
 class _Plan:
-    """What all cells share. State: the text of each question, once it has been answered whole."""
+    """What all cells share. State: the text that answers each question."""
 
     def __init__(
         self,
@@ -140,34 +143,34 @@ class _Plan:
         self._settings = AnswerSettings(max_tokens=effort.answer_tokens, ignore_end_of_text=True)
         self._texts: dict[tuple[int, int], list[int]] = {}
 
-    async def warm_up(self) -> None:
-        """Has one short answer, so that the server has measured its steps."""
-        from moa_bench.capacity.askers import PlainAsker
-
-        asker = PlainAsker(self._address, self._settings)
-        try:
-            await asker.ask(self._questions[0][0][: self._effort.lengths.shortest], Answer(0, 0, 0.0))
-        finally:
-            await asker.close()
+    async def write_texts(self) -> None:
+        """Has each question answered once: the oracle's scripts. The server has measured its steps after that."""
+        answers, _ = await self._run(self._plain, len(self._questions), None)
+        self._texts = {(answer.user, answer.question): answer.tokens for answer in answers}
 
     async def measure(self, users: int, acceptance: float | None) -> Cell:
-        """All users at once; plain streaming must have come before an oracle."""
+        """All users at once; texts must have been written."""
+        cpu_s, began_s = time.process_time(), time.perf_counter()
+        make = self._plain if acceptance is None else partial(self._oracle, acceptance)
+        answers, ended_s = await self._run(make, users, self._effort.seconds)
+        share = (time.process_time() - cpu_s) / (time.perf_counter() - began_s)
+        await asyncio.sleep(SETTLE_SECONDS)
+        other_texts = sum(
+            answer.tokens != self._texts[answer.user, answer.question][: len(answer.tokens)] for answer in answers
+        )
+        return Cell(users, acceptance, Met.of(answers, users, ended_s), round(share, 3), other_texts)
+
+    async def _run(self, make: Callable[[int], Asker], users: int, seconds: float | None) -> tuple[list[Answer], float]:
         from moa_bench.capacity.users import run_users
 
         effort = self._effort
-        make = self._plain if acceptance is None else partial(self._oracle, acceptance)
         async with AsyncExitStack() as stack:
             askers = [make(user) for user in range(users)]
             for asker in askers:
                 stack.push_async_callback(asker.close)
-            cpu_s = time.process_time()
-            answers, seconds = await run_users(
-                askers, self._questions[:users], think_seconds=effort.think_seconds, seed=effort.seed
+            return await run_users(
+                askers, self._questions[:users], seconds, think_seconds=effort.think_seconds, seed=effort.seed
             )
-            share = (time.process_time() - cpu_s) / seconds
-        other_texts = self._compare(answers)
-        await asyncio.sleep(SETTLE_SECONDS)
-        return Cell(users, acceptance, Met.of(answers, users, seconds), round(share, 3), other_texts)
 
     def _plain(self, user: int) -> Asker:
         from moa_bench.capacity.askers import PlainAsker
@@ -183,12 +186,3 @@ class _Plan:
             for number, prompt in enumerate(self._questions[user])
         ]
         return OracleAsker(self._address, self._described, self._settings, scripts, self._effort.draft_ms)
-
-    def _compare(self, answers: Sequence[Answer]) -> int:
-        """Keeps the texts that are new, and counts answers that begin otherwise than the text known."""
-        for answer in answers:
-            if len(answer.tokens) == self._effort.answer_tokens:
-                self._texts.setdefault((answer.user, answer.question), answer.tokens)
-        return sum(
-            answer.tokens != self._texts[answer.user, answer.question][: len(answer.tokens)] for answer in answers
-        )

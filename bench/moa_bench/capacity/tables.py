@@ -24,6 +24,7 @@ HEAD = (
     "a user, tokens a second: median",
     "slowest",
     "Jain's index",
+    "users without text",
     "tokens an arrival",
     "clients' core busy",
 )
@@ -37,9 +38,9 @@ def render(result: Mapping[str, Any]) -> str:
     others = sum(cell.other_texts for cell in cells)
     note = (
         f"Prompts of {lengths.shortest} to {lengths.longest} tokens, answers of {effort.answer_tokens}, {think}, "
-        f"{result['level']}. Each user had {effort.answers} or more answers. "
+        f"{result['level']}. All users ask for {effort.seconds:g} s in each row. "
         f"Drafts: chains of an oracle, {effort.draft_ms:g} ms a draft step. "
-        f"Answers that differ from the first one to the same prompt: {others}.\n"
+        f"Answers that differ from the text written for the same prompt before: {others}.\n"
     )
     ways: dict[float | None, list[Cell]] = {}
     for cell in cells:
@@ -68,6 +69,7 @@ def _row(cell: Cell, first: Cell) -> list[object]:
         f"{met.median_tokens_per_s:.1f}",
         f"{met.slowest_tokens_per_s:.1f}",
         f"{met.fairness:.3f}",
+        met.unserved,
         f"{met.tokens_an_arrival:.2f}",
         f"{100 * cell.client_share:.0f} %",
     ]

@@ -22,7 +22,7 @@ def test_a_users_rate_leaves_the_wait_for_the_first_token_out() -> None:
         answered(0, 7.0, (8.0, 2), (9.0, 4)),
         answered(1, 0.0, (1.0, 1)),
     ]
-    assert user_rates(answers, 3) == [4.0, 0.0, 0.0]
+    assert user_rates(answers) == {0: 4.0}
 
 
 def test_what_users_met() -> None:
@@ -32,11 +32,16 @@ def test_what_users_met() -> None:
         answered(1, 3.5),
     ]
     met = Met.of(answers, 2, 4.0)
-    assert (met.tokens_per_s, met.answers, met.seconds) == (1.5, 2, 4.0)
+    assert (met.tokens_per_s, met.answers, met.unserved) == (1.5, 2, 0)
     assert (met.gap_p50_ms, met.gap_p95_ms) == (100.0, 190.0)
     assert (met.first_p50_ms, met.first_p95_ms) == (2000.0, 2900.0)
     assert (met.slowest_tokens_per_s, met.median_tokens_per_s, met.fairness) == (10.0, 10.0, 1.0)
     assert met.tokens_an_arrival == 1.2
+
+
+def test_a_user_who_still_waits_is_counted() -> None:
+    met = Met.of([answered(0, 0.0, (1.0, 1), (1.1, 1)), answered(0, 2.0), answered(1, 0.0)], 2, 9.0)
+    assert (met.unserved, met.first_p50_ms, met.fairness) == (1, 5000.0, 1.0)
 
 
 def test_nothing_to_measure_is_said() -> None:

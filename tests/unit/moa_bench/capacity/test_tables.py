@@ -10,7 +10,7 @@ from moa_bench.capacity.suite import CapacityEffort, Cell
 
 
 def met(tokens_per_s: float, slowest: float) -> Met:
-    return Met(tokens_per_s, 20.0, 40.0, 100.0, 900.0, 1.0, 0.98, slowest, slowest + 1, 8, 10.0)
+    return Met(tokens_per_s, 20.0, 40.0, 100.0, 900.0, 1.0, 0.98, slowest, slowest + 1, 8, 2)
 
 
 def test_a_row_for_each_cell_and_the_users_at_each_speed(facts: dict[str, Any]) -> None:
@@ -22,8 +22,8 @@ def test_a_row_for_each_cell_and_the_users_at_each_speed(facts: dict[str, Any]) 
     ]
     text = tables.render(facts | {"level": "int8", "effort": CapacityEffort(), "cells": cells})
     assert "Prompts of 50 to 4000 tokens, answers of 64, no thinking, int8." in text
-    assert "the first one to the same prompt: 1." in text
-    assert "| plain | 16 | 160 | 4.00 | 20 | 40 | 100 | 900 | 8.5 | 7.5 | 0.980 | 1.00 | 10 % |" in text
+    assert "text written for the same prompt before: 1." in text
+    assert "| plain | 16 | 160 | 4.00 | 20 | 40 | 100 | 900 | 8.5 | 7.5 | 0.980 | 2 | 1.00 | 10 % |" in text
     assert "| plain | at least 16 | 14.8 | 12.5 |" in text
     assert "| drafts, acceptance 0.8 | at least 16 | at least 16 | at least 16 |" in text
 

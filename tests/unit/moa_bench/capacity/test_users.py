@@ -33,23 +33,28 @@ class Turns:
         pass
 
 
-async def test_all_ask_until_each_has_its_answers() -> None:
+async def test_each_question_is_asked_once() -> None:
     quick, slow = Turns(1), Turns(20)
-    answers, seconds = await run_users([quick, slow], QUESTIONS)
-    assert slow.asked[:2] == [(3,), (3, 4)]
-    assert len(quick.asked) > 10
+    answers, ended_s = await run_users([quick, slow], QUESTIONS, None)
+    assert (quick.asked, slow.asked) == ([(1,), (1, 2)], [(3,), (3, 4)])
+    assert {(answer.user, answer.question) for answer in answers} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert all(answer.tokens == [7] and answer.asked_s < ended_s for answer in answers)
+
+
+async def test_users_ask_again_until_all_break_off() -> None:
+    quick, never = Turns(1), Turns(1 << 60)
+    answers, _ = await run_users([quick, never], QUESTIONS, 0.05)
     assert quick.asked[:3] == [(1,), (1, 2), (1,)]
-    assert {(answer.user, answer.question) for answer in answers if answer.tokens} == {(0, 0), (0, 1), (1, 0), (1, 1)}
-    assert seconds > 0
+    assert never.asked == [(3,)]
+    assert [answer.tokens for answer in answers if answer.user == 1] == [[]]
 
 
 async def test_users_think_between_answers() -> None:
     asker = Turns(1)
-    answers, _ = await run_users([asker], QUESTIONS[:1], think_seconds=0.01, seed=1)
-    assert len(asker.asked) == 2
-    assert answers[1].asked_s > answers[0].asked_s
+    await run_users([asker], QUESTIONS[:1], 0.05, think_seconds=60.0, seed=1)
+    assert asker.asked == [(1,)]
 
 
 async def test_one_that_fails_ends_the_run() -> None:
     with pytest.raises(UnavailableError, match="The server is full"):
-        await run_users([Turns(5), Turns(5, fails=1)], QUESTIONS)
+        await run_users([Turns(5), Turns(5, fails=1)], QUESTIONS, None)
