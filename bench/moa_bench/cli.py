@@ -306,6 +306,7 @@ def hostile(quick: bool, json_file: Path | None, model: str, level: str, pin: bo
 @common_options
 @click.option("--users", multiple=True, type=click.IntRange(1, 256), help="Only so many users (repeat, ascending).")
 @click.option("--acceptance", "acceptances", multiple=True, type=click.FloatRange(0, 1), help="Only this one (repeat).")
+@click.option("--prompts", type=click.IntRange(1), help="Of each user, asked in turn.  [2]")
 @click.option("--seconds", type=click.FloatRange(1), help="For which they ask, in each way.  [30]")
 @click.option("--tokens", type=click.IntRange(2), help="Of each answer.  [64]")
 @click.option(
@@ -323,6 +324,7 @@ def capacity(
     pin: bool,
     users: tuple[int, ...],
     acceptances: tuple[float, ...],
+    prompts: int | None,
     seconds: float | None,
     tokens: int | None,
     prompt_tokens: tuple[int, int] | None,
@@ -339,6 +341,7 @@ def capacity(
         users=users or usual.users,
         acceptances=acceptances or usual.acceptances,
         seconds=seconds or usual.seconds,
+        prompts=prompts or usual.prompts,
         answer_tokens=tokens or usual.answer_tokens,
         lengths=Lengths(*prompt_tokens) if prompt_tokens else usual.lengths,
         think_seconds=think,
