@@ -50,7 +50,7 @@ def render(result: Mapping[str, Any]) -> str:
         [_name(acceptance), *(_users(users_at(rate, _slowest(of_way))) for rate in RATES)]
         for acceptance, of_way in ways.items()
     ]
-    head = ["users that get, each,", *(f"{rate:g} tokens a second" for rate in RATES)]
+    head = ["users that get, each, once their text comes,", *(f"{rate:g} tokens a second" for rate in RATES)]
     return "\n".join([facts_line(result), note, table(HEAD, rows), table(head, counts)])
 
 
