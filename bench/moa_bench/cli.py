@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -299,6 +300,54 @@ def hostile(quick: bool, json_file: Path | None, model: str, level: str, pin: bo
     from moa_bench.hostile.suite import run_hostile
 
     run_hostile(model=model, quick=quick, json_file=json_file, pin=pin, level=level, attacks=attacks)
+
+
+@cli.command()
+@common_options
+@click.option("--users", multiple=True, type=click.IntRange(1, 256), help="Only so many users (repeat, ascending).")
+@click.option("--acceptance", "acceptances", multiple=True, type=click.FloatRange(0, 1), help="Only this one (repeat).")
+@click.option("--prompts", type=click.IntRange(1), help="Of each user, asked in turn.  [2]")
+@click.option("--seconds", type=click.FloatRange(1), help="For which they ask, in each way.  [30]")
+@click.option("--tokens", type=click.IntRange(2), help="Of each answer.  [64]")
+@click.option(
+    "--prompt-tokens", type=click.IntRange(1), nargs=2, metavar="SHORTEST LONGEST", help="Of prompts.  [50 4000]"
+)
+@click.option(
+    "--think", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="After each answer, on average."
+)
+@click.option("--seed", type=int, default=0, help="Of prompts, thinking and drafts.")
+def capacity(
+    quick: bool,
+    json_file: Path | None,
+    model: str,
+    level: str,
+    pin: bool,
+    users: tuple[int, ...],
+    acceptances: tuple[float, ...],
+    prompts: int | None,
+    seconds: float | None,
+    tokens: int | None,
+    prompt_tokens: tuple[int, int] | None,
+    think: float,
+    seed: int,
+) -> None:
+    """Users on one server, 1 to 64: speed, gaps, first tokens and fairness, with and without devices' drafts."""
+    from moa_bench.capacity.questions import Lengths
+    from moa_bench.capacity.suite import QUICK, CapacityEffort, run_capacity
+
+    usual = QUICK if quick else CapacityEffort()
+    effort = replace(
+        usual,
+        users=users or usual.users,
+        acceptances=acceptances or usual.acceptances,
+        seconds=seconds or usual.seconds,
+        prompts=prompts or usual.prompts,
+        answer_tokens=tokens or usual.answer_tokens,
+        lengths=Lengths(*prompt_tokens) if prompt_tokens else usual.lengths,
+        think_seconds=think,
+        seed=seed,
+    )
+    run_capacity(model=model, quick=quick, json_file=json_file, pin=pin, effort=effort, level=level)
 
 
 @cli.command()

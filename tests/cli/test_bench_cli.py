@@ -55,6 +55,7 @@ def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
         "timeline",
         "record",
         "soak",
+        "capacity",
     ):
         assert f"  {name} " in done.stdout
     script = (
@@ -85,6 +86,13 @@ Try 'python -m moa_bench.cli network --help' for help.
 
 Error: --target-row-ms needs --target-ms.
 """,
+        )
+    )
+    done = moa_bench("capacity", "--prompt-tokens", "90", "50")
+    assert (done.returncode, done.stderr) == snapshot(
+        (
+            2,
+            "moa-bench: Prompts of 90 to 50 tokens do not exist. Give --prompt-tokens the shortest length, then the longest.\n",
         )
     )
     done = moa_bench("macro")
@@ -135,6 +143,32 @@ def test_soak_leaves_sessions_in_every_way(measure: Measure) -> None:
     assert len(result["soak"]["left"]) == 7
     assert list(result["soak"]["memory"]) == ["10", "20"]
     assert "Growth: " in done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_capacity_serves_users_in_each_way(measure: Measure) -> None:
+    few = (
+        "--users",
+        "1",
+        "--users",
+        "3",
+        "--seconds",
+        "3",
+        "--tokens",
+        "12",
+        "--prompt-tokens",
+        "20",
+        "200",
+        "--acceptance",
+        "0.9",
+    )
+    result, done = measure("capacity", *few)
+    cells = result["cells"]
+    assert [(cell["users"], cell["acceptance"]) for cell in cells] == [(1, None), (1, 0.9), (3, None), (3, 0.9)]
+    assert all(cell["other_texts"] == 0 for cell in cells)
+    assert all(cell["met"]["answers"] >= cell["users"] and cell["met"]["fairness"] > 0 for cell in cells)
+    assert "| users that get, each, once their text comes, |" in done.stdout
 
 
 @pytest.mark.long

@@ -1,0 +1,180 @@
+"""Ways of one user to an answer: plain streaming, and an oracle that drafts as the client program does.
+
+Each has a connection of its own, as devices have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import grpc.aio
+from moa.v1 import moa_pb2 as pb
+from moa.v1 import moa_pb2_grpc
+from moa_client.link.channel import EOF
+from moa_client.link.frames import Beat, GoAway, make_open, read_frame
+from moa_shared.errors import UnavailableError
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.handshake_checks import error_from_rpc
+from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import Draft, Memory
+from moa_shared.protocol.protobuf_messages import ask_to_proto, draft_to_proto, settings_to_proto
+
+from moa_bench.capacity.figures import Answer
+from moa_bench.capacity.oracle_device import OracleDevice
+from moa_bench.network.oracle import Script
+
+ENDED = "The server ended a conversation before its answer was whole."
+OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
+
+
+class PlainAsker:
+    """Calls `Generate`.
+
+    Args:
+        address: "host:port".
+        settings: of each answer.
+    """
+
+    def __init__(self, address: str, settings: AnswerSettings) -> None:
+        self._channel = grpc.aio.insecure_channel(address, options=OWN_CONNECTION)
+        self._stub: Any = moa_pb2_grpc.MoaStub(self._channel)
+        self._settings = settings
+
+    async def close(self) -> None:
+        await self._channel.close(None)
+
+    async def ask(self, prompt: Sequence[int], answer: Answer) -> None:
+        request = pb.GenerateRequest(tokens=prompt, sampling=settings_to_proto(self._settings))
+        try:
+            async for response in self._stub.Generate(request):
+                answer.on_tokens(time.perf_counter(), response.tokens)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from None
+
+
+class OracleAsker:
+    """Holds a `Converse` stream for each answer, and drafts from a script.
+
+    The device is the client program's, as far as the server can see: its drafting rules, credits and
+    acknowledgements; it takes in memory rows without reading them. Only the drafter is replaced, and a draft step is a
+    wait, because each user has a device of its own.
+
+    Args:
+        address: "host:port".
+        described: what the server says of itself.
+        settings: of each answer.
+        scripts: of each question, by number.
+        draft_ms: of a draft step.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        described: pb.DescribeResponse,
+        settings: AnswerSettings,
+        scripts: Sequence[Script],
+        draft_ms: float,
+    ) -> None:
+        self._channel = grpc.aio.insecure_channel(address, options=OWN_CONNECTION)
+        self._stub: Any = moa_pb2_grpc.MoaStub(self._channel)
+        self._described = described
+        self._settings = settings
+        self._scripts = scripts
+        self._draft_ms = draft_ms
+
+    async def close(self) -> None:
+        await self._channel.close(None)
+
+    async def ask(self, prompt: Sequence[int], answer: Answer) -> None:
+        call = self._stub.Converse()
+        inbox: asyncio.Queue[Any] = asyncio.Queue()
+        reader = asyncio.create_task(_read(call, inbox))
+        try:
+            await self._converse(call, inbox, prompt, answer)
+            await _leave(call, reader)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from None
+        except asyncio.InvalidStateError:
+            raise UnavailableError(ENDED) from None
+        except asyncio.CancelledError:
+            with suppress(grpc.RpcError, asyncio.InvalidStateError):
+                await _leave(call, reader)
+            raise
+        finally:
+            reader.cancel()
+            call.cancel()
+
+    async def _converse(self, call: Any, inbox: asyncio.Queue[Any], prompt: Sequence[int], answer: Answer) -> None:
+        device = OracleDevice(self._scripts[answer.question], self._described.step_ms)
+        ask = device.conversation.ask(prompt, self._settings)
+        await call.write(pb.ClientFrame(open=self._make_open()))
+        await call.write(pb.ClientFrame(ask=ask_to_proto(ask)))
+        timer: asyncio.TimerHandle | None = None
+        try:
+            while device.is_answering:
+                item = await inbox.get()
+                if isinstance(item, Exception):
+                    raise item
+                now_s = time.perf_counter()
+                if item is None:  # a draft step is over
+                    timer = None
+                    device.on_drafted(1e3 * now_s, self._draft_ms)
+                else:
+                    for message in read_frame(item):
+                        await self._take_in(call, device, message, answer, now_s)
+                frame = device.take_frame(1e3 * now_s)
+                if isinstance(frame, Draft):
+                    await call.write(pb.ClientFrame(draft=draft_to_proto(frame)))
+                elif frame is not None:
+                    await call.write(pb.ClientFrame(ack=pb.Ack(committed=frame.committed)))
+                if device.is_drafting and timer is None:
+                    timer = asyncio.get_running_loop().call_later(self._draft_ms / 1e3, inbox.put_nowait, None)
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def _take_in(self, call: Any, device: OracleDevice, message: Any, answer: Answer, now_s: float) -> None:
+        match message:
+            case Memory():
+                await call.write(pb.ClientFrame(credit=pb.Credit(bytes=len(message.payload))))
+            case GoAway():
+                raise UnavailableError(f"The server is going away: {message.reason}.")
+            case Beat():
+                pass
+            case _:
+                answer.on_tokens(now_s, device.on_verdict(1e3 * now_s, message))
+
+    def _make_open(self) -> pb.Open:
+        drafters = self._described.drafters
+        return make_open(
+            self._described.identity,
+            b"",
+            (),
+            None,
+            codecs=[Codec.INT4.value] if drafters else [],
+            memory_from=0,
+            reused_state=bool(drafters) and drafters[0].reused_layers > 0,
+            run_ahead=True,
+        )
+
+
+async def _read(call: Any, inbox: asyncio.Queue[Any]) -> None:
+    """Puts the frames of a stream into the inbox, then the reason for its end."""
+    try:
+        while (frame := await call.read()) is not EOF:
+            inbox.put_nowait(frame)
+        inbox.put_nowait(UnavailableError(ENDED))
+    except grpc.RpcError as error:
+        inbox.put_nowait(error)
+
+
+async def _leave(call: Any, reader: asyncio.Task[None]) -> None:
+    """Says goodbye, so that the server frees the session at once, and reads until the stream ends."""
+    await call.write(pb.ClientFrame(bye=pb.Bye()))
+    await call.done_writing()
+    await reader

@@ -1,0 +1,47 @@
+"""The bench's users against a real server on loopback: plain streaming, and drafts of an oracle, broken off too."""
+
+from __future__ import annotations
+
+from moa_bench.capacity.askers import OracleAsker, PlainAsker
+from moa_bench.capacity.users import run_users
+from moa_bench.harness.split_client import describe
+from moa_bench.network.oracle import Script
+from moa_server.app import RunningServer
+from moa_shared.protocol.finish_rule import AnswerSettings
+
+from tests.net.server_peer import VOCAB
+
+PROMPTS = [[[5, 6, 7, 8]], [[9, 10, 11]]]
+SETTINGS = AnswerSettings(max_tokens=24, ignore_end_of_text=True)
+
+
+async def test_an_oracles_users_get_the_texts_of_plain_ones_with_fewer_arrivals(server: RunningServer) -> None:
+    address = f"127.0.0.1:{server.port}"
+    plain = [PlainAsker(address, SETTINGS) for _ in PROMPTS]
+    answers, _ = await run_users(plain, PROMPTS, None)
+    for asker in plain:
+        await asker.close()
+    texts = {answer.user: answer.tokens for answer in answers if len(answer.tokens) == 24}
+    described = await describe(address)
+    scripts = [Script((*PROMPTS[user][0], *texts[user]), 1.0, 0, VOCAB) for user in texts]
+    oracles = [OracleAsker(address, described, SETTINGS, [scripts[user]], 0.0) for user in range(2)]
+    drafted, _ = await run_users(oracles, PROMPTS, None)
+    for each in oracles:
+        await each.close()
+    whole = [answer for answer in drafted if len(answer.tokens) == 24]
+    assert {answer.user for answer in whole} == {0, 1}
+    assert all(answer.tokens == texts[answer.user][: len(answer.tokens)] for answer in drafted)
+    assert any(len(answer.arrivals) < 24 for answer in whole)
+
+
+async def test_users_that_break_off_leave_no_session(server: RunningServer) -> None:
+    address = f"127.0.0.1:{server.port}"
+    described = await describe(address)
+    prompts = [[[5, 6, 7, 8]], [[9, 10, 11]] * 2]
+    scripts = [Script((5, 6, 7, 8), 0.0, 0, VOCAB)] * 2
+    askers = [OracleAsker(address, described, SETTINGS, scripts, 1.0) for _ in prompts]
+    answers, _ = await run_users(askers, prompts, 0.05)
+    assert any(len(answer.tokens) < 24 for answer in answers)  # broken off
+    assert len(server.host.registry) == 0
+    for asker in askers:
+        await asker.close()
