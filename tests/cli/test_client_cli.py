@@ -322,7 +322,7 @@ def test_a_chat(served: Served, terminal: Terminal) -> None:
     terminal.wait_for("A new conversation begins")
     terminal.at_prompt("w10\r")
     terminal.wait_for(words(answer))  # the answer runs, and takes long
-    terminal.process.send_signal(signal.SIGINT)
+    terminal.process.kill(signal.SIGINT)
     terminal.wait_for(r"\(stopped\)")
     terminal.at_prompt("/set max_tokens 6\r")
     terminal.wait_for("max_tokens is 6 now")
@@ -331,7 +331,7 @@ def test_a_chat(served: Served, terminal: Terminal) -> None:
     terminal.at_prompt("w10\r")
     terminal.wait_for(words(answer))
     terminal.at_prompt("/quit\r")
-    assert terminal.process.wait(PATIENCE) == 0
+    assert terminal.end() == 0
 
 
 def test_ctrl_c_at_the_prompt_forgets_the_line_and_ctrl_d_leaves(terminal: Terminal) -> None:
@@ -340,7 +340,7 @@ def test_ctrl_c_at_the_prompt_forgets_the_line_and_ctrl_d_leaves(terminal: Termi
     terminal.type("\x03")
     terminal.wait_for(">")
     terminal.type("\x04")
-    assert terminal.process.wait(PATIENCE) == 0
+    assert terminal.end() == 0
 
 
 def test_ctrl_c_in_a_single_answer_ends_the_program(served: Served) -> None:
@@ -360,8 +360,8 @@ def test_a_signal_leaves_the_terminal_as_it_was(terminal: Terminal, number: sign
     terminal.at_prompt("w10\r")
     terminal.wait_for(r"w\d+ w\d+")
     assert not terminal.echoes
-    terminal.process.send_signal(number)
-    assert terminal.process.wait(PATIENCE) == 128 + number
+    terminal.process.kill(number)
+    assert terminal.end() == 128 + number
     assert terminal.echoes
     assert "Traceback" not in terminal.raw.decode()
 
@@ -370,8 +370,8 @@ def test_a_signal_at_the_prompt_leaves_the_terminal_as_it_was(terminal: Terminal
     terminal.at_prompt("w1")
     terminal.wait_for("w1")
     assert not terminal.echoes
-    terminal.process.terminate()
-    assert terminal.process.wait(PATIENCE) == 143
+    terminal.process.kill(signal.SIGTERM)
+    assert terminal.end() == 143
     assert terminal.echoes
 
 

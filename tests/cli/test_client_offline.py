@@ -190,7 +190,7 @@ def test_a_chat_continues_offline_and_is_corrected_online(served: Served, termin
     terminal.wait_for(r'corrected the answer to "w11"\. It reads:\)\s+' + words(alone(served, second, max_tokens=6)))
     terminal.wait_until(lambda: re.search(r"link (good|slow)(?!.*verif)[^\n]*\s*$", terminal.text), "all verified")
     terminal.type("/bye\r")
-    assert terminal.process.wait(PATIENCE) == 0
+    assert terminal.end() == 0
 
 
 def test_keys_typed_into_an_answer_are_the_next_question(terminal: Terminal) -> None:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
-import select
-import struct
-import subprocess
-import termios
 import time
 from collections.abc import Callable, Sequence
 
+import pexpect
 import pyte
 
 from tests.support.programs import PATIENCE
@@ -53,18 +47,17 @@ class Terminal:
     """A program on a pseudo-terminal, and what it shows there."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
-        self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-        self.process = subprocess.Popen(
-            command, env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+        program, *arguments = command
+        self.process: pexpect.spawn[bytes] = pexpect.spawn(
+            program, arguments, PATIENCE, env=environment, dimensions=(40, 120)
         )
-        os.close(slave)
+        self.process.delaybeforesend = None
         self.display = Display(120, 40, self.type)
         self.raw = b""
         self._seen = 0
 
     def type(self, text: str) -> None:
-        os.write(self.master, text.encode())
+        self.process.send(text)
 
     def at_prompt(self, text: str) -> None:
         """Types when the program asks: what comes before is still the terminal's, which would make Enter of Return."""
@@ -78,7 +71,7 @@ class Terminal:
     @property
     def echoes(self) -> bool:
         """Whether the terminal itself shows what is typed."""
-        return bool(termios.tcgetattr(self.master)[3] & termios.ECHO)
+        return bool(self.process.getecho())
 
     def wait_for(self, pattern: str) -> str:
         """Reads on until the screen shows the pattern below what was waited for before; that part of it."""
@@ -87,16 +80,22 @@ class Terminal:
     def wait_until(self, found: Callable[[], re.Match[str] | None], what: str = "") -> str:
         deadline = time.monotonic() + PATIENCE
         while (match := found()) is None:
-            ready, _, _ = select.select([self.master], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, f"waited for {what!r} after {self.text[self._seen :].rstrip()!r}"
-            data = os.read(self.master, 65536)
+            try:
+                data = self.process.read_nonblocking(65536, max(0.0, deadline - time.monotonic()))
+            except pexpect.TIMEOUT:
+                raise AssertionError(f"waited for {what!r} after {self.text[self._seen :].rstrip()!r}") from None
             self.raw += data
             self.display.show(data)
         part = self.text[self._seen : match.end()]
         self._seen = match.end() - match[0].endswith("\n")
         return part
 
-    def close(self) -> None:
-        self.process.kill()
+    def end(self) -> int:
+        """Waits for the program's end; its exit status."""
+        self.process.expect(pexpect.EOF)
         self.process.wait()
-        os.close(self.master)
+        assert self.process.exitstatus is not None, f"ended by signal {self.process.signalstatus}"
+        return self.process.exitstatus
+
+    def close(self) -> None:
+        self.process.close(force=True)
