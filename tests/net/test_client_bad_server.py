@@ -264,7 +264,7 @@ async def test_words_of_a_server_are_lines_on_which_no_terminal_acts(target: Tar
     away = pb.ServerFrame(go_away=pb.GoAway(reason=evil))
     error, _ = await refusal(target, [OPENED_BARE, away], silence_seconds=0.2)
     assert str(error) == snapshot(
-        "The server is going away: �]52;c;cm0gLXJmIH4=� �2J. Check --server HOST:PORT, and that moa-server runs there."
+        "The server is going away: �]52;c;cm0gLXJmIH4=� �2J. Ask again, or try another server."
     )
     assert str(error).isprintable()
     served = pb.Identity(target_id=evil), [pb.Drafter(name=evil)]
