@@ -131,7 +131,8 @@ async def test_the_server_knows_how_many_conversations_fit(target: Target) -> No
         error = error_from_rpc(await refused(peers[-1].done()))
         assert isinstance(error, OverloadedError)
         for peer in peers[:-1]:
-            await peer.verdict() if not peer.verdicts else None
+            if not peer.verdicts:
+                await peer.verdict()
 
 
 async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_again(target: Target) -> None:

@@ -190,15 +190,14 @@ class Engine:
 
     def _plan_answers(self, lives: Sequence[LiveSession]) -> list[Part]:
         """Plans the steps of answers, and shares out the draft nodes among them."""
-        plans: dict[LiveSession, StepPlan] = {}
+        offers: list[tuple[LiveSession, StepPlan, Candidate]] = []
         for live in lives:
             live.queued = False
-            if (plan := self._plan_step(live)) is not None:
-                plans[live] = plan
-        candidates = [_candidate(live, plan) for live, plan in plans.items()]
-        trees = self._schedule.choose_nodes(candidates)
+            if (plan := self._plan_step(live)) is not None and (candidate := self._offer(live, plan)) is not None:
+                offers.append((live, plan, candidate))
+        trees = self._schedule.choose_nodes([candidate for _, _, candidate in offers])
         parts = []
-        for (live, plan), tree in zip(plans.items(), trees, strict=True):
+        for (live, plan, _), tree in zip(offers, trees, strict=True):
             chosen = plan if len(tree) == len(plan.tree) else self._plan_step(live, tree)
             if chosen is not None:
                 parts.append(Part(live, chosen, newest_coding(live, chosen)))
@@ -227,18 +226,31 @@ class Engine:
             self._lose(live, error)
             return None
 
+    def _offer(self, live: LiveSession, plan: StepPlan) -> Candidate | None:
+        """What a session offers to a forward."""
+        if live.drafts is None:
+            return Candidate(len(plan.feed), plan.tree, (), verifies_all=True)
+        try:
+            return Candidate(len(plan.feed), plan.tree, live.drafts.survival(plan.tree), live.verifies_all)
+        except Exception as error:  # noqa: BLE001 (as above)
+            self._lose(live, error)
+            return None
+
     # ------------------------------------------------------------ what a forward has given
 
     def _on_stepped(self, stepped: Sequence[Stepped], step_ms: float) -> None:
         self._busy = False
-        answers = [each for each in stepped if not each.part.reads and isinstance(each.outcome, Verification)]
+        verified = [
+            (each.part.plan, each.outcome)
+            for each in stepped
+            if not each.part.reads and isinstance(each.outcome, Verification)
+        ]
         rows = Rows(
-            len(answers),
-            sum(len(each.part.plan.feed) for each in answers),
-            sum(len(each.part.plan.tree) for each in answers),
+            len(verified),
+            sum(len(plan.feed) for plan, _ in verified),
+            sum(len(plan.tree) for plan, _ in verified),
             sum(each.part.rows for each in stepped if each.part.reads),
         )
-        tokens = sum(len(each.outcome.taken) for each in answers if isinstance(each.outcome, Verification))
         for each in stepped:
             each.part.live.stepping = False
             each.part.live.steps += 1
@@ -246,7 +258,7 @@ class Engine:
                 self._on_outcome(each, rows, step_ms)
             except Exception as error:  # noqa: BLE001 (as above)
                 self._lose(each.part.live, error)
-        self._schedule.on_forward(rows, step_ms, tokens)
+        self._schedule.on_forward(rows, step_ms, sum(len(verification.taken) for _, verification in verified))
         for each in stepped:
             self._queue(each.part.live)
         self._dispatch()
@@ -341,13 +353,6 @@ class Engine:
         if self._loop is None:
             raise InternalError("The engine ran a job before it was started.")
         self._loop.call_soon_threadsafe(partial(callback, *args, **named))
-
-
-def _candidate(live: LiveSession, plan: StepPlan) -> Candidate:
-    """What a session offers to a forward."""
-    if live.drafts is None:
-        return Candidate(len(plan.feed), plan.tree, (), verifies_all=True)
-    return Candidate(len(plan.feed), plan.tree, live.drafts.survival(plan.tree), live.verifies_all)
 
 
 def _ms_since(began: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +17,7 @@ from typing import Protocol
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import Plane
 
 from moa_server.engine.engine import Engine
 from moa_server.engine.forward_cost import NODE_SHARE
@@ -24,7 +25,7 @@ from moa_server.engine.kv_pool import KVPool
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.registry import SessionRegistry
 from moa_server.engine.schedule import Schedule
-from moa_server.engine.stepper import Stepper
+from moa_server.engine.stepper import SessionTensors, Stepper
 from moa_server.memory.row_store import most_nbytes
 from moa_server.service.allowance import Allowances
 from moa_server.service.fetch import DrafterFiles
@@ -200,18 +201,19 @@ class Host:
             ContextLengthError: it is more than this server keeps for all.
             OverloadedError: it is not available now.
         """
-        rows = live.session.most_tokens + self.settings.draft_nodes
-        memory = sum(most_nbytes(width, rows) for width in live.widths.values())
-        self.pool.reserve(live, live.tensors.cache.most_nbytes(rows) + memory)
+        self.pool.reserve(live, self._most_nbytes(live.tensors, live.widths, live.session.most_tokens))
 
     def conversations_that_fit(self, tokens: int) -> int:
         """How many conversations of so many tokens can have running answers, with the first drafter's memory rows."""
         tensors, widths = self._stepper.new_tensors(), {}
         if self._stepper.sources:
             widths = self._stepper.widths(self._stepper.sources[0], reused_state=True)
+        return self.pool.budget // self._most_nbytes(tensors, widths, tokens)
+
+    def _most_nbytes(self, tensors: SessionTensors, widths: Mapping[Plane, int], tokens: int) -> int:
+        """The most bytes that a conversation of so many tokens takes, with a draft below the last."""
         rows = tokens + self.settings.draft_nodes
-        nbytes = tensors.cache.most_nbytes(rows) + sum(most_nbytes(width, rows) for width in widths.values())
-        return self.pool.budget // nbytes
+        return tensors.cache.most_nbytes(rows) + sum(most_nbytes(width, rows) for width in widths.values())
 
     def watch(self) -> bool:
         """Checks whether the inference thread hangs; returns whether that has changed."""

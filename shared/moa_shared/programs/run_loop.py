@@ -6,7 +6,7 @@ import asyncio
 
 
 def make_runner() -> asyncio.Runner:
-    """A runner on the fastest loop there is; what that brings: docs/adr/0019."""
+    """A runner on the fastest loop there is; what that brings: docs/adr/0019-uvloop.md."""
     try:
         import uvloop
     except ImportError:  # no wheel for this system or this Python

