@@ -28,6 +28,7 @@ from tests.net.server_peer import (
     ROW_WIDTH,
     VOCAB,
     Peer,
+    channel_to,
     generate,
     make_host,
     plain_text,
@@ -41,10 +42,6 @@ from tests.support.messages import raises
 PROMPT = [5, 17, 33, 2, 64]
 GREEDY = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
 POISON = [13, 13, 13]
-
-
-def channel_to(running: RunningServer) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(f"127.0.0.1:{running.port}")
 
 
 async def finish_answer(peer: Peer) -> Sequence[int]:
