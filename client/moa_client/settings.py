@@ -29,8 +29,8 @@ class ClientSettings(SettingsBase):
     )
     drafter: str = setting(
         "auto",
-        "What drafts on this device. auto: the fastest here; default: the server's first; deep: its deep one; lookup: copies from the "
-        "conversation; random: untrained; none: nobody; PATH: a checkpoint.",
+        "What drafts on this device. auto: the fastest here; default: the server's first; deep: its deep one; "
+        "lookup: copies from the conversation; random: untrained; none: nobody; PATH: a checkpoint.",
         "auto|default|deep|lookup|random|none|PATH",
     )
     mode: Literal["chain", "tree"] = setting("tree", "The shape of drafts.")
