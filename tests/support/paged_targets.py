@@ -8,12 +8,16 @@ from collections.abc import Callable
 from types import ModuleType
 
 import torch
+import torch.nn.attention.flex_attention as flex_attention
 from moa_server.target.paged.attention import Attention, SessionAttention
 from moa_server.target.paged.flash_infer import FlashInferAttention
 from moa_server.target.paged.flex import FlexAttention
 from moa_server.target.paged.forward import Record, Run, States
 from moa_server.target.torch_target import TorchTarget
 from transformers import PreTrainedModel
+
+# Otherwise FlexAttention is traced for each shape before it runs without a compiler, which takes many times as long.
+flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True  # type: ignore[attr-defined]
 
 POOL_BYTES = 1 << 21  # few pages: FlexAttention without a compiler looks at all of them
 ATTENTIONS: dict[str, type[Attention]] = {

@@ -2,12 +2,11 @@
 
 A block mask names the pages that each block of rows reads, in the order of their conversations; a function says which
 keys in them a row sees. On CUDA the kernel is compiled at the first forward. Elsewhere torch computes the same from the
-function alone, over the whole pool: slowly, so that the function can be tested.
+function alone, over the whole pool: slowly, for tests.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any, cast
@@ -30,6 +29,10 @@ class FlexAttention(Attention):
     """FlexAttention over the pool."""
 
     name = "FlexAttention"
+
+    def __init__(self, pool: PagePool, heads: int) -> None:
+        super().__init__(pool, heads)
+        pool.tensor.zero_()  # what a row does not see is multiplied by 0: it must be numbers
 
     def new_plan(self, rows: int = 0, pages: int = 0) -> Plan:
         return FlexPlan(self.pool, fixed=rows > 0)
@@ -134,12 +137,4 @@ def sees(
 
 @cache
 def _kernel(device: str) -> Callable[..., Any]:
-    if device == "cuda":
-        return cast(Callable[..., Any], torch.compile(flex_attention))
-
-    def uncompiled(*args: Any, **options: Any) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it is slow
-            return flex_attention(*args, **options)
-
-    return uncompiled
+    return cast(Callable[..., Any], torch.compile(flex_attention) if device == "cuda" else flex_attention)

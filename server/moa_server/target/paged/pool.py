@@ -41,7 +41,6 @@ class PagePool:
                 f"There is no room for {decimal(nbytes)} of keys and values on {device.type}.",
                 hint="Lower --kv-bytes.",
             ) from error
-        self.tensor[:, :, SPARE_PAGE] = 0  # what fills a batch must be numbers
         self._rows = self.tensor.flatten(2, 3)  # [layers, 2, slots, kv_heads, head_dim]
         self._given: list[int] = []  # back, the last one first out: memory that was written is used again
         self._fresh = SPARE_PAGE + 1
