@@ -6,6 +6,7 @@ import itertools
 import sys
 from collections.abc import Callable
 from types import ModuleType
+from unittest.mock import patch
 
 import torch
 import torch.nn.attention.flex_attention as flex_attention
@@ -17,9 +18,9 @@ from moa_server.target.torch_target import TorchTarget
 from transformers import PreTrainedModel
 
 # Otherwise FlexAttention is traced for each shape before it runs without a compiler, which takes many times as long.
-flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True  # type: ignore[attr-defined]
+flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
 
-POOL_BYTES = 1 << 21  # few pages: FlexAttention without a compiler looks at all of them
+POOL_BYTES = 1 << 20  # few pages: FlexAttention without a compiler looks at all of them
 ATTENTIONS: dict[str, type[Attention]] = {
     "torch": SessionAttention,
     "flex": FlexAttention,
@@ -27,14 +28,25 @@ ATTENTIONS: dict[str, type[Attention]] = {
 }
 
 
-def paged_target(model: PreTrainedModel, attention: str, context_length: int | None = None) -> TorchTarget:
-    """A target with that library's attention, as on a GPU; `torch`: as on a CPU."""
-    sys.modules.setdefault("flashinfer", fake_flashinfer())
+def paged_target(
+    model: PreTrainedModel, attention: str, context_length: int | None = None, record: Record | None = None
+) -> TorchTarget:
+    """A target with that library's attention, as on a GPU; `torch`: as on a CPU.
+
+    Args:
+        record: None: `played_again`.
+    """
     if attention == "torch":
         return TorchTarget(model, context_length)
-    return TorchTarget(
-        model, context_length, kv_bytes=POOL_BYTES, attends=ATTENTIONS[attention], fills=True, record=played_again()
-    )
+    with patch.dict(sys.modules, flashinfer=fake_flashinfer()):
+        return TorchTarget(
+            model,
+            context_length,
+            kv_bytes=POOL_BYTES,
+            attends=ATTENTIONS[attention],
+            fills=True,
+            record=record or played_again(),
+        )
 
 
 def played_again() -> Record:

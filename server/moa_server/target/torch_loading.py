@@ -77,7 +77,7 @@ def load_torch_target(files: ModelFiles, settings: ServerSettings, level: str, p
     if device != CUDA:
         return TorchTarget(model, context_length, kv_bytes=settings.kv_bytes)
     try:
-        model.to(CUDA)  # type: ignore[arg-type]
+        model.to(CUDA)
     except torch.OutOfMemoryError as error:
         raise ConfigError(
             f"{files.target_id} does not fit into the memory of {torch.cuda.get_device_name()}.",

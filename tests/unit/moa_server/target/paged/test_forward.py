@@ -15,7 +15,7 @@ from moa_server.target.paged.forward import MOST_GRAPH_ROWS, Record, Run, States
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.tree.arithmetic import path_to
 
-from tests.support.paged_targets import ATTENTIONS, POOL_BYTES, paged_target, played_again
+from tests.support.paged_targets import ATTENTIONS, paged_target, played_again
 from tests.support.tiny_models import tiny_model
 
 CLOSE: dict[str, Any] = {"atol": 2e-5, "rtol": 1e-5}
@@ -86,9 +86,8 @@ def test_pages_of_a_released_conversation_serve_the_next(attention: str) -> None
 
 
 @pytest.mark.parametrize("attention", ["flex", "flashinfer"])
-def test_rows_that_fill_change_no_bit_of_the_others(attention: str) -> None:
-    plain = TorchTarget(tiny_model(), kv_bytes=POOL_BYTES, attends=ATTENTIONS[attention])
-    filled = TorchTarget(tiny_model(), kv_bytes=POOL_BYTES, attends=ATTENTIONS[attention], fills=True)
+def test_rows_that_fill_change_nothing_of_the_others(attention: str) -> None:
+    plain, filled = TorchTarget(tiny_model()), paged_target(tiny_model(), attention)
     caches = [plain.new_cache(), filled.new_cache()]
     for tokens, parents in ((PREFIX, None), ([3, 1, 4, 1, 5], [-1, 0, 0, 1, 2])):
         rows = [0, len(tokens) - 1, 2]
@@ -96,10 +95,10 @@ def test_rows_that_fill_change_no_bit_of_the_others(attention: str) -> None:
             target.forward(cache, tokens, parents, rows, 1)
             for target, cache in zip((plain, filled), caches, strict=True)
         ]
-        for output in outputs:
-            assert output.state is not None
-            assert output.state.shape == (len(tokens), 64)
-            assert output.logits.shape == (3, 97)
+        assert outputs[0].state is not None
+        assert outputs[1].state is not None
+        assert outputs[1].state.shape == (len(tokens), 64)
+        assert outputs[1].logits.shape == (3, 97)
         np.testing.assert_allclose(outputs[0].logits, outputs[1].logits, **CLOSE)
         np.testing.assert_allclose(outputs[0].state, outputs[1].state, **CLOSE)
     np.testing.assert_allclose(caches[0].lsa_input(0, 12), caches[1].lsa_input(0, 12), **CLOSE)
@@ -117,15 +116,9 @@ def counted(records: list[int]) -> Record:
 
 
 def test_a_graph_is_recorded_once_for_each_number_of_rows_and_layer() -> None:
-    paged_target(tiny_model(), "flashinfer")  # installs what stands for the library
     records: list[int] = []
-    target = TorchTarget(
-        tiny_model(max_position_embeddings=2 * MOST_GRAPH_ROWS),
-        kv_bytes=POOL_BYTES,
-        attends=ATTENTIONS["flashinfer"],
-        fills=True,
-        record=counted(records),
-    )
+    model = tiny_model(max_position_embeddings=2 * MOST_GRAPH_ROWS)
+    target = paged_target(model, "flashinfer", record=counted(records))
     cache = target.new_cache()
     for count in (3, 4, 1, 3, 1, 2):
         target.forward(cache, [7] * count)
