@@ -8,6 +8,7 @@ layer, and the head on chosen rows only. State: the model, not changed after the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any, cast
 
 import torch
@@ -87,6 +88,7 @@ class TorchTarget(Target):
         self._attends = attends(self._pool, heads)
         self._forward = Forward(layers, self._attends, self.context_length, record)
         self._fills = fills
+        self._one_forward = Lock()  # at a time: they share what attention is prepared for, and the graphs
 
     @property
     def details(self) -> str:
@@ -110,7 +112,7 @@ class TorchTarget(Target):
         batch = lay_out(parts, bucket(rows) if self._fills else 0)
         firsts = batch.firsts
         chosen = [first + row for first, request in zip(firsts, requests, strict=False) for row in request.logits_for]
-        with torch.inference_mode():  # 4 % faster than no_grad on one core
+        with self._one_forward, torch.inference_mode():  # the latter is 4 % faster than no_grad on one core
             last, entering = self._forward.run(
                 batch, {request.state_layer for request in requests if request.state_layer is not None}
             )

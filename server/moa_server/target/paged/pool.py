@@ -8,6 +8,7 @@ nobody's, rows that only fill a batch are written there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Lock
 
 import torch
 from moa_shared.errors import ConfigError
@@ -44,6 +45,7 @@ class PagePool:
         self._rows = self.tensor.flatten(2, 3)  # [layers, 2, slots, kv_heads, head_dim]
         self._given: list[int] = []  # back, the last one first out: memory that was written is used again
         self._fresh = SPARE_PAGE + 1
+        self._one_taker = Lock()
 
     @property
     def nbytes(self) -> int:
@@ -56,15 +58,16 @@ class PagePool:
         Raises:
             MemoryError: there are fewer; none was taken.
         """
-        if count > len(self._given) + self.count - self._fresh:
-            raise MemoryError(f"All {self.count - 1} pages of keys and values are in use.")
-        again = [self._given.pop() for _ in range(min(count, len(self._given)))]
-        fresh = range(self._fresh, self._fresh + count - len(again))
-        self._fresh = fresh.stop
-        return [*again, *fresh]
+        with self._one_taker:
+            if count > len(self._given) + self.count - self._fresh:
+                raise MemoryError(f"All {self.count - 1} pages of keys and values are in use.")
+            again = [self._given.pop() for _ in range(min(count, len(self._given)))]
+            fresh = range(self._fresh, self._fresh + count - len(again))
+            self._fresh = fresh.stop
+            return [*again, *fresh]
 
     def give_back(self, pages: list[int]) -> None:
-        """Empties the list of a conversation's pages; they are free. May be called from any thread."""
+        """Empties the list of a conversation's pages; they are free. Any thread may collect a dropped conversation."""
         freed = pages[::-1]
         pages.clear()
         self._given.extend(freed)
