@@ -33,6 +33,10 @@ class ServerSettings(SettingsBase):
         "The arithmetic that decides the text. int8: exact, and fast on CPUs; float32: the reference; bf16: for GPUs; "
         "auto: int8 where the kernels run.",
     )
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "auto",
+        "Where torch computes the levels float32 and bf16. auto: bf16 on CUDA where torch sees it, else the CPU.",
+    )
     threads: int = setting(0, "Threads of the target; 0: one per core that the program may use.", ge=0, le=64)
     cores: str = setting("", "Cores that the program may use, such as 0,2-3.", "LIST", shown="any")
     context_length: int = setting(0, "Tokens of one conversation; 0: what the target was trained for.", "TOKENS", ge=0)

@@ -146,7 +146,7 @@ async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_agai
         error = error_from_rpc(await refused(second.done()))  # the first one's answer is under way
         assert isinstance(error, OverloadedError)
         assert str(error) == snapshot(
-            "The 204.8 kB of keys and values of this server are all in use. Try again in a few seconds."
+            "The 149.5 kB of keys and values of this server are all in use. Try again in a few seconds."
         )
         again = Peer(channel)
         await again.open()
@@ -173,7 +173,7 @@ async def test_an_answer_that_can_never_fit_is_refused_in_words(target: Target) 
         error = error_from_rpc(await refused(generate(channel, PROMPT, GREEDY)))
         assert isinstance(error, ContextLengthError)
         assert str(error) == snapshot(
-            "The answer may take 98.3 kB of keys and values; there are 1.0 kB for all. Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes."
+            "The answer may take 49.2 kB of keys and values; there are 1.0 kB for all. Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes."
         )
         assert len(running.host.registry) == 0
 
