@@ -38,7 +38,6 @@ class PaddedTarget(Target):
 
     def __init__(self, inner: Target, padding: Padding, sleep: Callable[[float], None] = time.sleep) -> None:
         super().__init__(inner.shape)
-        self.runs_together = inner.runs_together
         self._inner = inner
         self._padding = padding
         self._sleep = sleep

@@ -116,7 +116,6 @@ class Host:
                 served.row_ms / served.step_ms if served.step_ms else NODE_SHARE,
                 served.step_ms,
                 settings.prefill_chunk,
-                together=stepper.target.runs_together,
             ),
         )
         self.pool = KVPool(settings.kv_bytes or stepper.target.kv_bytes(), lambda live: self.engine.release(live))

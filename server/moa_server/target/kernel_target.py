@@ -71,8 +71,6 @@ class KernelTarget(Target):
         half: keys and values in float16 instead of float32.
     """
 
-    runs_together = True
-
     def __init__(
         self, network: Network, trained_length: int, context_length: int | None = None, *, half: bool = True
     ) -> None:

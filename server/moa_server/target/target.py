@@ -81,13 +81,7 @@ class TargetShape:
 
 
 class Target(ABC):
-    """Verifies chains and trees.
-
-    Attributes:
-        runs_together: a forward for several conversations takes less time than one for each.
-    """
-
-    runs_together = False
+    """Verifies chains and trees."""
 
     def __init__(self, shape: TargetShape) -> None:
         self.shape = shape

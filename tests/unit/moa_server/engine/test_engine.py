@@ -160,22 +160,6 @@ async def test_answers_share_a_forward_and_prompts_are_read_beside_them(bench: B
     assert bench.stepper.forwards[:4] == [["1:1"], ["3:1", "7:1", "2:4"], ["7:1", "7:1", "2:4"], ["7:1", "2:2"]]
 
 
-async def test_a_target_that_gains_nothing_has_a_forward_for_each(bench: Bench) -> None:
-    bench.engine = Engine(bench.stepper, bench.lost.append, schedule=Schedule(together=False))
-    async with bench.running():
-        bench.stepper.gate.clear()
-        _, one = bench.ask([1])
-        _, two = bench.ask([2] * 10)
-        _, three = bench.ask([3])
-        bench.stepper.gate.set()
-        for ear in (one, two, three):
-            await ear.ended.wait()
-        steps = [step for forward in bench.stepper.forwards for step in forward]
-        assert len(steps) == len(bench.stepper.forwards)
-        assert steps[:6] == ["1:1", "2:4", "3:1", "7:1", "2:4", "7:1"]
-        assert steps[6:9] == ["7:1", "2:2", "7:1"]
-
-
 async def test_a_draft_that_arrives_during_a_step_counts_in_the_next(bench: Bench) -> None:
     bench.stepper.gate.clear()
     live, ear = bench.ask([1])
