@@ -157,7 +157,7 @@ def test_no_memory_leaves_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("moa_kernels.transformer.cache.aligned_zeros", no_memory)
+        patch.setattr("moa_kernels.transformer.page.aligned_zeros", no_memory)
         with pytest.raises(MemoryError):
             write((cache,), 10, 2)
     assert cache.length == 60
