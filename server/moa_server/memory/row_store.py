@@ -60,7 +60,8 @@ class RowStore:
             InternalError: not all of its rows are held.
         """
         start = number * PAGE_ROWS
-        page = self._pages[number] if self.first_missing(start, start + PAGE_ROWS) == start + PAGE_ROWS else None
+        is_full = self.first_missing(start, start + PAGE_ROWS) == start + PAGE_ROWS
+        page = self._pages[number] if is_full else None
         if page is None:
             raise InternalError(f"Page {number} of a store of rows is not full.")
         return page
