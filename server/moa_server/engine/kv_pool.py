@@ -1,8 +1,8 @@
 """The pool of keys and values: how many bytes all sessions may hold, and who gives some up for whom.
 
 Pure: reads what sessions hold, and decides; the engine frees. State: what each session was promised, least recently
-used first. Invariants: an answer begins only if all promises and the shared pages, each counted once, fit the budget, and
-has room until its end; what sessions and the index hold never exceeds the budget.
+used first. Invariants: an answer begins only if all promises and the shared pages, each counted once, fit the budget,
+and has room until its end; what sessions and the index hold never exceeds the budget.
 """
 
 from __future__ import annotations
