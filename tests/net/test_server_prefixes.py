@@ -209,19 +209,19 @@ async def test_pages_without_the_states_that_a_client_needs_are_read_again(
     assert stepper.fed - before < PAGE
 
 
-@pytest.mark.parametrize("share", [False, True])
-async def test_clients_share_only_if_the_operator_allows_it(
-    stepper: WatchingStepper, monkeypatch: pytest.MonkeyPatch, share: bool
+@pytest.mark.parametrize("share", ["off", "client", "all"])
+async def test_clients_share_only_what_the_operator_allows(
+    stepper: WatchingStepper, monkeypatch: pytest.MonkeyPatch, share: str
 ) -> None:
     monkeypatch.setattr(service, "client_of", lambda peer: peer)  # with its port: two connections are two clients
     async with server(stepper, share_prefixes=share) as running, channel_to(running) as one, channel_to(running) as two:
         first = await answer(Peer(one))
         before = stepper.fed
         assert await answer(Peer(one)) == first
-        assert stepper.fed - before < PAGE
+        assert (stepper.fed - before < PAGE) is (share != "off")
         before = stepper.fed
         assert await answer(Peer(two)) == first
-        assert (stepper.fed - before < PAGE) is share
+        assert (stepper.fed - before < PAGE) is (share == "all")
 
 
 async def test_the_lender_closes_crops_and_asks_again_while_its_pages_are_used(

@@ -112,9 +112,10 @@ class Host:
             self._on_closed,
         )
         self.prefixes = PrefixIndex[LiveSession](
-            stepper.target.page_tokens, lambda numbers: self.engine.drop_pages(numbers)
+            0 if settings.share_prefixes == "off" else stepper.target.page_tokens,
+            lambda numbers: self.engine.drop_pages(numbers),
         )
-        self._sharing = PrefixSharing(stepper, self.prefixes, everyone=settings.share_prefixes)
+        self._sharing = PrefixSharing(stepper, self.prefixes, everyone=settings.share_prefixes == "all")
         self.engine = Engine(
             stepper,
             self.registry.close,
