@@ -16,6 +16,7 @@ from moa_kernels import Page
 from moa_server.app import RunningServer
 from moa_server.engine.prefixes.sharing import Adoption, PrefixSharing
 from moa_server.engine.stepper import SessionTensors, Stepper, Work
+from moa_server.memory.row_store import most_nbytes
 from moa_server.service import service
 from moa_server.target import Target, TargetOutput
 from moa_server.target.kernel_target import KernelCache
@@ -25,7 +26,7 @@ from moa_shared.sampling.coupling import Sampling
 from tests.net.server_peer import CONTEXT, VOCAB, Peer, generate, make_host, plain_text, serving, toy_source, until
 from tests.support.tiny_models import tiny_kernel_target, tiny_model
 
-PAGE = 64
+PAGE, DRAFT_NODES = 64, 64
 SHORT = AnswerSettings(max_tokens=6, ignore_end_of_text=True)
 TEXT = [random.Random(7).randrange(VOCAB) for _ in range(150)]  # two full pages and more
 PLANES = (pb.PLANE_MEMORY, pb.PLANE_REUSED_STATE)
@@ -58,6 +59,11 @@ class WatchingStepper(Stepper):
             pages |= {id(page): page for page in (kept.keys_values, *kept.states.values())}
         return sum(page.nbytes for page in pages.values())
 
+    def most_nbytes_of(self, tokens: int) -> int:
+        """What a conversation of so many tokens is promised, with all planes."""
+        rows, widths = tokens + DRAFT_NODES, self.widths(self.sources[0], reused_state=True)
+        return self.target.new_cache().most_nbytes(rows) + sum(most_nbytes(width, rows) for width in widths.values())
+
     def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
         outputs = super().forward_all(work)
         self.fed += sum(len(plan.feed) for _, plan in work)
@@ -77,7 +83,7 @@ def stepper(target: Target) -> WatchingStepper:
 
 @asynccontextmanager
 async def server(stepper: WatchingStepper, **settings: Any) -> AsyncIterator[RunningServer]:
-    host = make_host(stepper.target, stepper=stepper, **{"prefill_chunk": 32, **settings})
+    host = make_host(stepper.target, stepper=stepper, **{"prefill_chunk": 32, "draft_nodes": DRAFT_NODES, **settings})
     stepper.kept = host._sharing._store._kept
     async with serving(host) as running:
         yield running
@@ -248,9 +254,7 @@ async def test_the_lender_closes_crops_and_asks_again_while_its_pages_are_used(
 
 async def test_pages_go_when_their_room_is_needed(target: Target, stepper: WatchingStepper) -> None:
     """Three texts that leave two pages each, in room for six pages; an answer may take four."""
-    tensors, widths = stepper.new_tensors(), stepper.widths(stepper.sources[0], reused_state=True)
-    host = make_host(target, stepper=stepper)
-    need = host._most_nbytes(tensors, widths, len(TEXT) + SHORT.max_tokens)
+    need = stepper.most_nbytes_of(len(TEXT) + SHORT.max_tokens)
     async with server(stepper, kv_bytes=need + need // 2) as running, channel_to(running) as channel:
         host = running.host
         texts = [[(token + shift) % VOCAB for token in TEXT] for shift in range(3)]
@@ -272,9 +276,7 @@ async def test_pages_go_when_their_room_is_needed(target: Target, stepper: Watch
 
 async def test_shared_pages_count_once(target: Target, stepper: WatchingStepper) -> None:
     """Four users of one text, in room for two that share nothing."""
-    host = make_host(target, stepper=stepper)
-    widths = stepper.widths(stepper.sources[0], reused_state=True)
-    need = host._most_nbytes(stepper.new_tensors(), widths, len(TEXT) + SHORT.max_tokens)
+    need = stepper.most_nbytes_of(len(TEXT) + SHORT.max_tokens)
     async with server(stepper, kv_bytes=2 * need + need // 2) as running, channel_to(running) as channel:
         assert running.host.conversations_that_fit(len(TEXT) + SHORT.max_tokens) == 2
         peers = [Peer(channel) for _ in range(4)]
@@ -371,9 +373,7 @@ async def test_many_that_share_what_they_may_get_the_targets_text(
         take_over(sharing, adoption)
 
     monkeypatch.setattr(PrefixSharing, "take_over", count)
-    host = make_host(target, stepper=stepper)
-    widths = stepper.widths(stepper.sources[0], reused_state=True)
-    room = conversations * host._most_nbytes(stepper.new_tensors(), widths, CONTEXT)
+    room = conversations * stepper.most_nbytes_of(CONTEXT)
     async with server(stepper, kv_bytes=room, detached_seconds=5) as running, channel_to(running) as channel:
 
         async def run(number: int) -> None:

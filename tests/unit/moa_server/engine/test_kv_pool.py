@@ -189,7 +189,8 @@ def test_pages_that_an_answer_uses_are_no_victim_s_to_give() -> None:
     bench.ask(answering, 50)
     with pytest.raises(OverloadedError):
         bench.ask(bench.live(), 55)
-    assert bench.released == bench.dropped == []
+    assert not bench.released
+    assert not bench.dropped
     bench.ask(bench.live(), 50)
     assert bench.released == [idle]
     assert bench.dropped == []
