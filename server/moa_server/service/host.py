@@ -34,7 +34,6 @@ from moa_server.service.fetch import DrafterFiles
 from moa_server.session.session import Session, SessionLimits
 from moa_server.settings import ServerSettings
 
-KV_SHARE = 0.75  # of what is free once the target is loaded; the rest is for text, frames and the forward itself
 MOST_UNOPENED = 64  # streams whose Open has not come; an honest one comes with its stream
 
 
@@ -128,9 +127,7 @@ class Host:
             ),
             self._sharing,
         )
-        self.pool = KVPool(
-            settings.kv_bytes or int(KV_SHARE * stepper.target.free_bytes()), self.engine.release, self.prefixes
-        )
+        self.pool = KVPool(settings.kv_bytes or stepper.target.kv_bytes(), self.engine.release, self.prefixes)
         self._calls: set[Call] = set()
         self._empty = asyncio.Event()
         self.draining = False
