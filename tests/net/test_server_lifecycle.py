@@ -146,7 +146,7 @@ async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_agai
         error = error_from_rpc(await refused(second.done()))  # the first one's answer is under way
         assert isinstance(error, OverloadedError)
         assert str(error) == snapshot(
-            "The 149.5 kB of keys and values of this server are all in use. Try again in a few seconds."
+            "The 131.1 kB of keys and values of this server are all in use. Try again in a few seconds."
         )
         again = Peer(channel)
         await again.open()

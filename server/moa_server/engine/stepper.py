@@ -71,8 +71,9 @@ class SessionTensors:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        drafter = self.drafter.nbytes if self.drafter is not None else 0
-        return self.cache.nbytes + sum(store.nbytes for store in self.planes.values()) + drafter
+        drafter = self.drafter  # the event loop asks too, and the drafter may go meanwhile
+        rows = sum(store.nbytes for store in tuple(self.planes.values()))
+        return self.cache.nbytes + rows + (drafter.nbytes if drafter is not None else 0)
 
     def keep_rows(self, source: MemorySource | None, widths: Mapping[Plane, int]) -> None:
         """Keeps the rows that `source` makes, of these planes too; those of another source are dropped."""

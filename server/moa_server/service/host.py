@@ -23,6 +23,8 @@ from moa_server.drafting.forward_cost import NODE_SHARE
 from moa_server.engine.engine import Engine
 from moa_server.engine.kv_pool import KVPool
 from moa_server.engine.live_session import LiveSession
+from moa_server.engine.prefixes.index import PrefixIndex
+from moa_server.engine.prefixes.sharing import PrefixSharing
 from moa_server.engine.registry import SessionRegistry
 from moa_server.engine.schedule import Schedule
 from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper
@@ -106,8 +108,13 @@ class Host:
             self._make_live_session,
             secrets.token_bytes,
             clock,
-            lambda live: self.pool.forget(live),
+            self._on_closed,
         )
+        self.prefixes = PrefixIndex[LiveSession](
+            0 if settings.share_prefixes == "off" else stepper.target.page_tokens,
+            lambda numbers: self.engine.drop_pages(numbers),
+        )
+        self._sharing = PrefixSharing(stepper, self.prefixes, everyone=settings.share_prefixes == "all")
         self.engine = Engine(
             stepper,
             self.registry.close,
@@ -117,8 +124,9 @@ class Host:
                 served.step_ms,
                 settings.prefill_chunk,
             ),
+            self._sharing,
         )
-        self.pool = KVPool(settings.kv_bytes or stepper.target.kv_bytes(), lambda live: self.engine.release(live))
+        self.pool = KVPool(settings.kv_bytes or stepper.target.kv_bytes(), self.engine.release, self.prefixes)
         self._calls: set[Call] = set()
         self._empty = asyncio.Event()
         self.draining = False
@@ -191,17 +199,22 @@ class Host:
             raise UnavailableError("The server is shutting down.", hint="Connect to another one, or try again later.")
 
     def reserve(self, live: LiveSession) -> None:
-        """Promises a session the memory that the requested answer may take.
+        """Promises a session the memory that the requested answer may take, less what of its text is kept already.
 
         Raises:
             ContextLengthError: it is more than this server keeps for all.
             OverloadedError: it is not available now.
         """
+        self.engine.adopt(live)
         drafter = live.source if live.server_drafts else None
-        self.pool.reserve(live, self._most_nbytes(live.tensors, live.widths, live.session.most_tokens, drafter))
+        nbytes = self._most_nbytes(live.tensors, live.widths, live.session.most_tokens, drafter)
+        self.pool.reserve(live, nbytes, self._sharing.page_nbytes(live))
 
     def conversations_that_fit(self, tokens: int) -> int:
-        """How many conversations of so many tokens can have running answers, with the first drafter's memory rows."""
+        """How many conversations of so many tokens can have running answers, with the first drafter's memory rows.
+
+        They share nothing: with a prefix in common there is room for more.
+        """
         tensors, widths, drafter = self._stepper.new_tensors(), {}, None
         if self._stepper.sources:
             source = self._stepper.sources[0]
@@ -275,6 +288,10 @@ class Host:
         """Ends all running answers."""
         for call in tuple(self._calls):
             call.end_answer()
+
+    def _on_closed(self, live: LiveSession) -> None:
+        self.pool.forget(live)
+        self.engine.free(live)
 
     def _make_live_session(self, token: bytes) -> LiveSession:
         served = self.served

@@ -107,7 +107,7 @@ class Session:
         self._settings = AnswerSettings()
         self._first_step = False
         self._finish = Finish.UNFINISHED
-        self._cache_version = 0  # grows when what the cache holds is given up
+        self.cache_version = 0  # grows when what the cache holds is given up
         self._resumable = False  # the answer is as the target left it, and a client has just come back
 
     @property
@@ -268,10 +268,22 @@ class Session:
 
     def forget_cache(self, length: int) -> None:
         """Forgets what the cache holds from position `length` on, which must be read again."""
-        self._cache_version += 1
+        self.cache_version += 1
         if length < self.cached:
             self.cached = length
             self.version += 1
+
+    def on_adopted(self, length: int, prefix_hash: int, cache_version: int) -> bool:
+        """The cache was given the rows of `length` tokens that another session has read; False if they are void.
+
+        Args:
+            prefix_hash, cache_version: of this text, and of the cache, when the rows were asked for.
+        """
+        is_text = length < len(self.tokens) and self.hashes.at(length) == prefix_hash
+        if not is_text or cache_version != self.cache_version:
+            return False
+        self.cached = length
+        return True
 
     # ------------------------------------------------------------ what the target does
 
@@ -358,7 +370,7 @@ class Session:
         Otherwise a client that asks again before its prompt is read would have it read for ever.
         """
         is_text = plan.fed <= len(self.tokens) and self.hashes.at(plan.fed) == plan.fed_hash
-        if is_text and plan.cache_version == self._cache_version:
+        if is_text and plan.cache_version == self.cache_version:
             self.cached = max(self.cached, min(plan.fed, len(self.tokens) - 1))
 
     def _plan(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool) -> StepPlan:
@@ -373,7 +385,7 @@ class Session:
             self._rule(self._settings, self.answer_start),
             tuple(self.tokens[start:]),
             start - self.answer_start,
-            self._cache_version,
+            self.cache_version,
             self.hashes.at(self.cached + len(feed)),
         )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import Cache, Segment
+from moa_kernels import PAGE_ROWS, Cache, Page, Segment
 from moa_shared.errors import InternalError
 from moa_shared.models.network.network import Network
 
@@ -47,6 +47,16 @@ class KernelCache(KVCache):
 
     def reserve(self, rows: int) -> None:
         self.pages.reserve(rows)
+
+    def crop(self, length: int) -> None:
+        super().crop(length)
+        self._pages.crop(self._length)
+
+    def adopt(self, pages: Sequence[Page]) -> None:
+        """Holds these full pages of another conversation that begins with the same tokens, and nothing else."""
+        self._pages.adopt(pages)
+        self._length = self._pages.length
+        self._forget_tail()
 
     def segment(self, request: Request) -> Segment:
         """This conversation's rows of a forward."""
@@ -86,6 +96,7 @@ class KernelTarget(Target):
             )
         )
         self.network = network
+        self.page_tokens = PAGE_ROWS if network.stack.compiled else 0
         self._half = half
 
     def new_cache(self) -> KernelCache:

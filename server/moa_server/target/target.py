@@ -81,7 +81,13 @@ class TargetShape:
 
 
 class Target(ABC):
-    """Verifies chains and trees."""
+    """Verifies chains and trees.
+
+    Attributes:
+        page_tokens: tokens whose keys and values conversations that begin alike can share; 0: they share none.
+    """
+
+    page_tokens = 0
 
     def __init__(self, shape: TargetShape) -> None:
         self.shape = shape
