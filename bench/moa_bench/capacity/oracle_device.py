@@ -74,7 +74,7 @@ class OracleDevice:
         if message is None and committed - self._told >= ACK_TOKENS:
             message = Ack(committed)
         if message is not None:
-            self._told = message.committed
+            self._told = message.base if isinstance(message, Draft) else message.committed
         return message
 
     def _guess(self, committed: int, drafted: Sequence[int]) -> int:

@@ -54,7 +54,7 @@ class Effort:
     prompt_tokens: tuple[int, ...] = (50, 500)
     answer_tokens: int = 64
     answers: int = 5
-    overhead: OverheadEffort = OverheadEffort()
+    overhead: OverheadEffort = field(default_factory=OverheadEffort)
 
 
 # The client program's modes, with its own defaults where nothing is said.

@@ -57,7 +57,7 @@ class PendingDraft:
         same = (draft.epoch, base) == (self.epoch, self._base)
         holds = (draft.epoch, base) >= (self.epoch, self._base) and 1 <= base <= len(committed)
         continues = same and not draft.prefix_hash and first_node > 0
-        if not holds or not (continues or hashes.at(base) == draft.prefix_hash):
+        if not holds or not (continues or hashes.short_at(base) == draft.prefix_hash):
             self.stale_nodes += len(tokens)
             return False
         known = self._tree.end if same else 0

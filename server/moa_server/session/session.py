@@ -237,17 +237,14 @@ class Session:
 
         Raises:
             TreeError, TokenRangeError: nodes that are no tree of this target's tokens.
-            ProtocolError: a client that claims tokens which were never committed.
+            ProtocolError: parents that are neither absent nor one for each token.
         """
         check_tokens(draft.tokens, self.limits.vocab_size)
-        held = len(self.tokens)
-        if draft.committed > held:
-            raise ProtocolError(f"a client that holds at most {held} committed tokens", f"{draft.committed}")
         if self.phase is not Phase.ANSWERING:
             self.pending.stale_nodes += len(draft.tokens)
             return
         self.pending.add(self.tokens, self.hashes, draft)
-        self.acknowledged = max(self.acknowledged, draft.committed, min(draft.base, held))
+        self.acknowledged = max(self.acknowledged, min(draft.base, len(self.tokens)))
 
     def on_ack(self, committed: int) -> None:
         """The client holds `committed` tokens.
@@ -333,9 +330,8 @@ class Session:
         """
         return Verdict(
             self.ask_id,
-            self.pending.epoch,
             plan.fed,
-            self.hashes.at(plan.fed),
+            self.hashes.short_at(plan.fed),
             verification.taken,
             verification.finish,
             verification.accepted,

@@ -23,7 +23,7 @@ def verdict(device: OracleDevice, count: int, finish: Finish = Finish.UNFINISHED
     done = conversation.answer_length
     base = len(conversation.tokens)
     tokens = TEXT[done : done + count]
-    return Verdict(1, conversation.epoch, base, conversation.hashes.at(base), tokens, finish, step_ms=50.0)
+    return Verdict(1, base, conversation.hashes.short_at(base), tokens, finish, step_ms=50.0)
 
 
 def test_it_drafts_from_the_first_token_on() -> None:
@@ -36,7 +36,7 @@ def test_it_drafts_from_the_first_token_on() -> None:
     device.on_drafted(6.0, 5.0)
     frame = device.take_frame(6.0)
     assert isinstance(frame, Draft)
-    assert (frame.base, tuple(frame.tokens), frame.committed) == (4, TEXT[1:2], 4)
+    assert (frame.base, tuple(frame.tokens)) == (4, TEXT[1:2])
 
 
 def test_a_step_that_a_verdict_contradicts_changes_nothing() -> None:
