@@ -143,7 +143,8 @@ class OracleAsker:
     async def _take_in(self, call: Any, device: OracleDevice, message: Any, answer: Answer, now_s: float) -> None:
         match message:
             case Memory():
-                await call.write(pb.ClientFrame(credit=pb.Credit(bytes=len(message.payload))))
+                if owed := device.on_memory(len(message.payload)):
+                    await call.write(pb.ClientFrame(credit=pb.Credit(bytes=owed)))
             case GoAway():
                 raise UnavailableError(f"The server is going away: {message.reason}.")
             case Beat():

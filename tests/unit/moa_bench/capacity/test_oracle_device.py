@@ -65,3 +65,8 @@ def test_it_acknowledges_what_it_holds_and_ends_with_the_answer() -> None:
     device.on_verdict(60.0, verdict(device, 21, Finish.MAX_TOKENS))
     assert not device.is_answering
     assert device.take_frame(61.0) is None
+
+
+def test_credit_is_given_as_the_client_program_gives_it() -> None:
+    device = asked(1.0)
+    assert [device.on_memory(1000) for _ in range(4)] == [0, 0, 3000, 0]

@@ -209,7 +209,7 @@ def test_a_draft_that_is_confirmed_all_the_time_costs_what_is_in_flight() -> Non
             frame = drafting.take_frame(flush=True)
             assert frame is not None
             assert pending.add(conversation.tokens, conversation.hashes, frame)
-        conversation_hash = conversation.hashes.at(position)
+        conversation_hash = conversation.hashes.short_at(position)
         drafting.on_verdict(Verdict(conversation.ask_id, position, conversation_hash, [position % VOCAB], ON))
         pending.on_committed(conversation.tokens)
         assert len(pending.usable(conversation.tokens)) == 1
