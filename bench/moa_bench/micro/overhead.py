@@ -60,8 +60,10 @@ class Overhead:
         forward_ms: of it, what the inference thread computed in the forward; `encoder_ms`: in the memory encoder, on
             average, since many steps have none.
         share: of each step, what is neither.
-        cpu_share: of the server's CPU time, what is neither; on one core it is the same thing, and does not count what
-            other processes took.
+        serial_share: the same of the CPU time that no other core can take over: of the inference thread, and of the
+            loop while it commits and plans between two forwards.
+        cpu_share: the same of all of the server's CPU time, frames included: the overhead where it has one core, and
+            does not count what other processes took.
         rows: of a forward, on average.
     """
 
@@ -71,6 +73,7 @@ class Overhead:
     forward_ms: Spread
     encoder_ms: float
     share: Spread
+    serial_share: float
     cpu_share: float
     rows: float
 
@@ -92,6 +95,7 @@ def overhead_of(way: str, sessions: int, rounds: Sequence[Sequence[Forward]]) ->
     forward = [earlier.cpu_s for earlier, _ in steps]
     encoder = [later.encoder_cpu_s - earlier.encoder_cpu_s for earlier, later in steps]
     computed = [of_target + of_drafter for of_target, of_drafter in zip(forward, encoder, strict=True)]
+    serial_cpu = sum(later.serial_cpu_s - earlier.serial_cpu_s for earlier, later in steps)
     all_cpu = sum(later.process_cpu_s - earlier.process_cpu_s for earlier, later in steps)
     return Overhead(
         way,
@@ -100,6 +104,7 @@ def overhead_of(way: str, sessions: int, rounds: Sequence[Sequence[Forward]]) ->
         Spread.of([1e3 * seconds for seconds in forward]),
         round(1e3 * sum(encoder) / len(encoder), 2),
         Spread.of([1 - part / whole for part, whole in zip(computed, took, strict=True)]),
+        round(1 - sum(computed) / serial_cpu, 4),
         round(1 - sum(computed) / all_cpu, 4),
         round(sum(earlier.rows for earlier, _ in steps) / len(steps), 1),
     )

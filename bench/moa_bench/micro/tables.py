@@ -95,15 +95,18 @@ def _overhead(result: Mapping[str, Any]) -> str:
             cost.forward_ms.text(2),
             cost.encoder_ms,
             _percent(cost.share.median),
+            _percent(cost.serial_share),
             _percent(cost.cpu_share),
         ]
         for cost in result["overhead"]
     ]
     head = ["way", "sessions", "rows a forward", "step, ms", "the forward, ms", "the memory encoder, ms", "the rest"]
-    head.append("the rest, of CPU time")
+    head += ["the rest, of CPU time on the target's core", "of all CPU time"]
     return (
         "### Overhead of a step\n\nA step: from the beginning of one forward to that of the next. Forward and encoder: "
-        "what the inference thread computed in them. CPU time: of all that the server computed.\n\n" + table(head, rows)
+        "what the inference thread computed in them. CPU time does not count what other processes took. On the "
+        "target's core: of the inference thread, and of the loop while it plans the next forward; all: frames too.\n\n"
+        + table(head, rows)
     )
 
 

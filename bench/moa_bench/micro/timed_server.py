@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from moa_server.cli import run
+from moa_server.engine.engine import Engine
 from moa_server.settings import SECTION, ServerSettings
 from moa_server.target import Request, Target, TargetOutput
 from moa_server.target.execution_level import Execution, load_execution
@@ -41,6 +42,8 @@ class Forward:
         cpu_s: time that the inference thread computed in it, whatever else ran on its core meanwhile.
         process_cpu_s: CPU time of the whole server up to its beginning; `encoder_cpu_s`: of it, what the drafter's
             memory encoder computed.
+        serial_cpu_s: CPU time up to its beginning of the inference thread, and of the loop while the thread waits for
+            it: it takes in what a forward gave and plans the next one. No other core can take this over.
         sessions: that took part; `rows`: of all of them.
     """
 
@@ -48,15 +51,32 @@ class Forward:
     cpu_s: float
     process_cpu_s: float
     encoder_cpu_s: float
+    serial_cpu_s: float
     sessions: int
     rows: int
+
+
+class Planning:
+    """The loop's CPU time between two forwards of an engine: all engines of this process, from now on."""
+
+    def __init__(self) -> None:
+        self.cpu_s = 0.0
+        on_stepped = Engine._on_stepped
+
+        def timed(engine: Engine, *arguments: Any) -> None:
+            began = time.thread_time()
+            on_stepped(engine, *arguments)
+            self.cpu_s += time.thread_time() - began
+
+        Engine._on_stepped = timed  # type: ignore[method-assign,assignment]
 
 
 class TimedTarget(WrappedTarget):
     """A target that notes its forwards."""
 
-    def __init__(self, inner: Target) -> None:
+    def __init__(self, inner: Target, planning: Planning) -> None:
         super().__init__(inner)
+        self._planning = planning
         self.forwards: list[Forward] = []
         self._encoder_cpu_s = 0.0
 
@@ -74,13 +94,14 @@ class TimedTarget(WrappedTarget):
     def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
         began, process_cpu, cpu = time.perf_counter(), time.process_time(), time.thread_time()
         outputs = super()._run(requests, depths)
-        cpu = time.thread_time() - cpu
+        took = time.thread_time() - cpu
         self.forwards.append(
             Forward(
                 began,
-                cpu,
+                took,
                 process_cpu,
                 self._encoder_cpu_s,
+                cpu + self._planning.cpu_s,
                 len(requests),
                 sum(len(request.tokens) for request in requests),
             )
@@ -110,7 +131,7 @@ def serve(times: Path, /, config_file: Path | None, **flags: Any) -> None:
 
     def load(files: ModelFiles, settings: ServerSettings, progress: Progress) -> Execution:
         execution = load_execution(files, settings, progress)
-        targets.append(TimedTarget(execution.target))
+        targets.append(TimedTarget(execution.target, Planning()))
         return replace(execution, target=targets[0])
 
     run(load_settings(ServerSettings, SECTION, flags, config_file), load)

@@ -51,9 +51,14 @@ class ForwardCost:
 
     def ms(self, nodes: int) -> float:
         """The expected time of a forward over `nodes` draft nodes."""
-        plain = self.plain_ms
         if nodes == 0:
-            return plain
+            return self.plain_ms
+        at_none, slope = self.line()
+        return max(self.plain_ms, at_none + slope * nodes)
+
+    def line(self) -> tuple[float, float]:
+        """The time of a forward with drafts as a straight line: where it begins, and ms for each node."""
+        plain = self.plain_ms
         weight, first, second, time, mixed = self._sums
         for count in PRIOR_NODES:
             factor = 1 + DRAFT_SHARE + self._node_share * count
@@ -63,4 +68,4 @@ class ForwardCost:
             time += PRIOR_WEIGHT * factor * plain
             mixed += PRIOR_WEIGHT * factor * plain * count
         slope = max(0.0, (weight * mixed - first * time) / (weight * second - first * first))
-        return max(plain, (time - slope * first) / weight + slope * nodes)
+        return (time - slope * first) / weight, slope

@@ -18,10 +18,8 @@ from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree.draft_tree import DraftTree, check_tokens
 
-from moa_server.session.pending_draft import PendingDraft
+from moa_server.session.pending_draft import NO_DRAFT, PendingDraft
 from moa_server.session.verification import StepPlan, Verification
-
-NO_DRAFT = DraftTree((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +350,8 @@ class Session:
             self.cached = max(self.cached, min(plan.fed, len(self.tokens) - 1))
 
     def _plan(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool) -> StepPlan:
-        start = max(self.answer_start, len(self.tokens) - STOP_WINDOW_TOKENS)
+        decisive = STOP_WINDOW_TOKENS if self._settings.stop else 0
+        start = max(self.answer_start, len(self.tokens) - decisive)
         return StepPlan(
             self.version,
             self.cached,

@@ -8,7 +8,7 @@ import pytest
 from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, SessionTensors, Stepper
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
-from moa_server.session.session import NO_DRAFT
+from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.verification import StepPlan, Verification
 from moa_server.target import Target
 from moa_server.target.torch_target import TorchTarget
