@@ -23,7 +23,7 @@ from typing import Generic, Protocol, TypeVar
 from moa_shared.drafting.estimates import Smoothed
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_server.engine.forward_cost import NODE_SHARE, ForwardCost
+from moa_server.drafting.forward_cost import NODE_SHARE, ForwardCost
 from moa_server.session.session import Session
 
 RECENT = 1 / 16  # weight of a forward in the rate, which spans a paragraph of an answer
@@ -151,10 +151,10 @@ class Schedule(Generic[Waiting]):
         rows = sum(each.feed for each in candidates) + sum(map(len, chosen)) - 1
         rate = self.rate(len(candidates))
         best, best_count, tokens = -rate * self.cost.ms(rows), 0, 0.0
-        plain_ms, (at_none_ms, node_ms) = self.cost.plain_ms, self.cost.line()
+        cost = self.cost.line()
         for count, (less, _, _) in enumerate(offered[: max(0, MOST_ROWS - rows)], 1):
             tokens -= less
-            value = tokens - rate * max(plain_ms, at_none_ms + node_ms * (rows + count))
+            value = tokens - rate * cost.ms(rows + count)
             if value > best:
                 best, best_count = value, count
         for _, which, node in offered[:best_count]:
@@ -177,17 +177,18 @@ class Schedule(Generic[Waiting]):
 
     # ------------------------------------------------------------ what it took
 
-    def on_forward(self, rows: Rows, ms: float, tokens: int) -> None:
+    def on_forward(self, rows: Rows, ms: float, tokens: int, drafting_ms: float = 0.0) -> None:
         """A forward has ended.
 
         Args:
             tokens: that it committed.
+            drafting_ms: how long the server drafted before it.
         """
         if not rows.read:
             if rows.fed == rows.answers:  # those that read a text again are no measure of a row
                 self.cost.add(rows.beyond_first, ms)
             self._tokens.add(tokens)
-            self._ms.add(ms)
+            self._ms.add(ms + drafting_ms)
         elif not rows.answers:
             self._read_ms.add(ms / rows.read)
         elif self.cost.known:
