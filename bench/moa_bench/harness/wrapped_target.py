@@ -21,8 +21,8 @@ class WrappedTarget(Target):
         self.runs_together = inner.runs_together
         self._inner = inner
 
-    def free_bytes(self) -> int:
-        return self._inner.free_bytes()
+    def kv_bytes(self) -> int:
+        return self._inner.kv_bytes()
 
     def new_cache(self) -> KVCache:
         return self._inner.new_cache()
