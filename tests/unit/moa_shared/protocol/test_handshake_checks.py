@@ -114,7 +114,7 @@ def test_versions_must_be_equal() -> None:
     check_protocol(1, 1)
     with raises(
         MismatchError,
-        snapshot("The protocol version does not match: the server has 3, the client has 1. Update moa on the client."),
+        snapshot("The protocol version does not match: the server has 2, the client has 1. Update moa on the client."),
     ):
         check_protocol(2, 1)
 
