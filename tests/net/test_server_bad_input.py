@@ -240,7 +240,7 @@ IN_AN_ANSWER: dict[str, tuple[Send, type[MoaError], str]] = {
         snapshot("Token 1 is 97, outside the vocabulary (0 to 96). Use the server's tokenizer."),
     ),
     "a parent before the root": (
-        lambda peer: peer.draft([1], [-2]),
+        lambda peer: peer.send(draft=pb.Draft(base=6, prefix_hash=peer.hashes.short_at(6), tokens=[1], parents=[2])),
         TreeError,
         snapshot(
             "Node 0 of a draft tree has parent -2, expected -1 to -1. Number the nodes so that each parent comes before its children."
