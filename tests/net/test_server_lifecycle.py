@@ -269,6 +269,11 @@ class FailingStepper(Stepper):
             raise RuntimeError("the device is on fire")
         return super().forward_all(work)
 
+    def _encode(self, chunks: Sequence[tuple[SessionTensors, Chunk]]) -> None:
+        if self.where == "code" and any(tensors.cache.length == len(POISON) for tensors, _ in chunks):
+            raise RuntimeError("the device is on fire")  # then each session's rows are coded by themselves
+        super()._encode(chunks)
+
     def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
         if self.where == "code" and tensors.cache.length == len(POISON):
             raise RuntimeError("the device is on fire")

@@ -16,13 +16,14 @@ import grpc.aio
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_client.link.channel import EOF
-from moa_client.link.frames import Beat, GoAway, make_open, read_frame
+from moa_client.link.frames import Beat, FrameReader, GoAway, make_open
 from moa_shared.errors import UnavailableError
+from moa_shared.protocol.continued_frames import DraftWriter
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Draft, Memory
-from moa_shared.protocol.protobuf_messages import ask_to_proto, draft_to_proto, settings_to_proto
+from moa_shared.protocol.protobuf_messages import ask_to_proto, settings_to_proto
 
 from moa_bench.capacity.figures import Answer
 from moa_bench.capacity.oracle_device import OracleDevice
@@ -114,6 +115,7 @@ class OracleAsker:
         ask = device.conversation.ask(prompt, self._settings)
         await call.write(pb.ClientFrame(open=self._make_open()))
         await call.write(pb.ClientFrame(ask=ask_to_proto(ask)))
+        reader, drafts = FrameReader(), DraftWriter()
         timer: asyncio.TimerHandle | None = None
         try:
             while device.is_answering:
@@ -125,11 +127,11 @@ class OracleAsker:
                     timer = None
                     device.on_drafted(1e3 * now_s, self._draft_ms)
                 else:
-                    for message in read_frame(item):
+                    for message in reader.read(item):
                         await self._take_in(call, device, message, answer, now_s)
                 frame = device.take_frame(1e3 * now_s)
                 if isinstance(frame, Draft):
-                    await call.write(pb.ClientFrame(draft=draft_to_proto(frame)))
+                    await call.write(pb.ClientFrame(draft=drafts.write(frame)))
                 elif frame is not None:
                     await call.write(pb.ClientFrame(ack=pb.Ack(committed=frame.committed)))
                 if device.is_drafting and timer is None:
@@ -141,7 +143,8 @@ class OracleAsker:
     async def _take_in(self, call: Any, device: OracleDevice, message: Any, answer: Answer, now_s: float) -> None:
         match message:
             case Memory():
-                await call.write(pb.ClientFrame(credit=pb.Credit(bytes=len(message.payload))))
+                if owed := device.on_memory(len(message.payload)):
+                    await call.write(pb.ClientFrame(credit=pb.Credit(bytes=owed)))
             case GoAway():
                 raise UnavailableError(f"The server is going away: {message.reason}.")
             case Beat():

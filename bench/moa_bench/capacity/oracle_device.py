@@ -11,6 +11,7 @@ from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.drafting.online import ACK_TOKENS
 from moa_client.drafting.pacing import DraftWindow
 from moa_client.drafting.streamed import DraftStep, StreamedDrafting
+from moa_client.memory.plan import CREDIT_EVERY_BYTES
 from moa_shared.protocol.messages import Ack, Draft, Verdict
 
 from moa_bench.network.oracle import Script
@@ -30,6 +31,7 @@ class OracleDevice:
         self._window = DraftWindow(plain_ms=plain_ms)
         self._drafting = StreamedDrafting(self.conversation, self._window)
         self._step: DraftStep | None = None
+        self._owed = 0  # bytes of memory received but not yet reported to the server
         self._told = 0  # committed tokens that the server knows we have
 
     @property
@@ -54,6 +56,14 @@ class OracleDevice:
             self._window.on_verdict(now_ms, draft, progress.tokens, step_ms=verdict.step_ms, verified=verdict.drafted)
         return progress.tokens
 
+    def on_memory(self, nbytes: int) -> int:
+        """Takes in rows of so many bytes; the bytes to credit now, if it is time."""
+        self._owed += nbytes
+        if self._owed < CREDIT_EVERY_BYTES:
+            return 0
+        owed, self._owed = self._owed, 0
+        return owed
+
     def on_drafted(self, now_ms: float, took_ms: float) -> None:
         """Ends the draft step under way: one more node, unless a verdict has overtaken it."""
         step, self._step = self._step, None
@@ -74,7 +84,7 @@ class OracleDevice:
         if message is None and committed - self._told >= ACK_TOKENS:
             message = Ack(committed)
         if message is not None:
-            self._told = message.committed
+            self._told = message.base if isinstance(message, Draft) else message.committed
         return message
 
     def _guess(self, committed: int, drafted: Sequence[int]) -> int:

@@ -9,9 +9,9 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.conversation import Phase
 from moa_client.drafting.streamed import DraftRule
 from moa_shared.errors import InternalError
+from moa_shared.protocol.continued_frames import DraftWriter, VerdictWriter
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ack, Draft, Verdict
-from moa_shared.protocol.protobuf_messages import draft_to_proto, verdict_to_proto
 from netsim.core.conditions import Conditions
 from netsim.core.delay import DelaySpec
 from netsim.core.link import Direction
@@ -105,10 +105,11 @@ def simulate(
     text = ScriptedText(tokens, acceptance if callable(acceptance) else by_chance(acceptance, seed))
     up = OneWay(loop, link.conditions, seed, Direction.UP)
     down = OneWay(loop, link.conditions, seed, Direction.DOWN)
+    drafts, verdicts = DraftWriter(), VerdictWriter()
 
     def send_up(message: Draft | Ack) -> None:
         if isinstance(message, Draft):
-            frame = pb.ClientFrame(draft=draft_to_proto(message))
+            frame = pb.ClientFrame(draft=drafts.write(message))
         else:
             frame = pb.ClientFrame(ack=pb.Ack(committed=message.committed))
 
@@ -121,7 +122,7 @@ def simulate(
         up.send(frame.ByteSize() + FRAME_OVERHEAD_BYTES, deliver)
 
     def send_down(verdict: Verdict) -> None:
-        size = pb.ServerFrame(verdict=verdict_to_proto(verdict)).ByteSize() + FRAME_OVERHEAD_BYTES
+        size = pb.ServerFrame(verdict=verdicts.write(verdict)).ByteSize() + FRAME_OVERHEAD_BYTES
         down.send(size, lambda: client.on_verdict(verdict))
         if link.memory_bytes:
             down.send(link.memory_bytes * len(verdict.tokens), lambda: None)

@@ -107,5 +107,5 @@ class SimulatedClient:
         self._send_draft(self.conversation.propose(DraftTree.chain(tokens)))
 
     def _send_draft(self, message: Draft) -> None:
-        self._told = max(self._told, message.committed)
+        self._told = max(self._told, message.base)
         self._send(message)

@@ -99,8 +99,7 @@ class OnlineDrafting:
                 thread.grow(step, conversation.settings.sampling)
             message = self.streamed.take_frame(flush=step is None)
             if message is not None:
-                self._send(message)
-                self.on_told()
+                self._send_draft(message)
         elif thread is not None and self._round_due and not thread.busy and may_draft:
             self._round_due = False
             thread.draft(len(conversation.tokens), conversation.settings.sampling)
@@ -118,8 +117,11 @@ class OnlineDrafting:
         """Takes in a whole draft."""
         conversation = self._conversation
         if conversation.phase is Phase.ANSWERING and drafted.committed == len(conversation.tokens):
-            self._send(conversation.propose(drafted.tree))
-            self.on_told()
+            self._send_draft(conversation.propose(drafted.tree))
+
+    def _send_draft(self, draft: Draft) -> None:
+        self._send(draft)
+        self._told = max(self._told, draft.base)
 
     def on_verdict(self, now: float, verdict: Verdict) -> Progress:
         """Takes in a verdict; what the drafter should wait for follows.

@@ -409,7 +409,7 @@ class Engine:
         outcomes = self.stepper.verify_all([(part.live.tensors, part.plan) for part in parts])
         step_ms = _ms_since(began)
         self._server_drafts.learn(orders, outcomes)
-        stepped = [self._code_at_once(part, outcome) for part, outcome in zip(parts, outcomes, strict=True)]
+        stepped = self._code_at_once(parts, outcomes)
         self._post(self._on_stepped, stepped, step_ms, drafting_ms)
         # Rows of a prompt wait until its first token is out.
         later = [
@@ -429,13 +429,23 @@ class Engine:
             else:
                 self._post(self._on_rows, part.live, part.coding.feed, each, took_ms)
 
-    def _code_at_once(self, part: Part, outcome: Outcome) -> Stepped:
-        """Codes what leaves with a verdict."""
-        if not isinstance(outcome, Verification) or not part.coding.at_once:
-            return Stepped(part, outcome)
-        coded = self.stepper.code_newest([(part.live.tensors, newest) for newest in part.coding.at_once])
-        failed = next((each for each in coded if isinstance(each, Exception)), None)
-        return Stepped(part, failed or outcome, [each for each in coded if isinstance(each, CodedRows)])
+    def _code_at_once(self, parts: Sequence[Part], outcomes: Sequence[Outcome]) -> list[Stepped]:
+        """Codes what leaves with the verdicts."""
+        leaving = [
+            part.coding.at_once if isinstance(outcome, Verification) else ()
+            for part, outcome in zip(parts, outcomes, strict=True)
+        ]
+        coded = iter(
+            self.stepper.code_newest(
+                [(part.live.tensors, newest) for part, rows in zip(parts, leaving, strict=True) for newest in rows]
+            )
+        )
+        stepped = []
+        for part, outcome, rows in zip(parts, outcomes, leaving, strict=True):
+            own = [next(coded) for _ in rows]
+            failed = next((each for each in own if isinstance(each, Exception)), None)
+            stepped.append(Stepped(part, failed or outcome, [each for each in own if isinstance(each, CodedRows)]))
+        return stepped
 
     def _post(self, callback: Callable[..., None], *args: object, **named: object) -> None:
         if self._loop is None:

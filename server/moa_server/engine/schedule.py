@@ -138,9 +138,10 @@ class Schedule(Generic[Waiting]):
         rows = sum(each.feed for each in candidates) + sum(map(len, chosen)) - 1
         rate = self.rate(len(candidates))
         best, best_count, tokens = -rate * self.cost.ms(rows), 0, 0.0
+        cost = self.cost.line()
         for count, (less, _, _) in enumerate(offered[: max(0, MOST_ROWS - rows)], 1):
             tokens -= less
-            value = tokens - rate * self.cost.ms(rows + count)
+            value = tokens - rate * cost.ms(rows + count)
             if value > best:
                 best, best_count = value, count
         for _, which, node in offered[:best_count]:

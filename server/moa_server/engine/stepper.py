@@ -233,11 +233,12 @@ class Stepper:
         return CodedRows(chunk, encode(rows, chunk.codec))
 
     def code_newest(self, wanted: Sequence[tuple[SessionTensors, NewestRows]]) -> list[CodedRows | Exception]:
-        """Codes the newest rows of several sessions, encoded with one call for each source; or why that failed."""
+        """Codes the newest rows of several sessions, all of a kind with one call; or why that failed."""
         chunks = [(tensors, _newest_chunk(tensors, rows)) for tensors, rows in wanted]
-        # If this fails, each is encoded by itself below.
+        # If this fails, each is encoded and coded by itself below.
         with suppress(Exception):
             self._encode(chunks)
+            return [*_coded_together(chunks)]  # a list of CodedRows alone is not one of the wider type
         coded: list[CodedRows | Exception] = []
         for tensors, chunk in chunks:
             try:
@@ -257,8 +258,8 @@ class Stepper:
                     missing.setdefault(id(source), []).append((tensors, start, stop))
         for parts in missing.values():
             source = parts[0][0].source
-            if source is None or len(parts) == 1:
-                continue  # `code` does as well
+            if source is None:
+                continue
             rows = source.encode(np.concatenate([tensors.cache.lsa_input(*span) for tensors, *span in parts]))
             done = 0
             for tensors, start, stop in parts:
@@ -272,6 +273,29 @@ def _newest_chunk(tensors: SessionTensors, rows: NewestRows) -> Chunk:
     count = min(stop - rows.start, rows.most_rows)
     nbytes = count * row_bytes(rows.codec, tensors.planes[rows.plane].width)
     return Chunk(rows.plane, stop - count, count, rows.codec, nbytes)
+
+
+def _coded_together(chunks: Sequence[tuple[SessionTensors, Chunk]]) -> list[CodedRows]:
+    """Codes rows that are there, with one call for each codec and width: a call costs as much as several rows.
+
+    Raises:
+        InternalError: some are not there.
+    """
+    kinds: dict[tuple[Codec, int], list[int]] = {}
+    for number, (tensors, chunk) in enumerate(chunks):
+        kinds.setdefault((chunk.codec, tensors.planes[chunk.plane].width), []).append(number)
+    payloads: dict[int, bytes] = {}
+    for (codec, width), numbers in kinds.items():
+        rows = [
+            tensors.planes[chunk.plane].read(chunk.start, chunk.start + chunk.count)
+            for tensors, chunk in (chunks[number] for number in numbers)
+        ]
+        coded = encode(np.concatenate(rows), codec)
+        done = 0
+        for number, each in zip(numbers, rows, strict=True):
+            stop = done + len(each) * row_bytes(codec, width)
+            payloads[number], done = coded[done:stop], stop
+    return [CodedRows(chunk, payloads[number]) for number, (_, chunk) in enumerate(chunks)]
 
 
 def _parents(plan: StepPlan) -> list[int] | None:

@@ -18,10 +18,8 @@ from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree.draft_tree import DraftTree, check_tokens
 
-from moa_server.session.pending_draft import PendingDraft
+from moa_server.session.pending_draft import NO_DRAFT, PendingDraft
 from moa_server.session.verification import StepPlan, Verification
-
-NO_DRAFT = DraftTree((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,17 +235,14 @@ class Session:
 
         Raises:
             TreeError, TokenRangeError: nodes that are no tree of this target's tokens.
-            ProtocolError: a client that claims tokens which were never committed.
+            ProtocolError: parents that are neither absent nor one for each token.
         """
         check_tokens(draft.tokens, self.limits.vocab_size)
-        held = len(self.tokens)
-        if draft.committed > held:
-            raise ProtocolError(f"a client that holds at most {held} committed tokens", f"{draft.committed}")
         if self.phase is not Phase.ANSWERING:
             self.pending.stale_nodes += len(draft.tokens)
             return
         self.pending.add(self.tokens, self.hashes, draft)
-        self.acknowledged = max(self.acknowledged, draft.committed, min(draft.base, held))
+        self.acknowledged = max(self.acknowledged, min(draft.base, len(self.tokens)))
 
     def on_ack(self, committed: int) -> None:
         """The client holds `committed` tokens.
@@ -349,9 +344,8 @@ class Session:
         """
         return Verdict(
             self.ask_id,
-            self.pending.epoch,
             plan.fed,
-            self.hashes.at(plan.fed),
+            self.hashes.short_at(plan.fed),
             verification.taken,
             verification.finish,
             verification.accepted,
@@ -374,7 +368,8 @@ class Session:
             self.cached = max(self.cached, min(plan.fed, len(self.tokens) - 1))
 
     def _plan(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool) -> StepPlan:
-        start = max(self.answer_start, len(self.tokens) - STOP_WINDOW_TOKENS)
+        decisive = STOP_WINDOW_TOKENS if self._settings.stop else 0
+        start = max(self.answer_start, len(self.tokens) - decisive)
         return StepPlan(
             self.version,
             self.cached,

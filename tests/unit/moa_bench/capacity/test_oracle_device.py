@@ -23,7 +23,7 @@ def verdict(device: OracleDevice, count: int, finish: Finish = Finish.UNFINISHED
     done = conversation.answer_length
     base = len(conversation.tokens)
     tokens = TEXT[done : done + count]
-    return Verdict(1, conversation.epoch, base, conversation.hashes.at(base), tokens, finish, step_ms=50.0)
+    return Verdict(1, base, conversation.hashes.short_at(base), tokens, finish, step_ms=50.0)
 
 
 def test_it_drafts_from_the_first_token_on() -> None:
@@ -36,7 +36,7 @@ def test_it_drafts_from_the_first_token_on() -> None:
     device.on_drafted(6.0, 5.0)
     frame = device.take_frame(6.0)
     assert isinstance(frame, Draft)
-    assert (frame.base, tuple(frame.tokens), frame.committed) == (4, TEXT[1:2], 4)
+    assert (frame.base, tuple(frame.tokens)) == (4, TEXT[1:2])
 
 
 def test_a_step_that_a_verdict_contradicts_changes_nothing() -> None:
@@ -65,3 +65,8 @@ def test_it_acknowledges_what_it_holds_and_ends_with_the_answer() -> None:
     device.on_verdict(60.0, verdict(device, 21, Finish.MAX_TOKENS))
     assert not device.is_answering
     assert device.take_frame(61.0) is None
+
+
+def test_credit_is_given_as_the_client_program_gives_it() -> None:
+    device = asked(1.0)
+    assert [device.on_memory(1000) for _ in range(4)] == [0, 0, 3000, 0]
