@@ -220,6 +220,7 @@ def texts(
 @level_option
 @click.option("--positions", type=click.IntRange(min=1), help="Positions of the texts to read.  [100000]")
 @click.option("--threads", multiple=True, type=click.IntRange(2, 64), help="Compared with one (repeat).  [2 and 3]")
+@click.option("--batches", is_flag=True, help="Only random forwards of 1 to 16 sessions, until so many positions.")
 @questions_option
 @short_option
 @json_option
@@ -228,6 +229,7 @@ def invariance(
     level: str,
     positions: int | None,
     threads: tuple[int, ...],
+    batches: bool,
     questions: Path | None,
     quick: bool,
     json_file: Path | None,
@@ -241,6 +243,7 @@ def invariance(
         level=level,
         positions=positions,
         threads=threads,
+        batches=batches,
         questions=questions,
         quick=quick,
         json_file=json_file,
