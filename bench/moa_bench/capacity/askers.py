@@ -15,18 +15,19 @@ import grpc
 import grpc.aio
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
+from moa_client.drafting.settings import DraftingSettings
 from moa_client.link.channel import EOF
 from moa_client.link.frames import Beat, GoAway, make_open, read_frame
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Draft, Memory
+from moa_shared.protocol.messages import Ack, Draft, Memory
 from moa_shared.protocol.protobuf_messages import ask_to_proto, draft_to_proto, settings_to_proto
 
 from moa_bench.capacity.figures import Answer
-from moa_bench.capacity.oracle_device import OracleDevice
 from moa_bench.network.oracle import Script
+from moa_bench.simulation.device import ScriptedDevice
 
 ENDED = "The server ended a conversation before its answer was whole."
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
@@ -110,35 +111,35 @@ class OracleAsker:
             call.cancel()
 
     async def _converse(self, call: Any, inbox: asyncio.Queue[Any], prompt: Sequence[int], answer: Answer) -> None:
-        device = OracleDevice(self._scripts[answer.question], self._described.step_ms)
-        ask = device.conversation.ask(prompt, self._settings)
+        loop = asyncio.get_running_loop()
+        due: list[Draft | Ack] = []
+        script = self._scripts[answer.question]
+        device = ScriptedDevice(
+            script.vocab_size,
+            due.append,
+            lambda: 1e3 * time.perf_counter(),
+            script.guess,
+            self._draft_ms,
+            lambda ms, then: loop.call_later(ms / 1e3, inbox.put_nowait, then),
+            DraftingSettings(),
+            plain_ms=self._described.step_ms,
+        )
         await call.write(pb.ClientFrame(open=self._make_open()))
-        await call.write(pb.ClientFrame(ask=ask_to_proto(ask)))
-        timer: asyncio.TimerHandle | None = None
-        try:
-            while device.is_answering:
-                item = await inbox.get()
-                if isinstance(item, Exception):
-                    raise item
-                now_s = time.perf_counter()
-                if item is None:  # a draft step is over
-                    timer = None
-                    device.on_drafted(1e3 * now_s, self._draft_ms)
-                else:
-                    for message in read_frame(item):
-                        await self._take_in(call, device, message, answer, now_s)
-                frame = device.take_frame(1e3 * now_s)
-                if isinstance(frame, Draft):
-                    await call.write(pb.ClientFrame(draft=draft_to_proto(frame)))
-                elif frame is not None:
-                    await call.write(pb.ClientFrame(ack=pb.Ack(committed=frame.committed)))
-                if device.is_drafting and timer is None:
-                    timer = asyncio.get_running_loop().call_later(self._draft_ms / 1e3, inbox.put_nowait, None)
-        finally:
-            if timer is not None:
-                timer.cancel()
+        await call.write(pb.ClientFrame(ask=ask_to_proto(device.ask(prompt, self._settings))))
+        while device.is_answering:
+            item = await inbox.get()
+            if isinstance(item, Exception):
+                raise item
+            if callable(item):  # a draft step is over
+                item()
+            else:
+                for message in read_frame(item):
+                    await self._take_in(call, device, message, answer)
+            for frame in due:
+                await call.write(_client_frame(frame))
+            due.clear()
 
-    async def _take_in(self, call: Any, device: OracleDevice, message: Any, answer: Answer, now_s: float) -> None:
+    async def _take_in(self, call: Any, device: ScriptedDevice, message: Any, answer: Answer) -> None:
         match message:
             case Memory():
                 await call.write(pb.ClientFrame(credit=pb.Credit(bytes=len(message.payload))))
@@ -147,7 +148,7 @@ class OracleAsker:
             case Beat():
                 pass
             case _:
-                answer.on_tokens(now_s, device.on_verdict(1e3 * now_s, message))
+                answer.on_tokens(time.perf_counter(), device.on_verdict(message))
 
     def _make_open(self) -> pb.Open:
         drafters = self._described.drafters
@@ -161,6 +162,12 @@ class OracleAsker:
             reused_state=bool(drafters) and drafters[0].reused_layers > 0,
             run_ahead=True,
         )
+
+
+def _client_frame(frame: Draft | Ack) -> pb.ClientFrame:
+    if isinstance(frame, Draft):
+        return pb.ClientFrame(draft=draft_to_proto(frame))
+    return pb.ClientFrame(ack=pb.Ack(committed=frame.committed))
 
 
 async def _read(call: Any, inbox: asyncio.Queue[Any]) -> None:
