@@ -7,13 +7,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from moa_shared.programs.entry import run_program
 from moa_shared.protocol.levels import LEVELS
 
 from moa_bench.harness.padding import Padding
+
+if TYPE_CHECKING:
+    from moa_bench.capacity.ways import Drafts
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -308,7 +311,15 @@ def hostile(quick: bool, json_file: Path | None, model: str, level: str, pin: bo
 @cli.command()
 @common_options
 @click.option("--users", multiple=True, type=click.IntRange(1, 256), help="Only so many users (repeat, ascending).")
+@click.option(
+    "--way",
+    "kinds",
+    multiple=True,
+    type=click.Choice(["plain", "oracle", "shipped"]),
+    help="Only this way besides plain serving (repeat).",
+)
 @click.option("--acceptance", "acceptances", multiple=True, type=click.FloatRange(0, 1), help="Only this one (repeat).")
+@click.option("--link", "links", multiple=True, metavar="NAME", help="Users take these in turn (repeat).  [loopback]")
 @click.option("--prompts", type=click.IntRange(1), help="Of each user, asked in turn.  [2]")
 @click.option("--seconds", type=click.FloatRange(1), help="For which they ask, in each way.  [30]")
 @click.option("--tokens", type=click.IntRange(2), help="Of each answer.  [64]")
@@ -326,7 +337,9 @@ def capacity(
     level: str,
     pin: bool,
     users: tuple[int, ...],
+    kinds: tuple[Drafts, ...],
     acceptances: tuple[float, ...],
+    links: tuple[str, ...],
     prompts: int | None,
     seconds: float | None,
     tokens: int | None,
@@ -342,7 +355,9 @@ def capacity(
     effort = replace(
         usual,
         users=users or usual.users,
+        kinds=kinds or usual.kinds,
         acceptances=acceptances or usual.acceptances,
+        links=links,
         seconds=seconds or usual.seconds,
         prompts=prompts or usual.prompts,
         answer_tokens=tokens or usual.answer_tokens,

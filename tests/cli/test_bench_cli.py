@@ -162,13 +162,21 @@ def test_capacity_serves_users_in_each_way(measure: Measure) -> None:
         "200",
         "--acceptance",
         "0.9",
+        "--link",
+        "RTT 0",
+        "--link",
+        "5G",
     )
     result, done = measure("capacity", *few)
     cells = result["cells"]
-    assert [(cell["users"], cell["acceptance"]) for cell in cells] == [(1, None), (1, 0.9), (3, None), (3, 0.9)]
+    assert [(cell["users"], cell["way"]["drafts"], cell["way"]["acceptance"]) for cell in cells] == [
+        (users, *way) for users in (1, 3) for way in (("plain", None), ("oracle", 0.9), ("shipped", None))
+    ]
     assert all(cell["other_texts"] == 0 for cell in cells)
     assert all(cell["met"]["answers"] >= cell["users"] and cell["met"]["fairness"] > 0 for cell in cells)
+    assert "links: RTT 0, 5G." in done.stdout
     assert "| users that get, each, once their text comes, |" in done.stdout
+    assert "| 1 + g t_d / t_v |" in done.stdout
 
 
 @pytest.mark.long
