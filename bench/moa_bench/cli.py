@@ -381,6 +381,16 @@ def simulate(quick: bool, json_file: Path | None) -> None:
 @cli.command()
 @short_option
 @json_option
+def crowd(quick: bool, json_file: Path | None) -> None:
+    """How many users a server serves at a speed, over the acceptance, in the event simulation: one core, a GPU."""
+    from moa_bench.simulation.crowd_suite import run_crowd
+
+    run_crowd(quick=quick, json_file=json_file)
+
+
+@cli.command()
+@short_option
+@json_option
 @model_option
 def soak(quick: bool, json_file: Path | None, model: str) -> None:
     """Whether the server's memory stays as it was after 50 sessions while 500 are opened, used and left."""

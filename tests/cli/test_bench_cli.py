@@ -56,6 +56,7 @@ def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
         "record",
         "soak",
         "capacity",
+        "crowd",
     ):
         assert f"  {name} " in done.stdout
     script = (
@@ -177,6 +178,16 @@ def test_capacity_serves_users_in_each_way(measure: Measure) -> None:
     assert "links: RTT 0, 5G." in done.stdout
     assert "| users that get, each, once their text comes, |" in done.stdout
     assert "| 1 + g t_d / t_v |" in done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_crowd_counts_users_of_a_core_and_of_a_gpu(measure: Measure) -> None:
+    result, done = measure("crowd")
+    core, gpu = result["subjects"]
+    assert [row["acceptance"] for row in core["rows"]] == [row["acceptance"] for row in gpu["rows"]] == [None, 0.8]
+    plain, drafted = gpu["rows"]
+    assert drafted["devices"][-1]["users"] > plain["devices"][-1]["users"]
+    assert "over a server's that drafts itself" in done.stdout
 
 
 @pytest.mark.long

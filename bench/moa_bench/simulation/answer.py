@@ -114,9 +114,9 @@ def simulate(
 
         def deliver() -> None:
             if isinstance(message, Draft):
-                server.on_draft(message)
+                live.on_draft(message)
             else:
-                server.on_ack(message.committed)
+                live.on_ack(message.committed)
 
         up.send(frame.ByteSize() + FRAME_OVERHEAD_BYTES, deliver)
 
@@ -130,15 +130,8 @@ def simulate(
         arrivals_ms.extend([loop.now_ms] * len(client.on_verdict(verdict)))
 
     arrivals_ms: list[float] = []
-    server = SimulatedServer(
-        loop,
-        costs,
-        text,
-        send_down,
-        run_ahead=drafting is None or drafting.server_runs_ahead,
-        chooses_nodes=chooses_nodes,
-        wait_ms=wait_ms,
-    )
+    server = SimulatedServer(loop, costs, chooses_nodes=chooses_nodes, wait_ms=wait_ms)
+    live = server.open(text, send_down, run_ahead=drafting is None or drafting.server_runs_ahead)
     client = ScriptedDevice(
         VOCAB_SIZE,
         send_up,
@@ -152,8 +145,8 @@ def simulate(
     )
     if rule is not None:
         client.online.streamed.rule = rule
-    server.session.on_ask(client.ask(PROMPT, AnswerSettings(max_tokens=tokens)))
-    server.wake()
+    live.session.on_ask(client.ask(PROMPT, AnswerSettings(max_tokens=tokens)))
+    server.wake(live)
     loop.run(lambda: not client.is_answering)
     if list(client.conversation.answer) != text.tokens[len(PROMPT) : len(PROMPT) + tokens]:
         raise InternalError("The simulated client got another text than the target wrote.")
