@@ -49,6 +49,30 @@ def common_options(command: Command) -> Command:
     return command
 
 
+def padding_options(command: Command) -> Command:
+    """Options of the measurements that can emulate a larger target."""
+    target_ms = click.option(
+        "--target-ms",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="T",
+        help="Emulate a larger target: each forward takes this long.",
+    )
+    row_ms = click.option(
+        "--target-row-ms",
+        type=click.FloatRange(min=0),
+        metavar="T",
+        help="And this much for each further row.  [a 50th of --target-ms]",
+    )
+    return target_ms(row_ms(command))
+
+
+def padding_of(target_ms: float | None, target_row_ms: float | None) -> Padding | None:
+    """The larger target to emulate; None: none."""
+    if target_row_ms is not None and target_ms is None:
+        raise click.UsageError("--target-row-ms needs --target-ms.")
+    return Padding.of(target_ms, target_row_ms)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def cli() -> None:
     """Measure moa on this machine.
@@ -85,18 +109,7 @@ def loop(quick: bool, json_file: Path | None, pin: bool) -> None:
 @click.option(
     "--drafter", metavar="default|deep|auto|PATH", default="default", show_default=True, help="The real drafter."
 )
-@click.option(
-    "--target-ms",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="T",
-    help="Emulate a larger target: each forward takes this long.",
-)
-@click.option(
-    "--target-row-ms",
-    type=click.FloatRange(min=0),
-    metavar="T",
-    help="And this much for each further row.  [a 50th of --target-ms]",
-)
+@padding_options
 def network(
     quick: bool,
     json_file: Path | None,
@@ -112,8 +125,6 @@ def network(
     """Answers over emulated links, against plain streaming over the same link."""
     from moa_bench.network.suite import run_network
 
-    if target_row_ms is not None and target_ms is None:
-        raise click.UsageError("--target-row-ms needs --target-ms.")
     run_network(
         model=model,
         quick=quick,
@@ -121,7 +132,7 @@ def network(
         pin=pin,
         level=level,
         drafter=drafter,
-        padding=Padding.of(target_ms, target_row_ms),
+        padding=padding_of(target_ms, target_row_ms),
         links=links,
         acceptances=acceptances,
     )
@@ -329,6 +340,7 @@ def hostile(quick: bool, json_file: Path | None, model: str, level: str, pin: bo
 @click.option(
     "--think", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="After each answer, on average."
 )
+@padding_options
 @click.option("--seed", type=int, default=0, help="Of prompts, thinking and drafts.")
 def capacity(
     quick: bool,
@@ -345,6 +357,8 @@ def capacity(
     tokens: int | None,
     prompt_tokens: tuple[int, int] | None,
     think: float,
+    target_ms: float | None,
+    target_row_ms: float | None,
     seed: int,
 ) -> None:
     """Users on one server, 1 to 64: speed, gaps, first tokens and fairness, with and without devices' drafts."""
@@ -364,6 +378,7 @@ def capacity(
         lengths=Lengths(*prompt_tokens) if prompt_tokens else usual.lengths,
         think_seconds=think,
         seed=seed,
+        padding=padding_of(target_ms, target_row_ms),
     )
     run_capacity(model=model, quick=quick, json_file=json_file, pin=pin, effort=effort, level=level)
 

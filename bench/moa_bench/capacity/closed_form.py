@@ -61,13 +61,16 @@ def tokens_per_s(times: ForwardTimes, users: float, acceptance: float) -> float:
 def users_at(times: ForwardTimes, rate: float, acceptance: float) -> float:
     """How many users get `rate` tokens a second each; acceptance 0: of plain serving.
 
-    Infinite where a row costs nothing.
+    Infinite where a row costs nothing; less than 1 where one user gets less.
     """
     if times.row <= 0:
         return float("inf")
     return max(
-        (1e3 * expected_tokens(acceptance, drafted) / rate - times.plain + times.row) / (times.row * (1 + drafted))
-        for drafted in range(MOST_DRAFTED + 1)
+        0.0,
+        *(
+            (1e3 * expected_tokens(acceptance, drafted) / rate - times.plain + times.row) / (times.row * (1 + drafted))
+            for drafted in range(MOST_DRAFTED + 1)
+        ),
     )
 
 

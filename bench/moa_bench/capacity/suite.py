@@ -18,6 +18,7 @@ from moa_bench.capacity import tables
 from moa_bench.capacity.questions import Lengths, make_questions
 from moa_bench.capacity.ways import KINDS, Drafts, make_ways
 from moa_bench.harness.cores import on_cores
+from moa_bench.harness.padding import Padding
 from moa_bench.harness.servers import running_server
 from moa_bench.network.emulated import Link, find_links, linked
 from moa_bench.report.experiment import Experiment
@@ -42,6 +43,7 @@ class CapacityEffort:
         links: names of the users' links, which they take in turn; none: loopback.
         draft_ms: of a draft step of the oracle, as in the network experiment.
         seed: of prompts, thinking, links and the oracle's errors.
+        padding: what each forward is to cost, as a larger target's would; None: what it costs.
     """
 
     users: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
@@ -55,6 +57,7 @@ class CapacityEffort:
     links: tuple[str, ...] = ()
     draft_ms: float = 5.0
     seed: int = 0
+    padding: Padding | None = None
 
     def __post_init__(self) -> None:
         if list(self.users) != sorted(set(self.users)):
@@ -76,8 +79,14 @@ def run_capacity(
     experiment = Experiment("capacity", quick=quick, json_file=json_file, pin=pin, effort=effort, level=level)
     with on_cores(experiment.own_cores), make_runner() as runner:
         _measure(experiment, model, links, effort, runner)
-    name = "capacity-links" if effort.links else None
-    experiment.publish(tables.render(experiment.result), name=name, page=ENGINE)
+    experiment.publish(tables.render(experiment.result), name=_section(effort), page=ENGINE)
+
+
+def _section(effort: CapacityEffort) -> str:
+    """Of the page."""
+    if effort.padding is not None:
+        return "capacity-padded"
+    return "capacity-links" if effort.links else "capacity"
 
 
 def _measure(
@@ -100,7 +109,7 @@ def _measure(
     with ExitStack() as stack:
         path = str(drafter_file(drafter, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))))
         serve = partial(running_server, model, level=experiment.result["level"], cores=experiment.server_cores)
-        server = stack.enter_context(serve(drafter=path)).address
+        server = stack.enter_context(serve(drafter=path, padding=effort.padding)).address
         device = load_split_device(runner, client_settings(server=server, drafter=path))
         addresses = [
             stack.enter_context(linked(link, server, seed=effort.seed, cores=experiment.own_cores)).address

@@ -55,6 +55,7 @@ def render(result: Mapping[str, Any]) -> str:
 def _note(result: Mapping[str, Any]) -> str:
     effort = result["effort"]
     think = f"{effort.think_seconds:g} s of thinking" if effort.think_seconds else "no thinking"
+    padded = f" {effort.padding.description}" if effort.padding is not None else ""
     others = sum(cell.other_texts for cell in result["cells"])
     return (
         f"Prompts of {effort.lengths.shortest} to {effort.lengths.longest} tokens, answers of {effort.answer_tokens}, "
@@ -62,7 +63,7 @@ def _note(result: Mapping[str, Any]) -> str:
         f"All users ask for {effort.seconds:g} s in each row. "
         f"Drafts: chains of an oracle, {effort.draft_ms:g} ms a draft step; "
         f"trees of the package's drafter ({result['drafter']}). "
-        f"Answers that differ from the text written for the same prompt before: {others}.\n"
+        f"Answers that differ from the text written for the same prompt before: {others}.{padded}\n"
     )
 
 
@@ -104,7 +105,7 @@ def _users_table(ways: Mapping[Way, Sequence[Cell]], times: ForwardTimes | None)
         acceptance = _acceptance(way)
         forms = ["" for _ in RATES]
         if times is not None and acceptance is not None:
-            forms = [f"{closed_form.users_at(times, rate, acceptance):.1f}" for rate in RATES]
+            forms = [_form(closed_form.users_at(times, rate, acceptance)) for rate in RATES]
         rows.append([way.name, *map(_users, at_rates), _over(at_rates[0], found[PLAIN][0]), *forms])
     head = ["users that get, each, once their text comes,", *(f"{rate:g} tokens a second" for rate in RATES)]
     return table([*head, f"over plain's at {RATES[0]:g}", *(f"closed form: {rate:g}" for rate in RATES)], rows)
@@ -131,6 +132,10 @@ def _users(found: UsersAt) -> str:
     if found.at_least:
         return f"at least {found.users:g}"
     return f"{found.users:g}" if found.users else "not one"
+
+
+def _form(users: float) -> str:
+    return f"{users:.1f}" if users >= 1 else "not one"
 
 
 def _over(found: UsersAt, plain: UsersAt) -> str:

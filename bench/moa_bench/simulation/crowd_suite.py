@@ -39,8 +39,10 @@ class Subject:
     drafts_itself: bool = False
 
 
+LARGE_CPU = Costs(plain_ms=150.0, verify_ms=150.0, node_ms=7.3)  # the same shares of a step
 SUBJECTS = (
     Subject("The default target on one core", CPU, (5.0, 10.0, 15.0)),
+    Subject("A target of eleven times the size on one core", LARGE_CPU, (3.0, 4.0, 5.0)),
     Subject("A target of 14 billion weights on a GPU", GPU, (20.0, 30.0, 40.0), drafts_itself=True),
 )
 USERS, QUICK_USERS = (1, 4, 16, 32, 64, 128, 256, 512), (1, 8, 32)

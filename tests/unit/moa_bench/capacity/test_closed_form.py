@@ -48,6 +48,10 @@ def test_so_many_users_get_the_rate_and_no_more(acceptance: float, rate: float) 
     assert tokens_per_s(TIMES, 1.01 * users, acceptance) < rate
 
 
+def test_a_rate_that_nobody_gets() -> None:
+    assert users_at(ForwardTimes(100.0, 5.0), 50.0, 0.0) == 0.0
+
+
 def test_rows_that_cost_nothing_allow_any_number() -> None:
     assert users_at(ForwardTimes(10.0, 0.0), 5.0, 0.0) == float("inf")
 

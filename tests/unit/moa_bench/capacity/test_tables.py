@@ -10,6 +10,7 @@ from moa_bench.capacity.figures import Met
 from moa_bench.capacity.plan import Cell
 from moa_bench.capacity.suite import CapacityEffort
 from moa_bench.capacity.ways import Way
+from moa_bench.harness.padding import Padding
 
 PLAIN, ORACLE, SHIPPED = Way("plain"), Way("oracle", 0.8), Way("shipped")
 
@@ -52,7 +53,9 @@ def test_a_row_for_each_cell_and_the_users_at_each_speed(result: dict[str, Any])
 
 def test_without_a_lone_user_there_is_no_ratio_and_without_two_numbers_no_closed_form(result: dict[str, Any]) -> None:
     cells = [Cell(4, PLAIN, met(100.0, 4.0), 0.1, 0)]
-    text = tables.render(result | {"effort": CapacityEffort(think_seconds=2.5), "cells": cells})
+    effort = CapacityEffort(think_seconds=2.5, padding=Padding(150.0, 3.0))
+    text = tables.render(result | {"effort": effort, "cells": cells})
+    assert "each forward takes 150 ms, and 3 ms for each row more." in text
     assert "2.5 s of thinking" in text
     assert "| plain | 4 | 100 |  | 20 |" in text
     assert "| plain | not one | not one | not one |  |  |  |  |" in text
