@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -17,7 +18,7 @@ from moa_shared.drafter.checkpoint.shipped import (
     shipped_drafter,
 )
 from moa_shared.errors import CheckpointError, ConfigError
-from moa_shared.models import ModelFiles, load_tokenizer, resolve
+from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.programs.progress import Progress
 
@@ -53,6 +54,8 @@ def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution 
     tokenizer = load_tokenizer(files)
     ends = end_of_text(files, tokenizer.eos_token_id)
     sources = [source for _, _, drafter in named if (source := memory_source(drafter, target)) is not None]
+    if settings.drafting in ("server", "auto"):
+        sources = _with_drafters(sources, [drafter for _, _, drafter in named], files)
     drafters = [
         pb.Drafter(
             name=name,
@@ -170,3 +173,14 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
         )
     state_layer = target.layer_count - config.reused_layers if config.reused_layers else None
     return MemorySource(rows, config.memory_width, state_layer, fingerprint=fingerprint)
+
+
+def _with_drafters(
+    sources: Sequence[MemorySource], drafters: Sequence[Checkpoint], files: ModelFiles
+) -> list[MemorySource]:
+    """The sources with the drafters that read their rows, for drafts of the server's own."""
+    reader = WeightReader(files)
+    found = {bytes.fromhex(drafter.fingerprint): drafter for drafter in drafters}
+    able = [replace(source, new_drafter=found[source.fingerprint].states(reader)) for source in sources]
+    reader.drop_pages()
+    return able

@@ -59,6 +59,10 @@ class ServerSettings(SettingsBase):
         256 * 1024, "Memory in flight to a client that does not name its own credit.", "BYTES", ge=4096
     )
     drafter: str = setting("default", "The drafter whose memory is served.", "default|deep|none|PATH")
+    drafting: Literal["auto", "server", "device", "off"] = setting(
+        "auto",
+        "Who drafts. server: this server, while that pays; device: the clients' devices; auto: both; off: nobody.",
+    )
     memory_share: float = setting(
         MEMORY_SHARE,
         "Share of an answer's time that sending memory may take even if drafts save none; 1: every row is sent, for "

@@ -146,7 +146,7 @@ async def test_after_a_reset_the_drafter_knows_the_new_conversation_alone(target
         await ask(engine, PROMPT, settings)
         assert engine.figures.accepted == accepted
         drafter: Any = engine.device.drafter
-        assert drafter._state.tokens == engine.conversation.tokens[: len(drafter._state.tokens)]
+        assert drafter._draft.state.tokens == engine.conversation.tokens[: len(drafter._draft.state.tokens)]
 
 
 @pytest.mark.parametrize("settings", [ROUNDS, STREAMED], ids=["rounds", "streamed"])
@@ -159,7 +159,7 @@ async def test_a_device_may_hold_one_conversation_after_another(target: Target, 
                 await ask(engine, prompt, AnswerSettings(max_tokens=12))
                 await engine.close()
             drafter: Any = held.drafter
-            assert drafter._state.tokens == engine.conversation.tokens[: len(drafter._state.tokens)]
+            assert drafter._draft.state.tokens == engine.conversation.tokens[: len(drafter._draft.state.tokens)]
 
 
 async def test_an_answer_that_is_abandoned_leaves_the_conversation_usable(target: Target) -> None:

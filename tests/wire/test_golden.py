@@ -44,6 +44,7 @@ FRAMES: dict[str, Message] = {
             credit_bytes=65536,
         )
     ),
+    "open_for_server_drafts": pb.ClientFrame(open=pb.Open(protocol_version=2, server_drafts=True)),
     "ask": pb.ClientFrame(ask=ASK),
     "draft": pb.ClientFrame(draft=DRAFT),
     "chain": pb.ClientFrame(draft=pb.Draft(base=5, prefix_hash=1, tokens=[1, 2, 3])),
@@ -76,6 +77,9 @@ FRAMES: dict[str, Message] = {
             ask=3,
         )
     ),
+    "verdict_of_server_drafts": pb.ServerFrame(
+        verdict=pb.Verdict(tokens=[7, 8], accepted=1, drafted=5, server_drafted=3, server_accepted=1)
+    ),
     "memory": pb.ServerFrame(
         memory=pb.Memory(
             start=1,
@@ -106,6 +110,7 @@ FRAMES: dict[str, Message] = {
         row_ms=0.25,
     ),
     "generate": pb.GenerateRequest(tokens=[1], sampling=SAMPLING),
+    "generate_with_drafts": pb.GenerateRequest(tokens=[1], server_drafts=True),
     "generated": pb.GenerateResponse(tokens=[1], finish=pb.FINISH_MAX_TOKENS),
     "fetch": pb.FetchDrafterRequest(name="n", offset=300, sha256=b"\x01"),
     "parts": pb.FetchDrafterResponse(
@@ -117,6 +122,7 @@ FRAMES: dict[str, Message] = {
 }
 GOLDEN = {
     "open": "0a6a080212100a0174120201021a01032201042a01051a01032201722a030180013001380140034a3808011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a3801280238035205302e312e3058808004",
+    "open_for_server_drafts": "0a0408026001",
     "ask": "123808011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a380128023803",
     "draft": "1a1d080110ac0219080706050403020120022a0405ffff023202010038ab02",
     "chain": "1a1010051901000000000000002a03010203",
@@ -128,11 +134,13 @@ GOLDEN = {
     "ack": "4a020806",
     "opened": "0a150a01721002180122090880101040180120082a0104",
     "verdict": "1221080110ad021903000000000000002202070828013003380540024d0000c03f5803",
+    "verdict_of_server_drafts": "120c220207082801380560036801",
     "memory": "1a110801100218032202000128013504030201",
     "opened_elsewhere": "0a1a32180a0105120e0a04696e743810011a04617678321a0302ac02",
     "go_away": "220a0a01721205647261696e",
     "describe": "08021a100a0174120201021a01032201042a0105320103420e0a04696e743810011a04617678324a100a0464656570120104180c250000204055000028415d0000803e",
     "generate": "0a0101122409000000000000e03f102819000000000000d03f210700000000000000280932010a3801",
+    "generate_with_drafts": "0a01011801",
     "generated": "0a01011002",
     "fetch": "0a016e10ac021a0101",
     "parts": "0a1f0a100a0174120201021a01032201042a0105120b0a016e100718ac02220101",

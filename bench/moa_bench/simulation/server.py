@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from moa_server.engine.draft_record import DraftRecord
+from moa_server.drafting.draft_record import DraftRecord
 from moa_server.engine.schedule import Candidate, Rows, Schedule
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification

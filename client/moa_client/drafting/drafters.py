@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from moa_shared.drafting import (
     CHAIN,
+    ConversationDraft,
     ConversationDrafter,
     CopyGuesser,
-    GrowingDraft,
     Growth,
     GrowthShape,
     TextIndex,
@@ -87,50 +87,28 @@ class MoaDrafter:
         shape: GrowthShape = CHAIN,
         copies: CopyGuesser | None = None,
     ) -> None:
-        self._new_state = new_state
         self._recipe = recipe
-        self._shape = shape
-        self._state = new_state()
-        self._copies = copies
-        self._draft = GrowingDraft(self._state, shape, copies)
+        self._draft = ConversationDraft(new_state, shape, copies)
         self.reads_memory = reads_memory
 
     def restart(self, tokens: Sequence[int]) -> None:
-        common = 0
-        for mine, theirs in zip(self._state.tokens, tokens, strict=False):
-            if mine != theirs:
-                break
-            common += 1
-        if common:
-            self._state.crop(common)
-            self._draft.forget()
-        else:
-            self._state = self._new_state()
-            self._draft = GrowingDraft(self._state, self._shape, self._copies)
-        self._draft.commit(tokens[common:])
-        if self._copies is not None:
-            self._copies.restart(tokens)
+        self._draft.restart(tokens)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        if self._copies is not None:
-            self._copies.extend(tokens)
         self._draft.commit(tokens)
 
     def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
-        if state:
-            self._state.append_reused_state(start, rows)
-        else:
-            self._state.append_memory(start, rows)
+        self._draft.remember(start, rows, state=state)
 
     def draft(self, sampling: Sampling) -> DraftTree:
-        self._draft.forget()
-        return self._recipe(self._state, sampling)
+        self._draft.growing.forget()
+        return self._recipe(self._draft.state, sampling)
 
     def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
-        return self._draft.grow(draft, sampling)
+        return self._draft.growing.grow(draft, sampling)
 
     def write(self, draft: DraftTree, sampling: Sampling) -> int | None:
-        return self._draft.next_token(draft, sampling, barred_after(draft.tokens))
+        return self._draft.growing.next_token(draft, sampling, barred_after(draft.tokens))
 
 
 class LookupDrafter:

@@ -204,12 +204,14 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., ignore_end_of_text: _Optional[bool] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("tokens", "sampling")
+    __slots__ = ("tokens", "sampling", "server_drafts")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    SERVER_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
-    def __init__(self, tokens: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ...) -> None: ...
+    server_drafts: bool
+    def __init__(self, tokens: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., server_drafts: _Optional[bool] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("tokens", "finish")
@@ -256,7 +258,7 @@ class ServerFrame(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., go_away: _Optional[_Union[GoAway, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("protocol_version", "identity", "codecs", "resume_token", "tokens", "reused_state", "run_ahead", "memory_from", "ask", "client_version", "credit_bytes")
+    __slots__ = ("protocol_version", "identity", "codecs", "resume_token", "tokens", "reused_state", "run_ahead", "memory_from", "ask", "client_version", "credit_bytes", "server_drafts")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     CODECS_FIELD_NUMBER: _ClassVar[int]
@@ -268,6 +270,7 @@ class Open(_message.Message):
     ASK_FIELD_NUMBER: _ClassVar[int]
     CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SERVER_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     identity: Identity
     codecs: _containers.RepeatedScalarFieldContainer[Codec]
@@ -279,7 +282,8 @@ class Open(_message.Message):
     ask: Ask
     client_version: str
     credit_bytes: int
-    def __init__(self, protocol_version: _Optional[int] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., resume_token: _Optional[bytes] = ..., tokens: _Optional[_Iterable[int]] = ..., reused_state: _Optional[bool] = ..., run_ahead: _Optional[bool] = ..., memory_from: _Optional[int] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., client_version: _Optional[str] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
+    server_drafts: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., resume_token: _Optional[bytes] = ..., tokens: _Optional[_Iterable[int]] = ..., reused_state: _Optional[bool] = ..., run_ahead: _Optional[bool] = ..., memory_from: _Optional[int] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., client_version: _Optional[str] = ..., credit_bytes: _Optional[int] = ..., server_drafts: _Optional[bool] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("resume_token", "cached_tokens", "codec", "limits", "drafter_fingerprint", "new_execution")
@@ -350,7 +354,7 @@ class Ack(_message.Message):
     def __init__(self, committed: _Optional[int] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("epoch", "base", "prefix_hash", "tokens", "accepted", "finish", "drafted", "stale_nodes", "step_ms", "memory", "ask")
+    __slots__ = ("epoch", "base", "prefix_hash", "tokens", "accepted", "finish", "drafted", "stale_nodes", "step_ms", "memory", "ask", "server_drafted", "server_accepted")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     PREFIX_HASH_FIELD_NUMBER: _ClassVar[int]
@@ -362,6 +366,8 @@ class Verdict(_message.Message):
     STEP_MS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     ASK_FIELD_NUMBER: _ClassVar[int]
+    SERVER_DRAFTED_FIELD_NUMBER: _ClassVar[int]
+    SERVER_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     base: int
     prefix_hash: int
@@ -373,7 +379,9 @@ class Verdict(_message.Message):
     step_ms: float
     memory: Memory
     ask: int
-    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., finish: _Optional[_Union[Finish, str]] = ..., drafted: _Optional[int] = ..., stale_nodes: _Optional[int] = ..., step_ms: _Optional[float] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., ask: _Optional[int] = ...) -> None: ...
+    server_drafted: int
+    server_accepted: int
+    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., finish: _Optional[_Union[Finish, str]] = ..., drafted: _Optional[int] = ..., stale_nodes: _Optional[int] = ..., step_ms: _Optional[float] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., ask: _Optional[int] = ..., server_drafted: _Optional[int] = ..., server_accepted: _Optional[int] = ...) -> None: ...
 
 class Memory(_message.Message):
     __slots__ = ("start", "count", "codec", "payload", "plane", "prefix_hash")

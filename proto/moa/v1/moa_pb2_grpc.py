@@ -67,7 +67,7 @@ class MoaServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Generate(self, request, context):
-        """Plain generation by the target alone: no drafter, no client model.
+        """Generation by the server alone: no client model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

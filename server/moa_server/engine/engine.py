@@ -11,19 +11,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
 from moa_shared.errors import InternalError, MoaError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Plane
+from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
 
 from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.row_coding import Coding, newest_coding
 from moa_server.engine.schedule import Candidate, Rows, Schedule
+from moa_server.engine.server_drafts import DraftOrder, ServerDrafts, TimePrice
 from moa_server.engine.stepper import CodedRows, MemorySource, Outcome, Stepper
 from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.session.verification import StepPlan, Verification
@@ -37,12 +39,14 @@ class Part:
 
     Args:
         reads: it reads a prompt, whether to its end or not.
+        order: to draft for it first; None: the server does not.
     """
 
     live: LiveSession
     plan: StepPlan
     coding: Coding
     reads: bool = False
+    order: DraftOrder | None = None
 
     @property
     def rows(self) -> int:
@@ -88,6 +92,7 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._busy = False
         self._short_of_time: set[LiveSession] = set()  # whose memory waits for idle time
+        self._server_drafts = ServerDrafts()
 
     def start(self) -> None:
         """Starts the inference thread; call it on the event loop."""
@@ -153,12 +158,14 @@ class Engine:
         live.source, live.widths = source, {**before, **widths}
         if any(self.stepper.made_by_forward(source, plane) for plane in added):
             live.session.forget_cache(0)
+        live.drafter_knows = 0
         if added:
             self._thread.submit(partial(live.tensors.keep_rows, source, live.widths), urgent=True)
 
     def release(self, live: LiveSession) -> None:
         """Frees the keys and values of an idle session: at its next answer it reads its text again."""
         live.session.forget_cache(0)
+        live.drafter_knows = 0
         if live.feed is not None:
             live.feed.on_released()
         self._thread.submit(live.tensors.release, urgent=True)
@@ -174,7 +181,8 @@ class Engine:
             self._busy = True
             for part in parts:
                 part.live.stepping = True
-            self._thread.submit(partial(self._run, parts))
+            price = TimePrice(self._schedule.rate(len(parts)), self._schedule.cost.line())
+            self._thread.submit(partial(self._run, parts, price))
             return
         waiting, self._short_of_time = self._short_of_time, set()
         for live in waiting:
@@ -200,8 +208,22 @@ class Engine:
         for (live, plan, _), tree in zip(offers, trees, strict=True):
             chosen = plan if len(tree) == len(plan.tree) else self._plan_step(live, tree)
             if chosen is not None:
-                parts.append(Part(live, chosen, newest_coding(live, chosen)))
+                parts.append(Part(live, chosen, newest_coding(live, chosen), order=self._order(live, chosen)))
         return parts
+
+    def _order(self, live: LiveSession, plan: StepPlan) -> DraftOrder | None:
+        """What to tell the server's drafter of this session; None: it does not draft now."""
+        session = live.session
+        if not (live.server_drafts and plan.chooses and len(plan.feed) == 1 and self._schedule.cost.known):
+            return None
+        held, knows = len(session.tokens), live.drafter_knows
+        base = knows if knows <= held and session.hashes.at(knows) == live.drafter_hash else 0
+        live.drafter_knows, live.drafter_hash = held, session.hashes.at(held)
+        covered = 0.0
+        if live.drafts is not None and plan.tree:
+            chances = live.drafts.survival(plan.tree)
+            covered = sum(chances[node] for node in plan.tree.children[ROOT])
+        return DraftOrder(base, session.tokens[base:], covered, max(0, session.most_nodes - len(plan.tree)))
 
     def _plan_reading(self, answers: Sequence[Part]) -> list[Part]:
         """Plans how much is read of which prompts beside these answers."""
@@ -238,7 +260,12 @@ class Engine:
 
     # ------------------------------------------------------------ what a forward has given
 
-    def _on_stepped(self, stepped: Sequence[Stepped], step_ms: float) -> None:
+    def _on_stepped(self, stepped: Sequence[Stepped], step_ms: float, drafting_ms: float) -> None:
+        """A forward has ended.
+
+        Args:
+            step_ms: how long it took; `drafting_ms`: how long the server drafted before it.
+        """
         self._busy = False
         verified = [
             (each.part.plan, each.outcome)
@@ -258,7 +285,8 @@ class Engine:
                 self._on_outcome(each, rows, step_ms)
             except Exception as error:  # noqa: BLE001 (as above)
                 self._lose(each.part.live, error)
-        self._schedule.on_forward(rows, step_ms, sum(len(verification.taken) for _, verification in verified))
+        tokens = sum(len(verification.taken) for _, verification in verified)
+        self._schedule.on_forward(rows, step_ms, tokens, drafting_ms)
         for each in stepped:
             self._queue(each.part.live)
         self._dispatch()
@@ -317,12 +345,16 @@ class Engine:
 
     # ------------------------------------------------------------ on the inference thread
 
-    def _run(self, parts: Sequence[Part]) -> None:
+    def _run(self, parts: Sequence[Part], price: TimePrice) -> None:
+        orders = [(part.live.tensors, part.plan, part.order) for part in parts]
+        plans, drafting_ms = self._server_drafts.extend(orders, price)
+        parts = [replace(part, plan=plan) for part, plan in zip(parts, plans, strict=True)]
         began = time.perf_counter()
         outcomes = self.stepper.verify_all([(part.live.tensors, part.plan) for part in parts])
         step_ms = _ms_since(began)
+        self._server_drafts.learn(orders, outcomes)
         stepped = [self._code_at_once(part, outcome) for part, outcome in zip(parts, outcomes, strict=True)]
-        self._post(self._on_stepped, stepped, step_ms)
+        self._post(self._on_stepped, stepped, step_ms, drafting_ms)
         # Rows of a prompt wait until its first token is out.
         later = [
             (each.part, newest)

@@ -14,7 +14,7 @@ from typing import Protocol
 from moa_shared.errors import MoaError
 from moa_shared.protocol.messages import Plane, Verdict
 
-from moa_server.engine.draft_record import DraftRecord
+from moa_server.drafting.draft_record import DraftRecord
 from moa_server.engine.stepper import CodedRows, MemorySource, SessionTensors
 from moa_server.memory.budget import MemoryBudget
 from moa_server.memory.feed import MemoryFeed
@@ -55,6 +55,8 @@ class LiveSession:
         feed: the memory that the attached stream owes its client; None: it wants none.
         drafts: how good the drafts of the attached stream are; None: none come.
         verifies_all: whether to verify all arrived nodes nevertheless.
+        takes_drafts: whether drafts of the attached stream count; `server_drafts`: whether the server may draft too.
+        drafter_knows: tokens that the server's drafter was told, whose hash is `drafter_hash`; 0: none.
         budget: how much time encoding memory may take.
         listener: the attached stream; None: detached.
         client: its owner, as far as the address says.
@@ -69,6 +71,10 @@ class LiveSession:
     feed: MemoryFeed | None = None
     drafts: DraftRecord | None = None
     verifies_all: bool = False
+    takes_drafts: bool = True
+    server_drafts: bool = False
+    drafter_knows: int = 0
+    drafter_hash: int = 0
     budget: MemoryBudget = field(default_factory=MemoryBudget)
     listener: Listener | None = None
     queued: bool = False

@@ -23,7 +23,7 @@ from typing import Generic, Protocol, TypeVar
 from moa_shared.drafting.estimates import Smoothed
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_server.engine.forward_cost import NODE_SHARE, ForwardCost
+from moa_server.drafting.forward_cost import NODE_SHARE, ForwardCost
 from moa_server.session.session import Session
 
 RECENT = 1 / 16  # weight of a forward in the rate, which spans a paragraph of an answer
@@ -176,17 +176,18 @@ class Schedule(Generic[Waiting]):
 
     # ------------------------------------------------------------ what it took
 
-    def on_forward(self, rows: Rows, ms: float, tokens: int) -> None:
+    def on_forward(self, rows: Rows, ms: float, tokens: int, drafting_ms: float = 0.0) -> None:
         """A forward has ended.
 
         Args:
             tokens: that it committed.
+            drafting_ms: how long the server drafted before it.
         """
         if not rows.read:
             if rows.fed == rows.answers:  # those that read a text again are no measure of a row
                 self.cost.add(rows.beyond_first, ms)
             self._tokens.add(tokens)
-            self._ms.add(ms)
+            self._ms.add(ms + drafting_ms)
         elif not rows.answers:
             self._read_ms.add(ms / rows.read)
         elif self.cost.known:

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from moa_shared.errors import InternalError
 from moa_shared.protocol.memory_codec import Codec, encode, row_bytes
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.coupling import select
 from moa_shared.tree.arithmetic import below_chain
 
+from moa_server.drafting.session_drafter import NewDrafter, SessionDrafter, most_nbytes
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
 from moa_server.session.verification import StepPlan, Verification
@@ -40,6 +42,7 @@ class MemorySource:
         reads_state: `encode` takes that state, [tokens, hidden size], in place of keys and values, and no plane holds
             it (EAGLE-2, which reads what leaves the last layer).
         fingerprint: sha256 of the drafter that reads these rows.
+        new_drafter: makes that drafter for a conversation; None: the server does not draft with it.
     """
 
     encode: Callable[[Rows], Rows]
@@ -47,6 +50,7 @@ class MemorySource:
     state_layer: int | None
     reads_state: bool = False
     fingerprint: bytes = b""
+    new_drafter: NewDrafter | None = None
 
 
 @dataclass(slots=True)
@@ -56,21 +60,24 @@ class SessionTensors:
     Args:
         planes: rows of the planes that the session's client wants.
         source: makes them; None: the client wants none.
+        drafter: guesses here; None: it has not begun, or has failed.
     """
 
     cache: KVCache
     planes: dict[Plane, RowStore]
     source: MemorySource | None = None
+    drafter: SessionDrafter | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self.cache.nbytes + sum(store.nbytes for store in self.planes.values())
+        drafter = self.drafter.nbytes if self.drafter is not None else 0
+        return self.cache.nbytes + sum(store.nbytes for store in self.planes.values()) + drafter
 
     def keep_rows(self, source: MemorySource | None, widths: Mapping[Plane, int]) -> None:
         """Keeps the rows that `source` makes, of these planes too; those of another source are dropped."""
         if source is not self.source:
-            self.source, self.planes = source, {}
+            self.source, self.planes, self.drafter = source, {}, None
         for plane, width in widths.items():
             if plane not in self.planes:
                 self.planes[plane] = RowStore(width)
@@ -86,8 +93,29 @@ class SessionTensors:
         """The layer whose input is wanted of a forward."""
         return self.source.state_layer if self.states is not None and self.source is not None else None
 
+    def crop(self, length: int) -> None:
+        """Forgets the rows from position `length` on."""
+        self.cache.crop(length)
+        for store in self.planes.values():
+            store.crop(length)
+
+    def memory(self, start: int, stop: int) -> Rows:
+        """Memory rows, [stop - start, width], encoded now as far as they are missing.
+
+        Raises:
+            InternalError: the rows of another drafter, or none, are kept.
+        """
+        store, source = self.planes.get(Plane.MEMORY), self.source
+        if store is None or source is None:
+            raise InternalError("Memory rows were requested of a session that keeps none.")
+        missing = store.first_missing(start, stop)
+        if missing < stop and not source.reads_state:
+            store.write(missing, source.encode(self.cache.lsa_input(missing, stop)))
+        return store.read(start, stop)
+
     def release(self) -> None:
         """Gives all memory back: every token must be read again."""
+        self.drafter = None
         self.cache.release()
         for store in self.planes.values():
             store.release()
@@ -138,6 +166,10 @@ class Stepper:
             widths[Plane.REUSED_STATE] = self.target.hidden_size
         return widths
 
+    def drafter_nbytes(self, source: MemorySource, rows: int) -> int:
+        """The most bytes of the server's drafter of a session, with so many tokens and draft nodes."""
+        return most_nbytes(source.new_drafter(), rows) if source.new_drafter is not None else 0
+
     def made_by_forward(self, source: MemorySource, plane: Plane) -> bool:
         """Whether a plane's rows come from the forward itself and cannot be made from the cache later."""
         return plane is Plane.REUSED_STATE or source.reads_state
@@ -166,9 +198,7 @@ class Stepper:
         """The forward; on an error the caches may be used again after a crop."""
         requests = []
         for tensors, plan in work:
-            tensors.cache.crop(plan.cached)
-            for store in tensors.planes.values():
-                store.crop(plan.cached)
+            tensors.crop(plan.cached)
             fed, state_layer = len(plan.feed), tensors.state_layer
             wanted = range(fed - 1, fed + len(plan.tree)) if plan.chooses else ()
             requests.append(
@@ -194,12 +224,12 @@ class Stepper:
 
     def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
         """Codes a chunk's rows to bytes; memory rows are encoded now if they were not before."""
-        store = tensors.planes[chunk.plane]
         stop = chunk.start + chunk.count
-        missing = store.first_missing(chunk.start, stop)
-        if chunk.plane is Plane.MEMORY and missing < stop and tensors.source is not None:
-            store.write(missing, tensors.source.encode(tensors.cache.lsa_input(missing, stop)))
-        return CodedRows(chunk, encode(store.read(chunk.start, stop), chunk.codec))
+        if chunk.plane is Plane.MEMORY:
+            rows = tensors.memory(chunk.start, stop)
+        else:
+            rows = tensors.planes[chunk.plane].read(chunk.start, stop)
+        return CodedRows(chunk, encode(rows, chunk.codec))
 
     def code_newest(self, wanted: Sequence[tuple[SessionTensors, NewestRows]]) -> list[CodedRows | Exception]:
         """Codes the newest rows of several sessions, encoded with one call for each source; or why that failed."""

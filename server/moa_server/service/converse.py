@@ -19,7 +19,7 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Verdict
 from moa_shared.protocol.protobuf_messages import ask_from_proto, draft_from_proto
 
-from moa_server.engine.draft_record import DraftRecord
+from moa_server.drafting.draft_record import DraftRecord
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.stepper import CodedRows
 from moa_server.memory.budget import MemoryBudget
@@ -163,9 +163,15 @@ class ConverseStream:
         live.budget = MemoryBudget(
             host.settings.memory_share, host.served.step_ms or None
         )  # this stream's drafter is judged from scratch
-        source = host.engine.stepper.find_source(message.identity.drafter_fingerprint) if codec is not None else None
-        widths = host.engine.stepper.widths(source, reused_state=message.reused_state) if source is not None else {}
-        host.engine.keep_rows(live, source, widths)
+        stepper = host.engine.stepper
+        source = stepper.find_source(message.identity.drafter_fingerprint) if codec is not None else None
+        widths = stepper.widths(source, reused_state=message.reused_state) if source is not None else {}
+        live.takes_drafts = host.takes_drafts
+        drafts_by = host.let_draft(live, source, wanted=message.server_drafts)
+        if drafts_by is not None:
+            host.engine.keep_rows(live, drafts_by, stepper.widths(drafts_by, reused_state=True))
+        else:
+            host.engine.keep_rows(live, source, widths)
         cached = min(cached, session.cached)  # less than before if a plane was not kept
         self.state = StreamState.OPEN
         self._frame_writer.put(
@@ -182,8 +188,7 @@ class ConverseStream:
         )
         if codec is not None:
             credit = message.credit_bytes or host.settings.credit_bytes
-            made_by_forward = host.engine.stepper.made_by_forward
-            encoded = [plane for plane in widths if source is not None and not made_by_forward(source, plane)]
+            encoded = [plane for plane in widths if source is not None and not stepper.made_by_forward(source, plane)]
             live.feed = MemoryFeed(widths, codec, credit, message.memory_from, encoded=encoded)
             self._frame_writer.follow(live.feed)
         log.info("session resumed" if found else "session opened", **self._facts(), cached=cached)
@@ -241,7 +246,11 @@ class ConverseStream:
             raise
 
     def _on_draft(self, live: LiveSession, message: pb.Draft) -> None:
-        live.session.on_draft(draft_from_proto(message))
+        draft = draft_from_proto(message)
+        if live.takes_drafts:
+            live.session.on_draft(draft)
+        else:
+            live.session.on_ack(draft.committed)
         self._host.engine.wake(live)
 
     def _on_ack(self, live: LiveSession, message: pb.Ack) -> None:

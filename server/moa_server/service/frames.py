@@ -75,6 +75,8 @@ def merge_verdicts(earlier: pb.ServerFrame, later: pb.ServerFrame) -> bool:
     one.accepted += other.accepted
     one.drafted += other.drafted
     one.stale_nodes += other.stale_nodes
+    one.server_drafted += other.server_drafted
+    one.server_accepted += other.server_accepted
     return True
 
 

@@ -1,4 +1,4 @@
-"""One Generate call: the target without a drafter, through the same session and engine as split inference.
+"""One Generate call: the target without a device, through the same session and engine as split inference.
 
 State: its own session, freed when the call ends. Invariant: the engine runs ahead of what the client has taken in by at
 most the run-ahead limit, so a client that does not read costs nothing more.
@@ -55,6 +55,10 @@ class Generation:
         live.listener = self
         session = live.session
         session.run_ahead = True
+        drafts_by = host.let_draft(live, None, wanted=request.server_drafts)
+        if drafts_by is not None:
+            stepper = host.engine.stepper
+            host.engine.keep_rows(live, drafts_by, stepper.widths(drafts_by, reused_state=True))
         session.on_ask(Ask(1, 0, session.hashes.at(0), tuple(request.tokens), settings))
         host.registry.attach(live, self._client)
         host.enter(self)

@@ -19,13 +19,13 @@ from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Plane
 
+from moa_server.drafting.forward_cost import NODE_SHARE
 from moa_server.engine.engine import Engine
-from moa_server.engine.forward_cost import NODE_SHARE
 from moa_server.engine.kv_pool import KVPool
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.registry import SessionRegistry
 from moa_server.engine.schedule import Schedule
-from moa_server.engine.stepper import SessionTensors, Stepper
+from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper
 from moa_server.memory.row_store import most_nbytes
 from moa_server.service.allowance import Allowances
 from moa_server.service.fetch import DrafterFiles
@@ -201,19 +201,52 @@ class Host:
             ContextLengthError: it is more than this server keeps for all.
             OverloadedError: it is not available now.
         """
-        self.pool.reserve(live, self._most_nbytes(live.tensors, live.widths, live.session.most_tokens))
+        drafter = live.source if live.server_drafts else None
+        self.pool.reserve(live, self._most_nbytes(live.tensors, live.widths, live.session.most_tokens, drafter))
 
     def conversations_that_fit(self, tokens: int) -> int:
         """How many conversations of so many tokens can have running answers, with the first drafter's memory rows."""
-        tensors, widths = self._stepper.new_tensors(), {}
+        tensors, widths, drafter = self._stepper.new_tensors(), {}, None
         if self._stepper.sources:
-            widths = self._stepper.widths(self._stepper.sources[0], reused_state=True)
-        return self.pool.budget // self._most_nbytes(tensors, widths, tokens)
+            source = self._stepper.sources[0]
+            widths = self._stepper.widths(source, reused_state=True)
+            drafter = source if self.drafts_here else None
+        return self.pool.budget // self._most_nbytes(tensors, widths, tokens, drafter)
 
-    def _most_nbytes(self, tensors: SessionTensors, widths: Mapping[Plane, int], tokens: int) -> int:
-        """The most bytes that a conversation of so many tokens takes, with a draft below the last."""
+    def _most_nbytes(
+        self, tensors: SessionTensors, widths: Mapping[Plane, int], tokens: int, drafter: MemorySource | None
+    ) -> int:
+        """The most bytes that a conversation of so many tokens takes, with a draft below the last.
+
+        Args:
+            drafter: what the server drafts with; None: it does not.
+        """
         rows = tokens + self.settings.draft_nodes
-        return tensors.cache.most_nbytes(rows) + sum(most_nbytes(width, rows) for width in widths.values())
+        nbytes = tensors.cache.most_nbytes(rows) + sum(most_nbytes(width, rows) for width in widths.values())
+        return nbytes + (self._stepper.drafter_nbytes(drafter, rows) if drafter is not None else 0)
+
+    @property
+    def drafts_here(self) -> bool:
+        """Whether the server may draft."""
+        return self.settings.drafting in ("server", "auto")
+
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether the drafts of devices count."""
+        return self.settings.drafting in ("device", "auto")
+
+    def let_draft(self, live: LiveSession, source: MemorySource | None, *, wanted: bool) -> MemorySource | None:
+        """Lets the server draft for a session, if its client wishes so and it can.
+
+        Args:
+            source: of the memory that the client wants; None: it wants none.
+
+        Returns:
+            the source whose rows are to be kept for that; None: the server does not draft.
+        """
+        source = source or self._stepper.find_source(b"")
+        live.server_drafts = wanted and self.drafts_here and source is not None and source.new_drafter is not None
+        return source if live.server_drafts else None
 
     def watch(self) -> bool:
         """Checks whether the inference thread hangs; returns whether that has changed."""

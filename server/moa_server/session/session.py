@@ -300,8 +300,12 @@ class Session:
 
     def arrived_draft(self) -> DraftTree:
         """The nodes that have arrived below the newest committed token, as many as one verification may take."""
-        room = self.limits.context_tokens - len(self.tokens)
-        return self.pending.usable(self.tokens, max(0, min(self.limits.draft_nodes, room)))
+        return self.pending.usable(self.tokens, self.most_nodes)
+
+    @property
+    def most_nodes(self) -> int:
+        """The most nodes that the next verification may take."""
+        return max(0, min(self.limits.draft_nodes, self.limits.context_tokens - len(self.tokens)))
 
     def on_prefilled(self, plan: StepPlan) -> bool:
         """A chunk of the prompt is in the cache; False if the session has moved on and the work is void."""
@@ -342,6 +346,8 @@ class Session:
             len(plan.tree),
             stale,
             step_ms,
+            plan.own_nodes,
+            verification.own_accepted,
         )
 
     # ------------------------------------------------------------ inside

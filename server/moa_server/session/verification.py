@@ -22,12 +22,14 @@ class Verification:
         taken: newly committed tokens: accepted drafts and the bonus token, as far as the answer goes.
         accepted: how many of `taken` were drafted.
         finish: whether and why the answer ends with them.
+        own_accepted: how many of `taken` only the server guessed.
     """
 
     kept: tuple[int, ...]
     taken: tuple[int, ...]
     accepted: int
     finish: Finish
+    own_accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class StepPlan:
         before: tokens of the answer before these.
         cache_version: of the cache when it was made.
         fed_hash: of all tokens up to the last of `feed`.
+        own_nodes: how many nodes, the last ones of `tree`, only the server guessed.
     """
 
     version: int
@@ -57,6 +60,7 @@ class StepPlan:
     before: int = 0
     cache_version: int = 0
     fed_hash: int = 0
+    own_nodes: int = 0
 
     @property
     def fed(self) -> int:
@@ -74,9 +78,12 @@ class StepPlan:
         path, bonus = longest_path(self.tree, chosen[0], chosen[1:])
         drafted = [self.tree.tokens[node] for node in path]
         taken, finish = self.rule.cut(self.answer, [*drafted, bonus], self.before)
+        accepted = path[: len(taken)]
+        own = len(self.tree) - self.own_nodes
         return Verification(
             kept=tuple(path[: len(taken) - 1]),
             taken=tuple(taken),
-            accepted=min(len(taken), len(path)),
+            accepted=len(accepted),
             finish=finish,
+            own_accepted=sum(node >= own for node in accepted),
         )

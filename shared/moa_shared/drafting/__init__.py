@@ -2,6 +2,7 @@
 
 from moa_shared.drafting.base import ConversationDrafter, Drafter, GrowingDrafter
 from moa_shared.drafting.chain import draft_chain
+from moa_shared.drafting.conversation_draft import ConversationDraft
 from moa_shared.drafting.copying import CopyGuesser
 from moa_shared.drafting.dynamic_tree import TreeShape, draft_tree
 from moa_shared.drafting.growing import CHAIN, GrowingDraft, Growth, GrowthShape
@@ -12,6 +13,7 @@ from moa_shared.drafting.repetition import barred_after
 __all__ = [
     "CHAIN",
     "CandidatePool",
+    "ConversationDraft",
     "ConversationDrafter",
     "CopyGuesser",
     "Drafter",

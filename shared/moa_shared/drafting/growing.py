@@ -29,10 +29,12 @@ class Growth:
 
     Args:
         parents: node numbers of the draft (-1: the newest committed token), continuing with the new nodes.
+        chances: as the drafter sees it, that the text goes through each.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
+    chances: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +129,35 @@ class GrowingDraft:
         Empty if nothing is: all that is likely enough is there, or the draft is as large as it may be.
         """
         nodes = self._place(draft, sampling)
-        for node in nodes:
-            self._look(node)
-        room = self._shape.nodes - len(draft)
-        while room > 0:
-            grown = self._expand_best(nodes)
-            if growth := self._give(nodes, room):
-                return Growth(tuple(node.token for node in growth), tuple(_number(node.parent) for node in growth))
-            if not grown:
-                break
+        self._look_below(nodes)
+        while len(draft) < self._shape.nodes:
+            best = self._best_open(nodes)
+            if best:
+                self._expand(best)
+            growth = self._growth(nodes)
+            if growth.tokens or not best:
+                return growth
         return Growth()
+
+    def offer(self, draft: DraftTree, sampling: Sampling) -> Growth:
+        """What is worth adding to `draft` by what is known already, without a step of the drafter."""
+        nodes = self._place(draft, sampling)
+        self._look_below(nodes)
+        return self._growth(nodes)
+
+    def reach(self, draft: DraftTree, sampling: Sampling) -> float:
+        """The chance, as the drafter sees it, that `expand` looks at the place where the text leaves what is known.
+
+        0 if there is nothing to expand.
+        """
+        nodes = self._place(draft, sampling)
+        best = self._best_open(nodes) if self._root.expanded else [self._root]
+        return sum(math.exp(node.score - self._root.score) * _uncovered(node) for node in best)
+
+    def expand(self, draft: DraftTree, sampling: Sampling) -> None:
+        """One step of the drafter below `draft`; `offer` gives what it has found."""
+        nodes = self._place(draft, sampling)
+        self._expand(self._best_open(nodes) if self._root.expanded else [])
 
     def next_token(self, draft: DraftTree, sampling: Sampling, barred: Collection[int] = ()) -> int:
         """The drafter's own choice after the newest node of a draft; not one of `barred` if it knows another."""
@@ -185,6 +206,10 @@ class GrowingDraft:
             nodes.append(node)
         return nodes
 
+    def _look_below(self, nodes: Sequence[_Node]) -> None:
+        for node in nodes:
+            self._look(node)
+
     def _look(self, node: _Node) -> None:
         """Adds what the conversation suggests after a node, as far as it is likely enough."""
         copies = self._copies
@@ -212,17 +237,13 @@ class GrowingDraft:
             node = child
             ahead.append(token)
 
-    def _expand_best(self, nodes: Sequence[_Node]) -> bool:
-        """Expands the draft's best unexpanded nodes; False if none is worth it."""
+    def _best_open(self, nodes: Sequence[_Node]) -> list[_Node]:
+        """The draft's best unexpanded nodes that are worth a step."""
         if self._shape.breadth == 1:
-            best = [node for node in nodes[-1:] if not node.expanded]
-        else:
-            least = self._root.score + self._floor
-            open_nodes = [node for node in nodes if not node.expanded and node.score >= least]
-            best = heapq.nlargest(self._shape.breadth, open_nodes, key=lambda node: node.score)
-        if best:
-            self._expand(best)
-        return bool(best)
+            return [node for node in nodes[-1:] if not node.expanded]
+        least = self._root.score + self._floor
+        open_nodes = [node for node in nodes if not node.expanded and node.score >= least]
+        return heapq.nlargest(self._shape.breadth, open_nodes, key=lambda node: node.score)
 
     def _expand(self, nodes: Sequence[_Node]) -> None:
         """Gives candidates to these nodes, and to those above them that have none."""
@@ -268,9 +289,22 @@ class GrowingDraft:
                     child = node.children[token] = _Node(token, node, step, node.score + step, node.depth + 1)
                 child.said = step
 
+    def _growth(self, nodes: Sequence[_Node]) -> Growth:
+        """What is worth adding to the draft of these nodes (the root first), as far as there is room."""
+        given = self._give(nodes, self._shape.nodes - (len(nodes) - 1))
+        return Growth(
+            tuple(node.token for node in given),
+            tuple(_number(node.parent) for node in given),
+            tuple(math.exp(node.score - self._root.score) for node in given),
+        )
+
     def _give(self, nodes: Sequence[_Node], room: int) -> list[_Node]:
         """The best candidates below the draft, best first and numbered as its new nodes."""
+        if room <= 0:
+            return []
         if self._shape.breadth == 1:
+            if not nodes[-1].children:
+                return []
             child = max(nodes[-1].children.values(), key=lambda child: child.step)
             child.call, child.number = self._call, len(nodes) - 1
             return [child]
@@ -298,3 +332,8 @@ class GrowingDraft:
 
 def _number(node: _Node | None) -> int:
     return ROOT if node is None else node.number
+
+
+def _uncovered(node: _Node) -> float:
+    """The chance that none of a node's known children is right."""
+    return max(0.0, 1.0 - sum(math.exp(child.step) for child in node.children.values()))

@@ -91,6 +91,7 @@ class Verdict:
         accepted: how many of `tokens` were drafted.
         drafted: how many nodes the forward verified; `stale`: how many came too late since the last verdict.
         step_ms: how long the forward took, selection included.
+        server_drafted, server_accepted: how many of `drafted` and `accepted` only the server guessed.
     """
 
     ask: int
@@ -103,6 +104,8 @@ class Verdict:
     drafted: int = 0
     stale: int = 0
     step_ms: float = 0.0
+    server_drafted: int = 0
+    server_accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,8 @@ def verdict_to_proto(verdict: Verdict) -> pb.Verdict:
         drafted=verdict.drafted,
         stale_nodes=verdict.stale,
         step_ms=verdict.step_ms,
+        server_drafted=verdict.server_drafted,
+        server_accepted=verdict.server_accepted,
     )
 
 
@@ -133,6 +135,8 @@ def verdict_from_proto(message: pb.Verdict) -> Verdict:
         message.drafted,
         message.stale_nodes,
         message.step_ms,
+        message.server_drafted,
+        message.server_accepted,
     )
 
 

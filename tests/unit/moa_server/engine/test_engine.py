@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from inline_snapshot import snapshot
-from moa_server.engine.draft_record import DraftRecord
+from moa_server.drafting.draft_record import DraftRecord
 from moa_server.engine.engine import Engine
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.schedule import Rows, Schedule

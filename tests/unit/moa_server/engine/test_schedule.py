@@ -8,7 +8,7 @@ from itertools import combinations, count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.engine.draft_record import DraftRecord
+from moa_server.drafting.draft_record import DraftRecord
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.schedule import LEAST_SLICE, MOST_ROWS, Candidate, Rows, Schedule
 from moa_server.engine.stepper import SessionTensors

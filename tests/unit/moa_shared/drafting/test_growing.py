@@ -120,9 +120,40 @@ def test_a_step_gives_its_nodes_best_first(seed: int) -> None:
     growing, draft = GrowingDraft(toy, TREE), DraftTree((), ())
     for _ in range(3):
         known = len(draft)
-        draft = add(draft, growing.grow(draft, GREEDY))
+        growth = growing.grow(draft, GREEDY)
+        draft = add(draft, growth)
         chances = [survival(toy, draft, node) for node in range(known, len(draft))]
         assert chances == pytest.approx(sorted(chances, reverse=True))
+        assert growth.chances == pytest.approx(chances, abs=1e-5)
+
+
+@given(st.integers(0, 99))
+def test_looking_and_stepping_by_hand_is_growing(seed: int) -> None:
+    growing, draft = GrowingDraft(ToyDrafter(seed), TREE), DraftTree((), ())
+    by_hand = GrowingDraft(ToyDrafter(seed), TREE)
+    while (growth := growing.grow(draft, GREEDY)).tokens:
+        if by_hand.offer(draft, GREEDY).tokens:
+            assert by_hand.reach(draft, GREEDY) <= 1.0
+        else:
+            assert by_hand.reach(draft, GREEDY) > 0.0
+            by_hand.expand(draft, GREEDY)
+        assert by_hand.offer(draft, GREEDY) == growth
+        draft = add(draft, growth)
+    assert by_hand.offer(draft, GREEDY) == Growth()
+
+
+def test_an_offer_takes_no_step_of_the_drafter() -> None:
+    toy = ToyDrafter(3)
+    copies = CopyGuesser()
+    copies.restart([1, 2, 3, 4, 1, 2])
+    growing, draft = GrowingDraft(toy, TREE, copies), DraftTree((), ())
+    offered = growing.offer(draft, GREEDY)
+    assert offered.tokens[:2] == (3, 4)
+    assert toy.steps == 0
+    assert 0.0 < growing.reach(draft, GREEDY) == pytest.approx(1.0 - offered.chances[0])
+    growing.expand(draft, GREEDY)
+    assert toy.steps == 1
+    assert set(offered.tokens) < set(growing.offer(draft, GREEDY).tokens)
 
 
 @pytest.mark.parametrize("copying", [True, False])
@@ -171,7 +202,8 @@ def test_any_draft_is_gone_on_with_as_a_new_drafter_would(
     again = GrowingDraft(fresh, shape)
     assert growing.next_token(draft, sampling) == again.next_token(draft, sampling)
     if shape is CHAIN and copies is None:
-        assert growing.grow(draft, sampling) == again.grow(draft, sampling)
+        grown, expected = growing.grow(draft, sampling), again.grow(draft, sampling)
+        assert (grown.tokens, grown.parents) == (expected.tokens, expected.parents)
     elif shape is TREE:
         while (growth := growing.grow(draft, sampling)).tokens:
             draft = add(draft, growth)

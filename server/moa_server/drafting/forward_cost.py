@@ -6,6 +6,8 @@ Invariant: never less for more nodes, and never less than a plain step.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from moa_shared.drafting.estimates import Smoothed
 
 FADE = 0.97  # of older forwards with each new one: about 30 count, so that a longer context or a new load shows soon
@@ -16,6 +18,19 @@ PRIOR_WEIGHT = 0.5
 DRAFT_SHARE = 0.035
 NODE_SHARE = 0.0145  # of torch in bf16 (one core; ../docs/bench.md); the test at the start measures that of the kernels
 OUTLIER = 3.0  # times the expected time is the most that counts: the machine did something else meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class CostLine:
+    """A forward's time over its draft nodes: a line, and never less than a plain step."""
+
+    plain_ms: float
+    start_ms: float
+    slope_ms: float
+
+    def ms(self, nodes: int) -> float:
+        """The expected time of a forward over `nodes` draft nodes."""
+        return max(self.plain_ms, self.start_ms + self.slope_ms * nodes) if nodes else self.plain_ms
 
 
 class ForwardCost:
@@ -51,9 +66,11 @@ class ForwardCost:
 
     def ms(self, nodes: int) -> float:
         """The expected time of a forward over `nodes` draft nodes."""
+        return self.line().ms(nodes) if nodes else self.plain_ms
+
+    def line(self) -> CostLine:
+        """The estimate as it is now."""
         plain = self.plain_ms
-        if nodes == 0:
-            return plain
         weight, first, second, time, mixed = self._sums
         for count in PRIOR_NODES:
             factor = 1 + DRAFT_SHARE + self._node_share * count
@@ -63,4 +80,4 @@ class ForwardCost:
             time += PRIOR_WEIGHT * factor * plain
             mixed += PRIOR_WEIGHT * factor * plain * count
         slope = max(0.0, (weight * mixed - first * time) / (weight * second - first * first))
-        return max(plain, (time - slope * first) / weight + slope * nodes)
+        return CostLine(plain, (time - slope * first) / weight, slope)

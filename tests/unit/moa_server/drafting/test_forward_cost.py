@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.engine.forward_cost import ForwardCost
+from moa_server.drafting.forward_cost import ForwardCost
 
 
 def test_the_line_is_found() -> None:

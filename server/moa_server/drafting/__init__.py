@@ -1,0 +1,1 @@
+"""Drafting on the server: for sessions whose devices send nothing in time."""

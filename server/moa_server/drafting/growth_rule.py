@@ -1,0 +1,62 @@
+"""When a step of the server's drafter, and a node that it guesses, are worth their time. Pure.
+
+Time has a price: at r tokens a millisecond, a millisecond costs r tokens. A step of the drafter takes d milliseconds
+and looks at the place where the text leaves what is known with a chance, its *reach*; the right token is then among
+its candidates with the chance `right`. So it pays if reach * (right - r * rows) > r * d, where `rows` is what the nodes
+of one place add to the forward. A node pays if its chance outweighs what its row adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from moa_server.drafting.forward_cost import CostLine
+
+NODES_OF_A_PLACE = 2  # that are worth their rows, on average
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthRule:
+    """The rule for one forward.
+
+    Args:
+        rate: tokens a millisecond.
+        cost: of the forward by its rows.
+        rows: of the forward, without the nodes that the rule is asked about.
+        step_ms: of a step of the drafter; `follow_ms`: of what it reads before the first one.
+        most_nodes: that may still be added.
+    """
+
+    rate: float
+    cost: CostLine
+    rows: int
+    step_ms: float
+    follow_ms: float
+    most_nodes: int
+
+    def pays(self, reach: float, right: float, *, first: bool = False) -> bool:
+        """Whether to take a step of the drafter.
+
+        Args:
+            first: it must read what was committed before.
+        """
+        ms = self.step_ms + (self.follow_ms if first else 0.0)
+        nodes_ms = self.cost.ms(self.rows + NODES_OF_A_PLACE) - self.cost.ms(self.rows)
+        return reach * (right - self.rate * nodes_ms) > self.rate * ms
+
+    def choose(self, chances: Sequence[float]) -> list[int]:
+        """The nodes to verify.
+
+        Args:
+            chances: of each node; none has a greater one than its parent, which comes before it.
+        """
+        order = sorted(range(len(chances)), key=lambda node: (-chances[node], node))[: self.most_nodes]
+        plain_ms = self.cost.ms(self.rows)
+        best_value, best_count, tokens = 0.0, 0, 0.0
+        for count, node in enumerate(order, 1):
+            tokens += chances[node]
+            value = tokens - self.rate * (self.cost.ms(self.rows + count) - plain_ms)
+            if value > best_value:
+                best_value, best_count = value, count
+        return sorted(order[:best_count])

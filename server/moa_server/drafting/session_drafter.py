@@ -1,0 +1,159 @@
+"""The drafter of one session, on the server. Runs only on the inference thread.
+
+State: a drafter's state and its draft in flight, how far its rows go, and how often its candidates held the right
+token. Invariants: it reads rows only of tokens in the target's cache; nodes that the device guessed come first, and
+what both guess is the device's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from moa_shared.drafting import ConversationDraft, ConversationDrafter, CopyGuesser, GrowthShape
+from moa_shared.drafting.estimates import AcceptanceEstimate, Smoothed
+from moa_shared.protocol.messages import Plane
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree.draft_tree import DraftTree
+
+from moa_server.drafting.growth_rule import GrowthRule
+
+Rows = npt.NDArray[np.float32]
+NewDrafter = Callable[[], ConversationDrafter]
+ReadRows = Callable[[int, int], Rows]  # rows of the positions from the first to before the second
+
+SHAPE = GrowthShape(breadth=4, nodes=64)
+# The default drafter's four best and the conversation's copies hold the next token two times in three (docs/engine.md);
+# four trials let a few misses, and no fewer, stop it.
+RIGHT, RIGHT_TRIALS = 0.65, 4.0
+# Rows of a prompt that it reads: a row of memory takes 0.4 to 0.7 ms to encode, a state 0.1 to take in; the newest are
+# worth the most.
+PROMPT_ROWS = {Plane.MEMORY: 16, Plane.REUSED_STATE: 128}
+COPY_BYTES = 1024  # a token, of what finds copies
+FEW_TOKENS = 16  # whose reading is typical of a step; a prompt's is not
+
+
+def most_nbytes(drafter: ConversationDrafter, rows: int) -> int:
+    """The most bytes of a session's drafter, with so many tokens and draft nodes."""
+    return drafter.most_nbytes(rows) + COPY_BYTES * rows
+
+
+class DrafterCost:
+    """What the steps of one kind of drafter take, as measured.
+
+    Args:
+        step_ms: until one has been measured.
+    """
+
+    def __init__(self, step_ms: float) -> None:
+        self.step_ms = Smoothed(step_ms)
+        self.follow_ms = Smoothed(step_ms / 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What the drafter adds to a draft.
+
+    Args:
+        tree: the device's nodes, then its own; `own`: how many these are.
+        known: all tokens that it took for likely after the newest one; None: it has not looked.
+    """
+
+    tree: DraftTree
+    own: int
+    known: frozenset[int] | None
+
+
+class SessionDrafter:
+    """Guesses for one session.
+
+    Args:
+        new_drafter: makes an empty drafter.
+        planes: rows that it reads.
+    """
+
+    def __init__(self, new_drafter: NewDrafter, planes: Sequence[Plane]) -> None:
+        self._draft = ConversationDraft(new_drafter, SHAPE, CopyGuesser())
+        self._read = dict.fromkeys(planes, 0)  # rows before these positions were read, or passed over
+        self._right = AcceptanceEstimate(RIGHT, RIGHT_TRIALS)
+        self._unread = 0  # tokens committed since the last step
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        state = self._draft.state
+        return state.nbytes + COPY_BYTES * state.next_position
+
+    def tell(self, base: int, tokens: Sequence[int]) -> None:
+        """Sets the committed tokens from position `base` on; what was before stays."""
+        if base and base == self._draft.state.next_position:
+            self._draft.commit(tokens)
+        else:
+            common = self._draft.restart([*self._draft.state.tokens[:base], *tokens])
+            self._read = {plane: min(read, common) for plane, read in self._read.items()}
+        self._unread += len(tokens)
+
+    def guess(
+        self,
+        arrived: DraftTree,
+        covered: float,
+        sampling: Sampling,
+        rule: GrowthRule,
+        cost: DrafterCost,
+        rows: dict[Plane, ReadRows],
+        cached: int,
+    ) -> Guess:
+        """Adds nodes to the draft that has arrived, as far as they pay.
+
+        Args:
+            covered: the chance that the next token is among the arrived nodes.
+            rows: read the rows of a plane; `cached`: those before this position exist.
+        """
+        growing, pool = self._draft.growing, arrived
+        chances: list[float] = []
+        right, typical = self._right.high, self._unread <= FEW_TOKENS
+        looked = False
+        while True:
+            offered = growing.offer(pool, sampling)
+            pool = DraftTree(pool.tokens + offered.tokens, pool.parents + offered.parents)
+            chances += offered.chances
+            reach = growing.reach(pool, sampling)
+            if not looked:
+                reach *= 1.0 - covered
+            if not reach or not rule.pays(reach, right, first=not looked):
+                break
+            if not looked:
+                follow_ms = self._follow(rows, cached)
+                if typical:
+                    cost.follow_ms.add(follow_ms)
+            began = time.perf_counter()
+            growing.expand(pool, sampling)
+            if typical or looked:
+                cost.step_ms.add(1e3 * (time.perf_counter() - began))
+            looked = True
+        first = len(arrived)
+        own = [first + node for node in rule.choose(chances)]
+        known = frozenset(pool.tokens[node] for node in pool.children.get(ROOT, ())) if looked else None
+        return Guess(pool.pick([*range(first), *own]), len(own), known)
+
+    def learn(self, guess: Guess, taken: Sequence[int]) -> None:
+        """The target has chosen tokens after a guess."""
+        if guess.known is not None and taken:
+            self._right.add(taken[0] in guess.known)
+        else:
+            self._right.fade()
+
+    def _follow(self, rows: dict[Plane, ReadRows], cached: int) -> float:
+        """Reads the rows that have come; how long it took, in ms."""
+        began = time.perf_counter()
+        for plane, read in rows.items():
+            start = max(self._read[plane], cached - PROMPT_ROWS[plane])
+            if start < cached:
+                self._draft.remember(start, read(start, cached), state=plane is Plane.REUSED_STATE)
+                self._read[plane] = cached
+        self._unread = 0
+        return 1e3 * (time.perf_counter() - began)

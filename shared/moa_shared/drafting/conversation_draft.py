@@ -1,0 +1,69 @@
+"""One conversation's drafter with its draft in flight and what it copies, kept on the same text.
+
+State: a drafter's state, made again when the conversation is another one. Invariant: drafter, draft in flight and
+copies have read the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from moa_shared.drafting.base import ConversationDrafter
+from moa_shared.drafting.copying import CopyGuesser
+from moa_shared.drafting.growing import GrowingDraft, GrowthShape
+
+
+class ConversationDraft:
+    """A drafter that follows one conversation.
+
+    Args:
+        new_state: makes an empty state.
+        shape: of drafts that grow.
+        copies: merges what the conversation suggests into trees.
+    """
+
+    def __init__(
+        self,
+        new_state: Callable[[], ConversationDrafter],
+        shape: GrowthShape,
+        copies: CopyGuesser | None = None,
+    ) -> None:
+        self._new_state = new_state
+        self._shape = shape
+        self._copies = copies
+        self.state = new_state()
+        self.growing = GrowingDraft(self.state, shape, copies)
+
+    def restart(self, tokens: Sequence[int]) -> int:
+        """Sets the tokens of the conversation; how many of them the drafter knew."""
+        common = 0
+        for mine, theirs in zip(self.state.tokens, tokens, strict=False):
+            if mine != theirs:
+                break
+            common += 1
+        if common:
+            self.state.crop(common)
+            self.growing.forget()
+        else:
+            self.state = self._new_state()
+            self.growing = GrowingDraft(self.state, self._shape, self._copies)
+        self.growing.commit(tokens[common:])
+        if self._copies is not None:
+            self._copies.restart(tokens)
+        return common
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Appends tokens."""
+        if self._copies is not None:
+            self._copies.extend(tokens)
+        self.growing.commit(tokens)
+
+    def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
+        """Takes in rows of memory, or of the state that enters the first reused layer."""
+        if state:
+            self.state.append_reused_state(start, rows)
+        else:
+            self.state.append_memory(start, rows)
