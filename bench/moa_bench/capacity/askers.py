@@ -39,18 +39,22 @@ class PlainAsker:
     Args:
         address: "host:port".
         settings: of each answer.
+        server_drafts: whether the server may draft.
     """
 
-    def __init__(self, address: str, settings: AnswerSettings) -> None:
+    def __init__(self, address: str, settings: AnswerSettings, *, server_drafts: bool = False) -> None:
         self._channel = grpc.aio.insecure_channel(address, options=OWN_CONNECTION)
         self._stub: Any = moa_pb2_grpc.MoaStub(self._channel)
         self._settings = settings
+        self._server_drafts = server_drafts
 
     async def close(self) -> None:
         await self._channel.close(None)
 
     async def ask(self, prompt: Sequence[int], answer: Answer) -> None:
-        request = pb.GenerateRequest(tokens=prompt, sampling=settings_to_proto(self._settings))
+        request = pb.GenerateRequest(
+            tokens=prompt, sampling=settings_to_proto(self._settings), server_drafts=self._server_drafts
+        )
         try:
             async for response in self._stub.Generate(request):
                 answer.on_tokens(time.perf_counter(), response.tokens)
@@ -71,6 +75,7 @@ class OracleAsker:
         settings: of each answer.
         scripts: of each question, by number.
         draft_ms: of a draft step.
+        server_drafts: whether the server may draft too.
     """
 
     def __init__(
@@ -80,6 +85,8 @@ class OracleAsker:
         settings: AnswerSettings,
         scripts: Sequence[Script],
         draft_ms: float,
+        *,
+        server_drafts: bool = False,
     ) -> None:
         self._channel = grpc.aio.insecure_channel(address, options=OWN_CONNECTION)
         self._stub: Any = moa_pb2_grpc.MoaStub(self._channel)
@@ -87,6 +94,7 @@ class OracleAsker:
         self._settings = settings
         self._scripts = scripts
         self._draft_ms = draft_ms
+        self._server_drafts = server_drafts
 
     async def close(self) -> None:
         await self._channel.close(None)
@@ -152,7 +160,7 @@ class OracleAsker:
 
     def _make_open(self) -> pb.Open:
         drafters = self._described.drafters
-        return make_open(
+        message = make_open(
             self._described.identity,
             b"",
             (),
@@ -162,6 +170,8 @@ class OracleAsker:
             reused_state=bool(drafters) and drafters[0].reused_layers > 0,
             run_ahead=True,
         )
+        message.server_drafts = self._server_drafts
+        return message
 
 
 def _client_frame(frame: Draft | Ack) -> pb.ClientFrame:

@@ -101,21 +101,28 @@ class Plan:
 
     def _maker(self, way: Way) -> Callable[[int], Asker]:
         if way.acceptance is not None:
-            return partial(self._oracle, way.acceptance)
-        return self._plain if way.drafts == "plain" else self._shipped
+            return partial(self._oracle, way.acceptance, way.server_drafts)
+        return self._shipped if way.drafts == "shipped" else partial(self._plain, server_drafts=way.server_drafts)
 
     def _address(self, user: int) -> str:
         return self._addresses[user % len(self._addresses)]
 
-    def _plain(self, user: int) -> Asker:
-        return PlainAsker(self._address(user), self._settings)
+    def _plain(self, user: int, server_drafts: bool = False) -> Asker:
+        return PlainAsker(self._address(user), self._settings, server_drafts=server_drafts)
 
     def _shipped(self, user: int) -> Asker:
         return ShippedAsker(self._address(user), self._make_device(), self._vocab_size, self._settings)
 
-    def _oracle(self, acceptance: float, user: int) -> Asker:
+    def _oracle(self, acceptance: float, server_drafts: bool, user: int) -> Asker:
         scripts = [
             Script((*prompt, *self._texts[user, number]), acceptance, self._effort.seed + user, self._vocab_size)
             for number, prompt in enumerate(self._questions[user])
         ]
-        return OracleAsker(self._address(user), self._described, self._settings, scripts, self._effort.draft_ms)
+        return OracleAsker(
+            self._address(user),
+            self._described,
+            self._settings,
+            scripts,
+            self._effort.draft_ms,
+            server_drafts=server_drafts,
+        )

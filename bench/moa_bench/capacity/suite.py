@@ -64,7 +64,7 @@ class CapacityEffort:
             raise ConfigError(f"The numbers of users are {self.users}.", hint="Give each once, the smallest first.")
 
 
-QUICK = CapacityEffort((1, 4, 16), 8.0, 1, acceptances=(0.8,))
+QUICK = CapacityEffort((1, 4, 16), 7.0, 1, acceptances=(0.8,))
 
 
 def run_capacity(

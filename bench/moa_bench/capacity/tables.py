@@ -117,14 +117,17 @@ def _spared_table(times: ForwardTimes, numbers: Sequence[int], draft_ms: float) 
     for users in numbers:
         drafted = closed_form.best_drafted(times, users, SPARED_AT)
         verify_ms = times.ms(users * (1 + drafted))
-        ratio = closed_form.users_over_colocated(drafted, draft_ms, verify_ms)
+        ratio = closed_form.users_over_colocated(drafted, users * draft_ms, verify_ms)
         rows.append([users, drafted, f"{verify_ms:.1f}", f"{ratio:.2f}"])
     head = [f"users, acceptance {SPARED_AT:g}", "best chain g", "a verification t_v, ms", "1 + g t_d / t_v"]
-    return f"A draft step t_d takes {draft_ms:.1f} ms.\n\n" + table(head, rows)
+    note = f"A server drafts for one user after the other, {draft_ms:.1f} ms a step: t_d is that for all users.\n\n"
+    return note + table(head, rows)
 
 
 def _acceptance(way: Way) -> float | None:
     """For the closed form; None: not known beforehand."""
+    if way.server_drafts:
+        return None
     return 0.0 if way == PLAIN else way.acceptance
 
 

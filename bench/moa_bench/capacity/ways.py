@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Drafts = Literal["plain", "oracle", "shipped"]
+Drafts = Literal["plain", "server", "oracle", "shipped", "both"]
 KINDS: tuple[Drafts, ...] = get_args(Drafts)
+BOTH_AT = 0.8  # acceptance of the devices where both draft: that of the aim
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +16,9 @@ class Way:
     """How all users get their answers.
 
     Args:
-        drafts: plain: none; oracle: each device's, right at the rate `acceptance`; shipped: each device runs the
-            drafter of the package.
+        drafts: plain: none; server: the server's own; oracle: each device's, right at the rate `acceptance`; shipped:
+            each device runs the drafter of the package; both: the server's and an oracle's.
+        acceptance: of an oracle.
     """
 
     drafts: Drafts
@@ -25,17 +27,34 @@ class Way:
     @property
     def name(self) -> str:
         """For tables."""
-        if self.drafts == "oracle":
-            return f"devices' drafts, acceptance {self.acceptance:g}"
-        return "plain" if self.drafts == "plain" else "devices' drafts, shipped drafter"
+        oracle = f"devices' drafts, acceptance {self.acceptance:g}" if self.acceptance is not None else ""
+        return {
+            "plain": "plain",
+            "server": "server's drafts",
+            "oracle": oracle,
+            "shipped": "devices' drafts, shipped drafter",
+            "both": f"server's and {oracle}",
+        }[self.drafts]
+
+    @property
+    def server_drafts(self) -> bool:
+        """Whether the server may draft."""
+        return self.drafts in ("server", "both")
 
 
 def make_ways(kinds: Sequence[Drafts], acceptances: Sequence[float]) -> tuple[Way, ...]:
-    """Plain serving, which all others are compared with, then the chosen ways; an oracle's at each acceptance."""
+    """Plain serving, which all others are compared with, then the chosen ways.
+
+    An oracle is asked at each acceptance, next to a server that drafts only at BOTH_AT, or the last one.
+    """
     ways = [Way("plain")]
     for kind in KINDS:
-        if kind == "oracle" and kind in kinds:
+        if kind == "plain" or kind not in kinds:
+            continue
+        if kind == "oracle":
             ways += [Way(kind, acceptance) for acceptance in acceptances]
-        elif kind != "plain" and kind in kinds:
+        elif kind == "both":
+            ways.append(Way(kind, BOTH_AT if BOTH_AT in acceptances else acceptances[-1]))
+        else:
             ways.append(Way(kind))
     return tuple(ways)

@@ -47,7 +47,7 @@ def test_a_row_for_each_cell_and_the_users_at_each_speed(result: dict[str, Any])
     assert "| devices' drafts, shipped drafter | 16 | 240 | 4.36 | 20 | 60 | 1.50 | 100 | 900 | 20.0 |  |" in text
     assert "| plain | at least 16 | at least 16 | 15 |  | 46.0 | 21.0 | 12.7 |" in text
     assert "| devices' drafts, shipped drafter | at least 16 | at least 16 | at least 16 |  |  |  |  |" in text
-    assert "A draft step t_d takes 2.0 ms." in text
+    assert "2.0 ms a step: t_d is that for all users." in text
     assert "| 1 | 4 | 36.0 | 1.22 |" in text
 
 

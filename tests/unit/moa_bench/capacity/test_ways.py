@@ -6,14 +6,20 @@ from moa_bench.capacity.ways import KINDS, make_ways
 
 
 def test_plain_serving_comes_first_and_an_oracle_once_for_each_acceptance() -> None:
-    assert [way.name for way in make_ways(KINDS, (0.35, 0.8))] == [
+    ways = make_ways(KINDS, (0.35, 0.8, 0.9))
+    assert [way.name for way in ways] == [
         "plain",
+        "server's drafts",
         "devices' drafts, acceptance 0.35",
         "devices' drafts, acceptance 0.8",
+        "devices' drafts, acceptance 0.9",
         "devices' drafts, shipped drafter",
+        "server's and devices' drafts, acceptance 0.8",
     ]
+    assert [way.drafts for way in ways if way.server_drafts] == ["server", "both"]
 
 
-def test_plain_serving_is_always_there() -> None:
+def test_plain_serving_is_always_there_and_both_draft_at_some_acceptance() -> None:
     assert [way.drafts for way in make_ways(["shipped"], (0.8,))] == ["plain", "shipped"]
     assert [way.drafts for way in make_ways(["plain"], (0.8,))] == ["plain"]
+    assert [way.acceptance for way in make_ways(["both"], (0.35, 0.5))] == [None, 0.5]
