@@ -326,7 +326,7 @@ def hostile(quick: bool, json_file: Path | None, model: str, level: str, pin: bo
     "--way",
     "kinds",
     multiple=True,
-    type=click.Choice(["plain", "server", "oracle", "shipped", "both"]),
+    type=click.Choice(["plain", "server", "oracle", "shipped", "auto"]),
     help="Only this way besides plain serving (repeat).",
 )
 @click.option("--acceptance", "acceptances", multiple=True, type=click.FloatRange(0, 1), help="Only this one (repeat).")

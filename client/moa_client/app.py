@@ -134,7 +134,9 @@ async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, singl
         device = load_device(settings, sources.served, progress, sources, rtt_ms)
     trim_heap()
     line.clear()
-    mode = DraftingSettings(settings.drafting, settings.run_ahead, settings.reconcile, tree=settings.mode == "tree")
+    mode = DraftingSettings(
+        settings.drafting, settings.rounds, settings.run_ahead, settings.reconcile, tree=settings.mode == "tree"
+    )
     vocab_size = int(device.files.config["vocab_size"])
     engine = ClientEngine(link, device, vocab_size, Codec[settings.codec.upper()], mode, offline=served is None)
     if served is None:

@@ -29,14 +29,16 @@ class ClientSettings(SettingsBase):
     )
     drafter: str = setting(
         "auto",
-        "Who drafts. auto: the fastest here; default: the server's first; deep: its deep one; lookup: copies from the "
-        "conversation; random: untrained; none: nobody; PATH: a checkpoint.",
+        "What drafts on this device. auto: the fastest here; default: the server's first; deep: its deep one; "
+        "lookup: copies from the conversation; random: untrained; none: nobody; PATH: a checkpoint.",
         "auto|default|deep|lookup|random|none|PATH",
     )
     mode: Literal["chain", "tree"] = setting("tree", "The shape of drafts.")
-    drafting: Literal["streamed", "rounds"] = setting(
-        "streamed", "streamed: drafts are sent as they are made; rounds: one draft after each verdict."
+    drafting: Literal["auto", "server", "device", "off"] = setting(
+        "auto",
+        "Who drafts while the server answers. auto: the server while it has time, otherwise this device; off: nobody.",
     )
+    rounds: bool = setting(False, "Send one whole draft after each verdict, instead of drafts as they are made.")
     run_ahead: bool = setting(True, "The server continues while no draft has arrived.")
     reconcile: Literal["verify", "keep"] = setting(
         "verify", "What happens to provisional text when the server is back: it is verified, or kept as it is."

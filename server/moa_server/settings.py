@@ -33,6 +33,10 @@ class ServerSettings(SettingsBase):
         "The arithmetic that decides the text. int8: exact, and fast on CPUs; float32: the reference; bf16: for GPUs; "
         "auto: int8 where the kernels run.",
     )
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "auto",
+        "Where torch computes the levels float32 and bf16. auto: bf16 on CUDA where torch sees it, else the CPU.",
+    )
     threads: int = setting(0, "Threads of the target; 0: one per core that the program may use.", ge=0, le=64)
     cores: str = setting("", "Cores that the program may use, such as 0,2-3.", "LIST", shown="any")
     context_length: int = setting(0, "Tokens of one conversation; 0: what the target was trained for.", "TOKENS", ge=0)
@@ -53,7 +57,8 @@ class ServerSettings(SettingsBase):
     # keeps other sessions' wait near 0.3 s on one core
     prefill_chunk: int = setting(256, "Tokens of a prompt that are read in one step.", "TOKENS", ge=1, le=65536)
     # a client acknowledges every 16
-    run_ahead_tokens: int = setting(64, "How far to step beyond what a client has acknowledged.", "TOKENS", ge=16)
+    # and at 150 tokens a second, 45 more are on their way over a round trip of 300 ms
+    run_ahead_tokens: int = setting(128, "How far to step beyond what a client has acknowledged.", "TOKENS", ge=16)
     # 0.1 s of a 20 Mbit/s link
     credit_bytes: int = setting(
         256 * 1024, "Memory in flight to a client that does not name its own credit.", "BYTES", ge=4096

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -61,10 +61,13 @@ async def talking(address: str, name: str) -> AsyncIterator[ClientEngine]:
         if (address, name) not in DEVICES:
             DEVICES[address, name] = load_device(settings, served, SilentProgress())
         device = DEVICES[address, name]
-        drafting: Literal["rounds", "streamed"] = "rounds" if name.startswith("random") else "streamed"
         vocab_size = int(device.files.config["vocab_size"])
         engine = ClientEngine(
-            link, device, vocab_size, Codec.INT4, DraftingSettings(drafting, tree=name.endswith("tree"))
+            link,
+            device,
+            vocab_size,
+            Codec.INT4,
+            DraftingSettings(rounds=name.startswith("random"), tree=name.endswith("tree")),
         )
         try:
             yield engine

@@ -96,6 +96,10 @@ async def serving(host: Host, grace_seconds: float = 0.0) -> AsyncIterator[Runni
         await running.stop(grace_seconds)
 
 
+def channel_to(running: RunningServer) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(f"127.0.0.1:{running.port}")
+
+
 def plain_text(target: Target, prompt: Sequence[int], settings: AnswerSettings) -> tuple[list[int], Finish]:
     """The answer of the target alone, one forward a token."""
     rule = FinishRule(settings, len(prompt), CONTEXT, frozenset({END_OF_TEXT}), decode)

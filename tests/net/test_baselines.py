@@ -35,9 +35,9 @@ def drafter_of(kind: str) -> Checkpoint:
     return Checkpoint(config, fresh_tensors(config, seed=2), "64" * 32)
 
 
-@pytest.mark.parametrize("drafting", ["rounds", "streamed"])
+@pytest.mark.parametrize("rounds", [True, False], ids=["rounds", "streamed"])
 @pytest.mark.parametrize("kind", ["eagle2", "independent"])
-async def test_the_text_is_the_targets_own(target: TorchTarget, kind: str, drafting: Any) -> None:
+async def test_the_text_is_the_targets_own(target: TorchTarget, kind: str, rounds: bool) -> None:
     made = drafter_of(kind)
     source = memory_source(made, target)
     host = make_host(target, stepper=Stepper(target, [source] if source else []))
@@ -63,7 +63,7 @@ async def test_the_text_is_the_targets_own(target: TorchTarget, kind: str, draft
         identity.drafter_fingerprint = b""
     device = Device(cast(Any, None), cast(Any, None), identity, drafter, width, 0)
     async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 5.0, 20.0) as link:
-        engine = ClientEngine(link, device, VOCAB, Codec.BF16, DraftingSettings(drafting=drafting))
+        engine = ClientEngine(link, device, VOCAB, Codec.BF16, DraftingSettings(rounds=rounds))
         try:
             for temperature in (0.0, 0.7):
                 settings = AnswerSettings(Sampling(temperature, seed=3), max_tokens=40)

@@ -26,7 +26,7 @@ from tests.net.server_peer import CONTEXT, VOCAB, make_host, plain_text, serving
 from tests.support.messages import raises
 
 PROMPT = [5, 17, 42, 8, 17, 42]
-ROUNDS = DraftingSettings(drafting="rounds")
+ROUNDS = DraftingSettings(rounds=True)
 STREAMED = DraftingSettings(tree=True)
 WAITING = DraftingSettings(run_ahead=False)
 

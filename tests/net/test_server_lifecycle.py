@@ -28,6 +28,7 @@ from tests.net.server_peer import (
     ROW_WIDTH,
     VOCAB,
     Peer,
+    channel_to,
     generate,
     make_host,
     plain_text,
@@ -41,10 +42,6 @@ from tests.support.messages import raises
 PROMPT = [5, 17, 33, 2, 64]
 GREEDY = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
 POISON = [13, 13, 13]
-
-
-def channel_to(running: RunningServer) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(f"127.0.0.1:{running.port}")
 
 
 async def finish_answer(peer: Peer) -> Sequence[int]:
@@ -149,7 +146,7 @@ async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_agai
         error = error_from_rpc(await refused(second.done()))  # the first one's answer is under way
         assert isinstance(error, OverloadedError)
         assert str(error) == snapshot(
-            "The 204.8 kB of keys and values of this server are all in use. Try again in a few seconds."
+            "The 149.5 kB of keys and values of this server are all in use. Try again in a few seconds."
         )
         again = Peer(channel)
         await again.open()
@@ -176,7 +173,7 @@ async def test_an_answer_that_can_never_fit_is_refused_in_words(target: Target) 
         error = error_from_rpc(await refused(generate(channel, PROMPT, GREEDY)))
         assert isinstance(error, ContextLengthError)
         assert str(error) == snapshot(
-            "The answer may take 98.3 kB of keys and values; there are 1.0 kB for all. Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes."
+            "The answer may take 49.2 kB of keys and values; there are 1.0 kB for all. Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes."
         )
         assert len(running.host.registry) == 0
 

@@ -358,7 +358,7 @@ class Chat:
         self.trouble = self.chance.random()
         self.stops = self.chance.choice([0.0, 0.3, 0.8])
         settings = DraftingSettings(
-            drafting="rounds" if self.chance.random() < 0.2 else "streamed",
+            rounds=self.chance.random() < 0.2,
             run_ahead=self.chance.random() < 0.8,
             tree=world.trees,
         )

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import grpc.aio
@@ -75,7 +75,7 @@ class OracleAsker:
         settings: of each answer.
         scripts: of each question, by number.
         draft_ms: of a draft step.
-        server_drafts: whether the server may draft too.
+        drafting: "device", or "auto": the server while it has time, otherwise the device.
     """
 
     def __init__(
@@ -85,8 +85,7 @@ class OracleAsker:
         settings: AnswerSettings,
         scripts: Sequence[Script],
         draft_ms: float,
-        *,
-        server_drafts: bool = False,
+        drafting: Literal["device", "auto"] = "device",
     ) -> None:
         self._channel = grpc.aio.insecure_channel(address, options=OWN_CONNECTION)
         self._stub: Any = moa_pb2_grpc.MoaStub(self._channel)
@@ -94,7 +93,7 @@ class OracleAsker:
         self._settings = settings
         self._scripts = scripts
         self._draft_ms = draft_ms
-        self._server_drafts = server_drafts
+        self._drafting = DraftingSettings(drafting)
 
     async def close(self) -> None:
         await self._channel.close(None)
@@ -129,7 +128,7 @@ class OracleAsker:
             script.guess,
             self._draft_ms,
             lambda ms, then: loop.call_later(ms / 1e3, inbox.put_nowait, then),
-            DraftingSettings(),
+            self._drafting,
             plain_ms=self._described.step_ms,
         )
         await call.write(pb.ClientFrame(open=self._make_open()))
@@ -160,7 +159,7 @@ class OracleAsker:
 
     def _make_open(self) -> pb.Open:
         drafters = self._described.drafters
-        message = make_open(
+        return make_open(
             self._described.identity,
             b"",
             (),
@@ -169,9 +168,8 @@ class OracleAsker:
             memory_from=0,
             reused_state=bool(drafters) and drafters[0].reused_layers > 0,
             run_ahead=True,
+            server_drafts=self._drafting.server_drafts,
         )
-        message.server_drafts = self._server_drafts
-        return message
 
 
 def _client_frame(frame: Draft | Ack) -> pb.ClientFrame:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from moa_shared.protocol.finish_rule import AnswerSettings
 
@@ -101,7 +101,7 @@ class Plan:
 
     def _maker(self, way: Way) -> Callable[[int], Asker]:
         if way.acceptance is not None:
-            return partial(self._oracle, way.acceptance, way.server_drafts)
+            return partial(self._oracle, way.acceptance, "auto" if way.server_drafts else "device")
         return self._shipped if way.drafts == "shipped" else partial(self._plain, server_drafts=way.server_drafts)
 
     def _address(self, user: int) -> str:
@@ -113,7 +113,7 @@ class Plan:
     def _shipped(self, user: int) -> Asker:
         return ShippedAsker(self._address(user), self._make_device(), self._vocab_size, self._settings)
 
-    def _oracle(self, acceptance: float, server_drafts: bool, user: int) -> Asker:
+    def _oracle(self, acceptance: float, drafting: Literal["device", "auto"], user: int) -> Asker:
         scripts = [
             Script((*prompt, *self._texts[user, number]), acceptance, self._effort.seed + user, self._vocab_size)
             for number, prompt in enumerate(self._questions[user])
@@ -124,5 +124,5 @@ class Plan:
             self._settings,
             scripts,
             self._effort.draft_ms,
-            server_drafts=server_drafts,
+            drafting,
         )

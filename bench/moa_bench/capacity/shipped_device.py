@@ -45,7 +45,7 @@ class ShippedAsker:
         self._device = device
         self._vocab_size = vocab_size
         self._settings = settings
-        self._drafting = DraftingSettings(tree=program.mode == "tree")
+        self._drafting = DraftingSettings("device", tree=program.mode == "tree")
 
     async def close(self) -> None:
         await self._link.close()

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Drafts = Literal["plain", "server", "oracle", "shipped", "both"]
+Drafts = Literal["plain", "server", "oracle", "shipped", "auto"]
 KINDS: tuple[Drafts, ...] = get_args(Drafts)
-BOTH_AT = 0.8  # acceptance of the devices where both draft: that of the aim
+AUTO_AT = 0.8  # acceptance of devices next to a server that drafts: that of the aim
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Way:
 
     Args:
         drafts: plain: none; server: the server's own; oracle: each device's, right at the rate `acceptance`; shipped:
-            each device runs the drafter of the package; both: the server's and an oracle's.
+            each device runs the drafter of the package; auto: the server's while it has time, otherwise an oracle's.
         acceptance: of an oracle.
     """
 
@@ -33,19 +33,19 @@ class Way:
             "server": "server's drafts",
             "oracle": oracle,
             "shipped": "devices' drafts, shipped drafter",
-            "both": f"server's and {oracle}",
+            "auto": f"server's or {oracle}",
         }[self.drafts]
 
     @property
     def server_drafts(self) -> bool:
         """Whether the server may draft."""
-        return self.drafts in ("server", "both")
+        return self.drafts in ("server", "auto")
 
 
 def make_ways(kinds: Sequence[Drafts], acceptances: Sequence[float]) -> tuple[Way, ...]:
     """Plain serving, which all others are compared with, then the chosen ways.
 
-    An oracle is asked at each acceptance, next to a server that drafts only at BOTH_AT, or the last one.
+    An oracle is asked at each acceptance, next to a server that drafts only at AUTO_AT, or the last one.
     """
     ways = [Way("plain")]
     for kind in KINDS:
@@ -53,8 +53,8 @@ def make_ways(kinds: Sequence[Drafts], acceptances: Sequence[float]) -> tuple[Wa
             continue
         if kind == "oracle":
             ways += [Way(kind, acceptance) for acceptance in acceptances]
-        elif kind == "both":
-            ways.append(Way(kind, BOTH_AT if BOTH_AT in acceptances else acceptances[-1]))
+        elif kind == "auto":
+            ways.append(Way(kind, AUTO_AT if AUTO_AT in acceptances else acceptances[-1]))
         else:
             ways.append(Way(kind))
     return tuple(ways)

@@ -61,7 +61,9 @@ SPLIT_WAYS: dict[str, dict[str, Any]] = {
     "split, tree of 16": {"mode": "tree", "depth": 4, "breadth": 4, "nodes": 16},
 }
 
-ROUNDS = DraftingSettings(drafting="rounds", run_ahead=False)  # what a forward is fed is then the same in each run
+ROUNDS = DraftingSettings(
+    drafting="device", rounds=True, run_ahead=False
+)  # what a forward is fed is then the same in each run
 QUICK = Effort(64, 2, (50,), 32, 1)
 
 

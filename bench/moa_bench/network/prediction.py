@@ -58,7 +58,7 @@ def predict_seconds(schedule: Schedule, link: Link, script: Script, plain: Timed
             node_ms=step_ms * cost.row_ms / cost.step_ms,
             draft_ms=schedule.draft_ms + CLIENT_MS,
         ),
-        drafting=DraftingSettings("rounds" if rounds else "streamed", run_ahead=not (rounds or waits)),
+        drafting=DraftingSettings("device", rounds=rounds, run_ahead=not (rounds or waits)),
         round_length=schedule.length,
     )
     return plain.arrivals_s[0] + (outcome.arrivals_ms[-1] - outcome.arrivals_ms[0]) / 1e3

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 LONGEST_CHAIN = 32
 MODES = {
-    "streamed": DraftingSettings(drafting="streamed"),
-    "waiting": DraftingSettings(drafting="streamed", run_ahead=False),
-    "rounds": DraftingSettings(drafting="rounds", run_ahead=False),
+    "streamed": DraftingSettings(drafting="device"),
+    "waiting": DraftingSettings(drafting="device", run_ahead=False),
+    "rounds": DraftingSettings(drafting="device", rounds=True, run_ahead=False),
 }
 
 

@@ -139,7 +139,7 @@ def simulate(
         text.draft_on if drafting is not None else None,
         costs.draft_ms,
         loop.after,
-        drafting or DraftingSettings(),
+        drafting or DraftingSettings("off"),
         rtt_ms=link.rtt_ms,
         round_length=round_length,
     )

@@ -82,7 +82,7 @@ class _User:
             text.draft_on if way.acceptance is not None and not way.own_drafts else None,
             way.draft_ms,
             loop.after,
-            DraftingSettings(),
+            DraftingSettings("device"),
             rtt_ms=2 * way.one_way_ms,
         )
         self._live.session.on_ask(self._device.ask(PROMPT, AnswerSettings(max_tokens=LONGEST)))

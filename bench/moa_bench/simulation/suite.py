@@ -17,9 +17,9 @@ from moa_bench.simulation.server import Costs
 
 ACCEPTANCES = (0.0, 0.35, 0.5, 0.65, 0.8, 0.9)
 LONGEST_ROUND = 20
-STREAMED = DraftingSettings()
-WAITING = DraftingSettings(run_ahead=False)
-ROUNDS = DraftingSettings(drafting="rounds", run_ahead=False)
+STREAMED = DraftingSettings("device")
+WAITING = DraftingSettings("device", run_ahead=False)
+ROUNDS = DraftingSettings("device", rounds=True, run_ahead=False)
 WAITS_MS = (0.0, 5.0, 10.0, 20.0, 40.0)
 MEMORY_BYTES = 260  # that follow each token down in int4
 

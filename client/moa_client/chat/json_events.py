@@ -85,6 +85,9 @@ def _figures(figures: Figures) -> dict[str, Any]:
         "steps": figures.verdicts,
         "drafted": figures.drafted,
         "accepted": figures.accepted,
+        "server_drafted": figures.server_drafted,
+        "server_accepted": figures.server_accepted,
+        "cpu_seconds": round(figures.cpu_seconds, 4),
         "up_bytes": figures.up_bytes,
         "down_bytes": figures.down_bytes,
     }

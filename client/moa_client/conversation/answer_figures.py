@@ -32,7 +32,9 @@ class Figures:
         verdicts: frames that brought them: one for each forward of the target that chose tokens.
         accepted: of the tokens, those that the drafter had guessed.
         drafted: nodes that the target verified.
+        server_drafted, server_accepted: nodes that only the server guessed, and tokens that were such nodes.
         stale: nodes that came too late.
+        cpu_seconds: of this program, all its threads together: what the answer took of a battery.
         seconds, first_token_seconds: since the question was sent.
         step_ms: of each forward, at the server.
         provisional: tokens of standalone text; `undecided`: those of them not yet decided.
@@ -43,11 +45,14 @@ class Figures:
     verdicts: int = 0
     accepted: int = 0
     drafted: int = 0
+    server_drafted: int = 0
+    server_accepted: int = 0
     stale: int = 0
     provisional: int = 0
     undecided: int = 0
     seconds: float = 0.0
     first_token_seconds: float = 0.0
+    cpu_seconds: float = 0.0
     up_bytes: int = 0
     down_bytes: int = 0
     step_ms: list[float] = field(default_factory=list)
@@ -84,6 +89,8 @@ class Figures:
         self.verdicts += 1
         self.accepted += progress.accepted
         self.drafted += verdict.drafted
+        self.server_drafted += verdict.server_drafted
+        self.server_accepted += verdict.server_accepted
         self.stale += verdict.stale
         self.step_ms.append(verdict.step_ms)
 
@@ -98,6 +105,9 @@ class Figures:
             each = max(1, self.tokens)
             parts.append(f"{self.acceptance_length:.2f} tokens a verification ({self.verdicts} steps)")
             parts.append(f"{self.up_bytes / each:.0f} bytes up and {self.down_bytes / each:.0f} down a token")
+        if self.cpu_seconds:
+            each = max(1, self.tokens + self.undecided)
+            parts.append(f"{1000 * self.cpu_seconds / each:.1f} ms of this device's CPU a token")
         if self.provisional:
             standalone = f"{self.provisional} written on this device"
             parts.append(standalone + (f", {self.undecided} of them unverified" if self.undecided else ""))

@@ -45,7 +45,8 @@ class DeviceDrafting:
         reads_memory = drafter is not None and drafter.reads_memory
         remember = self._thread.remember if self._thread is not None and reads_memory else None
         self.memory = MemoryPlan(remember, planes, codec)
-        self.online = OnlineDrafting(settings, answers.conversation, self._thread, self.memory, send, plain_ms)
+        drafts = self._thread if settings.device_drafts else None
+        self.online = OnlineDrafting(settings, answers.conversation, drafts, self.memory, send, plain_ms)
         self.standalone = StandaloneDrafting(answers, self._thread, self.tell)
         self.lets_server_run_ahead = drafter is None or settings.server_runs_ahead
 

@@ -13,12 +13,13 @@ from moa_shared.tree.draft_tree import DraftTree
 
 from moa_client.conversation.conversation import Conversation, Phase, Progress
 from moa_client.drafting.pacing import CHAIN_BYTES, TREE_BYTES, DraftWindow
+from moa_client.drafting.rest import DraftingRest
 from moa_client.drafting.results import Drafted, Grown, OnlineDrafter
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_client.memory.plan import MemoryPlan
 
-ACK_TOKENS = 16  # a quarter of how far a server runs ahead of a silent client
+ACK_TOKENS = 16  # an eighth of how far a server runs ahead of a silent client
 HOLD_STEPS = 0.25  # of the server, at most, that drafting waits for a row: one more row raises the acceptance by 3 %
 
 
@@ -26,7 +27,7 @@ class OnlineDrafting:
     """Drafts for one conversation while the server is connected.
 
     Args:
-        drafter: None: the server answers by plain steps.
+        drafter: None: it does not draft here.
         memory: whose newest row drafting waits for.
         send: queues a frame for the server.
         plain_ms: of a plain step, as the server reports; 0: not known.
@@ -45,7 +46,8 @@ class OnlineDrafting:
             TREE_BYTES if settings.tree else CHAIN_BYTES, run_ahead=settings.run_ahead, plain_ms=plain_ms
         )
         self.streamed = StreamedDrafting(conversation, self.window, announces_nothing=not settings.run_ahead)
-        self._rounds = settings.drafting == "rounds"
+        self._rounds = settings.rounds
+        self._rest = DraftingRest(may_rest=settings.server_drafts)
         self._conversation = conversation
         self._drafter = drafter
         self._memory = memory
@@ -90,7 +92,7 @@ class OnlineDrafting:
         conversation, drafter = self._conversation, self._drafter
         if conversation.phase is not Phase.ANSWERING or conversation.answer_length == 0:
             return  # the first token needs no draft, and drafting before it would only guess at the prompt's end
-        may_draft = now >= self._memory.hold_until_ms
+        may_draft = now >= self._memory.hold_until_ms and not self._rest.rests
         if drafter is not None and not self._rounds:
             step = self.streamed.next_step(now) if may_draft else None
             if step is not None and not drafter.busy:
@@ -127,6 +129,7 @@ class OnlineDrafting:
         """
         draft, before = self._conversation.draft, len(self._conversation.tokens)
         progress = self.streamed.on_verdict(verdict)
+        self._rest.on_verdict(verdict)
         if progress.tokens:
             memory, window = self._memory, self.window
             if before == self._conversation.answer_start:

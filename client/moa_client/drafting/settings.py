@@ -8,16 +8,18 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class DraftingSettings:
-    """How a device drafts, and what happens to standalone text.
+    """Who drafts and how, and what happens to standalone text.
 
     Args:
-        drafting: streamed: drafts are sent as they are made; rounds: a whole draft after each verdict, as in the paper.
+        drafting: who drafts while a server answers; auto: the server while it does, otherwise this device.
+        rounds: a whole draft after each verdict, as in the paper; else drafts are sent as they are made.
         run_ahead: the server steps on when no draft has come (streamed), or waits for one.
         reconcile: standalone text is verified, or kept as it is.
         tree: drafts are trees.
     """
 
-    drafting: Literal["streamed", "rounds"] = "streamed"
+    drafting: Literal["auto", "server", "device", "off"] = "auto"
+    rounds: bool = False
     run_ahead: bool = True
     reconcile: Literal["verify", "keep"] = "verify"
     tree: bool = False
@@ -25,4 +27,14 @@ class DraftingSettings:
     @property
     def server_runs_ahead(self) -> bool:
         """Whether a server need not wait for drafts."""
-        return self.run_ahead and self.drafting == "streamed"
+        return (self.run_ahead and not self.rounds) or not self.device_drafts
+
+    @property
+    def device_drafts(self) -> bool:
+        """Whether this device may draft for a server."""
+        return self.drafting in ("auto", "device")
+
+    @property
+    def server_drafts(self) -> bool:
+        """Whether the server may draft; one that waits for drafts has no use for its own."""
+        return self.drafting in ("auto", "server") and self.server_runs_ahead

@@ -127,7 +127,7 @@ class ClientEngine:
         """
         traffic = self.connection.link.traffic
         up, down = traffic.up_bytes, traffic.down_bytes
-        began = time.monotonic()
+        began, began_cpu = time.monotonic(), time.process_time()
         await self._catch_up()
         figures = self._exchange.figures = Figures()
         fixed = turn
@@ -140,6 +140,7 @@ class ClientEngine:
             async for event in self._run(lambda: self.answers.current is None):
                 figures.on_event(event, time.monotonic() - began)
                 figures.up_bytes, figures.down_bytes = traffic.up_bytes - up, traffic.down_bytes - down
+                figures.cpu_seconds = time.process_time() - began_cpu
                 yield event
         finally:
             if self.answers.current is not None and self.answers.current is job:

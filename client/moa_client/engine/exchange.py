@@ -149,6 +149,7 @@ class Exchange:
             memory_from=drafting.memory.first_missing(len(conversation.tokens)),
             reused_state=self.device.state_width > 0,
             run_ahead=drafting.lets_server_run_ahead,
+            server_drafts=self._settings.server_drafts,
         )
 
     def on_up(self, up: Up) -> None:

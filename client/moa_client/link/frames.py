@@ -65,6 +65,7 @@ def make_open(
     memory_from: int,
     reused_state: bool,
     run_ahead: bool,
+    server_drafts: bool = False,
 ) -> pb.Open:
     """The first frame of a stream.
 
@@ -74,7 +75,7 @@ def make_open(
         codecs: of memory, best first; none: no memory is wanted.
         memory_from: the first position whose rows are missing.
         reused_state: whether the drafter reads states of reused layers.
-        run_ahead: whether the server may step before a draft has come.
+        run_ahead: whether the server may step before a draft has come; `server_drafts`: whether it may draft.
     """
     return pb.Open(
         protocol_version=PROTOCOL_VERSION,
@@ -86,6 +87,7 @@ def make_open(
         run_ahead=run_ahead,
         memory_from=memory_from,
         ask=ask_to_proto(ask) if ask is not None else None,
+        server_drafts=server_drafts,
     )
 
 

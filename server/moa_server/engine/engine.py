@@ -214,7 +214,8 @@ class Engine:
     def _order(self, live: LiveSession, plan: StepPlan) -> DraftOrder | None:
         """What to tell the server's drafter of this session; None: it does not draft now."""
         session = live.session
-        if not (live.server_drafts and plan.chooses and len(plan.feed) == 1 and self._schedule.cost.known):
+        has_price = self._schedule.cost.known or live.verifies_all
+        if not (live.server_drafts and plan.chooses and len(plan.feed) == 1 and has_price):
             return None
         held, knows = len(session.tokens), live.drafter_knows
         base = knows if knows <= held and session.hashes.at(knows) == live.drafter_hash else 0
@@ -223,7 +224,8 @@ class Engine:
         if live.drafts is not None and plan.tree:
             chances = live.drafts.survival(plan.tree)
             covered = sum(chances[node] for node in plan.tree.children[ROOT])
-        return DraftOrder(base, session.tokens[base:], covered, max(0, session.most_nodes - len(plan.tree)))
+        most_nodes = max(0, session.most_nodes - len(plan.tree))
+        return DraftOrder(base, session.tokens[base:], covered, most_nodes, at_any_price=live.verifies_all)
 
     def _plan_reading(self, answers: Sequence[Part]) -> list[Part]:
         """Plans how much is read of which prompts beside these answers."""

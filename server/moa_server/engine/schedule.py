@@ -161,7 +161,12 @@ class Schedule(Generic[Waiting]):
         return [each.arrived.pick(sorted(nodes)) for each, nodes in zip(candidates, chosen, strict=True)]
 
     def rate(self, answers: int = 1) -> float:
-        """The recent rate in tokens per millisecond, at least that of plain steps of so many answers together."""
+        """The recent rate in tokens per millisecond, at least that of plain steps of so many answers together.
+
+        0 before a plain step was measured.
+        """
+        if not self.cost.known:
+            return 0.0
         recent = self._tokens.mean / self._ms.mean if self._ms.samples else 0.0
         return max(answers / self.cost.ms(answers - 1), recent)
 

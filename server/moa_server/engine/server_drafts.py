@@ -33,12 +33,14 @@ class DraftOrder:
         tokens: committed ones from there on, the newest last.
         covered: the chance that the next token is among the nodes that have arrived.
         most_nodes: that may be added to them.
+        at_any_price: whether to draft as much as there is room for.
     """
 
     base: int
     tokens: Sequence[int]
     covered: float
     most_nodes: int
+    at_any_price: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,8 @@ class ServerDrafts:
             cost = self._cost(source, price.cost)
             tensors.drafter.tell(order.base, order.tokens)
             step_ms, follow_ms = cost.step_ms.mean, cost.follow_ms.mean
-            rule = GrowthRule(price.rate, price.cost, rows, step_ms, follow_ms, order.most_nodes)
+            rate = 0.0 if order.at_any_price else price.rate
+            rule = GrowthRule(rate, price.cost, rows, step_ms, follow_ms, order.most_nodes)
             sampling = plan.settings.sampling
             return tensors.drafter.guess(plan.tree, order.covered, sampling, rule, cost, _rows(tensors), plan.cached)
         except Exception as error:

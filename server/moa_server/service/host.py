@@ -32,7 +32,6 @@ from moa_server.service.fetch import DrafterFiles
 from moa_server.session.session import Session, SessionLimits
 from moa_server.settings import ServerSettings
 
-KV_SHARE = 0.75  # of what is free once the target is loaded; the rest is for text, frames and the forward itself
 MOST_UNOPENED = 64  # streams whose Open has not come; an honest one comes with its stream
 
 
@@ -120,9 +119,7 @@ class Host:
                 together=stepper.target.runs_together,
             ),
         )
-        self.pool = KVPool(
-            settings.kv_bytes or int(KV_SHARE * stepper.target.free_bytes()), lambda live: self.engine.release(live)
-        )
+        self.pool = KVPool(settings.kv_bytes or stepper.target.kv_bytes(), lambda live: self.engine.release(live))
         self._calls: set[Call] = set()
         self._empty = asyncio.Event()
         self.draining = False

@@ -40,7 +40,7 @@ class SessionLimits:
     vocab_size: int
     draft_nodes: int = 64
     prefill_chunk: int = 256
-    run_ahead_tokens: int = 64
+    run_ahead_tokens: int = 128
 
 
 class Phase(Enum):

@@ -30,6 +30,7 @@ from moa_server.target.self_test import SelfTest, compare_with_float32, run_self
 log = structlog.get_logger()
 
 AUTO = "auto"
+CUDA = "cuda"
 NUMPY = "numpy"  # the kernels' variant on a machine that cannot run them
 _TORCH_LEVELS = "Give --execution float32 or bf16, which torch computes."
 _TORCH_HINT = "Install moa with its torch extra: pip install 'moa[server,torch]'."
@@ -43,6 +44,7 @@ class Execution:
         level: int8, float32 or bf16.
         before: called once on the thread that runs the target.
         test: what the test at the start has measured; None: torch is taken as it is.
+        device: cpu or cuda.
     """
 
     level: str
@@ -50,6 +52,7 @@ class Execution:
     details: str
     before: Callable[[], None]
     test: SelfTest | None = None
+    device: str = "cpu"
 
     @property
     def exact(self) -> bool:
@@ -61,7 +64,7 @@ class Execution:
 
     def fingerprint(self, end_of_text: frozenset[int]) -> bytes:
         """sha256 of everything besides model, prompt and settings that a text depends on."""
-        arithmetic = ARITHMETIC if self.level == INT8 else f"torch {version('torch')}"
+        arithmetic = ARITHMETIC if self.level == INT8 else f"torch {version('torch')} {self.device}"
         parts = [self.level, arithmetic, sorted(end_of_text), self.target.context_length]
         return hashlib.sha256(canonical_json(parts)).digest()
 
@@ -74,8 +77,12 @@ def load_execution(files: ModelFiles, settings: ServerSettings, progress: Progre
         ConfigError: a level that needs a missing installation, or a failed test at the start.
     """
     level: str = settings.execution
+    if level == AUTO and settings.device == CUDA:
+        level = BF16
     if level in (FLOAT32, BF16):
         return _on_torch(files, settings, level, progress)
+    if settings.device == CUDA:
+        raise ConfigError("The level int8 is computed on CPUs only.", hint="Leave --device out, or --execution.")
     try:
         has_kernels = variant_name() != NUMPY
     except KernelError as error:
@@ -116,21 +123,20 @@ def _on_torch(files: ModelFiles, settings: ServerSettings, level: str, progress:
     if not _has_torch():
         raise ConfigError(f"The level {level} is computed by torch, which is not installed.", hint=_TORCH_HINT)
     import torch
-    from moa_shared.models import load_target_model
 
-    from moa_server.target.torch_target import TorchTarget
+    from moa_server.target.torch_loading import load_torch_target
 
     def before() -> None:  # OpenMP counts threads for each calling thread
         if settings.threads:
             torch.set_num_threads(settings.threads)
 
     before()
-    with progress.task(f"Loading {files.target_id}"):
-        model = load_target_model(files, torch.bfloat16 if level == BF16 else torch.float32)
-    target = TorchTarget(model, settings.context_length or None)
+    target = load_torch_target(files, settings, level, progress)
     if level == BF16:
         log.warning("bf16 rounds differently with what is verified together: a text may change with the drafts")
-    return Execution(level, target, f"torch {torch.__version__}, {torch.get_num_threads()} threads", before)
+    device = target.device.type
+    details = target.details if device == CUDA else f"{target.details}, {torch.get_num_threads()} threads"
+    return Execution(level, target, details, before, device=device)
 
 
 def _has_torch() -> bool:

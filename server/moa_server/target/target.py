@@ -27,6 +27,7 @@ Rows = npt.NDArray[np.float32]
 # 1,500 tokens on one core in bf16: 1.67 s in chunks of 128, 1.29 s of 256, 1.21 s of 512, 1.16 s of 1024. Other
 # sessions wait for a chunk, so the smallest that costs little.
 PREFILL_CHUNK_TOKENS = 256
+KV_SHARE = 0.75  # of what is free once the target is loaded; the rest is for text, frames and the forward itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +98,9 @@ class Target(ABC):
     def new_cache(self) -> KVCache:
         """An empty cache for one conversation."""
 
-    def free_bytes(self) -> int:
-        """Free memory of the kind that holds keys and values."""
-        return free_memory_bytes()
+    def kv_bytes(self) -> int:
+        """How many keys and values all conversations together may hold unless the operator says otherwise."""
+        return int(KV_SHARE * free_memory_bytes())
 
     @abstractmethod
     def normed(self, state: Rows) -> Rows:

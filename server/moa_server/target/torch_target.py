@@ -1,13 +1,14 @@
-"""A target over transformers: the levels float32 (the reference) and bf16 (GPUs).
+"""A target over transformers: the levels float32 (the reference) and bf16 (GPUs), on a CPU or on CUDA.
 
-It runs transformers' own decoder layers in its own loop, which gives what a verification needs and `model.forward` does
-not: a mask of ancestors, positions by depth, the state that enters a chosen layer, and the head on chosen rows only.
-State: the model, not changed after the start.
+It runs transformers' own decoder layers over the rows of all conversations at once, which gives what a verification
+needs and `model.forward` does not: ragged rows, a mask of ancestors, positions by depth, the state that enters a chosen
+layer, and the head on chosen rows only. State: the model, not changed after the start; the pages of keys and values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any, cast
 
 import torch
@@ -15,13 +16,18 @@ from moa_shared.drafter import Checkpoint
 from moa_shared.errors import InternalError
 from moa_shared.models.network.family import check_family
 from moa_shared.models.weights.packed_linear import pack_linears
+from moa_shared.programs.free_memory import free_memory_bytes
 from torch import nn
 from transformers import PreTrainedModel
 
-from moa_server.target import attention
 from moa_server.target.arrays import Rows, as_array, over_arrays
-from moa_server.target.target import Request, Target, TargetOutput, TargetShape, is_chain
-from moa_server.target.torch_cache import TorchCache
+from moa_server.target.paged import attention
+from moa_server.target.paged.attention import Attention, SessionAttention
+from moa_server.target.paged.batch import Part, bucket, lay_out
+from moa_server.target.paged.cache import PagedCache
+from moa_server.target.paged.forward import Forward, Layers, Record
+from moa_server.target.paged.pool import PagePool
+from moa_server.target.target import KV_SHARE, Request, Target, TargetOutput, TargetShape, is_chain
 
 
 class TorchTarget(Target):
@@ -31,60 +37,106 @@ class TorchTarget(Target):
         model: a Llama, Qwen2 or Qwen3 causal LM in evaluation mode. It is taken over: its attention becomes ours, and
             in bfloat16 on a CPU its weights are packed, after which it runs but cannot be saved.
         context_length: the most positions a conversation may have; None: what the model was trained for.
+        kv_bytes: of keys and values of all conversations; 0: a share of the device's free memory.
+        attends: the library that computes attention.
+        fills: forwards are filled up to a power of two of rows, so that there are few shapes.
+        record: records a forward of each shape as a graph; it needs `fills`.
 
     Raises:
         ModelSourceError: a model that is not computed exactly here (another family, sliding windows).
+        ConfigError: the device has no room for so many keys and values.
     """
 
-    def __init__(self, model: PreTrainedModel, context_length: int | None = None) -> None:
+    runs_together = True
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        context_length: int | None = None,
+        *,
+        kv_bytes: int = 0,
+        attends: type[Attention] = SessionAttention,
+        fills: bool = False,
+        record: Record | None = None,
+    ) -> None:
         config = model.config
         check_family(config.to_dict(), type(model).__name__)
         attention.register()
         model.set_attn_implementation(attention.NAME)
-        dtype, device = model.dtype, model.device
+        self.model = model
+        self.dtype: torch.dtype = model.dtype
+        self.device: torch.device = model.device
         pack_linears(model.requires_grad_(False))
         parts = cast(Any, model)  # transformers' classes share these names but no type that has them
-        self._layers = list(parts.model.layers)
-        self._embed: nn.Module = parts.model.embed_tokens
         self._norm: nn.Module = parts.model.norm
         self._head: nn.Module = parts.lm_head
-        self._rotary: nn.Module = parts.model.rotary_emb
-        self.model = model
-        self.dtype: torch.dtype = dtype
-        self.device: torch.device = device
+        layers = Layers(parts.model.embed_tokens, parts.model.rotary_emb, list(parts.model.layers))
         heads, hidden = int(config.num_attention_heads), int(config.hidden_size)
         trained = int(config.max_position_embeddings)
         super().__init__(
             TargetShape(
                 int(config.vocab_size),
                 hidden,
-                len(self._layers),
+                len(layers.decoder),
                 int(config.num_key_value_heads),
                 int(getattr(config, "head_dim", None) or hidden // heads),
                 trained if context_length is None else min(context_length, trained),
             )
         )
+        sizes = (self.layer_count, self.kv_heads, self.head_dim)
+        self._pool = PagePool(*sizes, kv_bytes or self._default_kv_bytes(), self.dtype, self.device)
+        self._attends = attends(self._pool, heads)
+        self._forward = Forward(layers, self._attends, self.context_length, record)
+        self._fills = fills
+        self._one_forward = Lock()  # at a time: they share what attention is prepared for, and the graphs
 
-    def new_cache(self) -> TorchCache:
-        return TorchCache(self.layer_count, self.kv_heads, self.head_dim, dtype=self.dtype, device=self.device)
+    @property
+    def details(self) -> str:
+        """What computes, for people."""
+        where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
+        return f"torch {torch.__version__} on {where}, {self._attends.name}"
 
-    def free_bytes(self) -> int:
-        return torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else super().free_bytes()
+    def new_cache(self) -> PagedCache:
+        return PagedCache(self._pool)
+
+    def kv_bytes(self) -> int:
+        return self._pool.nbytes
+
+    def _default_kv_bytes(self) -> int:
+        free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else free_memory_bytes()
+        return int(KV_SHARE * free)
 
     def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
-        """Runs one conversation after the other: torch's kernels take no ragged rows."""
-        return [self._run_one(request, of_request) for request, of_request in zip(requests, depths, strict=True)]
+        parts = [_part(request, of_request) for request, of_request in zip(requests, depths, strict=True)]
+        rows = sum(len(part.tokens) for part in parts)
+        batch = lay_out(parts, bucket(rows) if self._fills else 0)
+        firsts = batch.firsts
+        chosen = [first + row for first, request in zip(firsts, requests, strict=False) for row in request.logits_for]
+        with self._one_forward, torch.inference_mode():  # the latter is 4 % faster than no_grad on one core
+            last, entering = self._forward.run(
+                batch, {request.state_layer for request in requests if request.state_layer is not None}
+            )
+            normed = self._norm(last[torch.tensor(self._filled(chosen), dtype=torch.long, device=self.device)])
+            logits, hidden = as_array(self._head(normed)), as_array(normed)
+            # The next forward overwrites those of a graph.
+            states = {layer: as_array(state.clone()) for layer, state in entering.items()}
+        outputs, row = [], 0
+        for first, request in zip(firsts, requests, strict=False):
+            count = len(request.logits_for)
+            state = None if request.state_layer is None else states[request.state_layer]
+            outputs.append(
+                TargetOutput(
+                    logits[row : row + count],
+                    hidden[row : row + count],
+                    None if state is None else state[first : first + len(request.tokens)],
+                )
+            )
+            row += count
+        return outputs
 
-    def _run_one(self, request: Request, depths: Sequence[int]) -> TargetOutput:
-        cache = request.cache
-        if not isinstance(cache, TorchCache):
-            raise InternalError("A forward of torch was given another backend's cache.")
-        parents = None if is_chain(request.parents) else request.parents
-        with torch.inference_mode():  # 4 % faster than no_grad on one core
-            state, hidden = self._run_layers(cache, request.tokens, parents, depths, request.state_layer)
-            normed = self._norm(hidden[torch.tensor(request.logits_for, dtype=torch.long, device=self.device)])
-            logits = self._head(normed)
-        return TargetOutput(as_array(logits), as_array(normed), None if state is None else as_array(state))
+    def _filled(self, rows: list[int]) -> list[int]:
+        """Rows for the head: as many as a bucket has, if forwards are filled."""
+        return rows + [0] * (bucket(len(rows)) - len(rows)) if self._fills and rows else rows
 
     def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
         return self.over_arrays(drafter.torch_rows(self.dtype, self.device))
@@ -96,23 +148,10 @@ class TorchTarget(Target):
         """Wraps a function over tensors of the target's dtype and device as one over float32 arrays."""
         return over_arrays(function, self.dtype, self.device)
 
-    def _run_layers(
-        self,
-        cache: TorchCache,
-        tokens: Sequence[int],
-        parents: Sequence[int] | None,
-        depths: Sequence[int],
-        want_state_layer: int | None,
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """The state that enters the layer wanted, and the one that leaves the last; both [tokens, hidden_size]."""
-        prefix = cache.length
-        hidden = self._embed(torch.tensor([tokens], device=self.device))  # [1, tokens, hidden_size]
-        positions = torch.tensor([depths], device=self.device) + prefix
-        rotary = self._rotary(hidden, positions)
-        mask = attention.attention_mask(prefix, parents, len(tokens), self.dtype, self.device)
-        state = None
-        for index, layer in enumerate(self._layers):
-            if index == want_state_layer:
-                state = hidden[0]
-            hidden = layer(hidden, attention_mask=mask, position_embeddings=rotary, past_key_values=cache)
-        return hidden[0] if want_state_layer == self.layer_count else state, hidden[0]
+
+def _part(request: Request, depths: Sequence[int]) -> Part:
+    cache = request.cache
+    if not isinstance(cache, PagedCache):
+        raise InternalError("A forward of torch was given another backend's cache.")
+    parents = None if is_chain(request.parents) else request.parents
+    return Part(request.tokens, depths, cache.length, cache.pages, parents)

@@ -14,12 +14,12 @@ def test_plain_serving_comes_first_and_an_oracle_once_for_each_acceptance() -> N
         "devices' drafts, acceptance 0.8",
         "devices' drafts, acceptance 0.9",
         "devices' drafts, shipped drafter",
-        "server's and devices' drafts, acceptance 0.8",
+        "server's or devices' drafts, acceptance 0.8",
     ]
-    assert [way.drafts for way in ways if way.server_drafts] == ["server", "both"]
+    assert [way.drafts for way in ways if way.server_drafts] == ["server", "auto"]
 
 
-def test_plain_serving_is_always_there_and_both_draft_at_some_acceptance() -> None:
+def test_plain_serving_is_always_there_and_auto_has_some_acceptance() -> None:
     assert [way.drafts for way in make_ways(["shipped"], (0.8,))] == ["plain", "shipped"]
     assert [way.drafts for way in make_ways(["plain"], (0.8,))] == ["plain"]
-    assert [way.acceptance for way in make_ways(["both"], (0.35, 0.5))] == [None, 0.5]
+    assert [way.acceptance for way in make_ways(["auto"], (0.35, 0.5))] == [None, 0.5]

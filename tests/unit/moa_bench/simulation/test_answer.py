@@ -19,8 +19,8 @@ LINKS = {
     "300 ms": SimulatedLink.of_delay(150),
 }
 COSTS = Costs()
-STREAMED = DraftingSettings()
-ROUNDS = DraftingSettings(drafting="rounds", run_ahead=False)
+STREAMED = DraftingSettings("device")
+ROUNDS = DraftingSettings("device", rounds=True, run_ahead=False)
 SEEDS = range(3)
 TOKENS = 400
 
@@ -135,5 +135,5 @@ def test_a_drafter_that_is_never_right_costs_no_forward() -> None:
 
 
 def test_a_server_that_waits_for_drafts_continues_when_none_is_worth_it() -> None:
-    answer = simulate(0.0, LINKS["300 ms"], tokens=30, drafting=DraftingSettings(run_ahead=False))
+    answer = simulate(0.0, LINKS["300 ms"], tokens=30, drafting=DraftingSettings("device", run_ahead=False))
     assert len(answer.arrivals_ms) == 30

@@ -11,7 +11,7 @@ from moa_shared.protocol.messages import Ack, Draft, Verdict
 
 PROMPT = (1, 2, 3)
 TEXT = tuple(10 + place % 30 for place in range(60))
-ROUNDS = DraftingSettings(drafting="rounds", run_ahead=False)
+ROUNDS = DraftingSettings("device", rounds=True, run_ahead=False)
 
 
 class Bench:
@@ -28,7 +28,7 @@ class Bench:
             script.guess if drafts else None,
             5.0,
             self.loop.after,
-            settings or DraftingSettings(),
+            settings or DraftingSettings("device"),
             plain_ms=50.0,
             round_length=3,
         )

@@ -36,6 +36,8 @@ def test_figures_make_one_line() -> None:
         "21 tokens in 2.00 s, 10.5 tokens/s, first after 250 ms, 2.00 tokens a verification (11 steps), "
         "20 bytes up and 100 down a token"
     )
+    figures.cpu_seconds = 0.105
+    assert figures.line().endswith("down a token, 5.0 ms of this device's CPU a token")
     assert Figures().line().startswith("0 tokens")
 
 

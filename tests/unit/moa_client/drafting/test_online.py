@@ -20,8 +20,8 @@ from moa_shared.sampling.coupling import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 PROMPT = [1, 2, 3]
-ROUNDS = DraftingSettings(drafting="rounds", run_ahead=False)
-STREAMED = DraftingSettings(drafting="streamed", tree=False, run_ahead=True)
+ROUNDS = DraftingSettings(rounds=True, run_ahead=False)
+STREAMED = DraftingSettings(tree=False, run_ahead=True)
 
 
 class FakeThread:

@@ -13,7 +13,9 @@ from inline_snapshot import snapshot
 from moa_kernels import Cache
 from moa_server.target import KVCache
 from moa_server.target.kernel_target import KernelCache
-from moa_server.target.torch_cache import TorchCache
+from moa_server.target.paged.batch import PAGE_ROWS
+from moa_server.target.paged.cache import PagedCache
+from moa_server.target.paged.pool import PagePool
 from moa_shared.errors import InternalError, TreeError
 from moa_shared.tree.arithmetic import add_depths, path_to
 
@@ -24,10 +26,23 @@ BACKENDS = ["torch", "kernels"]
 Rows = npt.NDArray[np.float32]
 
 
+class TestedCache(PagedCache):
+    """A cache whose pool is at hand."""
+
+    __test__ = False
+
+    def __init__(self, pool: PagePool) -> None:
+        super().__init__(pool)
+        self.pool = pool
+
+
 def make_cache(backend: str, capacity: int = 2) -> KVCache:
     if backend == "torch":
-        return TorchCache(LAYERS, KV_HEADS, HEAD_DIM, dtype=torch.float32, first_rows=capacity)
-    cache = KernelCache(Cache(LAYERS, KV_HEADS, HEAD_DIM, half=False))
+        nbytes = 40 * 2 * LAYERS * KV_HEADS * HEAD_DIM * 4 * PAGE_ROWS
+        pool = PagePool(LAYERS, KV_HEADS, HEAD_DIM, nbytes, torch.float32, torch.device("cpu"))
+        cache: KVCache = TestedCache(pool)
+    else:
+        cache = KernelCache(Cache(LAYERS, KV_HEADS, HEAD_DIM, half=False))
     cache.reserve(capacity)
     return cache
 
@@ -48,11 +63,9 @@ def write(cache: KVCache, rows: list[int], depths: list[int]) -> None:
     cache.begin(len(rows))
     for layer in range(LAYERS):
         keys = keys_of(rows, layer)
-        if isinstance(cache, TorchCache):
-            tensor = torch.from_numpy(keys).transpose(0, 1)[None]  # [1, kv_heads, rows, head_dim]
-            held_keys, held_values = cache.update(tensor, -tensor, layer)
-            assert held_keys.shape == (1, KV_HEADS, cache.length + len(rows), HEAD_DIM)
-            assert torch.equal(held_values, -held_keys)
+        if isinstance(cache, TestedCache):
+            slots = torch.tensor(cache.slots(range(cache.length, cache.length + len(rows))))
+            cache.pool.write(layer, slots, torch.from_numpy(keys), torch.from_numpy(-keys))
         elif isinstance(cache, KernelCache):
             cache.pages.length = cache.length
             cache.pages.write(layer, keys, -keys)

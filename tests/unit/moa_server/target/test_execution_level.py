@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from inline_snapshot import snapshot
 from moa_kernels import set_threads, threads, variant_name
 from moa_kernels.library import VARIANT_VARIABLE
@@ -174,6 +175,25 @@ def test_without_torch_its_levels_are_refused(load: Load, monkeypatch: pytest.Mo
         ),
     ):
         load()
+
+
+@pytest.mark.parametrize("level", ["auto", "float32", "bf16"])
+def test_cuda_is_refused_where_torch_sees_none(load: Load, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="Torch sees no CUDA device"):
+        load(level, device="cuda")
+
+
+def test_int8_is_not_computed_on_cuda(load: Load) -> None:
+    with raises(ConfigError, snapshot("The level int8 is computed on CPUs only. Leave --device out, or --execution.")):
+        load("int8", device="cuda")
+
+
+def test_torch_on_a_cpu_says_what_computes_and_keeps_to_the_bytes_given(load: Load) -> None:
+    loaded, _ = load("bf16", device="cpu", kv_bytes=10_000_000)
+    assert loaded.details.endswith("on CPU, scaled_dot_product_attention, 1 threads")
+    assert 0 < loaded.target.kv_bytes() <= 10_000_000
+    assert loaded.target.runs_together
 
 
 @needs_kernels

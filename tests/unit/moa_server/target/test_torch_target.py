@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -107,3 +108,16 @@ def test_the_kernels_cache_is_refused() -> None:
         ),
     ):
         TorchTarget(tiny_model()).forward(tiny_kernel_target(tiny_model()).new_cache(), PREFIX)
+
+
+def test_forwards_of_several_threads_do_not_mix() -> None:
+    target = TorchTarget(tiny_model())
+    texts = [[seed, *range(seed, seed + 20)] for seed in range(4)]
+
+    def read(text: list[int]) -> np.ndarray:
+        cache = target.new_cache()
+        return np.concatenate([target.forward(cache, [token]).logits for token in text])
+
+    with ThreadPoolExecutor(len(texts)) as threads:
+        for text, logits in zip(texts, threads.map(read, texts), strict=True):
+            np.testing.assert_allclose(logits, bare(tiny_model(), text), **CLOSE)

@@ -1,0 +1,73 @@
+"""The target on a CUDA device against the same target on the CPU: `pytest tests/gpu`. Skips where there is none.
+
+Never run so far: no GPU was at hand when it was written. What it cannot say, `python -m tests.gpu.figures` measures.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from moa_server.target import KVCache, Request, Target, TargetOutput
+from moa_server.target.paged.forward import record_on_cuda
+from moa_server.target.torch_target import TorchTarget
+
+from tests.support.paged_targets import ATTENTIONS
+from tests.support.tiny_models import FAMILIES, tiny_model
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+
+TREE = [-1, 0, 0, 1, 1, 2, 3, 5, 5, 0]
+TREE_TOKENS = [11, 12, 13, 14, 15, 16, 17, 18, 19, 12]
+SIZES: dict[str, Any] = {"head_dim": 64, "max_position_embeddings": 1024}
+KV_BYTES = 1 << 26
+CLOSE: dict[torch.dtype, dict[str, Any]] = {
+    torch.float32: {"atol": 1e-3, "rtol": 1e-3},
+    torch.bfloat16: {"atol": 0.2, "rtol": 0.05},
+}
+
+
+def cuda_target(family: str, name: str, dtype: torch.dtype, *, graphs: bool = True) -> TorchTarget:
+    return TorchTarget(
+        tiny_model(family, dtype, **SIZES).to("cuda"),
+        kv_bytes=KV_BYTES,
+        attends=ATTENTIONS[name],
+        fills=True,
+        record=record_on_cuda() if graphs else None,
+    )
+
+
+def play(target: Target) -> list[TargetOutput]:
+    """Long and short conversations: chunks, single steps, trees that are cut, together and alone."""
+    caches: list[KVCache] = [target.new_cache() for _ in range(4)]
+    outputs = []
+    for cache, length in zip(caches, (1, 63, 300, 700), strict=True):
+        outputs.append(target.prefill(cache, [token % 97 for token in range(length)], want_state_layer=1))
+    for _ in range(3):
+        requests = [Request(caches[0], TREE_TOKENS, TREE, range(len(TREE)), state_layer=2)]
+        requests += [Request(cache, [token], None, [0]) for token, cache in enumerate(caches[1:])]
+        outputs += target.forward_all(requests)
+        caches[0].keep([0, 2, 5, 8])
+    caches[2].release()
+    outputs.append(target.forward(caches[2], [token % 97 for token in range(130)]))
+    return outputs
+
+
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "no graphs"])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("flex", torch.float32), ("flex", torch.bfloat16), ("flashinfer", torch.bfloat16)]
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_gpu_gives_what_the_cpu_gives(family: str, name: str, dtype: torch.dtype, graphs: bool) -> None:
+    if name == "flashinfer" and find_spec(name) is None:
+        pytest.skip("flashinfer is not installed")
+    expected = play(TorchTarget(tiny_model(family, **SIZES), kv_bytes=KV_BYTES))
+    for ours, theirs in zip(play(cuda_target(family, name, dtype, graphs=graphs)), expected, strict=True):
+        np.testing.assert_allclose(ours.logits, theirs.logits, **CLOSE[dtype])
+        np.testing.assert_allclose(ours.hidden, theirs.hidden, **CLOSE[dtype])
+        if theirs.state is not None:
+            assert ours.state is not None
+            np.testing.assert_allclose(ours.state, theirs.state, **CLOSE[dtype])

@@ -1,0 +1,187 @@
+"""Targets in torch as a GPU has them, on the CPU: each attention, forwards filled up, graphs that are played again."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from unittest.mock import patch
+
+import torch
+import torch.nn.attention.flex_attention as flex_attention
+from moa_server.target.paged.attention import Attention, SessionAttention
+from moa_server.target.paged.flash_infer import FlashInferAttention
+from moa_server.target.paged.flex import FlexAttention
+from moa_server.target.paged.forward import Record, Run, States
+from moa_server.target.torch_target import TorchTarget
+from transformers import PreTrainedModel
+
+# Otherwise FlexAttention is traced for each shape before it runs without a compiler, which takes many times as long.
+flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
+
+POOL_BYTES = 1 << 20  # few pages: FlexAttention without a compiler looks at all of them
+ATTENTIONS: dict[str, type[Attention]] = {
+    "torch": SessionAttention,
+    "flex": FlexAttention,
+    "flashinfer": FlashInferAttention,
+}
+
+
+def paged_target(
+    model: PreTrainedModel, attention: str, context_length: int | None = None, record: Record | None = None
+) -> TorchTarget:
+    """A target with that library's attention, as on a GPU; `torch`: as on a CPU.
+
+    Args:
+        record: None: `played_again`.
+    """
+    if attention == "torch":
+        return TorchTarget(model, context_length)
+    with patch.dict(sys.modules, flashinfer=fake_flashinfer()):
+        return TorchTarget(
+            model,
+            context_length,
+            kv_bytes=POOL_BYTES,
+            attends=ATTENTIONS[attention],
+            fills=True,
+            record=record or played_again(),
+        )
+
+
+def played_again() -> Record:
+    """Records nothing: it runs the same function over the same tensors, and writes where the first run did."""
+
+    def record(run: Run) -> tuple[Callable[[], None], States]:
+        states = run()
+
+        def play() -> None:
+            again = run()
+            states.last.copy_(again.last)
+            for layer, state in again.entering.items():
+                states.entering[layer].copy_(state)
+
+        return play, states
+
+    return record
+
+
+def fake_flashinfer() -> ModuleType:
+    """A module with the part of FlashInfer that is used."""
+    module = ModuleType("flashinfer")
+    module.BatchPrefillWithPagedKVCacheWrapper = FakeWrapper  # type: ignore[attr-defined]
+    return module
+
+
+class FakeWrapper:
+    """FlashInfer 0.7's wrapper as its documentation describes it, in plain torch: it refuses what that forbids."""
+
+    def __init__(
+        self,
+        float_workspace_buffer: torch.Tensor,
+        kv_layout: str = "NHD",
+        use_cuda_graph: bool = False,
+        qo_indptr_buf: torch.Tensor | None = None,
+        paged_kv_indptr_buf: torch.Tensor | None = None,
+        paged_kv_indices_buf: torch.Tensor | None = None,
+        paged_kv_last_page_len_buf: torch.Tensor | None = None,
+        custom_mask_buf: torch.Tensor | None = None,
+        mask_indptr_buf: torch.Tensor | None = None,
+        backend: str = "auto",
+    ) -> None:
+        assert float_workspace_buffer.dtype == torch.uint8
+        assert kv_layout == "NHD"
+        assert backend == "fa2"  # the others take no mask
+        self.fixed_batch = None
+        self.fixed_rows: int | None = None
+        if use_cuda_graph:
+            assert qo_indptr_buf is not None
+            assert paged_kv_indptr_buf is not None
+            assert paged_kv_indices_buf is not None
+            assert paged_kv_last_page_len_buf is not None
+            assert custom_mask_buf is not None
+            assert mask_indptr_buf is not None
+            self.fixed_batch = len(qo_indptr_buf) - 1
+            assert len(paged_kv_indptr_buf) == len(mask_indptr_buf) == self.fixed_batch + 1
+            assert len(paged_kv_last_page_len_buf) == self.fixed_batch
+            self.most_pages, self.most_mask_bytes = len(paged_kv_indices_buf), len(custom_mask_buf)
+            assert custom_mask_buf.dtype == torch.uint8
+
+    def plan(
+        self,
+        qo_indptr: torch.Tensor,
+        paged_kv_indptr: torch.Tensor,
+        paged_kv_indices: torch.Tensor,
+        paged_kv_last_page_len: torch.Tensor,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim_qk: int,
+        page_size: int,
+        head_dim_vo: int | None = None,
+        custom_mask: torch.Tensor | None = None,
+        *,
+        causal: bool = False,
+        q_data_type: torch.dtype = torch.float16,
+        kv_data_type: torch.dtype | None = None,
+        disable_split_kv: bool = False,
+    ) -> None:
+        offsets, pages = qo_indptr.tolist(), paged_kv_indptr.tolist()
+        batch = len(offsets) - 1
+        for tensor in (qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len):
+            assert tensor.dtype == torch.int32
+            assert tensor.dim() == 1
+        assert offsets[0] == pages[0] == 0
+        assert offsets == sorted(offsets)
+        assert pages == sorted(set(pages))  # a page at least for each
+        assert len(pages) == batch + 1
+        assert len(paged_kv_indices) == pages[-1]
+        last = paged_kv_last_page_len.tolist()
+        assert len(last) == batch
+        assert all(1 <= rows <= page_size for rows in last)
+        assert num_qo_heads % num_kv_heads == 0
+        self.rows = [after - before for before, after in itertools.pairwise(offsets)]
+        self.lengths = [
+            (after - before - 1) * page_size + rows for before, after, rows in zip(pages, pages[1:], last, strict=False)
+        ]
+        if self.fixed_batch is not None:
+            assert batch == self.fixed_batch
+            self.fixed_rows = self.fixed_rows or offsets[-1]
+            assert offsets[-1] == self.fixed_rows
+            assert len(paged_kv_indices) <= self.most_pages
+            assert custom_mask is not None
+            packed = sum(-(-rows * length // 8) for rows, length in zip(self.rows, self.lengths, strict=True))
+            assert packed <= self.most_mask_bytes
+        self.pages = [paged_kv_indices[a:b].tolist() for a, b in itertools.pairwise(pages)]
+        self.shapes = (num_qo_heads, num_kv_heads, head_dim_qk, page_size)
+        self.dtypes = (q_data_type, kv_data_type or q_data_type)
+        assert disable_split_kv  # or its sums are in no fixed order
+        sizes = [rows * length for rows, length in zip(self.rows, self.lengths, strict=True)]
+        if custom_mask is None:
+            assert causal
+            masks = [torch.ones(size, dtype=torch.bool) for size in sizes]
+        else:
+            assert custom_mask.dtype == torch.bool
+            assert custom_mask.shape == (sum(sizes),)
+            masks = list(custom_mask.split(sizes))
+        self.masks = [
+            mask.view(rows, length).tril(length - rows) if causal else mask.view(rows, length)
+            for mask, rows, length in zip(masks, self.rows, self.lengths, strict=True)
+        ]
+
+    def run(self, q: torch.Tensor, paged_kv_cache: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        keys, values = paged_kv_cache
+        heads, kv_heads, head_dim, page_rows = self.shapes
+        assert q.shape == (sum(self.rows), heads, head_dim)
+        assert keys.shape == values.shape == (len(keys), page_rows, kv_heads, head_dim)
+        assert (q.dtype, keys.dtype) == self.dtypes
+        assert q.is_contiguous()
+        outputs = []
+        for rows, length, pages, mask in zip(q.split(self.rows), self.lengths, self.pages, self.masks, strict=True):
+            k, v = (
+                each[pages].flatten(0, 1)[:length].repeat_interleave(heads // kv_heads, 1).float()
+                for each in (keys, values)
+            )
+            scores = torch.einsum("rhd,khd->hrk", rows.float(), k) * head_dim**-0.5
+            weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+            outputs.append(torch.einsum("hrk,khd->rhd", weights, v).to(q.dtype))
+        return torch.cat(outputs)

@@ -1,0 +1,65 @@
+"""When the server's drafts pay."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_server.drafting.forward_cost import CostLine
+from moa_server.drafting.growth_rule import GrowthRule
+
+COST = CostLine(plain_ms=10.0, start_ms=10.0, slope_ms=0.5)
+
+
+def rule(rate: float = 0.1, rows: int = 0, most_nodes: int = 64, step_ms: float = 2.5) -> GrowthRule:
+    return GrowthRule(rate, COST, rows, step_ms, follow_ms=1.0, most_nodes=most_nodes)
+
+
+def test_a_step_pays_as_far_as_it_finds_more_than_its_time_is_worth() -> None:
+    # 0.1 tokens a ms: 2.5 ms are worth 0.25 tokens, two rows 0.1
+    assert rule().pays(1.0, 0.4)
+    assert not rule().pays(1.0, 0.3)
+    assert rule().pays(0.5, 0.65)
+    assert not rule().pays(0.4, 0.65)
+
+
+def test_the_first_step_pays_for_what_is_read_before_it() -> None:
+    assert rule().pays(1.0, 0.4)
+    assert not rule().pays(1.0, 0.4, first=True)
+    assert rule().pays(1.0, 0.5, first=True)
+
+
+def test_with_many_users_time_is_worth_more_and_the_server_stops_drafting() -> None:
+    assert rule(rate=0.1).pays(1.0, 0.65, first=True)
+    assert not rule(rate=0.6, rows=15).pays(1.0, 0.65)
+
+
+@pytest.mark.parametrize(
+    ("chances", "chosen"),
+    [
+        ([0.6, 0.1, 0.05], [0, 1, 2]),  # 0.05 tokens a row: the last one gains nothing, but loses nothing
+        ([0.6, 0.04, 0.01], [0]),
+        ([0.6, 0.2, 0.5], [0, 1, 2]),
+        ([0.04], []),
+        ([], []),
+    ],
+)
+def test_nodes_are_taken_as_far_as_they_outweigh_their_rows(chances: list[float], chosen: list[int]) -> None:
+    assert rule(rate=0.0999).choose(chances) == chosen
+
+
+def test_no_more_nodes_are_taken_than_there_is_room_for() -> None:
+    assert rule(most_nodes=2).choose([0.9, 0.3, 0.8]) == [0, 2]
+    assert rule(most_nodes=0).choose([0.9]) == []
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(-1, 20)), max_size=20), st.floats(0.001, 1))
+def test_a_node_is_taken_only_with_its_parent(nodes: list[tuple[float, int]], rate: float) -> None:
+    chances: list[float] = []
+    parents: list[int] = []
+    for own, above in nodes:
+        parent = above if above < len(chances) else -1
+        parents.append(parent)
+        chances.append(own * (chances[parent] if parent >= 0 else 1.0))
+    chosen = set(rule(rate=rate).choose(chances))
+    assert all(parents[node] < 0 or parents[node] in chosen for node in chosen)
