@@ -36,7 +36,7 @@ class ForwardTimes:
         mean_ms = sum(ms for _, ms in measured) / count
         spread = sum((rows - mean_rows) ** 2 for rows, _ in measured)
         row = max(0.0, sum((rows - mean_rows) * (ms - mean_ms) for rows, ms in measured) / spread)
-        return cls(mean_ms - row * (mean_rows - 1), row)
+        return cls(max(row, mean_ms - row * (mean_rows - 1)), row)  # no forward takes less than its one row
 
 
 def expected_tokens(acceptance: float, drafted: int) -> float:

@@ -26,6 +26,9 @@ def test_a_line_through_measured_times() -> None:
     assert times is not None
     assert [times.plain, times.row] == pytest.approx([10.0, 1.0])
     assert ForwardTimes.fit([(4, 10.0)]) is None
+    bent = ForwardTimes.fit([(1, 10.0), (2, 10.0), (20, 400.0)])
+    assert bent is not None
+    assert bent.plain == bent.row > 0
     falling = ForwardTimes.fit([(1, 12.0), (3, 10.0)])
     assert falling == ForwardTimes(11.0, 0.0)  # a row never takes less than nothing
 
