@@ -134,7 +134,7 @@ async def test_the_server_knows_how_many_conversations_fit(target: Target) -> No
 
 async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_again(target: Target) -> None:
     """The budget holds one conversation. Memory comes again as it was, and the text is the same."""
-    settings = AnswerSettings(max_tokens=40, ignore_end_of_text=True)
+    settings = AnswerSettings(max_tokens=100, ignore_end_of_text=True)
     need = target.new_cache().most_nbytes(CONTEXT) + most_nbytes(ROW_WIDTH, CONTEXT)
     async with serving(make_host(target, kv_bytes=need)) as running, channel_to(running) as channel:
         first, second = Peer(channel), Peer(channel)
