@@ -7,13 +7,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from moa_shared.programs.entry import run_program
 from moa_shared.protocol.levels import LEVELS
 
 from moa_bench.harness.padding import Padding
+
+if TYPE_CHECKING:
+    from moa_bench.capacity.ways import Drafts
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -44,6 +47,30 @@ def common_options(command: Command) -> Command:
     for option in (repeats_option, json_option, model_option, level_option, pin_option):
         command = option(command)
     return command
+
+
+def padding_options(command: Command) -> Command:
+    """Options of the measurements that can emulate a larger target."""
+    target_ms = click.option(
+        "--target-ms",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="T",
+        help="Emulate a larger target: each forward takes this long.",
+    )
+    row_ms = click.option(
+        "--target-row-ms",
+        type=click.FloatRange(min=0),
+        metavar="T",
+        help="And this much for each further row.  [a 50th of --target-ms]",
+    )
+    return target_ms(row_ms(command))
+
+
+def padding_of(target_ms: float | None, target_row_ms: float | None) -> Padding | None:
+    """The larger target to emulate; None: none."""
+    if target_row_ms is not None and target_ms is None:
+        raise click.UsageError("--target-row-ms needs --target-ms.")
+    return Padding.of(target_ms, target_row_ms)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -82,18 +109,7 @@ def loop(quick: bool, json_file: Path | None, pin: bool) -> None:
 @click.option(
     "--drafter", metavar="default|deep|auto|PATH", default="default", show_default=True, help="The real drafter."
 )
-@click.option(
-    "--target-ms",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="T",
-    help="Emulate a larger target: each forward takes this long.",
-)
-@click.option(
-    "--target-row-ms",
-    type=click.FloatRange(min=0),
-    metavar="T",
-    help="And this much for each further row.  [a 50th of --target-ms]",
-)
+@padding_options
 def network(
     quick: bool,
     json_file: Path | None,
@@ -109,8 +125,6 @@ def network(
     """Answers over emulated links, against plain streaming over the same link."""
     from moa_bench.network.suite import run_network
 
-    if target_row_ms is not None and target_ms is None:
-        raise click.UsageError("--target-row-ms needs --target-ms.")
     run_network(
         model=model,
         quick=quick,
@@ -118,7 +132,7 @@ def network(
         pin=pin,
         level=level,
         drafter=drafter,
-        padding=Padding.of(target_ms, target_row_ms),
+        padding=padding_of(target_ms, target_row_ms),
         links=links,
         acceptances=acceptances,
     )
@@ -220,6 +234,7 @@ def texts(
 @level_option
 @click.option("--positions", type=click.IntRange(min=1), help="Positions of the texts to read.  [100000]")
 @click.option("--threads", multiple=True, type=click.IntRange(2, 64), help="Compared with one (repeat).  [2 and 3]")
+@click.option("--batches", is_flag=True, help="Only random forwards of 1 to 16 sessions, until so many positions.")
 @questions_option
 @short_option
 @json_option
@@ -228,6 +243,7 @@ def invariance(
     level: str,
     positions: int | None,
     threads: tuple[int, ...],
+    batches: bool,
     questions: Path | None,
     quick: bool,
     json_file: Path | None,
@@ -241,6 +257,7 @@ def invariance(
         level=level,
         positions=positions,
         threads=threads,
+        batches=batches,
         questions=questions,
         quick=quick,
         json_file=json_file,
@@ -305,7 +322,15 @@ def hostile(quick: bool, json_file: Path | None, model: str, level: str, pin: bo
 @cli.command()
 @common_options
 @click.option("--users", multiple=True, type=click.IntRange(1, 256), help="Only so many users (repeat, ascending).")
+@click.option(
+    "--way",
+    "kinds",
+    multiple=True,
+    type=click.Choice(["plain", "server", "oracle", "shipped", "auto"]),
+    help="Only this way besides plain serving (repeat).",
+)
 @click.option("--acceptance", "acceptances", multiple=True, type=click.FloatRange(0, 1), help="Only this one (repeat).")
+@click.option("--link", "links", multiple=True, metavar="NAME", help="Users take these in turn (repeat).  [loopback]")
 @click.option("--prompts", type=click.IntRange(1), help="Of each user, asked in turn.  [2]")
 @click.option("--seconds", type=click.FloatRange(1), help="For which they ask, in each way.  [30]")
 @click.option("--tokens", type=click.IntRange(2), help="Of each answer.  [64]")
@@ -315,6 +340,7 @@ def hostile(quick: bool, json_file: Path | None, model: str, level: str, pin: bo
 @click.option(
     "--think", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="After each answer, on average."
 )
+@padding_options
 @click.option("--seed", type=int, default=0, help="Of prompts, thinking and drafts.")
 def capacity(
     quick: bool,
@@ -323,12 +349,16 @@ def capacity(
     level: str,
     pin: bool,
     users: tuple[int, ...],
+    kinds: tuple[Drafts, ...],
     acceptances: tuple[float, ...],
+    links: tuple[str, ...],
     prompts: int | None,
     seconds: float | None,
     tokens: int | None,
     prompt_tokens: tuple[int, int] | None,
     think: float,
+    target_ms: float | None,
+    target_row_ms: float | None,
     seed: int,
 ) -> None:
     """Users on one server, 1 to 64: speed, gaps, first tokens and fairness, with and without devices' drafts."""
@@ -339,13 +369,16 @@ def capacity(
     effort = replace(
         usual,
         users=users or usual.users,
+        kinds=kinds or usual.kinds,
         acceptances=acceptances or usual.acceptances,
+        links=links,
         seconds=seconds or usual.seconds,
         prompts=prompts or usual.prompts,
         answer_tokens=tokens or usual.answer_tokens,
         lengths=Lengths(*prompt_tokens) if prompt_tokens else usual.lengths,
         think_seconds=think,
         seed=seed,
+        padding=padding_of(target_ms, target_row_ms),
     )
     run_capacity(model=model, quick=quick, json_file=json_file, pin=pin, effort=effort, level=level)
 
@@ -358,6 +391,16 @@ def simulate(quick: bool, json_file: Path | None) -> None:
     from moa_bench.simulation.suite import run_simulation
 
     run_simulation(quick=quick, json_file=json_file)
+
+
+@cli.command()
+@short_option
+@json_option
+def crowd(quick: bool, json_file: Path | None) -> None:
+    """How many users a server serves at a speed, over the acceptance, in the event simulation: one core, a GPU."""
+    from moa_bench.simulation.crowd_suite import run_crowd
+
+    run_crowd(quick=quick, json_file=json_file)
 
 
 @cli.command()

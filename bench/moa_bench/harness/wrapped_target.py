@@ -18,7 +18,7 @@ class WrappedTarget(Target):
 
     def __init__(self, inner: Target) -> None:
         super().__init__(inner.shape)
-        self.runs_together = inner.runs_together
+        self.page_tokens = inner.page_tokens
         self._inner = inner
 
     def kv_bytes(self) -> int:

@@ -24,11 +24,7 @@ def render(result: Mapping[str, Any]) -> str:
     )
     note = f"{effort.answer_tokens} tokens, greedy, {result['level']}. {ratios}: median (quartiles) over the prompts."
     if result["padding"] is not None:
-        padding = result["padding"]
-        note += (
-            f" A larger target is emulated: each forward takes {padding.step_ms:g} ms, and {padding.row_ms:g} ms for "
-            "each row more."
-        )
+        note += f" {result['padding'].description}"
     parts = [facts_line(result), note + "\n"]
     if oracle:
         parts += [f"### An oracle drafter, {effort.draft_ms:g} ms a step, chains\n", _oracle(oracle)]

@@ -23,7 +23,7 @@ from moa_client.conversation.events import ExecutionChanged, LinkChanged
 from moa_client.conversation.jobs import Job
 from moa_client.device.loading import Device
 from moa_client.drafting.device_drafting import DeviceDrafting
-from moa_client.drafting.drafter_thread import Result
+from moa_client.drafting.results import Result
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.link.connection import Connection, Down, Up
 from moa_client.link.frames import Beat, FrameReader, FrameSender, is_beat, make_open

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from moa_client.conversation.conversation import Conversation
-from moa_client.drafting.drafter_thread import Drafted, DrafterThread, Grown
 from moa_client.drafting.drafters import Growth
 from moa_client.drafting.online import ACK_TOKENS, HOLD_STEPS, OnlineDrafting
+from moa_client.drafting.results import Drafted, Grown
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftStep
 from moa_client.memory.plan import MemoryPlan
@@ -51,7 +51,7 @@ class Bench:
         self.memory = MemoryPlan(None, {}, Codec.BF16)
         self.conversation = Conversation(vocab_size=100)
         self.sent: list[Draft | Ack] = []
-        thread = cast("DrafterThread", self.thread) if drafts else None
+        thread = self.thread if drafts else None
         self.drafting = OnlineDrafting(settings, self.conversation, thread, self.memory, self.sent.append)
         self.conversation.ask(PROMPT, AnswerSettings())
         self.drafting.on_asked()
