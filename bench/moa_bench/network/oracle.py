@@ -120,15 +120,6 @@ class OracleDrafter:
     def append_reused_state(self, start: int, rows: Rows) -> None:
         """Does nothing: the oracle needs no state of the target."""
 
-    @property
-    def nbytes(self) -> int:
-        """It holds nothing of size."""
-        return 0
-
-    def most_nbytes(self, rows: int) -> int:
-        """As above."""
-        return 0
-
     # ------------------------------------------------------------ drafting
 
     @property

@@ -19,7 +19,7 @@ from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.coupling import select
 from moa_shared.tree.arithmetic import below_chain
 
-from moa_server.drafting.session_drafter import NewDrafter, SessionDrafter, most_nbytes
+from moa_server.drafting.session_drafter import OwnDrafter, SessionDrafter
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
 from moa_server.session.verification import StepPlan, Verification
@@ -42,7 +42,7 @@ class MemorySource:
         reads_state: `encode` takes that state, [tokens, hidden size], in place of keys and values, and no plane holds
             it (EAGLE-2, which reads what leaves the last layer).
         fingerprint: sha256 of the drafter that reads these rows.
-        new_drafter: makes that drafter for a conversation; None: the server does not draft with it.
+        drafter: that one, for drafts of the server's own; None: the server does not draft with it.
     """
 
     encode: Callable[[Rows], Rows]
@@ -50,7 +50,7 @@ class MemorySource:
     state_layer: int | None
     reads_state: bool = False
     fingerprint: bytes = b""
-    new_drafter: NewDrafter | None = None
+    drafter: OwnDrafter | None = None
 
 
 @dataclass(slots=True)
@@ -166,10 +166,6 @@ class Stepper:
         if reused_state and source.state_layer is not None and not source.reads_state:
             widths[Plane.REUSED_STATE] = self.target.hidden_size
         return widths
-
-    def drafter_nbytes(self, source: MemorySource, rows: int) -> int:
-        """The most bytes of the server's drafter of a session, with so many tokens and draft nodes."""
-        return most_nbytes(source.new_drafter(), rows) if source.new_drafter is not None else 0
 
     def made_by_forward(self, source: MemorySource, plane: Plane) -> bool:
         """Whether a plane's rows come from the forward itself and cannot be made from the cache later."""

@@ -20,6 +20,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Plane
 
 from moa_server.drafting.forward_cost import NODE_SHARE
+from moa_server.drafting.session_drafter import OwnDrafter
 from moa_server.engine.engine import Engine
 from moa_server.engine.kv_pool import KVPool
 from moa_server.engine.live_session import LiveSession
@@ -206,7 +207,7 @@ class Host:
             OverloadedError: it is not available now.
         """
         self.engine.adopt(live)
-        drafter = live.source if live.server_drafts else None
+        drafter = live.source.drafter if live.server_drafts and live.source is not None else None
         nbytes = self._most_nbytes(live.tensors, live.widths, live.session.most_tokens, drafter)
         self.pool.reserve(live, nbytes, self._sharing.page_nbytes(live))
 
@@ -219,11 +220,11 @@ class Host:
         if self._stepper.sources:
             source = self._stepper.sources[0]
             widths = self._stepper.widths(source, reused_state=True)
-            drafter = source if self.drafts_here else None
+            drafter = source.drafter
         return self.pool.budget // self._most_nbytes(tensors, widths, tokens, drafter)
 
     def _most_nbytes(
-        self, tensors: SessionTensors, widths: Mapping[Plane, int], tokens: int, drafter: MemorySource | None
+        self, tensors: SessionTensors, widths: Mapping[Plane, int], tokens: int, drafter: OwnDrafter | None
     ) -> int:
         """The most bytes that a conversation of so many tokens takes, with a draft below the last.
 
@@ -232,7 +233,7 @@ class Host:
         """
         rows = tokens + self.settings.draft_nodes
         nbytes = tensors.cache.most_nbytes(rows) + sum(most_nbytes(width, rows) for width in widths.values())
-        return nbytes + (self._stepper.drafter_nbytes(drafter, rows) if drafter is not None else 0)
+        return nbytes + (drafter.most_nbytes(rows) if drafter is not None else 0)
 
     @property
     def drafts_here(self) -> bool:
@@ -254,7 +255,7 @@ class Host:
             the source whose rows are to be kept for that; None: the server does not draft.
         """
         source = source or self._stepper.find_source(b"")
-        live.server_drafts = wanted and self.drafts_here and source is not None and source.new_drafter is not None
+        live.server_drafts = wanted and self.drafts_here and source is not None and source.drafter is not None
         return source if live.server_drafts else None
 
     def watch(self) -> bool:
