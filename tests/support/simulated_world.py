@@ -507,6 +507,10 @@ def simulate(monkeypatch: pytest.MonkeyPatch, seed: int, run: Callable[[World], 
         def perf_counter() -> float:
             return loop.time() + world.worked
 
+        @staticmethod
+        def process_time() -> float:
+            return world.worked
+
     for module in (client_engine, exchange, connection, drafter_thread, engine):
         monkeypatch.setattr(module, "time", Clock)
     monkeypatch.setattr(drafter_thread, "InferenceThread", lambda: SimulatedThread(world))
