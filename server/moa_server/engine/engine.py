@@ -435,11 +435,8 @@ class Engine:
             part.coding.at_once if isinstance(outcome, Verification) else ()
             for part, outcome in zip(parts, outcomes, strict=True)
         ]
-        coded = iter(
-            self.stepper.code_newest(
-                [(part.live.tensors, newest) for part, rows in zip(parts, leaving, strict=True) for newest in rows]
-            )
-        )
+        wanted = [(part.live.tensors, newest) for part, rows in zip(parts, leaving, strict=True) for newest in rows]
+        coded = iter(self.stepper.code_newest(wanted) if wanted else ())
         stepped = []
         for part, outcome, rows in zip(parts, outcomes, leaving, strict=True):
             own = [next(coded) for _ in rows]
