@@ -396,11 +396,13 @@ def simulate(quick: bool, json_file: Path | None) -> None:
 @cli.command()
 @short_option
 @json_option
-def crowd(quick: bool, json_file: Path | None) -> None:
+@click.option("--waiting", is_flag=True, help="Instead: what it is worth that sessions wait for drafts that are due.")
+def crowd(quick: bool, json_file: Path | None, waiting: bool) -> None:
     """How many users a server serves at a speed, over the acceptance, in the event simulation: one core, a GPU."""
     from moa_bench.simulation.crowd_suite import run_crowd
+    from moa_bench.simulation.waiting_suite import run_waiting
 
-    run_crowd(quick=quick, json_file=json_file)
+    (run_waiting if waiting else run_crowd)(quick=quick, json_file=json_file)
 
 
 @cli.command()

@@ -192,6 +192,12 @@ def test_crowd_counts_users_of_a_core_and_of_a_gpu(measure: Measure) -> None:
     assert "over a server's that drafts itself" in done.stdout
 
 
+def test_crowd_compares_waiting_with_none(measure: Measure) -> None:
+    result, done = measure("crowd", "--waiting")
+    assert {cell["users"] for cell in result["cells"]} == {16}
+    assert "| a core, 0.5 ms |" in done.stdout
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_engine_measures_every_engine_and_the_start(measure: Measure) -> None:

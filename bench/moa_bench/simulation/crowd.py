@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from moa_client.drafting.settings import DraftingSettings
 from moa_server.engine.schedule import MOST_ROWS
@@ -59,12 +60,14 @@ class CrowdWay:
         own_drafts: tokens that the server drafts for each answer before a forward; 0: devices draft.
         draft_ms: of a device's draft step.
         one_way_ms: delay of every user's link.
+        sits_out: as `SimulatedServer`.
     """
 
     acceptance: float | None = None
     own_drafts: int = 0
     draft_ms: float = 5.0
     one_way_ms: float = 10.0
+    sits_out: bool = False
 
 
 class _User:
@@ -73,6 +76,7 @@ class _User:
     def __init__(self, loop: EventLoop, server: SimulatedServer, way: CrowdWay, seed: int) -> None:
         text = ScriptedText(LONGEST, by_chance(way.acceptance or 0.0, seed))
         self.tokens = 0
+        self.arrivals_ms: list[float] = []  # of verdicts
         self._loop, self._delay_ms = loop, way.one_way_ms
         self._live: SimulatedSession = server.open(text, self._send_down)
         self._device = ScriptedDevice(
@@ -99,25 +103,55 @@ class _User:
 
     def _take_in(self, verdict: Verdict) -> None:
         self.tokens += len(self._device.on_verdict(verdict))
+        self.arrivals_ms.append(self._loop.now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a crowd got.
+
+    Args:
+        rates: tokens a second of each user.
+        gaps_ms: between arrivals of one user's tokens, over all users, ascending.
+    """
+
+    rates: list[float]
+    gaps_ms: list[float]
+
+    @property
+    def gap_p95_ms(self) -> float:
+        """The gap that one in twenty exceeds."""
+        return self.gaps_ms[int(0.95 * (len(self.gaps_ms) - 1))]
+
+
+def serve_crowd(users: int, way: CrowdWay, costs: ForwardCosts, *, seed: int = 0, rounds: int = ROUNDS) -> Served:
+    """Serves so many users for some forwards.
+
+    Raises:
+        InternalError: answers were too short for it.
+    """
+    loop = EventLoop()
+    server = SimulatedServer(loop, costs, own_drafts=way.own_drafts, sits_out=way.sits_out)
+    crowd = [_User(loop, server, way, seed * users + number) for number in range(users)]
+    forwards = max(1, users // MOST_ROWS)  # in which everybody steps once
+    loop.run(lambda: server.forwards >= SETTLE_ROUNDS * forwards)
+    began_ms, before = loop.now_ms, [user.tokens for user in crowd]
+    loop.run(lambda: server.forwards >= (SETTLE_ROUNDS + rounds) * forwards)
+    if max(user.tokens for user in crowd) >= LONGEST:
+        raise InternalError("A simulated answer ended before rates were taken.")
+    seconds = (loop.now_ms - began_ms) / 1e3
+    rates = [(user.tokens - earlier) / seconds for user, earlier in zip(crowd, before, strict=True)]
+    gaps_ms = sorted(later - at for user in crowd for at, later in pairwise(user.arrivals_ms) if at >= began_ms)
+    return Served(rates, gaps_ms)
 
 
 def crowd_rates(users: int, way: CrowdWay, costs: ForwardCosts, seed: int = 0) -> list[float]:
     """Tokens a second of each user.
 
     Raises:
-        InternalError: answers were too short for it.
+        InternalError: as `serve_crowd`.
     """
-    loop = EventLoop()
-    server = SimulatedServer(loop, costs, own_drafts=way.own_drafts)
-    crowd = [_User(loop, server, way, seed * users + number) for number in range(users)]
-    forwards = max(1, users // MOST_ROWS)  # in which everybody steps once
-    loop.run(lambda: server.forwards >= SETTLE_ROUNDS * forwards)
-    began_ms, before = loop.now_ms, [user.tokens for user in crowd]
-    loop.run(lambda: server.forwards >= (SETTLE_ROUNDS + ROUNDS) * forwards)
-    if max(user.tokens for user in crowd) >= LONGEST:
-        raise InternalError("A simulated answer ended before rates were taken.")
-    seconds = (loop.now_ms - began_ms) / 1e3
-    return [(user.tokens - earlier) / seconds for user, earlier in zip(crowd, before, strict=True)]
+    return serve_crowd(users, way, costs, seed=seed).rates
 
 
 def mean_rate(rates: Sequence[float]) -> float:

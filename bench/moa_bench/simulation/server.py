@@ -14,6 +14,7 @@ from moa_server.drafting.draft_record import DraftRecord
 from moa_server.engine.schedule import Candidate, Rows, Schedule
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
+from moa_shared.drafting.estimates import Smoothed
 from moa_shared.protocol.messages import Draft, Verdict
 
 from moa_bench.simulation.events import EventLoop
@@ -71,9 +72,14 @@ class SimulatedSession:
         self.send = send
         self.drafts = DraftRecord()
         self.waits = False
+        self.sat_out = False  # the newest forward
+        self.stepped_ms = 0.0
+        self.draft_after_ms = Smoothed()  # from a verdict to the draft that begins with it, if no forward came between
         self._server = server
 
     def on_draft(self, message: Draft) -> None:
+        if not message.first_node and message.base == len(self.session.tokens):
+            self.draft_after_ms.add(self._server.now_ms - self.stepped_ms)
         self.session.on_draft(message)
         self._server.wake(self)
 
@@ -97,6 +103,8 @@ class SimulatedServer:
         chooses_nodes: whether it verifies only the nodes that are worth it; otherwise all that have arrived.
         wait_ms: how long after a step it would wait for drafts before plain steps. The real server never does: 0.
         own_drafts: tokens that it drafts for each answer before a forward.
+        sits_out: whether a session without nodes sits out a forward during which its draft is due, if its row costs
+            more than it brings (docs/adr/0025). The real server never lets one.
     """
 
     def __init__(
@@ -107,6 +115,7 @@ class SimulatedServer:
         chooses_nodes: bool = True,
         wait_ms: float = 0.0,
         own_drafts: int = 0,
+        sits_out: bool = False,
     ) -> None:
         self.forwards = self.verified_nodes = self.accepted = self.stale_nodes = 0
         self._schedule: Schedule[SimulatedSession] = Schedule()
@@ -115,6 +124,7 @@ class SimulatedServer:
         self._costs = costs
         self._wait_ms = wait_ms
         self._own_drafts = own_drafts
+        self._sits_out = sits_out
         self._stepped_ms: float | None = None
         self._busy = False
 
@@ -123,6 +133,10 @@ class SimulatedServer:
     ) -> SimulatedSession:
         """A new session."""
         return SimulatedSession(self, text, send, run_ahead=run_ahead)
+
+    @property
+    def now_ms(self) -> float:
+        return self._loop.now_ms
 
     def wake(self, live: SimulatedSession) -> None:
         """Queues a session, and steps if nothing runs."""
@@ -143,13 +157,14 @@ class SimulatedServer:
             return
         for live in taken:
             live.waits = False
-        parts = self._plan(taken)
+        planned = self._plan(taken)
+        parts = self._without_waiting(planned) if self._sits_out else planned
         if not parts:
             return
         self._busy = True
         took_ms = self._costs.forward_ms(sum(len(part.plan.tree) for part in parts), len(parts))
         took_ms += self._own_drafts * self._costs.own_draft_ms(len(parts))
-        self._loop.after(took_ms, partial(self._on_forward, parts, took_ms))
+        self._loop.after(took_ms, partial(self._on_forward, planned, parts, took_ms))
 
     def _plan(self, taken: Sequence[SimulatedSession]) -> list[SimulatedPart]:
         """As the engine: who can step, and which of their nodes are verified."""
@@ -172,6 +187,31 @@ class SimulatedServer:
                 chosen.append(SimulatedPart(part.live, plan))
         return chosen
 
+    def _without_waiting(self, parts: Sequence[SimulatedPart]) -> Sequence[SimulatedPart]:
+        """Those that do not wait: nobody does twice in a row, and not all do.
+
+        A plain step brings a token. It costs its row, at the price of time, and the draft's first token, which it
+        commits too if that is right.
+        """
+        cost, steps = self._schedule.cost, []
+        rows = sum(1 + len(part.plan.tree) for part in parts) - 1
+        rate = self._schedule.rate(len(parts))
+        for part in parts:
+            live = part.live
+            due_ms = live.stepped_ms + live.draft_after_ms.mean + live.draft_after_ms.deviation
+            live.sat_out = (
+                not live.sat_out
+                and not live.session.arrived_draft()
+                and live.draft_after_ms.samples > 0
+                and due_ms <= self._loop.now_ms + cost.ms(rows)
+                and rate * (cost.ms(rows) - cost.ms(rows - 1)) > 1 - live.drafts.acceptance.of_rank(0)
+            )
+            if live.sat_out:
+                rows -= 1
+            else:
+                steps.append(part)
+        return steps or parts
+
     def _draft_for(self, live: SimulatedSession) -> Draft:
         session, held = live.session, len(live.session.tokens)
         tokens: list[int] = []
@@ -179,7 +219,7 @@ class SimulatedServer:
             tokens.append(live.text.draft_on(held, tokens))
         return Draft(session.pending.epoch + 1, held, session.hashes.at(held), 0, tokens)
 
-    def _on_forward(self, parts: Sequence[SimulatedPart], took_ms: float) -> None:
+    def _on_forward(self, planned: Sequence[SimulatedPart], parts: Sequence[SimulatedPart], took_ms: float) -> None:
         self._busy = False
         self._stepped_ms = self._loop.now_ms
         self.forwards += 1
@@ -187,7 +227,7 @@ class SimulatedServer:
         tokens = sum(len(self._commit(part, took_ms).taken) for part in parts)
         self._schedule.on_forward(Rows(len(parts), len(parts), nodes), took_ms, tokens)
         self.verified_nodes += nodes
-        for part in parts:
+        for part in planned:
             if not part.live.waits:
                 part.live.waits = True
                 self._schedule.add(part.live)
@@ -197,6 +237,7 @@ class SimulatedServer:
         live, plan, session = part.live, part.plan, part.live.session
         verification: Verification = plan.verify(live.text.choose(plan.positions))
         arrived = session.arrived_draft()
+        live.stepped_ms = self._loop.now_ms
         session.on_verified(plan, verification)
         live.drafts.learn(arrived, verification.taken)
         self.accepted += verification.accepted
