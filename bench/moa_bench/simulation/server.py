@@ -177,7 +177,7 @@ class SimulatedServer:
         tokens: list[int] = []
         for _ in range(self._own_drafts):
             tokens.append(live.text.draft_on(held, tokens))
-        return Draft(session.pending.epoch + 1, held, session.hashes.at(held), 0, tokens)
+        return Draft(session.pending.epoch + 1, held, session.hashes.short_at(held), 0, tokens)
 
     def _on_forward(self, parts: Sequence[SimulatedPart], took_ms: float) -> None:
         self._busy = False
