@@ -46,6 +46,33 @@ def common_options(command: Command) -> Command:
     return command
 
 
+link_option = click.option(
+    "--link", "links", multiple=True, metavar="NAME", help="Only this link (may be repeated), such as 4G."
+)
+
+
+def target_options(command: Command) -> Command:
+    """Options that emulate a larger target."""
+    command = click.option(
+        "--target-row-ms",
+        type=click.FloatRange(min=0),
+        metavar="T",
+        help="And this much for each further row.  [a 50th of --target-ms]",
+    )(command)
+    return click.option(
+        "--target-ms",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="T",
+        help="Emulate a larger target: each forward takes this long.",
+    )(command)
+
+
+def _padding(target_ms: float | None, target_row_ms: float | None) -> Padding | None:
+    if target_row_ms is not None and target_ms is None:
+        raise click.UsageError("--target-row-ms needs --target-ms.")
+    return Padding.of(target_ms, target_row_ms)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def cli() -> None:
     """Measure moa on this machine.
@@ -77,23 +104,12 @@ def loop(quick: bool, json_file: Path | None, pin: bool) -> None:
 
 @cli.command()
 @common_options
-@click.option("--link", "links", multiple=True, metavar="NAME", help="Only this link (may be repeated), such as 4G.")
+@link_option
 @click.option("--acceptance", "acceptances", multiple=True, type=float, help="Only this acceptance, 0 to 1.")
 @click.option(
     "--drafter", metavar="default|deep|auto|PATH", default="default", show_default=True, help="The real drafter."
 )
-@click.option(
-    "--target-ms",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="T",
-    help="Emulate a larger target: each forward takes this long.",
-)
-@click.option(
-    "--target-row-ms",
-    type=click.FloatRange(min=0),
-    metavar="T",
-    help="And this much for each further row.  [a 50th of --target-ms]",
-)
+@target_options
 def network(
     quick: bool,
     json_file: Path | None,
@@ -109,8 +125,6 @@ def network(
     """Answers over emulated links, against plain streaming over the same link."""
     from moa_bench.network.suite import run_network
 
-    if target_row_ms is not None and target_ms is None:
-        raise click.UsageError("--target-row-ms needs --target-ms.")
     run_network(
         model=model,
         quick=quick,
@@ -118,9 +132,40 @@ def network(
         pin=pin,
         level=level,
         drafter=drafter,
-        padding=Padding.of(target_ms, target_row_ms),
+        padding=_padding(target_ms, target_row_ms),
         links=links,
         acceptances=acceptances,
+    )
+
+
+@cli.command()
+@common_options
+@link_option
+@questions_option
+@target_options
+def drafting(
+    quick: bool,
+    json_file: Path | None,
+    model: str,
+    level: str,
+    pin: bool,
+    links: tuple[str, ...],
+    questions: Path | None,
+    target_ms: float | None,
+    target_row_ms: float | None,
+) -> None:
+    """One user: drafts by the server, the device or both, over links, and the limit without a network."""
+    from moa_bench.drafting.suite import run_drafting
+
+    run_drafting(
+        model=model,
+        quick=quick,
+        json_file=json_file,
+        pin=pin,
+        level=level,
+        padding=_padding(target_ms, target_row_ms),
+        links=links,
+        questions=questions,
     )
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from moa_bench.harness.padding import Padding
 from moa_bench.report.report import facts_line, table
 from moa_bench.report.spread import Spread
 
@@ -23,26 +24,30 @@ def render(result: Mapping[str, Any]) -> str:
         "Tokens a second over the whole answer, as a ratio to plain streaming of the same prompt over the same link"
     )
     note = f"{effort.answer_tokens} tokens, greedy, {result['level']}. {ratios}: median (quartiles) over the prompts."
-    if result["padding"] is not None:
-        padding = result["padding"]
-        note += (
-            f" A larger target is emulated: each forward takes {padding.step_ms:g} ms, and {padding.row_ms:g} ms for "
-            "each row more."
-        )
-    parts = [facts_line(result), note + "\n"]
+    parts = [facts_line(result), note + padding_note(result["padding"]) + "\n"]
     if oracle:
         parts += [f"### An oracle drafter, {effort.draft_ms:g} ms a step, chains\n", _oracle(oracle)]
         parts += ["What the event simulation says, and measured over simulated, less one:\n", _predicted(oracle)]
     if real:
         parts += [f"### The drafter: {result['drafter']}\n", _real(real)]
-    parts.append(_remarks(cells))
-    parts += ["### Bytes at the socket\n", _traffic(result["traffic"])]
+    parts.append(remarks(cells))
+    parts += ["### Bytes at the socket\n", traffic_table(result["traffic"])]
     parts += ["### How an answer begins\n", _starts(result["starts"])]
     return "\n".join(parts)
 
 
+def padding_note(padding: Padding | None) -> str:
+    """What an emulated larger target costs, as a sentence after others; empty without one."""
+    if padding is None:
+        return ""
+    return (
+        f" A larger target is emulated: each forward takes {padding.step_ms:g} ms, and {padding.row_ms:g} ms for "
+        "each row more."
+    )
+
+
 def _oracle(cells: list[Any]) -> str:
-    return _grid(cells, lambda cell: _ratio(cell.ratio))
+    return _grid(cells, lambda cell: ratio_text(cell.ratio))
 
 
 def _predicted(cells: list[Any]) -> str:
@@ -69,13 +74,20 @@ def _grid(cells: list[Any], text: Callable[[Any], str]) -> str:
 
 def _real(cells: list[Any]) -> str:
     rows = [
-        [cell.link, cell.way, f"{cell.plain_tokens_per_s.median:.1f}", _ratio(cell.ratio), _ratio(cell.first_ratio)]
+        [
+            cell.link,
+            cell.way,
+            f"{cell.plain_tokens_per_s.median:.1f}",
+            ratio_text(cell.ratio),
+            ratio_text(cell.first_ratio),
+        ]
         for cell in cells
     ]
     return table(["link", "way", "plain, tokens/s", "ratio", "ratio of the time to the first token"], rows)
 
 
-def _traffic(rows: list[Any]) -> str:
+def traffic_table(rows: list[Any]) -> str:
+    """Bytes of each way."""
     head = ["way", "prompt tokens", "answer tokens", "up a token", "down a token", "tokens a verdict"]
     return table(
         head,
@@ -103,7 +115,7 @@ def _starts(rows: list[Any]) -> str:
                 row.prompt_tokens,
                 row.plain_ms.text(0),
                 row.split_ms.text(0),
-                _ratio(row.ratio),
+                ratio_text(row.ratio),
                 "none was sent" if row.draft_after_ms is None else row.draft_after_ms.text(0),
                 f"{row.rtt_ms:.0f}",
             ]
@@ -112,11 +124,13 @@ def _starts(rows: list[Any]) -> str:
     )
 
 
-def _ratio(spread: Spread | None) -> str:
+def ratio_text(spread: Spread | None) -> str:
+    """A ratio with its quartiles."""
     return "failed" if spread is None else spread.text(2)
 
 
-def _remarks(cells: list[Any]) -> str:
+def remarks(cells: list[Any]) -> str:
+    """How many answers had another text, and why others failed."""
     answers = sum(cell.ratio.count for cell in cells if cell.ratio is not None)
     other = sum(cell.other_texts for cell in cells)
     lines = [f"Of {answers} answers {other} had another text than plain streaming's."]
