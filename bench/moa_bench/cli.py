@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import structlog
 from moa_shared.programs.entry import run_program
 from moa_shared.protocol.levels import LEVELS
 
@@ -418,6 +419,7 @@ def soak(quick: bool, json_file: Path | None, model: str) -> None:
 
 def main() -> None:
     """Entry point: every known error is one sentence and the catalogue's exit code."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # standard output may be the result
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers and links must end with us
     run_program(cli, "moa-bench")
 

@@ -16,7 +16,6 @@ from moa_bench.drafting.effort import DraftingEffort
 from moa_bench.drafting.local_server import LocalAnswer, LocalServer
 from moa_bench.report.spread import Spread
 
-
 WARM_UP_TOKENS = 4
 
 
@@ -48,6 +47,7 @@ class Limit:
         tokens_a_verification: E; `nodes`: of a verification, on average.
         plain_ms: of a plain step.
         verification_cost: c_v; `drafting_cost`: k c_d; both in plain steps.
+        first_drafting_ms: of an answer's first draft, for which the prompt is read; it is part of k c_d.
         ratio: E / (c_v + k c_d), over all tokens after the first ones.
         steps_ratio: the same, by question; `lowest`: of these.
         whole_ratio: of whole answers, by question, the time to read the prompt included.
@@ -59,6 +59,7 @@ class Limit:
     plain_ms: float
     verification_cost: float
     drafting_cost: float
+    first_drafting_ms: Spread
     ratio: float
     steps_ratio: Spread
     lowest: float
@@ -80,6 +81,7 @@ def limit_of(answers: Sequence[Answered]) -> Limit:
         round(plain_ms, 3),
         round(verification, 4),
         round(drafting, 4),
+        Spread.of([each.drafted.steps[0].drafting_ms for each in answers]),
         round(tokens / (verification + drafting), 4),
         Spread.of(ratios),
         round(min(ratios), 4),
@@ -119,7 +121,8 @@ def answer_locally(
             break
     if not answered:
         raise DataError(
-            f"No question has at most {effort.longest_prompt} tokens and an answer of {effort.shortest_answer} or more.",
+            f"No question has at most {effort.longest_prompt} tokens and an answer of at least "
+            f"{effort.shortest_answer}.",
             hint="Name others with --questions.",
         )
     return answered

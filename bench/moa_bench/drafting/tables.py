@@ -19,15 +19,6 @@ def render(result: Mapping[str, Any]) -> str:
         f"{effort.answer_tokens} tokens, greedy, {result['level']}. Tokens a second over the whole answer, as a ratio "
         "to plain streaming of the same prompt over the same link: median (quartiles) over the questions."
     )
-    lowest = min((row.cell.lowest for row in untrained if row.cell.lowest is not None), default=None)
-    medians = [row.cell.ratio.median for row in untrained if row.cell.ratio is not None]
-    verdict = (
-        "no answer arrived"
-        if not medians
-        else (
-            f"{'at least' if min(medians) >= LEAST_RATIO else 'BELOW'} {LEAST_RATIO:g}, the lowest answer {lowest:.2f}"
-        )
-    )
     return "\n".join(
         [
             facts_line(result),
@@ -37,9 +28,9 @@ def render(result: Mapping[str, Any]) -> str:
             remarks([row.cell for row in rows]),
             "### The limit: the server's steps without a network\n",
             _limit(result["limit"]),
-            f"### A drafter that is never right: {result['untrained_drafter']}\n",
+            f"### A drafter that knows nothing: {result['untrained_drafter']}\n",
             _ways(untrained),
-            f"The medians are {verdict}.\n",
+            _verdict(untrained),
             "### Bytes at the socket\n",
             traffic_table(result["traffic"]),
         ]
@@ -67,8 +58,25 @@ def _ways(rows: Sequence[Any]) -> str:
     )
 
 
+def _verdict(rows: Sequence[Any]) -> str:
+    """Whether useless drafts cost no more than they may."""
+    medians = [row.cell.ratio.median for row in rows if row.cell.ratio is not None]
+    if not medians:
+        return "No answer arrived.\n"
+    held = "holds" if min(medians) >= LEAST_RATIO else "does not hold"
+    return f"That useless drafts leave {LEAST_RATIO:g} of plain streaming {held}.\n"
+
+
 def _limit(limit: Any) -> str:
-    head = ["E, tokens a verification", "nodes", "plain step, ms", "c_v", "k c_d", "E / (c_v + k c_d)"]
+    head = [
+        "E, tokens a verification",
+        "nodes",
+        "plain step, ms",
+        "c_v",
+        "k c_d",
+        "first draft, ms",
+        "E / (c_v + k c_d)",
+    ]
     head += ["by question", "lowest", "whole answers"]
     row = [
         f"{limit.tokens_a_verification:.2f}",
@@ -76,6 +84,7 @@ def _limit(limit: Any) -> str:
         f"{limit.plain_ms:.1f}",
         f"{limit.verification_cost:.2f}",
         f"{limit.drafting_cost:.2f}",
+        limit.first_drafting_ms.text(0),
         f"{limit.ratio:.2f}",
         ratio_text(limit.steps_ratio),
         f"{limit.lowest:.2f}",

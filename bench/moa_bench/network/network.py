@@ -52,11 +52,12 @@ class Cell:
 
     Args:
         acceptance: of the oracle, a token; None: a real drafter's own.
-        ratio: of tokens a second over the whole answer, to plain streaming on the same prompt; `lowest`: of its answers.
+        ratio: of tokens a second over the whole answer, to plain streaming on the same prompt.
         predicted: that ratio by the simulation; `error`: measured over predicted, less one, answer by answer.
         first_ratio: of the time to the first token.
         other_texts: answers that are not plain streaming's, token for token.
         failures: why answers failed; ratios and rates are of the others, and None where there is none.
+        lowest: ratio of an answer.
     """
 
     link: str
