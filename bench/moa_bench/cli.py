@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import structlog
@@ -15,6 +15,9 @@ from moa_shared.programs.entry import run_program
 from moa_shared.protocol.levels import LEVELS
 
 from moa_bench.harness.padding import Padding
+
+if TYPE_CHECKING:
+    from moa_bench.capacity.ways import Drafts
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -52,23 +55,25 @@ link_option = click.option(
 )
 
 
-def target_options(command: Command) -> Command:
-    """Options that emulate a larger target."""
-    command = click.option(
-        "--target-row-ms",
-        type=click.FloatRange(min=0),
-        metavar="T",
-        help="And this much for each further row.  [a 50th of --target-ms]",
-    )(command)
-    return click.option(
+def padding_options(command: Command) -> Command:
+    """Options of the measurements that can emulate a larger target."""
+    target_ms = click.option(
         "--target-ms",
         type=click.FloatRange(min=0, min_open=True),
         metavar="T",
         help="Emulate a larger target: each forward takes this long.",
-    )(command)
+    )
+    row_ms = click.option(
+        "--target-row-ms",
+        type=click.FloatRange(min=0),
+        metavar="T",
+        help="And this much for each further row.  [a 50th of --target-ms]",
+    )
+    return target_ms(row_ms(command))
 
 
-def _padding(target_ms: float | None, target_row_ms: float | None) -> Padding | None:
+def padding_of(target_ms: float | None, target_row_ms: float | None) -> Padding | None:
+    """The larger target to emulate; None: none."""
     if target_row_ms is not None and target_ms is None:
         raise click.UsageError("--target-row-ms needs --target-ms.")
     return Padding.of(target_ms, target_row_ms)
@@ -110,7 +115,7 @@ def loop(quick: bool, json_file: Path | None, pin: bool) -> None:
 @click.option(
     "--drafter", metavar="default|deep|auto|PATH", default="default", show_default=True, help="The real drafter."
 )
-@target_options
+@padding_options
 def network(
     quick: bool,
     json_file: Path | None,
@@ -133,7 +138,7 @@ def network(
         pin=pin,
         level=level,
         drafter=drafter,
-        padding=_padding(target_ms, target_row_ms),
+        padding=padding_of(target_ms, target_row_ms),
         links=links,
         acceptances=acceptances,
     )
@@ -143,7 +148,7 @@ def network(
 @common_options
 @link_option
 @questions_option
-@target_options
+@padding_options
 def drafting(
     quick: bool,
     json_file: Path | None,
@@ -164,7 +169,7 @@ def drafting(
         json_file=json_file,
         pin=pin,
         level=level,
-        padding=_padding(target_ms, target_row_ms),
+        padding=padding_of(target_ms, target_row_ms),
         links=links,
         questions=questions,
     )
@@ -266,6 +271,7 @@ def texts(
 @level_option
 @click.option("--positions", type=click.IntRange(min=1), help="Positions of the texts to read.  [100000]")
 @click.option("--threads", multiple=True, type=click.IntRange(2, 64), help="Compared with one (repeat).  [2 and 3]")
+@click.option("--batches", is_flag=True, help="Only random forwards of 1 to 16 sessions, until so many positions.")
 @questions_option
 @short_option
 @json_option
@@ -274,6 +280,7 @@ def invariance(
     level: str,
     positions: int | None,
     threads: tuple[int, ...],
+    batches: bool,
     questions: Path | None,
     quick: bool,
     json_file: Path | None,
@@ -287,6 +294,7 @@ def invariance(
         level=level,
         positions=positions,
         threads=threads,
+        batches=batches,
         questions=questions,
         quick=quick,
         json_file=json_file,
@@ -351,7 +359,15 @@ def hostile(quick: bool, json_file: Path | None, model: str, level: str, pin: bo
 @cli.command()
 @common_options
 @click.option("--users", multiple=True, type=click.IntRange(1, 256), help="Only so many users (repeat, ascending).")
+@click.option(
+    "--way",
+    "kinds",
+    multiple=True,
+    type=click.Choice(["plain", "server", "oracle", "shipped", "auto"]),
+    help="Only this way besides plain serving (repeat).",
+)
 @click.option("--acceptance", "acceptances", multiple=True, type=click.FloatRange(0, 1), help="Only this one (repeat).")
+@click.option("--link", "links", multiple=True, metavar="NAME", help="Users take these in turn (repeat).  [loopback]")
 @click.option("--prompts", type=click.IntRange(1), help="Of each user, asked in turn.  [2]")
 @click.option("--seconds", type=click.FloatRange(1), help="For which they ask, in each way.  [30]")
 @click.option("--tokens", type=click.IntRange(2), help="Of each answer.  [64]")
@@ -361,6 +377,7 @@ def hostile(quick: bool, json_file: Path | None, model: str, level: str, pin: bo
 @click.option(
     "--think", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="After each answer, on average."
 )
+@padding_options
 @click.option("--seed", type=int, default=0, help="Of prompts, thinking and drafts.")
 def capacity(
     quick: bool,
@@ -369,12 +386,16 @@ def capacity(
     level: str,
     pin: bool,
     users: tuple[int, ...],
+    kinds: tuple[Drafts, ...],
     acceptances: tuple[float, ...],
+    links: tuple[str, ...],
     prompts: int | None,
     seconds: float | None,
     tokens: int | None,
     prompt_tokens: tuple[int, int] | None,
     think: float,
+    target_ms: float | None,
+    target_row_ms: float | None,
     seed: int,
 ) -> None:
     """Users on one server, 1 to 64: speed, gaps, first tokens and fairness, with and without devices' drafts."""
@@ -385,13 +406,16 @@ def capacity(
     effort = replace(
         usual,
         users=users or usual.users,
+        kinds=kinds or usual.kinds,
         acceptances=acceptances or usual.acceptances,
+        links=links,
         seconds=seconds or usual.seconds,
         prompts=prompts or usual.prompts,
         answer_tokens=tokens or usual.answer_tokens,
         lengths=Lengths(*prompt_tokens) if prompt_tokens else usual.lengths,
         think_seconds=think,
         seed=seed,
+        padding=padding_of(target_ms, target_row_ms),
     )
     run_capacity(model=model, quick=quick, json_file=json_file, pin=pin, effort=effort, level=level)
 
@@ -404,6 +428,16 @@ def simulate(quick: bool, json_file: Path | None) -> None:
     from moa_bench.simulation.suite import run_simulation
 
     run_simulation(quick=quick, json_file=json_file)
+
+
+@cli.command()
+@short_option
+@json_option
+def crowd(quick: bool, json_file: Path | None) -> None:
+    """How many users a server serves at a speed, over the acceptance, in the event simulation: one core, a GPU."""
+    from moa_bench.simulation.crowd_suite import run_crowd
+
+    run_crowd(quick=quick, json_file=json_file)
 
 
 @cli.command()

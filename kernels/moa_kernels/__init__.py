@@ -1,5 +1,6 @@
 """Kernels for language models on CPUs: 4- and 8-bit weights, integer products, rows that are exact in any batch."""
 
+from moa_kernels.bindings import PAGE_ROWS
 from moa_kernels.blocks import GROUP, Q4_1, Q8_0, QuantisedMatrix, quantised
 from moa_kernels.errors import KernelError
 from moa_kernels.library import explain, variant_name
@@ -7,6 +8,7 @@ from moa_kernels.linear import Linear, norm
 from moa_kernels.rotary import Rotary
 from moa_kernels.threads import set_threads, threads
 from moa_kernels.transformer.cache import Cache
+from moa_kernels.transformer.page import Page
 from moa_kernels.transformer.segment import Segment
 from moa_kernels.transformer.stack import Layer, Stack, StackShape
 
@@ -15,12 +17,14 @@ ARITHMETIC = 1  # raised when a change of the kernels gives other bits: texts of
 __all__ = [
     "ARITHMETIC",
     "GROUP",
+    "PAGE_ROWS",
     "Q4_1",
     "Q8_0",
     "Cache",
     "KernelError",
     "Layer",
     "Linear",
+    "Page",
     "QuantisedMatrix",
     "Rotary",
     "Segment",

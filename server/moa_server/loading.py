@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 import structlog
@@ -17,11 +18,13 @@ from moa_shared.drafter.checkpoint.shipped import (
     require_shipped_drafter,
     shipped_drafter,
 )
+from moa_shared.drafting import ConversationDrafter
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.programs.progress import Progress
 
+from moa_server.drafting.session_drafter import NewDrafter, OwnDrafter
 from moa_server.engine.stepper import MemorySource, Rows, Stepper
 from moa_server.service.fetch import DrafterFile, DrafterFiles
 from moa_server.service.host import Host, Served
@@ -55,7 +58,7 @@ def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution 
     ends = end_of_text(files, tokenizer.eos_token_id)
     sources = [source for _, _, drafter in named if (source := memory_source(drafter, target)) is not None]
     if settings.drafting in ("server", "auto"):
-        sources = _with_drafters(sources, [drafter for _, _, drafter in named], files)
+        sources = with_drafters(sources, [drafter for _, _, drafter in named], files)
     drafters = [
         pb.Drafter(
             name=name,
@@ -175,12 +178,30 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
     return MemorySource(rows, config.memory_width, state_layer, fingerprint=fingerprint)
 
 
-def _with_drafters(
+def with_drafters(
     sources: Sequence[MemorySource], drafters: Sequence[Checkpoint], files: ModelFiles
 ) -> list[MemorySource]:
-    """The sources with the drafters that read their rows, for drafts of the server's own."""
-    reader = WeightReader(files)
+    """The sources with the drafters that read their rows, for drafts of the server's own.
+
+    The first one's weights are loaded now, others' when a session needs them: a deep drafter takes 42 MB.
+    """
     found = {bytes.fromhex(drafter.fingerprint): drafter for drafter in drafters}
-    able = [replace(source, new_drafter=found[source.fingerprint].states(reader)) for source in sources]
-    reader.drop_pages()
+    able: list[MemorySource] = []
+    for source in sources:
+        checkpoint = found[source.fingerprint]
+        states = cache(partial(_load_states, checkpoint, files))
+        if not able:
+            states()
+        able.append(replace(source, drafter=OwnDrafter(partial(_new_state, states), checkpoint.config.token_bytes)))
     return able
+
+
+def _load_states(checkpoint: Checkpoint, files: ModelFiles) -> NewDrafter:
+    reader = WeightReader(files)
+    states = checkpoint.states(reader)
+    reader.drop_pages()
+    return states
+
+
+def _new_state(states: Callable[[], NewDrafter]) -> ConversationDrafter:
+    return states()()

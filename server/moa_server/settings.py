@@ -46,6 +46,12 @@ class ServerSettings(SettingsBase):
     kv_bytes: int = setting(
         0, "Keys and values of all sessions together; 0: three quarters of the free memory.", "BYTES", ge=0
     )
+    # one client, as a fast first token shows that somebody has sent the same text
+    share_prefixes: Literal["off", "client", "all"] = setting(
+        "client",
+        "Who shares the keys and values of text that begins alike: the conversations of one client, those of all, or "
+        "none. A fast first token shows that somebody has sent the same text.",
+    )
     frame_bytes: int = setting(
         0, "The longest message accepted; 0: as long as an Open with a whole context.", "BYTES", ge=0, le=1 << 28
     )

@@ -57,6 +57,7 @@ def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
         "record",
         "soak",
         "capacity",
+        "crowd",
     ):
         assert f"  {name} " in done.stdout
     script = (
@@ -111,7 +112,7 @@ Error: --target-row-ms needs --target-ms.
 Usage: python -m moa_bench.cli [OPTIONS] COMMAND [ARGS]...
 Try 'python -m moa_bench.cli --help' for help.
 
-Error: No such command 'macro'. Did you mean 'micro'?
+Error: No such command 'macro'. (Did you mean one of: 'crowd', 'micro'?)
 """,
         )
     )
@@ -170,13 +171,33 @@ def test_capacity_serves_users_in_each_way(measure: Measure) -> None:
         "200",
         "--acceptance",
         "0.9",
+        "--link",
+        "RTT 0",
+        "--link",
+        "5G",
     )
     result, done = measure("capacity", *few)
     cells = result["cells"]
-    assert [(cell["users"], cell["acceptance"]) for cell in cells] == [(1, None), (1, 0.9), (3, None), (3, 0.9)]
+    assert [(cell["users"], cell["way"]["drafts"], cell["way"]["acceptance"]) for cell in cells] == [
+        (users, *way)
+        for users in (1, 3)
+        for way in (("plain", None), ("server", None), ("oracle", 0.9), ("shipped", None), ("auto", 0.9))
+    ]
     assert all(cell["other_texts"] == 0 for cell in cells)
     assert all(cell["met"]["answers"] >= cell["users"] and cell["met"]["fairness"] > 0 for cell in cells)
+    assert "links: RTT 0, 5G." in done.stdout
     assert "| users that get, each, once their text comes, |" in done.stdout
+    assert "| 1 + g t_d / t_v |" in done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_crowd_counts_users_of_a_core_and_of_a_gpu(measure: Measure) -> None:
+    result, done = measure("crowd")
+    *cores, gpu = result["subjects"]
+    assert [[row["acceptance"] for row in subject["rows"]] for subject in (*cores, gpu)] == [[None, 0.8]] * 3
+    plain, drafted = gpu["rows"]
+    assert drafted["devices"][-1]["users"] > plain["devices"][-1]["users"]
+    assert "over a server's that drafts itself" in done.stdout
 
 
 @pytest.mark.long
@@ -210,6 +231,14 @@ def test_invariance_finds_no_difference_at_int8(measure: Measure) -> None:
     assert result["level"] == "int8"
     assert {kind["counts"]["different"] for kind in result["kinds"]} == {0}
     assert next(kind["counts"]["rows"] for kind in result["kinds"] if kind["kind"] == "trees of 8 to 62") == 60
+
+
+@pytest.mark.timeout(600)
+def test_invariance_compares_batches_alone(measure: Measure) -> None:
+    result, done = measure("invariance", "--batches", "--positions", "60")
+    assert {kind["counts"]["different"] for kind in result["kinds"]} == {0}
+    assert sum(kind["counts"]["choices"] for kind in result["kinds"]) >= 60
+    assert "| of 5 to 8 |" in done.stdout
 
 
 @pytest.mark.long

@@ -170,7 +170,7 @@ def test_unknown_settings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert (code, err) == snapshot(
         (
             2,
-            "Error: colour in [server] of TMP/moa.toml is not a setting. Known settings: allow_ignore_end_of_text, cache_dir, choose_nodes, context_length, cores, credit_bytes, detached_seconds, device, draft_nodes, drafter, execution, frame_bytes, grace_seconds, hang_seconds, host, kv_bytes, log_format, log_level, max_connections, max_sessions, max_streams, memory_share, model, open_seconds, port, prefill_chunk, ready_file, run_ahead_tokens, threads, write_seconds.\n",
+            "Error: colour in [server] of TMP/moa.toml is not a setting. Known settings: allow_ignore_end_of_text, cache_dir, choose_nodes, context_length, cores, credit_bytes, detached_seconds, device, draft_nodes, drafter, drafting, execution, frame_bytes, grace_seconds, hang_seconds, host, kv_bytes, log_format, log_level, max_connections, max_sessions, max_streams, memory_share, model, open_seconds, port, prefill_chunk, ready_file, run_ahead_tokens, share_prefixes, threads, write_seconds.\n",
         )
     )
     code, err = fails(monkeypatch, capsys, "serve", "--config", tmp_path / "none.toml")
@@ -182,7 +182,7 @@ def test_unknown_settings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert (code, err) == snapshot(
         (
             2,
-            "Error: MOA_SERVER_COLOUR is not a setting. Known settings: allow_ignore_end_of_text, cache_dir, choose_nodes, context_length, cores, credit_bytes, detached_seconds, device, draft_nodes, drafter, execution, frame_bytes, grace_seconds, hang_seconds, host, kv_bytes, log_format, log_level, max_connections, max_sessions, max_streams, memory_share, model, open_seconds, port, prefill_chunk, ready_file, run_ahead_tokens, threads, write_seconds.\n",
+            "Error: MOA_SERVER_COLOUR is not a setting. Known settings: allow_ignore_end_of_text, cache_dir, choose_nodes, context_length, cores, credit_bytes, detached_seconds, device, draft_nodes, drafter, drafting, execution, frame_bytes, grace_seconds, hang_seconds, host, kv_bytes, log_format, log_level, max_connections, max_sessions, max_streams, memory_share, model, open_seconds, port, prefill_chunk, ready_file, run_ahead_tokens, share_prefixes, threads, write_seconds.\n",
         )
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from moa_server.drafting.session_drafter import ROWS_TOGETHER
+from moa_server.drafting.session_drafter import ROWS_TOGETHER, OwnDrafter
 from moa_server.engine.stepper import MemorySource
 from moa_server.target import Request, Target
 from moa_shared.drafting.base import Rows, TokenIds
@@ -38,13 +38,6 @@ class TargetDrafter:
     @property
     def next_position(self) -> int:
         return len(self.tokens)
-
-    @property
-    def nbytes(self) -> int:
-        return 1000
-
-    def most_nbytes(self, rows: int) -> int:
-        return 1000
 
     def extend(self, tokens: Sequence[int]) -> None:
         self.tokens += tokens
@@ -98,4 +91,4 @@ def drafting_source(
     target: Target, kind: type[TargetDrafter] = TargetDrafter, shift: int = 0, sharpness: float = 8.0
 ) -> MemorySource:
     """A source of memory rows whose drafter is of that kind."""
-    return replace(toy_source(target), new_drafter=lambda: kind(target, shift, sharpness))
+    return replace(toy_source(target), drafter=OwnDrafter(lambda: kind(target, shift, sharpness), token_bytes=100))

@@ -19,6 +19,7 @@ from moa_server.service.host import Host, Served
 from moa_server.settings import ServerSettings
 from moa_server.target import Target
 from moa_server.target.torch_target import TorchTarget
+from moa_shared.protocol.continued_frames import VerdictReader, rows_from_proto
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.prefix_hash import PrefixHashes
@@ -124,6 +125,7 @@ class Peer:
         self.epoch = 0
         self.asks = 0
         self.verdicts: list[pb.Verdict] = []
+        self._reader = VerdictReader()
         self.memory: list[pb.Memory] = []
         self.opened: pb.Opened | None = None
         self.go_away: pb.GoAway | None = None
@@ -176,10 +178,9 @@ class Peer:
         fields = {
             "epoch": self.epoch,
             "base": len(self.tokens),
-            "prefix_hash": self.hashes.at(len(self.tokens)),
+            "prefix_hash": self.hashes.short_at(len(self.tokens)),
             "tokens": tokens,
-            "parents": parents,
-            "committed": len(self.tokens),
+            "parents": [node - parent if parent >= 0 else 0 for node, parent in enumerate(parents)],
         }
         await self.send(draft=pb.Draft(**{**fields, **changes}))
 
@@ -210,17 +211,23 @@ class Peer:
             self.go_away = frame.go_away
         elif kind == "verdict":
             self._take(frame.verdict)
-            if frame.verdict.HasField("memory"):
-                self._take_memory(frame.verdict.memory)
+            for memory in frame.verdict.memory:
+                self._take_memory(memory)
         return frame
 
     def _take_memory(self, memory: pb.Memory) -> None:
-        assert memory.prefix_hash == self.hashes.at(memory.start + memory.count) & 0xFFFFFFFF
+        assert memory.prefix_hash == self.hashes.short_at(memory.start + memory.count)
         self.memory.append(memory)
 
     def _take(self, verdict: pb.Verdict) -> None:
+        """Takes a verdict in, with what it leaves out filled in."""
+        whole = self._reader.read(verdict)
+        for memory in verdict.memory:
+            rows = rows_from_proto(memory, whole)
+            memory.start, memory.count = rows.start, rows.count
+        verdict.ask, verdict.base = whole.ask, whole.base
         assert verdict.base <= len(self.tokens)
-        assert verdict.prefix_hash == self.hashes.at(verdict.base)
+        assert not verdict.prefix_hash or verdict.prefix_hash == self.hashes.short_at(verdict.base)
         known = len(self.tokens) - verdict.base
         assert self.tokens[verdict.base :] == list(verdict.tokens[:known])
         self.append(verdict.tokens[known:])

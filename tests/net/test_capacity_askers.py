@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from moa_bench.capacity.askers import OracleAsker, PlainAsker
-from moa_bench.capacity.users import run_users
+from moa_bench.capacity.shipped_device import ShippedAsker
+from moa_bench.capacity.users import Asker, run_users
 from moa_bench.harness.split_client import describe
 from moa_bench.network.oracle import Script
 from moa_server.app import RunningServer
+from moa_server.target import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 
+from tests.net.client_device import device
 from tests.net.server_peer import VOCAB, until
 
 PROMPTS = [[[5, 6, 7, 8]], [[9, 10, 11]]]
@@ -32,6 +35,19 @@ async def test_an_oracles_users_get_the_texts_of_plain_ones_with_fewer_arrivals(
     assert {answer.user for answer in whole} == {0, 1}
     assert all(answer.tokens == texts[answer.user][: len(answer.tokens)] for answer in drafted)
     assert any(len(answer.arrivals) < 24 for answer in whole)
+
+
+async def test_a_users_own_drafter_gives_the_text_of_plain_streaming(server: RunningServer, target: Target) -> None:
+    address = f"127.0.0.1:{server.port}"
+    users: list[Asker] = [
+        PlainAsker(address, SETTINGS), ShippedAsker(address, device(target, "lookup"), VOCAB, SETTINGS),
+    ]  # fmt: skip
+    answers, _ = await run_users(users, [PROMPTS[0], PROMPTS[0]], None)
+    for asker in users:
+        await asker.close()
+    plain, drafted = sorted(answers, key=lambda answer: answer.user)
+    assert drafted.tokens == plain.tokens
+    assert len(plain.tokens) == 24
 
 
 async def test_users_that_break_off_leave_no_stream(server: RunningServer) -> None:

@@ -38,7 +38,7 @@ WIDTH = 32  # of a memory row of the tiny drafter: two KV heads of 8, keys and v
 
 
 def verdict(tokens: Sequence[int], base: int = 3, before: Sequence[int] = PROMPT, **fields: Any) -> pb.ServerFrame:
-    hashed = PrefixHashes(before).at(len(before))
+    hashed = PrefixHashes(before).short_at(len(before))
     return pb.ServerFrame(
         verdict=pb.Verdict(**{"ask": 1, "base": base, "prefix_hash": hashed, "tokens": tokens, **fields})
     )
@@ -46,7 +46,7 @@ def verdict(tokens: Sequence[int], base: int = 3, before: Sequence[int] = PROMPT
 
 def memory(start: int = 0, count: int = 2, **fields: Any) -> pb.ServerFrame:
     payload = bytes(2 * row_bytes(Codec.INT4, WIDTH))
-    hashed = PrefixHashes(PROMPT).at(min(start + count, len(PROMPT))) & 0xFFFF_FFFF
+    hashed = PrefixHashes(PROMPT).short_at(min(start + count, len(PROMPT)))
     values: dict[str, Any] = {"start": start, "count": count, "codec": pb.CODEC_INT4, "payload": payload}
     return pb.ServerFrame(memory=pb.Memory(**{**values, "prefix_hash": hashed, **fields}))
 
@@ -252,7 +252,7 @@ async def test_another_first_frame_another_version_silence_and_a_server_that_lea
         with raises(
             MismatchError,
             snapshot(
-                "The protocol version does not match: the server has 99, the client has 2. Update moa on the client."
+                "The protocol version does not match: the server has 99, the client has 3. Update moa on the client."
             ),
         ):
             await link.describe()

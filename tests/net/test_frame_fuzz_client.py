@@ -83,7 +83,7 @@ class FuzzedServer:
 
     def _verdict(self, rng: random.Random) -> pb.Verdict:
         base = len(self.tokens)
-        hashed = PrefixHashes(self.tokens).at(base)
+        hashed = PrefixHashes(self.tokens).short_at(base)
         left = len(PROMPT) + ANSWER_TOKENS - base
         new = [rng.randrange(VOCAB - 1) for _ in range(min(left, rng.choice([1, 2, 3])))]
         self.tokens += new
@@ -94,8 +94,8 @@ class FuzzedServer:
             tokens=new,
             accepted=rng.randrange(len(new) + 1),
             finish=pb.FINISH_MAX_TOKENS if len(new) == left else pb.FINISH_UNSPECIFIED,
-            step_ms=10.0,
-            memory=self._memory(rng) if rng.random() < 0.2 else None,
+            step_hundredths=1000,
+            memory=[self._memory(rng) for _ in range(rng.choice([0, 0, 0, 0, 1, 2]))],
         )
 
     def _memory(self, rng: random.Random) -> pb.Memory:
@@ -107,7 +107,7 @@ class FuzzedServer:
             count=count,
             codec=pb.CODEC_INT4,
             payload=rng.randbytes(count * row_bytes(Codec.INT4, WIDTH)),
-            prefix_hash=PrefixHashes(self.tokens).at(start + count) & 0xFFFF_FFFF,
+            prefix_hash=PrefixHashes(self.tokens).short_at(start + count),
         )
 
     def _beat(self, rng: random.Random) -> pb.Beat:

@@ -18,6 +18,7 @@ from moa_server.service.converse import ConverseStream
 from moa_server.service.host import Host
 from moa_server.target import Target
 from moa_shared.errors import InternalError, MoaError
+from moa_shared.protocol.continued_frames import VerdictReader
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.prefix_hash import PrefixHashes
@@ -48,6 +49,7 @@ class FuzzedStream:
         self.resume_token = b""
         self.sent = 0
         self._ask_id = 0
+        self._verdicts = VerdictReader()
         self._codecs: list[pb.Codec] = []
 
     async def run(self) -> str:
@@ -75,7 +77,9 @@ class FuzzedStream:
     async def _take(self, frame: pb.ServerFrame) -> None:
         if frame.HasField("opened"):
             self.resume_token = frame.opened.resume_token
-        verdict = frame.verdict
+        if not frame.HasField("verdict"):
+            return
+        verdict = self._verdicts.read(frame.verdict)
         if verdict.tokens and verdict.ask == self._ask_id and verdict.base <= len(self.tokens):
             del self.tokens[verdict.base :]
             self.hashes.crop(verdict.base)
@@ -127,14 +131,17 @@ class FuzzedStream:
     def _draft(self, rng: random.Random) -> pb.Draft:
         held, nodes = len(self.tokens), rng.choice([0, 1, 4, 60])
         first = rng.choice([0, 0, 4])
+        tokens = [rng.randrange(VOCAB) for _ in range(nodes)]
+        parents = [rng.randrange(first + node + 1) for node in range(nodes)] if rng.random() < 0.5 else []
+        if rng.random() < 0.3:
+            return pb.Draft(tokens=tokens, parents=parents)  # continues the one before
         return pb.Draft(
             epoch=rng.choice([0, 0, 1, 2]),
             base=held,
-            prefix_hash=self.hashes.at(held),
+            prefix_hash=self.hashes.short_at(held),
             first_node=first,
-            tokens=[rng.randrange(VOCAB) for _ in range(nodes)],
-            parents=[rng.randrange(-1, first + node) for node in range(nodes)] if rng.random() < 0.5 else [],
-            committed=held,
+            tokens=tokens,
+            parents=parents,
         )
 
     def _ack(self, rng: random.Random) -> pb.Ack:

@@ -15,6 +15,7 @@ from moa_server.app import RunningServer
 from moa_server.target import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import CODE_KEY
+from moa_shared.protocol.prefix_hash import SHORT_HASH
 
 from tests.net.server_peer import END, VOCAB, Peer, generate, plain_text, until
 
@@ -36,22 +37,21 @@ def frame(rng: random.Random, peer: Peer) -> dict[str, Any]:
     """A frame that is often nearly right: nonsense is refused early and tries little."""
     held = len(peer.tokens)
     base = rng.choice([held, held, max(0, held - 1), number(rng)])
-    prefix = peer.hashes.at(base) if base <= held and rng.random() < 0.9 else rng.getrandbits(64)
+    whole = peer.hashes.at(base) if base <= held and rng.random() < 0.9 else rng.getrandbits(64)
     words = tokens(rng)
-    parents = [rng.randrange(-1, max(1, node)) for node in range(len(words))] if rng.random() < 0.5 else []
+    parents = [rng.randrange(node + 2) for node in range(len(words))] if rng.random() < 0.5 else []
     draft = pb.Draft(
         epoch=rng.choice([0, 0, 1, number(rng)]),
         base=base,
-        prefix_hash=prefix,
+        prefix_hash=whole & SHORT_HASH,
         first_node=rng.choice([0, 0, 1, number(rng)]),
         tokens=words,
         parents=parents,
-        committed=rng.choice([0, held, number(rng)]),
     )
     sampling = pb.Sampling(temperature=rng.choice([0.0, 1.0, -1.0]), max_tokens=rng.choice([0, 3, number(rng)]))
     start = rng.choice([0, 1, held])
     ask = pb.Ask(
-        base=base, prefix_hash=prefix, tokens=words, sampling=sampling, answer_start=start, id=rng.choice([1, 1, 2, 0])
+        base=base, prefix_hash=whole, tokens=words, sampling=sampling, answer_start=start, id=rng.choice([1, 1, 2, 0])
     )
     return rng.choice(
         [

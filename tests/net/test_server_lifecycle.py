@@ -146,7 +146,7 @@ async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_agai
         error = error_from_rpc(await refused(second.done()))  # the first one's answer is under way
         assert isinstance(error, OverloadedError)
         assert str(error) == snapshot(
-            "The 149.5 kB of keys and values of this server are all in use. Try again in a few seconds."
+            "The 131.1 kB of keys and values of this server are all in use. Try again in a few seconds."
         )
         again = Peer(channel)
         await again.open()
@@ -268,6 +268,11 @@ class FailingStepper(Stepper):
         if self.where == "choose" and any(list(plan.feed[: len(POISON)]) == POISON for _, plan in work):
             raise RuntimeError("the device is on fire")
         return super().forward_all(work)
+
+    def _encode(self, chunks: Sequence[tuple[SessionTensors, Chunk]]) -> None:
+        if self.where == "code" and any(tensors.cache.length == len(POISON) for tensors, _ in chunks):
+            raise RuntimeError("the device is on fire")  # then each session's rows are coded by themselves
+        super()._encode(chunks)
 
     def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
         if self.where == "code" and tensors.cache.length == len(POISON):

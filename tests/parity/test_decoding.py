@@ -200,11 +200,10 @@ def test_an_answer_ends_within_an_accepted_run(reference: Reference) -> None:
                 Draft(
                     epoch=0,
                     base=base,
-                    prefix_hash=session.hashes.at(base),
+                    prefix_hash=session.hashes.short_at(base),
                     first_node=0,
                     tokens=drafted,
                     parents=(),
-                    committed=base,
                 )
             )
     assert finish is Finish.END_OF_TEXT

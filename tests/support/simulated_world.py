@@ -217,7 +217,7 @@ class ToyStepper:
     """The target, with a cache of tokens in place of keys and values."""
 
     sources = ()
-    target = SimpleNamespace(runs_together=True)
+    target = SimpleNamespace()
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -506,6 +506,8 @@ def simulate(monkeypatch: pytest.MonkeyPatch, seed: int, run: Callable[[World], 
         @staticmethod
         def perf_counter() -> float:
             return loop.time() + world.worked
+
+        process_time = perf_counter
 
     for module in (client_engine, exchange, connection, drafter_thread, engine):
         monkeypatch.setattr(module, "time", Clock)

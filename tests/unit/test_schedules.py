@@ -212,7 +212,7 @@ class Schedule:
 
     def say(self, base: int, tokens: tuple[int, ...], finish: Finish) -> None:
         if self.is_open:
-            self.down.append(Verdict(self.server.ask_id, 0, base, self.server.hashes.at(base), tokens, finish))
+            self.down.append(Verdict(self.server.ask_id, base, self.server.hashes.short_at(base), tokens, finish))
 
     def deliver_down(self) -> None:
         if self.down:
@@ -276,7 +276,7 @@ def test_a_client_that_takes_repeated_verdicts_for_new_ones_is_found_out(monkeyp
 
     def forgetful(self: Conversation, verdict: Verdict) -> Progress:
         held = len(self.tokens)
-        return take(self, replace(verdict, base=held, prefix_hash=self.hashes.at(held)))
+        return take(self, replace(verdict, base=held, prefix_hash=self.hashes.short_at(held)))
 
     monkeypatch.setattr(Conversation, "on_verdict", forgetful)
     wrong = 0

@@ -22,16 +22,14 @@ IDENTITY = pb.Identity(
 SAMPLING = pb.Sampling(
     temperature=0.5, top_k=40, top_p=0.25, seed=7, max_tokens=9, stop=["\n"], ignore_end_of_text=True
 )
-DRAFT = pb.Draft(
-    epoch=1, base=300, prefix_hash=0x0102030405060708, first_node=2, tokens=[5, 49151], parents=[-1, 0], committed=299
-)
+DRAFT = pb.Draft(epoch=1, base=300, prefix_hash=0x01020304, first_node=2, tokens=[5, 49151], parents=[0, 3])
 ASK = pb.Ask(base=1, prefix_hash=2, tokens=[3], sampling=SAMPLING, answer_start=2, id=3)
 ROWS = np.array([[1.0, -2.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0]], np.float32)
 
 FRAMES: dict[str, Message] = {
     "open": pb.ClientFrame(
         open=pb.Open(
-            protocol_version=2,
+            protocol_version=3,
             identity=IDENTITY,
             codecs=[pb.CODEC_INT4],
             resume_token=b"r",
@@ -44,10 +42,11 @@ FRAMES: dict[str, Message] = {
             credit_bytes=65536,
         )
     ),
-    "open_for_server_drafts": pb.ClientFrame(open=pb.Open(protocol_version=2, server_drafts=True)),
+    "open_for_server_drafts": pb.ClientFrame(open=pb.Open(protocol_version=3, server_drafts=True)),
     "ask": pb.ClientFrame(ask=ASK),
     "draft": pb.ClientFrame(draft=DRAFT),
     "chain": pb.ClientFrame(draft=pb.Draft(base=5, prefix_hash=1, tokens=[1, 2, 3])),
+    "draft_that_continues": pb.ClientFrame(draft=pb.Draft(tokens=[49151])),
     "stop": pb.ClientFrame(stop=pb.Stop(base=4, ask=3)),
     "credit": pb.ClientFrame(credit=pb.Credit(bytes=4096)),
     "bye": pb.ClientFrame(bye=pb.Bye()),
@@ -65,7 +64,6 @@ FRAMES: dict[str, Message] = {
     ),
     "verdict": pb.ServerFrame(
         verdict=pb.Verdict(
-            epoch=1,
             base=301,
             prefix_hash=3,
             tokens=[7, 8],
@@ -73,8 +71,18 @@ FRAMES: dict[str, Message] = {
             finish=pb.FINISH_STOP,
             drafted=5,
             stale_nodes=2,
-            step_ms=1.5,
+            step_hundredths=150,
             ask=3,
+        )
+    ),
+    "verdict_that_continues": pb.ServerFrame(
+        verdict=pb.Verdict(
+            tokens=[49151],
+            step_hundredths=1234,
+            memory=[
+                pb.Memory(codec=pb.CODEC_INT4, payload=b"\x00", prefix_hash=1),
+                pb.Memory(codec=pb.CODEC_INT4, payload=b"\x01", plane=pb.PLANE_REUSED_STATE, prefix_hash=1),
+            ],
         )
     ),
     "verdict_of_server_drafts": pb.ServerFrame(
@@ -101,7 +109,7 @@ FRAMES: dict[str, Message] = {
     ),
     "go_away": pb.ServerFrame(go_away=pb.GoAway(resume_token=b"r", reason="drain")),
     "describe": pb.DescribeResponse(
-        protocol_version=2,
+        protocol_version=3,
         identity=IDENTITY,
         codecs=[pb.CODEC_INT4],
         execution=pb.Execution(level="int8", exact=True, details="avx2"),
@@ -121,11 +129,12 @@ FRAMES: dict[str, Message] = {
     "part": pb.FetchDrafterResponse(chunk=pb.PartChunk(offset=300, data=b"\x00\x01")),
 }
 GOLDEN = {
-    "open": "0a6a080212100a0174120201021a01032201042a01051a01032201722a030180013001380140034a3808011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a3801280238035205302e312e3058808004",
-    "open_for_server_drafts": "0a0408026001",
+    "open": "0a6a080312100a0174120201021a01032201042a01051a01032201722a030180013001380140034a3808011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a3801280238035205302e312e3058808004",
+    "open_for_server_drafts": "0a0408036001",
     "ask": "123808011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a380128023803",
-    "draft": "1a1d080110ac0219080706050403020120022a0405ffff023202010038ab02",
-    "chain": "1a1010051901000000000000002a03010203",
+    "draft": "1a16080110ac021d0403020120022a0405ffff0232020003",
+    "chain": "1a0c10051d010000002a03010203",
+    "draft_that_continues": "1a052a03ffff02",
     "stop": "220408041003",
     "credit": "2a03088020",
     "bye": "3200",
@@ -133,12 +142,13 @@ GOLDEN = {
     "beat": "420408011001",
     "ack": "4a020806",
     "opened": "0a150a01721002180122090880101040180120082a0104",
-    "verdict": "1221080110ad021903000000000000002202070828013003380540024d0000c03f5803",
+    "verdict": "121910ad021d030000002202070828013003380540024896015803",
+    "verdict_that_continues": "12222203ffff0248d209520a18032201003501000000520c180322010128013501000000",
     "verdict_of_server_drafts": "120c220207082801380560036801",
     "memory": "1a110801100218032202000128013504030201",
     "opened_elsewhere": "0a1a32180a0105120e0a04696e743810011a04617678321a0302ac02",
     "go_away": "220a0a01721205647261696e",
-    "describe": "08021a100a0174120201021a01032201042a0105320103420e0a04696e743810011a04617678324a100a0464656570120104180c250000204055000028415d0000803e",
+    "describe": "08031a100a0174120201021a01032201042a0105320103420e0a04696e743810011a04617678324a100a0464656570120104180c250000204055000028415d0000803e",
     "generate": "0a0101122409000000000000e03f102819000000000000d03f210700000000000000280932010a3801",
     "generate_with_drafts": "0a01011801",
     "generated": "0a01011002",

@@ -9,24 +9,27 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import grpc.aio
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
+from moa_client.drafting.settings import DraftingSettings
 from moa_client.link.channel import EOF
-from moa_client.link.frames import Beat, GoAway, make_open, read_frame
+from moa_client.link.frames import Beat, FrameReader, GoAway, make_open
+from moa_client.memory.plan import CREDIT_EVERY_BYTES
 from moa_shared.errors import UnavailableError
+from moa_shared.protocol.continued_frames import DraftWriter
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Draft, Memory
-from moa_shared.protocol.protobuf_messages import ask_to_proto, draft_to_proto, settings_to_proto
+from moa_shared.protocol.messages import Ack, Draft, Memory
+from moa_shared.protocol.protobuf_messages import ask_to_proto, settings_to_proto
 
 from moa_bench.capacity.figures import Answer
-from moa_bench.capacity.oracle_device import OracleDevice
 from moa_bench.network.oracle import Script
+from moa_bench.simulation.device import ScriptedDevice
 
 ENDED = "The server ended a conversation before its answer was whole."
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
@@ -38,18 +41,22 @@ class PlainAsker:
     Args:
         address: "host:port".
         settings: of each answer.
+        server_drafts: whether the server may draft.
     """
 
-    def __init__(self, address: str, settings: AnswerSettings) -> None:
+    def __init__(self, address: str, settings: AnswerSettings, *, server_drafts: bool = False) -> None:
         self._channel = grpc.aio.insecure_channel(address, options=OWN_CONNECTION)
         self._stub: Any = moa_pb2_grpc.MoaStub(self._channel)
         self._settings = settings
+        self._server_drafts = server_drafts
 
     async def close(self) -> None:
         await self._channel.close(None)
 
     async def ask(self, prompt: Sequence[int], answer: Answer) -> None:
-        request = pb.GenerateRequest(tokens=prompt, sampling=settings_to_proto(self._settings))
+        request = pb.GenerateRequest(
+            tokens=prompt, sampling=settings_to_proto(self._settings), server_drafts=self._server_drafts
+        )
         try:
             async for response in self._stub.Generate(request):
                 answer.on_tokens(time.perf_counter(), response.tokens)
@@ -70,6 +77,7 @@ class OracleAsker:
         settings: of each answer.
         scripts: of each question, by number.
         draft_ms: of a draft step.
+        drafting: "device", or "auto": the server while it has time, otherwise the device.
     """
 
     def __init__(
@@ -79,6 +87,7 @@ class OracleAsker:
         settings: AnswerSettings,
         scripts: Sequence[Script],
         draft_ms: float,
+        drafting: Literal["device", "auto"] = "device",
     ) -> None:
         self._channel = grpc.aio.insecure_channel(address, options=OWN_CONNECTION)
         self._stub: Any = moa_pb2_grpc.MoaStub(self._channel)
@@ -86,6 +95,7 @@ class OracleAsker:
         self._settings = settings
         self._scripts = scripts
         self._draft_ms = draft_ms
+        self._drafting = DraftingSettings(drafting)
 
     async def close(self) -> None:
         await self._channel.close(None)
@@ -110,44 +120,48 @@ class OracleAsker:
             call.cancel()
 
     async def _converse(self, call: Any, inbox: asyncio.Queue[Any], prompt: Sequence[int], answer: Answer) -> None:
-        device = OracleDevice(self._scripts[answer.question], self._described.step_ms)
-        ask = device.conversation.ask(prompt, self._settings)
+        loop = asyncio.get_running_loop()
+        due: list[Draft | Ack] = []
+        script = self._scripts[answer.question]
+        device = ScriptedDevice(
+            script.vocab_size,
+            due.append,
+            lambda: 1e3 * time.perf_counter(),
+            script.guess,
+            self._draft_ms,
+            lambda ms, then: loop.call_later(ms / 1e3, inbox.put_nowait, then),
+            self._drafting,
+            plain_ms=self._described.step_ms,
+        )
         await call.write(pb.ClientFrame(open=self._make_open()))
-        await call.write(pb.ClientFrame(ask=ask_to_proto(ask)))
-        timer: asyncio.TimerHandle | None = None
-        try:
-            while device.is_answering:
-                item = await inbox.get()
-                if isinstance(item, Exception):
-                    raise item
-                now_s = time.perf_counter()
-                if item is None:  # a draft step is over
-                    timer = None
-                    device.on_drafted(1e3 * now_s, self._draft_ms)
-                else:
-                    for message in read_frame(item):
-                        await self._take_in(call, device, message, answer, now_s)
-                frame = device.take_frame(1e3 * now_s)
-                if isinstance(frame, Draft):
-                    await call.write(pb.ClientFrame(draft=draft_to_proto(frame)))
-                elif frame is not None:
-                    await call.write(pb.ClientFrame(ack=pb.Ack(committed=frame.committed)))
-                if device.is_drafting and timer is None:
-                    timer = asyncio.get_running_loop().call_later(self._draft_ms / 1e3, inbox.put_nowait, None)
-        finally:
-            if timer is not None:
-                timer.cancel()
+        await call.write(pb.ClientFrame(ask=ask_to_proto(device.ask(prompt, self._settings))))
+        reader, drafts, owed = FrameReader(), DraftWriter(), _OwedCredit()
+        while device.is_answering:
+            item = await inbox.get()
+            if isinstance(item, Exception):
+                raise item
+            if callable(item):  # a draft step is over
+                item()
+            else:
+                for message in reader.read(item):
+                    await self._take_in(call, device, message, answer, owed)
+            for frame in due:
+                await call.write(_client_frame(frame, drafts))
+            due.clear()
 
-    async def _take_in(self, call: Any, device: OracleDevice, message: Any, answer: Answer, now_s: float) -> None:
+    async def _take_in(
+        self, call: Any, device: ScriptedDevice, message: Any, answer: Answer, owed: _OwedCredit
+    ) -> None:
         match message:
             case Memory():
-                await call.write(pb.ClientFrame(credit=pb.Credit(bytes=len(message.payload))))
+                if taken := owed.on_memory(len(message.payload)):
+                    await call.write(pb.ClientFrame(credit=pb.Credit(bytes=taken)))
             case GoAway():
                 raise UnavailableError(f"The server is going away: {message.reason}.")
             case Beat():
                 pass
             case _:
-                answer.on_tokens(now_s, device.on_verdict(1e3 * now_s, message))
+                answer.on_tokens(time.perf_counter(), device.on_verdict(message))
 
     def _make_open(self) -> pb.Open:
         drafters = self._described.drafters
@@ -160,7 +174,29 @@ class OracleAsker:
             memory_from=0,
             reused_state=bool(drafters) and drafters[0].reused_layers > 0,
             run_ahead=True,
+            server_drafts=self._drafting.server_drafts,
         )
+
+
+class _OwedCredit:
+    """Bytes of memory that were taken in; reported to the server as often as the client program does."""
+
+    def __init__(self) -> None:
+        self._nbytes = 0
+
+    def on_memory(self, nbytes: int) -> int:
+        """Takes in so many bytes; those to report now."""
+        self._nbytes += nbytes
+        if self._nbytes < CREDIT_EVERY_BYTES:
+            return 0
+        taken, self._nbytes = self._nbytes, 0
+        return taken
+
+
+def _client_frame(frame: Draft | Ack, drafts: DraftWriter) -> pb.ClientFrame:
+    if isinstance(frame, Draft):
+        return pb.ClientFrame(draft=drafts.write(frame))
+    return pb.ClientFrame(ack=pb.Ack(committed=frame.committed))
 
 
 async def _read(call: Any, inbox: asyncio.Queue[Any]) -> None:

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from moa_shared.errors import ConfigError
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.levels import INT8
 
 from moa_bench.capacity import tables
-from moa_bench.capacity.figures import Answer, Met
 from moa_bench.capacity.questions import Lengths, make_questions
+from moa_bench.capacity.ways import KINDS, Drafts, make_ways
 from moa_bench.harness.cores import on_cores
+from moa_bench.harness.padding import Padding
 from moa_bench.harness.servers import running_server
+from moa_bench.network.emulated import Link, find_links, linked
 from moa_bench.report.experiment import Experiment
 from moa_bench.report.report import ENGINE
 
-if TYPE_CHECKING:
-    from moa.v1 import moa_pb2 as pb
-
-    from moa_bench.capacity.users import Asker
-
 MIXED = Lengths(50, 4000)
-SETTLE_SECONDS = 0.5  # for the server to end what users broke off
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +38,12 @@ class CapacityEffort:
         answer_tokens: of each answer.
         lengths: of prompts.
         think_seconds: of a user after an answer, on average; 0: the next question follows at once.
-        acceptances: of the oracle's drafts, besides plain streaming.
+        kinds: who drafts, besides plain serving.
+        acceptances: of the oracle's drafts.
+        links: names of the users' links, which they take in turn; none: loopback.
         draft_ms: of a draft step of the oracle, as in the network experiment.
-        seed: of prompts, thinking and the oracle's errors.
+        seed: of prompts, thinking, links and the oracle's errors.
+        padding: what each forward is to cost, as a larger target's would; None: what it costs.
     """
 
     users: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
@@ -56,33 +52,19 @@ class CapacityEffort:
     answer_tokens: int = 64
     lengths: Lengths = MIXED
     think_seconds: float = 0.0
+    kinds: tuple[Drafts, ...] = KINDS
     acceptances: tuple[float, ...] = (0.35, 0.5, 0.65, 0.8, 0.9)
+    links: tuple[str, ...] = ()
     draft_ms: float = 5.0
     seed: int = 0
+    padding: Padding | None = None
 
     def __post_init__(self) -> None:
         if list(self.users) != sorted(set(self.users)):
             raise ConfigError(f"The numbers of users are {self.users}.", hint="Give each once, the smallest first.")
 
 
-QUICK = CapacityEffort((1, 4, 16), 8.0, 1, acceptances=(0.8,))
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One number of users, all in one way.
-
-    Args:
-        acceptance: of the oracle; None: plain streaming.
-        client_share: CPU time of all users' process over the time that passed; near 1, it is what is measured.
-        other_texts: answers that differ from the text that was written first.
-    """
-
-    users: int
-    acceptance: float | None
-    met: Met
-    client_share: float
-    other_texts: int
+QUICK = CapacityEffort((1, 4, 16), 7.0, 1, acceptances=(0.8,))
 
 
 def run_capacity(
@@ -91,98 +73,65 @@ def run_capacity(
     """Measure and report.
 
     Raises:
-        MoaError: the model cannot be had, or the server fails or refuses a user.
+        MoaError: the model cannot be had, a link is unknown, or the server fails or refuses a user.
     """
+    links = find_links(effort.links) if effort.links else (Link("loopback"),)
     experiment = Experiment("capacity", quick=quick, json_file=json_file, pin=pin, effort=effort, level=level)
-    serve = partial(running_server, model, level=level, cores=experiment.server_cores)
-    with on_cores(experiment.own_cores), serve() as server, make_runner() as runner:
-        _measure(experiment, model, server.address, effort, runner)
-    experiment.publish(tables.render(experiment.result), page=ENGINE)
+    with on_cores(experiment.own_cores), make_runner() as runner:
+        _measure(experiment, model, links, effort, runner)
+    experiment.publish(tables.render(experiment.result), name=_section(effort), page=ENGINE)
 
 
-def _measure(experiment: Experiment, model: str, address: str, effort: CapacityEffort, runner: asyncio.Runner) -> None:
+def _section(effort: CapacityEffort) -> str:
+    """Of the page."""
+    if effort.padding is not None:
+        return "capacity-padded"
+    return "capacity-links" if effort.links else "capacity"
+
+
+def _measure(
+    experiment: Experiment, model: str, links: tuple[Link, ...], effort: CapacityEffort, runner: asyncio.Runner
+) -> None:
     from moa_shared.models import load_tokenizer, resolve
 
+    from moa_bench.capacity.plan import Cell, Plan
+    from moa_bench.capacity.shipped_device import device_maker
+    from moa_bench.harness.drafters import drafter_file, find_drafter, load_decoder
     from moa_bench.harness.prompts import PASSAGE
-    from moa_bench.harness.split_client import describe
+    from moa_bench.harness.split_client import client_settings, describe, load_split_device
+    from moa_bench.micro.drafting import draft_step_ms
 
     progress = make_progress()
     files = resolve(model, progress=progress)
+    drafter = find_drafter(files)
     passage = load_tokenizer(files).encode(PASSAGE)
     questions = make_questions(passage, effort.lengths, max(effort.users), effort.prompts, effort.seed)
-    plan = _Plan(effort, address, runner.run(describe(address)), int(files.config["vocab_size"]), questions)
-    cells: list[Cell] = []
-    experiment.result |= {"target": files.target_id, "cells": cells}
-    ways = (None, *effort.acceptances)
-    with progress.task("Texts"):
-        runner.run(plan.write_texts())
-    with progress.task("Users", len(ways) * len(effort.users)) as task:
-        for users in effort.users:
-            for acceptance in ways:
-                cells.append(runner.run(plan.measure(users, acceptance)))
-                experiment.save()
-                task.advance(1)
-
-
-class _Plan:
-    """What all cells share. State: the text that answers each question."""
-
-    def __init__(
-        self,
-        effort: CapacityEffort,
-        address: str,
-        described: pb.DescribeResponse,
-        vocab_size: int,
-        questions: Sequence[Sequence[Sequence[int]]],
-    ) -> None:
-        self._effort = effort
-        self._address = address
-        self._described = described
-        self._vocab_size = vocab_size
-        self._questions = questions
-        self._settings = AnswerSettings(max_tokens=effort.answer_tokens, ignore_end_of_text=True)
-        self._texts: dict[tuple[int, int], list[int]] = {}
-
-    async def write_texts(self) -> None:
-        """Has each question answered once: the oracle's scripts. The server has measured its steps after that."""
-        answers, _ = await self._run(self._plain, len(self._questions), None)
-        self._texts = {(answer.user, answer.question): answer.tokens for answer in answers}
-
-    async def measure(self, users: int, acceptance: float | None) -> Cell:
-        """All users at once; texts must have been written."""
-        cpu_s, began_s = time.process_time(), time.perf_counter()
-        make = self._plain if acceptance is None else partial(self._oracle, acceptance)
-        answers, ended_s = await self._run(make, users, self._effort.seconds)
-        share = (time.process_time() - cpu_s) / (time.perf_counter() - began_s)
-        await asyncio.sleep(SETTLE_SECONDS)
-        other_texts = sum(
-            answer.tokens != self._texts[answer.user, answer.question][: len(answer.tokens)] for answer in answers
-        )
-        return Cell(users, acceptance, Met.of(answers, users, ended_s), round(share, 3), other_texts)
-
-    async def _run(self, make: Callable[[int], Asker], users: int, seconds: float | None) -> tuple[list[Answer], float]:
-        from moa_bench.capacity.users import run_users
-
-        effort = self._effort
-        async with AsyncExitStack() as stack:
-            askers = [make(user) for user in range(users)]
-            for asker in askers:
-                stack.push_async_callback(asker.close)
-            return await run_users(
-                askers, self._questions[:users], seconds, think_seconds=effort.think_seconds, seed=effort.seed
-            )
-
-    def _plain(self, user: int) -> Asker:
-        from moa_bench.capacity.askers import PlainAsker
-
-        return PlainAsker(self._address, self._settings)
-
-    def _oracle(self, acceptance: float, user: int) -> Asker:
-        from moa_bench.capacity.askers import OracleAsker
-        from moa_bench.network.oracle import Script
-
-        scripts = [
-            Script((*prompt, *self._texts[user, number]), acceptance, self._effort.seed + user, self._vocab_size)
-            for number, prompt in enumerate(self._questions[user])
+    with ExitStack() as stack:
+        path = str(drafter_file(drafter, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))))
+        serve = partial(running_server, model, level=experiment.result["level"], cores=experiment.server_cores)
+        server = stack.enter_context(serve(drafter=path, padding=effort.padding)).address
+        device = load_split_device(runner, client_settings(server=server, drafter=path))
+        addresses = [
+            stack.enter_context(linked(link, server, seed=effort.seed, cores=experiment.own_cores)).address
+            for link in links
         ]
-        return OracleAsker(self._address, self._described, self._settings, scripts, self._effort.draft_ms)
+        described = runner.run(describe(server))
+        make_device = device_maker(device, drafter)
+        plan = Plan(effort, addresses, described, int(files.config["vocab_size"]), questions, make_device)
+        cells: list[Cell] = []
+        experiment.result |= {
+            "target": files.target_id,
+            "drafter": drafter.description,
+            "draft_step_ms": round(draft_step_ms(load_decoder(files, drafter)), 2),
+            "links": [link.name for link in links],
+            "cells": cells,
+        }
+        ways = make_ways(effort.kinds, effort.acceptances)
+        with progress.task("Texts"):
+            runner.run(plan.write_texts())
+        with progress.task("Users", len(ways) * len(effort.users)) as task:
+            for users in effort.users:
+                for way in ways:
+                    cells.append(runner.run(plan.measure(users, way)))
+                    experiment.save()
+                    task.advance(1)

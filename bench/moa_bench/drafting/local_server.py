@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moa_server.engine.schedule import Rows, Schedule
 from moa_server.engine.server_drafts import DraftOrder, ServerDrafts, TimePrice
 from moa_server.engine.stepper import Stepper
-from moa_server.loading import memory_source
+from moa_server.loading import memory_source, with_drafters
 from moa_server.session.session import Phase, Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
 from moa_server.target.self_test import SelfTest
 from moa_shared.errors import DataError
-from moa_shared.models import WeightReader, load_tokenizer
+from moa_shared.models import load_tokenizer
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask
@@ -130,7 +130,7 @@ class LocalSession:
         if not drafts:
             return
         source = server.stepper.find_source(b"")
-        if source is None or source.new_drafter is None:
+        if source is None or source.drafter is None:
             raise DataError("No drafter is loaded here.", hint="Load the target with a drafter.")
         self._tensors.keep_rows(source, server.stepper.widths(source, reused_state=True))
 
@@ -185,7 +185,7 @@ def load_local_server(
     if padding is not None:
         target, test = PaddedTarget(target, padding), SelfTest(padding.step_ms, padding.row_ms)
     source = memory_source(drafter.checkpoint, target)
-    sources = [replace(source, new_drafter=drafter.checkpoint.states(WeightReader(files)))] if source else []
+    sources = with_drafters([source], [drafter.checkpoint], files) if source is not None else []
     schedule = Schedule[LocalSession](test.row_ms / test.step_ms, test.step_ms) if test else Schedule[LocalSession]()
     tokenizer = load_tokenizer(files)
     return LocalServer(

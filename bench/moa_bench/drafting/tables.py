@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from moa_bench.network.tables import padding_note, ratio_text, remarks, traffic_table
+from moa_bench.network.tables import ratio_text, remarks, traffic_table
 from moa_bench.report.report import facts_line, table
 
 LEAST_RATIO = 0.97  # of an answer whose drafts are useless
@@ -19,10 +19,12 @@ def render(result: Mapping[str, Any]) -> str:
         f"{effort.answer_tokens} tokens, greedy, {result['level']}. Tokens a second over the whole answer, as a ratio "
         "to plain streaming of the same prompt over the same link: median (quartiles) over the questions."
     )
+    if result["padding"] is not None:
+        note += f" {result['padding'].description}"
     return "\n".join(
         [
             facts_line(result),
-            note + padding_note(result["padding"]) + "\n",
+            note + "\n",
             f"### Who drafts: {result['drafter']}\n",
             _ways(rows),
             remarks([row.cell for row in rows]),

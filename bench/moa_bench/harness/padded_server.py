@@ -24,37 +24,24 @@ from moa_shared.programs.command_line import settings_options
 from moa_shared.programs.config import load_settings
 
 from moa_bench.harness.padding import Padding
+from moa_bench.harness.wrapped_target import WrappedTarget
 
 if TYPE_CHECKING:
-    from moa_server.target.cache import KVCache
-    from moa_server.target.target import Rows
-    from moa_shared.drafter import Checkpoint
     from moa_shared.models import ModelFiles
     from moa_shared.programs.progress import Progress
 
 
-class PaddedTarget(Target):
+class PaddedTarget(WrappedTarget):
     """A target whose forwards take a stated time."""
 
     def __init__(self, inner: Target, padding: Padding, sleep: Callable[[float], None] = time.sleep) -> None:
-        super().__init__(inner.shape)
-        self.runs_together = inner.runs_together
-        self._inner = inner
+        super().__init__(inner)
         self._padding = padding
         self._sleep = sleep
 
-    def new_cache(self) -> KVCache:
-        return self._inner.new_cache()
-
-    def normed(self, state: Rows) -> Rows:
-        return self._inner.normed(state)
-
-    def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
-        return self._inner.memory_rows(drafter)
-
     def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
         began = time.perf_counter()
-        outputs = self._inner._run(requests, depths)
+        outputs = super()._run(requests, depths)
         seconds = self._padding.seconds(sum(len(request.tokens) for request in requests))
         self._sleep(max(0.0, began + seconds - time.perf_counter()))
         return outputs

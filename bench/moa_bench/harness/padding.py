@@ -31,6 +31,14 @@ class Padding:
         return (self.step_ms + self.row_ms * (rows - 1)) / 1e3
 
     @property
+    def description(self) -> str:
+        """For tables."""
+        return (
+            f"A larger target is emulated: each forward takes {self.step_ms:g} ms, and {self.row_ms:g} ms for each row "
+            "more."
+        )
+
+    @property
     def flags(self) -> list[str]:
         """For `python -m moa_bench.harness.padded_server`."""
         return ["--target-ms", str(self.step_ms), "--target-row-ms", str(self.row_ms)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from moa_shared.protocol.levels import INT8
 
@@ -21,6 +22,7 @@ def running_server(
     flags: Sequence[str] = (),
     cores: set[int] | None = None,
     port: int = 0,
+    times: Path | None = None,
 ) -> Iterator[Child]:
     """Start a server and wait until it can be called.
 
@@ -29,16 +31,21 @@ def running_server(
         padding: what each forward is to cost, as a larger target's would; None: what it costs.
         flags: more of `moa-server serve`.
         cores: the ones that it may use; None: any.
+        times: where it writes when its forwards ran, once it has ended; None: nowhere. Not with padding.
 
     Raises:
         UnavailableError: it ended or did not get ready.
     """
+    # A measurement asks the same again and again, and each time the whole text is to be read.
     arguments = [
         "serve", model, "--port", str(port), "--threads", "1", "--execution", level, "--drafter", drafter,
-        "--log-level", "warning", "--grace-seconds", "1", "--allow-ignore-end-of-text", *flags,
+        "--log-level", "warning", "--grace-seconds", "1", "--allow-ignore-end-of-text",
+        "--share-prefixes", "off", *flags,
     ]  # fmt: skip
     module = "moa_server.cli"
     if padding is not None:
         module, arguments = "moa_bench.harness.padded_server", [*padding.flags, *arguments]
+    elif times is not None:
+        module, arguments = "moa_bench.micro.timed_server", ["--times", str(times), *arguments]
     with running(module, arguments, cores=cores) as server:
         yield server

@@ -31,6 +31,20 @@ class DraftCost:
     ratio: Spread
 
 
+def draft_step_ms(decoder: DraftDecoder, prefix: int = 128, repeats: int = 20) -> float:
+    """Median time of a token of a chain, in ms."""
+    from moa_shared.drafting import draft_chain
+    from moa_shared.sampling.coupling import Sampling
+
+    state = filled_state(decoder, prefix)
+
+    def draft() -> None:
+        draft_chain(state, CHAIN, Sampling())
+
+    taken = time_interleaved({"chain": draft}, repeats, reset=lambda: state.crop(prefix))
+    return Spread.of(taken["chain"]).median / CHAIN
+
+
 def measure_drafting(target: Target, decoder: DraftDecoder, prefix: int, repeats: int) -> list[DraftCost]:
     """Greedy drafting after `prefix` tokens with all their memory rows.
 
@@ -40,7 +54,7 @@ def measure_drafting(target: Target, decoder: DraftDecoder, prefix: int, repeats
     from moa_shared.drafting.dynamic_tree import TreeShape
     from moa_shared.sampling.coupling import Sampling
 
-    state = _filled_state(decoder, prefix)
+    state = filled_state(decoder, prefix)
     greedy = Sampling()
     small, paper = TreeShape(depth=4, breadth=4, nodes=24), TreeShape()
     level = paper.breadth
@@ -80,7 +94,8 @@ def measure_drafting(target: Target, decoder: DraftDecoder, prefix: int, repeats
     return costs
 
 
-def _filled_state(decoder: DraftDecoder, prefix: int) -> DraftState:
+def filled_state(decoder: DraftDecoder, prefix: int) -> DraftState:
+    """A conversation of so many tokens with all their memory rows, and a draft that has begun."""
     from moa_shared.drafter import DraftState
 
     state = DraftState(decoder)

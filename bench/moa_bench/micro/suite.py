@@ -24,6 +24,7 @@ from moa_bench.harness.servers import running_server
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
 from moa_bench.harness.targets import load_level
 from moa_bench.micro import tables
+from moa_bench.micro.overhead import OverheadEffort, measure_overhead
 from moa_bench.micro.serving import Traffic, measure_first_tokens, measure_traffic
 from moa_bench.report.answers import AnswerClient, PlainClient, closing_all
 from moa_bench.report.experiment import Experiment
@@ -45,6 +46,7 @@ class Effort:
             prompt_tokens: lengths of the prompts whose first token is timed.
         answer_tokens: of each answer that is timed or counted.
         answers: of each kind.
+        overhead: of a server's steps.
     """
 
     prefix_tokens: int = 256
@@ -52,6 +54,7 @@ class Effort:
     prompt_tokens: tuple[int, ...] = (50, 500)
     answer_tokens: int = 64
     answers: int = 5
+    overhead: OverheadEffort = field(default_factory=OverheadEffort)
 
 
 # The client program's modes, with its own defaults where nothing is said.
@@ -64,7 +67,7 @@ SPLIT_WAYS: dict[str, dict[str, Any]] = {
 ROUNDS = DraftingSettings(
     drafting="device", rounds=True, run_ahead=False
 )  # what a forward is fed is then the same in each run
-QUICK = Effort(64, 2, (50,), 32, 1)
+QUICK = Effort(64, 2, (50,), 32, 1, OverheadEffort(answer_tokens=32, rounds=1))
 
 
 @dataclass(slots=True)
@@ -122,12 +125,14 @@ def run_micro(*, model: str, quick: bool, json_file: Path | None, pin: bool, lev
     with on_cores(experiment.own_cores), tempfile.TemporaryDirectory(prefix="moa-bench-") as folder:
         drafter = str(drafter_file(bench.drafter, Path(folder)))
         _measure_forwards(bench, level)
-        with (
-            make_runner() as runner,
-            running_server(model, level=level, drafter=drafter, cores=experiment.server_cores) as server,
-        ):
-            bench.load_devices(runner, server.address, drafter)
-            _measure_serving(bench, runner, server.address)
+        with make_runner() as runner:
+            with running_server(model, level=level, drafter=drafter, cores=experiment.server_cores) as server:
+                bench.load_devices(runner, server.address, drafter)
+                _measure_serving(bench, runner, server.address)
+            with bench.section("Overhead"):
+                experiment.result["overhead"] = measure_overhead(
+                    model, runner, bench.effort.overhead, level=level, drafter=drafter, cores=experiment.server_cores
+                )
     experiment.publish(tables.render(experiment.result))
 
 

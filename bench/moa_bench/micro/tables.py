@@ -18,6 +18,7 @@ def render(result: Mapping[str, Any]) -> str:
         "growth": _growth,
         "first_tokens": _first_tokens,
         "traffic": _traffic,
+        "overhead": _overhead,
     }
     parts = [facts_line(result)]
     parts += [show(result) for key, show in sections.items() if key in result]
@@ -82,3 +83,32 @@ def _traffic(result: Mapping[str, Any]) -> str:
         f"### Bytes at the socket\n\nAnswers of {answer_tokens} tokens. A token: after the first ones of the answer. "
         "In all: connection, prompt and its memory included.\n\n" + table(head, rows)
     )
+
+
+def _overhead(result: Mapping[str, Any]) -> str:
+    rows = [
+        [
+            cost.way,
+            cost.sessions,
+            cost.rows,
+            cost.step_ms.text(2),
+            cost.forward_ms.text(2),
+            cost.encoder_ms,
+            _percent(cost.share.median),
+            _percent(cost.serial_share),
+            _percent(cost.cpu_share),
+        ]
+        for cost in result["overhead"]
+    ]
+    head = ["way", "sessions", "rows a forward", "step, ms", "the forward, ms", "the memory encoder, ms", "the rest"]
+    head += ["the rest, of CPU time on the target's core", "of all CPU time"]
+    return (
+        "### Overhead of a step\n\nA step: from the beginning of one forward to that of the next. Forward and encoder: "
+        "what the inference thread computed in them. CPU time does not count what other processes took. On the "
+        "target's core: of the inference thread, and of the loop while it plans the next forward; all: frames too.\n\n"
+        + table(head, rows)
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

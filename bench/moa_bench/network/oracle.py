@@ -55,6 +55,11 @@ class Script:
         token = self.tokens[position]
         return token if on_text and self.right_at(position) else (token + 1) % self.vocab_size
 
+    def guess(self, committed: int, drafted: Sequence[int]) -> int:
+        """The token proposed after so many committed tokens and a chain of draft tokens."""
+        position = committed + len(drafted)
+        return self.proposal(position, on_text=self.tokens[committed:position] == tuple(drafted))
+
 
 class OracleDrafter:
     """A drafter that follows a script.
@@ -114,15 +119,6 @@ class OracleDrafter:
 
     def append_reused_state(self, start: int, rows: Rows) -> None:
         """Does nothing: the oracle needs no state of the target."""
-
-    @property
-    def nbytes(self) -> int:
-        """It holds nothing of size."""
-        return 0
-
-    def most_nbytes(self, rows: int) -> int:
-        """As above."""
-        return 0
 
     # ------------------------------------------------------------ drafting
 

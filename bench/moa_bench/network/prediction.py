@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from moa_client.drafting.pacing import CHAIN_BYTES, DraftWindow
+from moa_client.drafting.settings import DraftingSettings
 
 from moa_bench.network.emulated import Link
 from moa_bench.network.oracle import Script
@@ -46,7 +46,7 @@ def predict_seconds(schedule: Schedule, link: Link, script: Script, plain: Timed
     tokens = len(plain.tokens)
     step_ms = 1e3 / plain.steady_tokens_per_s
     answer_start = len(script.tokens) - tokens
-    waits = schedule.drafting == "waiting"
+    rounds, waits = schedule.drafting == "rounds", schedule.drafting == "waiting"
     outcome = simulate(
         lambda number: script.right_at(answer_start + number),
         SimulatedLink(link.conditions, MEMORY_BYTES),
@@ -58,8 +58,7 @@ def predict_seconds(schedule: Schedule, link: Link, script: Script, plain: Timed
             node_ms=step_ms * cost.row_ms / cost.step_ms,
             draft_ms=schedule.draft_ms + CLIENT_MS,
         ),
-        rule=None if schedule.drafting == "rounds" else DraftWindow(CHAIN_BYTES, run_ahead=not waits),
-        round_length=schedule.length if schedule.drafting == "rounds" else None,
-        run_ahead=not waits,
+        drafting=DraftingSettings("device", rounds=rounds, run_ahead=not (rounds or waits)),
+        round_length=schedule.length,
     )
     return plain.arrivals_s[0] + (outcome.arrivals_ms[-1] - outcome.arrivals_ms[0]) / 1e3

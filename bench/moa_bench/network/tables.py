@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from moa_bench.harness.padding import Padding
 from moa_bench.report.report import facts_line, table
 from moa_bench.report.spread import Spread
 
@@ -24,7 +23,9 @@ def render(result: Mapping[str, Any]) -> str:
         "Tokens a second over the whole answer, as a ratio to plain streaming of the same prompt over the same link"
     )
     note = f"{effort.answer_tokens} tokens, greedy, {result['level']}. {ratios}: median (quartiles) over the prompts."
-    parts = [facts_line(result), note + padding_note(result["padding"]) + "\n"]
+    if result["padding"] is not None:
+        note += f" {result['padding'].description}"
+    parts = [facts_line(result), note + "\n"]
     if oracle:
         parts += [f"### An oracle drafter, {effort.draft_ms:g} ms a step, chains\n", _oracle(oracle)]
         parts += ["What the event simulation says, and measured over simulated, less one:\n", _predicted(oracle)]
@@ -34,16 +35,6 @@ def render(result: Mapping[str, Any]) -> str:
     parts += ["### Bytes at the socket\n", traffic_table(result["traffic"])]
     parts += ["### How an answer begins\n", _starts(result["starts"])]
     return "\n".join(parts)
-
-
-def padding_note(padding: Padding | None) -> str:
-    """What an emulated larger target costs, as a sentence after others; empty without one."""
-    if padding is None:
-        return ""
-    return (
-        f" A larger target is emulated: each forward takes {padding.step_ms:g} ms, and {padding.row_ms:g} ms for "
-        "each row more."
-    )
 
 
 def _oracle(cells: list[Any]) -> str:

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from moa.v1 import moa_pb2 as pb
-from moa_client.conversation.conversation import Phase
+from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftRule
 from moa_shared.errors import InternalError
+from moa_shared.protocol.continued_frames import DraftWriter, VerdictWriter
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ack, Draft, Verdict
-from moa_shared.protocol.protobuf_messages import draft_to_proto, verdict_to_proto
 from netsim.core.conditions import Conditions
 from netsim.core.delay import DelaySpec
 from netsim.core.link import Direction
 
-from moa_bench.simulation.client import SimulatedClient
+from moa_bench.simulation.device import ScriptedDevice
 from moa_bench.simulation.events import EventLoop, OneWay
 from moa_bench.simulation.server import Costs, SimulatedServer
-from moa_bench.simulation.text import PROMPT, ScriptedText, by_chance
+from moa_bench.simulation.text import PROMPT, VOCAB_SIZE, ScriptedText, by_chance
 
 FRAME_OVERHEAD_BYTES = 14  # headers of an HTTP/2 frame (9) and of gRPC (5)
 
@@ -82,9 +82,9 @@ def simulate(
     tokens: int = 1000,
     seed: int = 0,
     costs: Costs | None = None,
+    drafting: DraftingSettings | None = None,
     rule: DraftRule | None = None,
-    round_length: int | None = None,
-    run_ahead: bool = True,
+    round_length: int = 1,
     chooses_nodes: bool = True,
     wait_ms: float = 0.0,
 ) -> Outcome:
@@ -92,9 +92,9 @@ def simulate(
 
     Args:
         acceptance: of the drafter, a token; or whether it is right about the answer's token of that number.
-        rule: of streamed drafts (one that nothing else uses); without it and `round_length` nothing is drafted.
+        drafting: how the client drafts; None: not at all.
+        rule: of streamed drafts, in place of the client's own.
         round_length: of synchronous rounds.
-        run_ahead: whether the server steps with no draft (not in rounds).
         chooses_nodes, wait_ms: as `SimulatedServer`.
 
     Raises:
@@ -105,50 +105,59 @@ def simulate(
     text = ScriptedText(tokens, acceptance if callable(acceptance) else by_chance(acceptance, seed))
     up = OneWay(loop, link.conditions, seed, Direction.UP)
     down = OneWay(loop, link.conditions, seed, Direction.DOWN)
+    drafts, verdicts = DraftWriter(), VerdictWriter()
 
     def send_up(message: Draft | Ack) -> None:
         if isinstance(message, Draft):
-            frame = pb.ClientFrame(draft=draft_to_proto(message))
+            frame = pb.ClientFrame(draft=drafts.write(message))
         else:
             frame = pb.ClientFrame(ack=pb.Ack(committed=message.committed))
 
         def deliver() -> None:
             if isinstance(message, Draft):
-                server.on_draft(message)
+                live.on_draft(message)
             else:
-                server.on_ack(message.committed)
+                live.on_ack(message.committed)
 
         up.send(frame.ByteSize() + FRAME_OVERHEAD_BYTES, deliver)
 
     def send_down(verdict: Verdict) -> None:
-        size = pb.ServerFrame(verdict=verdict_to_proto(verdict)).ByteSize() + FRAME_OVERHEAD_BYTES
-        down.send(size, lambda: client.on_verdict(verdict))
+        size = pb.ServerFrame(verdict=verdicts.write(verdict)).ByteSize() + FRAME_OVERHEAD_BYTES
+        down.send(size, lambda: take_in(verdict))
         if link.memory_bytes:
             down.send(link.memory_bytes * len(verdict.tokens), lambda: None)
 
-    server = SimulatedServer(
-        loop,
-        costs,
-        text,
-        send_down,
-        run_ahead=run_ahead and round_length is None,
-        chooses_nodes=chooses_nodes,
-        wait_ms=wait_ms,
+    def take_in(verdict: Verdict) -> None:
+        arrivals_ms.extend([loop.now_ms] * len(client.on_verdict(verdict)))
+
+    arrivals_ms: list[float] = []
+    server = SimulatedServer(loop, costs, chooses_nodes=chooses_nodes, wait_ms=wait_ms)
+    live = server.open(text, send_down, run_ahead=drafting is None or drafting.server_runs_ahead)
+    client = ScriptedDevice(
+        VOCAB_SIZE,
+        send_up,
+        lambda: loop.now_ms,
+        text.draft_on if drafting is not None else None,
+        costs.draft_ms,
+        loop.after,
+        drafting or DraftingSettings("off"),
+        rtt_ms=link.rtt_ms,
+        round_length=round_length,
     )
-    client = SimulatedClient(loop, costs, text, send_up, rule=rule, round_length=round_length, rtt_ms=link.rtt_ms)
-    ask = client.conversation.ask(PROMPT, AnswerSettings(max_tokens=tokens))
-    server.session.on_ask(ask)
-    server.wake()
-    loop.run(lambda: client.conversation.phase is Phase.IDLE)
+    if rule is not None:
+        client.online.streamed.rule = rule
+    live.session.on_ask(client.ask(PROMPT, AnswerSettings(max_tokens=tokens)))
+    server.wake(live)
+    loop.run(lambda: not client.is_answering)
     if list(client.conversation.answer) != text.tokens[len(PROMPT) : len(PROMPT) + tokens]:
         raise InternalError("The simulated client got another text than the target wrote.")
     return Outcome(
-        tuple(client.arrivals_ms),
+        tuple(arrivals_ms),
         server.forwards,
         server.verified_nodes,
         server.accepted,
         server.stale_nodes,
-        client.drafted_nodes,
+        client.drafter.drafted_nodes if client.drafter is not None else 0,
         up.bytes,
         down.bytes,
     )

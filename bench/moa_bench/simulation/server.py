@@ -1,10 +1,14 @@
-"""The server of a simulation: one session on an engine that has nothing else to do, and what a forward takes."""
+"""The server of a simulation: sessions that step together, by the server's own schedule, and what a forward takes.
+
+State: the sessions, of which some wait in the schedule. Invariant: one forward at a time, as in the engine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from moa_server.drafting.draft_record import DraftRecord
 from moa_server.engine.schedule import Candidate, Rows, Schedule
@@ -16,13 +20,25 @@ from moa_bench.simulation.events import EventLoop
 from moa_bench.simulation.text import VOCAB_SIZE, ScriptedText
 
 
+class ForwardCosts(Protocol):
+    """What a server's work takes."""
+
+    def forward_ms(self, nodes: int, answers: int = 1) -> float:
+        """A forward of so many answers with so many draft nodes in all."""
+        ...
+
+    def own_draft_ms(self, answers: int) -> float:
+        """One more draft token for each of so many answers, made by the server."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
     """What the parts take, in ms; the defaults are those of the default target on one core (docs/bench.md).
 
     Args:
         plain_ms: a forward of one token, the encoding of its memory row included.
-        verify_ms: the same where a draft hangs below it; `node_ms` more for each of its nodes.
+        verify_ms: the same where a draft hangs below it; `node_ms` more for each further row.
         draft_ms: a step of the drafter.
     """
 
@@ -31,86 +47,159 @@ class Costs:
     node_ms: float = 0.85
     draft_ms: float = 5.0
 
-    def forward_ms(self, nodes: int) -> float:
-        return self.verify_ms + self.node_ms * nodes if nodes else self.plain_ms
+    def forward_ms(self, nodes: int, answers: int = 1) -> float:
+        return (self.verify_ms if nodes else self.plain_ms) + self.node_ms * (nodes + answers - 1)
+
+    def own_draft_ms(self, answers: int) -> float:
+        return self.draft_ms * answers
+
+
+class SimulatedSession:
+    """One session.
+
+    Args:
+        send: takes its verdicts.
+        run_ahead: whether to step with no draft.
+    """
+
+    def __init__(
+        self, server: SimulatedServer, text: ScriptedText, send: Callable[[Verdict], object], *, run_ahead: bool
+    ) -> None:
+        limits = SessionLimits(len(text.tokens), VOCAB_SIZE)
+        self.session = Session(limits, end_of_text=frozenset(), decode=lambda tokens: "", run_ahead=run_ahead)
+        self.text = text
+        self.send = send
+        self.drafts = DraftRecord()
+        self.waits = False
+        self._server = server
+
+    def on_draft(self, message: Draft) -> None:
+        self.session.on_draft(message)
+        self._server.wake(self)
+
+    def on_ack(self, committed: int) -> None:
+        self.session.on_ack(committed)
+        self._server.wake(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPart:
+    """One session's part of a forward."""
+
+    live: SimulatedSession
+    plan: StepPlan
 
 
 class SimulatedServer:
-    """A server of one session, which steps whenever it can.
+    """A server that steps whenever it can.
 
     Args:
-        run_ahead: whether to step with no draft.
         chooses_nodes: whether it verifies only the nodes that are worth it; otherwise all that have arrived.
-        wait_ms: how long after a step it would wait for a draft before a plain step. The real server never does: 0.
+        wait_ms: how long after a step it would wait for drafts before plain steps. The real server never does: 0.
+        own_drafts: tokens that it drafts for each answer before a forward.
     """
 
     def __init__(
         self,
         loop: EventLoop,
-        costs: Costs,
-        text: ScriptedText,
-        send: Callable[[Verdict], object],
+        costs: ForwardCosts,
         *,
-        run_ahead: bool,
         chooses_nodes: bool = True,
         wait_ms: float = 0.0,
+        own_drafts: int = 0,
     ) -> None:
-        limits = SessionLimits(len(text.tokens), VOCAB_SIZE)
-        self.session = Session(limits, end_of_text=frozenset(), decode=lambda tokens: "", run_ahead=run_ahead)
         self.forwards = self.verified_nodes = self.accepted = self.stale_nodes = 0
-        self._schedule: Schedule[SimulatedServer] = Schedule()
-        self._drafts = DraftRecord()
+        self._schedule: Schedule[SimulatedSession] = Schedule()
         self._chooses_nodes = chooses_nodes
         self._loop = loop
         self._costs = costs
-        self._text = text
-        self._send = send
         self._wait_ms = wait_ms
+        self._own_drafts = own_drafts
         self._stepped_ms: float | None = None
         self._busy = False
 
-    def on_draft(self, message: Draft) -> None:
-        self.session.on_draft(message)
-        self.wake()
+    def open(
+        self, text: ScriptedText, send: Callable[[Verdict], object], *, run_ahead: bool = True
+    ) -> SimulatedSession:
+        """A new session."""
+        return SimulatedSession(self, text, send, run_ahead=run_ahead)
 
-    def on_ack(self, committed: int) -> None:
-        self.session.on_ack(committed)
-        self.wake()
+    def wake(self, live: SimulatedSession) -> None:
+        """Queues a session, and steps if nothing runs."""
+        if not live.waits:
+            live.waits = True
+            self._schedule.add(live)
+        self._dispatch()
 
-    def wake(self) -> None:
-        """Steps, if there is something to do."""
+    def _dispatch(self) -> None:
         if self._busy:
             return
+        taken = self._schedule.take_answers()
         waits_until_ms = self._stepped_ms + self._wait_ms if self._stepped_ms is not None else 0.0
-        if self._loop.now_ms < waits_until_ms and not self.session.arrived_draft():
-            self._loop.at(waits_until_ms, self.wake)
+        if self._loop.now_ms < waits_until_ms and not any(live.session.arrived_draft() for live in taken):
+            for live in taken:
+                self._schedule.add(live)
+            self._loop.at(waits_until_ms, self._dispatch)
             return
-        plan = self._plan_step()
-        if plan is None:
+        for live in taken:
+            live.waits = False
+        parts = self._plan(taken)
+        if not parts:
             return
         self._busy = True
-        took_ms = self._costs.forward_ms(len(plan.tree))
-        self._loop.after(took_ms, partial(self._on_forward, plan, took_ms))
+        took_ms = self._costs.forward_ms(sum(len(part.plan.tree) for part in parts), len(parts))
+        took_ms += self._own_drafts * self._costs.own_draft_ms(len(parts))
+        self._loop.after(took_ms, partial(self._on_forward, parts, took_ms))
 
-    def _plan_step(self) -> StepPlan | None:
-        plan = self.session.plan_step()
-        if plan is None or not self._chooses_nodes:
-            return plan
-        offered = Candidate(len(plan.feed), plan.tree, self._drafts.survival(plan.tree))
-        return self.session.plan_step(self._schedule.choose_nodes([offered])[0])
+    def _plan(self, taken: Sequence[SimulatedSession]) -> list[SimulatedPart]:
+        """As the engine: who can step, and which of their nodes are verified."""
+        parts = []
+        for live in taken:
+            if self._own_drafts and live.session.plan_step() is not None:
+                live.session.on_draft(self._draft_for(live))
+            plan = live.session.plan_step()
+            if plan is not None:
+                parts.append(SimulatedPart(live, plan))
+        if not self._chooses_nodes:
+            return parts
+        offered = [
+            Candidate(len(part.plan.feed), part.plan.tree, part.live.drafts.survival(part.plan.tree)) for part in parts
+        ]
+        chosen = []
+        for part, tree in zip(parts, self._schedule.choose_nodes(offered), strict=True):
+            plan = part.plan if len(tree) == len(part.plan.tree) else part.live.session.plan_step(tree)
+            if plan is not None:
+                chosen.append(SimulatedPart(part.live, plan))
+        return chosen
 
-    def _on_forward(self, plan: StepPlan, took_ms: float) -> None:
-        session = self.session
-        verification: Verification = plan.verify(self._text.choose(plan.positions))
-        arrived = session.arrived_draft()
+    def _draft_for(self, live: SimulatedSession) -> Draft:
+        session, held = live.session, len(live.session.tokens)
+        tokens: list[int] = []
+        for _ in range(self._own_drafts):
+            tokens.append(live.text.draft_on(held, tokens))
+        return Draft(session.pending.epoch + 1, held, session.hashes.at(held), 0, tokens)
+
+    def _on_forward(self, parts: Sequence[SimulatedPart], took_ms: float) -> None:
         self._busy = False
         self._stepped_ms = self._loop.now_ms
-        session.on_verified(plan, verification)
-        self._drafts.learn(arrived, verification.taken)
-        self._schedule.on_forward(Rows(1, 1, len(plan.tree)), took_ms, len(verification.taken))
         self.forwards += 1
-        self.verified_nodes += len(plan.tree)
+        nodes = sum(len(part.plan.tree) for part in parts)
+        tokens = sum(len(self._commit(part, took_ms).taken) for part in parts)
+        self._schedule.on_forward(Rows(len(parts), len(parts), nodes), took_ms, tokens)
+        self.verified_nodes += nodes
+        for part in parts:
+            if not part.live.waits:
+                part.live.waits = True
+                self._schedule.add(part.live)
+        self._dispatch()
+
+    def _commit(self, part: SimulatedPart, took_ms: float) -> Verification:
+        live, plan, session = part.live, part.plan, part.live.session
+        verification: Verification = plan.verify(live.text.choose(plan.positions))
+        arrived = session.arrived_draft()
+        session.on_verified(plan, verification)
+        live.drafts.learn(arrived, verification.taken)
         self.accepted += verification.accepted
         self.stale_nodes += session.pending.take_stale()
-        self._send(session.verdict(plan, verification, stale=0, step_ms=took_ms))
-        self.wake()
+        live.send(session.verdict(plan, verification, stale=0, step_ms=took_ms))
+        return verification

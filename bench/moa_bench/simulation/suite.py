@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from statistics import mean
 
-from moa_client.drafting.pacing import DraftWindow
+from moa_client.drafting.settings import DraftingSettings
 
 from moa_bench.network.emulated import LINKS
 from moa_bench.report.report import publish, table
@@ -17,6 +17,9 @@ from moa_bench.simulation.server import Costs
 
 ACCEPTANCES = (0.0, 0.35, 0.5, 0.65, 0.8, 0.9)
 LONGEST_ROUND = 20
+STREAMED = DraftingSettings("device")
+WAITING = DraftingSettings("device", run_ahead=False)
+ROUNDS = DraftingSettings("device", rounds=True, run_ahead=False)
 WAITS_MS = (0.0, 5.0, 10.0, 20.0, 40.0)
 MEMORY_BYTES = 260  # that follow each token down in int4
 
@@ -78,12 +81,13 @@ def _cell(
         return round(mean(outcome.tokens_per_s for outcome in outcomes) / plain, 3)
 
     def waited(ms: float) -> float:
-        return speed([run(seed=seed, rule=DraftWindow(), wait_ms=ms) for seed in seeds])
+        return speed([run(seed=seed, drafting=STREAMED, wait_ms=ms) for seed in seeds])
 
-    streamed = [run(seed=seed, rule=DraftWindow()) for seed in seeds]
-    waiting = [run(seed=seed, rule=DraftWindow(run_ahead=False), run_ahead=False) for seed in seeds]
-    length = max(range(1, LONGEST_ROUND + 1), key=lambda length: run(seed=0, round_length=length).tokens_per_s)
-    rounds = [run(seed=seed, round_length=length) for seed in seeds]
+    streamed = [run(seed=seed, drafting=STREAMED) for seed in seeds]
+    waiting = [run(seed=seed, drafting=WAITING) for seed in seeds]
+    rounds_of = partial(run, drafting=ROUNDS)
+    length = max(range(1, LONGEST_ROUND + 1), key=lambda length: rounds_of(seed=0, round_length=length).tokens_per_s)
+    rounds = [rounds_of(seed=seed, round_length=length) for seed in seeds]
     best_wait_ms = max(WAITS_MS, key=waited)
     return SimulatedCell(
         name,

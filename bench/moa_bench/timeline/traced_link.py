@@ -68,7 +68,7 @@ class _TracedStream:
                 *_describe(message),
                 tokens=message.memory.count or len(verdict.tokens),
                 accepted=verdict.accepted,
-                step_ms=verdict.step_ms,
+                step_ms=verdict.step_hundredths / 100,
                 verified=verdict.drafted,
             )
         )

@@ -223,11 +223,10 @@ class Conversation:
         return Draft(
             self.epoch,
             self._base,
-            0 if first else self.hashes.at(self._base),
+            0 if first else self.hashes.short_at(self._base),
             first,
             tokens,
             () if is_chain(parents, first) else parents,
-            len(self.tokens),
         )
 
     # ------------------------------------------------------------ the server
@@ -244,9 +243,9 @@ class Conversation:
         held = len(self.tokens)
         if base > held:
             raise ProtocolError(f"a verdict from position {held} or before", f"one from {base}")
-        if self.hashes.at(base) != verdict.prefix_hash:
+        if verdict.prefix_hash and self.hashes.short_at(base) != verdict.prefix_hash:
             raise ProtocolError(
-                f"a verdict after tokens that hash to {self.hashes.at(base):016x}", f"{verdict.prefix_hash:016x}"
+                f"a verdict after tokens that hash to {self.hashes.short_at(base):08x}", f"{verdict.prefix_hash:08x}"
             )
         known = min(held - base, len(tokens))
         if list(tokens[:known]) != self.tokens[base : base + known]:

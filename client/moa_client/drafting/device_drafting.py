@@ -9,9 +9,10 @@ from moa_shared.protocol.messages import Ack, Draft, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from moa_client.conversation.answer_queue import AnswerQueue
-from moa_client.drafting.drafter_thread import DrafterThread, Result
+from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.drafters import ClientDrafter
 from moa_client.drafting.online import OnlineDrafting
+from moa_client.drafting.results import Result
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.standalone import StandaloneDrafting
 from moa_client.memory.plan import MemoryPlan

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -19,59 +18,13 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
-from moa_client.drafting.drafters import ClientDrafter, Growth
+from moa_client.drafting.drafters import ClientDrafter
 from moa_client.drafting.inference_thread import InferenceThread
+from moa_client.drafting.results import Drafted, Fault, Grown, Result, Wrote
 from moa_client.drafting.streamed import DraftStep
 
 MOST_MAGNITUDE = 2.0**20  # of a number in memory; the largest states of known models are below 2^15
 FEW_TOKENS = 16  # and rows, that a step reads besides its own work: verdicts bring this many
-
-
-@dataclass(frozen=True, slots=True)
-class Grown:
-    """A step of a streamed draft.
-
-    Args:
-        took_ms: on the thread; None if the drafter had a prompt to read first, which is not typical of other steps.
-    """
-
-    step: DraftStep
-    growth: Growth
-    took_ms: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Drafted:
-    """A whole draft, for one round.
-
-    Args:
-        committed: tokens that the drafter knew.
-    """
-
-    committed: int
-    tree: DraftTree
-
-
-@dataclass(frozen=True, slots=True)
-class Wrote:
-    """One more token of standalone text; None: the drafter has nothing to say.
-
-    Args:
-        serial: of the text that it continues.
-    """
-
-    serial: int
-    token: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """The drafter has failed."""
-
-    error: Exception
-
-
-Result = Grown | Drafted | Wrote | Fault
 
 
 class DrafterThread:

@@ -12,9 +12,9 @@ from moa_shared.protocol.messages import Ack, Draft, Verdict
 from moa_shared.tree.draft_tree import DraftTree
 
 from moa_client.conversation.conversation import Conversation, Phase, Progress
-from moa_client.drafting.drafter_thread import Drafted, DrafterThread, Grown
 from moa_client.drafting.pacing import CHAIN_BYTES, TREE_BYTES, DraftWindow
 from moa_client.drafting.rest import DraftingRest
+from moa_client.drafting.results import Drafted, Grown, OnlineDrafter
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_client.memory.plan import MemoryPlan
@@ -27,7 +27,7 @@ class OnlineDrafting:
     """Drafts for one conversation while the server is connected.
 
     Args:
-        thread: the drafter's; None: it does not draft here.
+        drafter: None: it does not draft here.
         memory: whose newest row drafting waits for.
         send: queues a frame for the server.
         plain_ms: of a plain step, as the server reports; 0: not known.
@@ -37,7 +37,7 @@ class OnlineDrafting:
         self,
         settings: DraftingSettings,
         conversation: Conversation,
-        thread: DrafterThread | None,
+        drafter: OnlineDrafter | None,
         memory: MemoryPlan,
         send: Callable[[Draft | Ack], None],
         plain_ms: float = 0.0,
@@ -49,7 +49,7 @@ class OnlineDrafting:
         self._rounds = settings.rounds
         self._rest = DraftingRest(may_rest=settings.server_drafts)
         self._conversation = conversation
-        self._thread = thread
+        self._drafter = drafter
         self._memory = memory
         self._send = send
         self._round_due = False
@@ -89,21 +89,20 @@ class OnlineDrafting:
 
     def draft_on(self, now: float) -> None:
         """Lets the drafter continue and sends what is due; `now` in milliseconds."""
-        conversation, thread = self._conversation, self._thread
+        conversation, drafter = self._conversation, self._drafter
         if conversation.phase is not Phase.ANSWERING or conversation.answer_length == 0:
             return  # the first token needs no draft, and drafting before it would only guess at the prompt's end
         may_draft = now >= self._memory.hold_until_ms and not self._rest.rests
-        if thread is not None and not self._rounds:
+        if drafter is not None and not self._rounds:
             step = self.streamed.next_step(now) if may_draft else None
-            if step is not None and not thread.busy:
-                thread.grow(step, conversation.settings.sampling)
+            if step is not None and not drafter.busy:
+                drafter.grow(step, conversation.settings.sampling)
             message = self.streamed.take_frame(flush=step is None)
             if message is not None:
-                self._send(message)
-                self.on_told()
-        elif thread is not None and self._round_due and not thread.busy and may_draft:
+                self._send_draft(message)
+        elif drafter is not None and self._round_due and not drafter.busy and may_draft:
             self._round_due = False
-            thread.draft(len(conversation.tokens), conversation.settings.sampling)
+            drafter.draft(len(conversation.tokens), conversation.settings.sampling)
         committed = len(conversation.tokens)
         if committed - self._told >= ACK_TOKENS:
             self._send(Ack(committed))
@@ -118,8 +117,11 @@ class OnlineDrafting:
         """Takes in a whole draft."""
         conversation = self._conversation
         if conversation.phase is Phase.ANSWERING and drafted.committed == len(conversation.tokens):
-            self._send(conversation.propose(drafted.tree))
-            self.on_told()
+            self._send_draft(conversation.propose(drafted.tree))
+
+    def _send_draft(self, draft: Draft) -> None:
+        self._send(draft)
+        self._told = max(self._told, draft.base)
 
     def on_verdict(self, now: float, verdict: Verdict) -> Progress:
         """Takes in a verdict; what the drafter should wait for follows.

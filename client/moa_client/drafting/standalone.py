@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.jobs import Job
-from moa_client.drafting.drafter_thread import DrafterThread, Wrote
+from moa_client.drafting.drafter_thread import DrafterThread
+from moa_client.drafting.results import Wrote
 
 
 class StandaloneDrafting:

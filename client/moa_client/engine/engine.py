@@ -23,7 +23,7 @@ from moa_client.conversation.events import Event, LinkState
 from moa_client.conversation.jobs import Turn
 from moa_client.device.loading import Device
 from moa_client.drafting.device_drafting import DeviceDrafting
-from moa_client.drafting.drafter_thread import Drafted, Fault, Grown, Wrote
+from moa_client.drafting.results import Drafted, Fault, Grown, Wrote
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.exchange import Exchange, now_ms
 from moa_client.link.channel import Link

@@ -23,10 +23,10 @@ from moa_client.conversation.events import ExecutionChanged, LinkChanged
 from moa_client.conversation.jobs import Job
 from moa_client.device.loading import Device
 from moa_client.drafting.device_drafting import DeviceDrafting
-from moa_client.drafting.drafter_thread import Result
+from moa_client.drafting.results import Result
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.link.connection import Connection, Down, Up
-from moa_client.link.frames import Beat, FrameSender, is_beat, make_open, read_frame
+from moa_client.link.frames import Beat, FrameReader, FrameSender, is_beat, make_open
 from moa_client.link.presence import Presence, Step, Steps
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Exchange:
         self._presence = presence
         self._connection = connection
         self._sender = FrameSender(connection)
+        self._reader = FrameReader()
         self._settings = settings
         self._codec = codec
         self._post = post
@@ -159,6 +160,7 @@ class Exchange:
             ProtocolError: the server has chosen what was not offered.
         """
         opened, drafting = up.opened, self.drafting
+        self._reader = FrameReader()
         drafting.memory.on_opened(opened.codec)
         if opened.HasField("new_execution"):
             self._change_execution(opened)
@@ -240,7 +242,7 @@ class Exchange:
                 presence.replace_stream()  # the server has continued differently in this one
                 return
             self._return(0)
-        for message in read_frame(frame):
+        for message in self._reader.read(frame):
             match message:
                 case Verdict():
                     self._on_verdict(message, now)

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from moa.v1 import moa_pb2 as pb
+from moa_shared.protocol.continued_frames import DraftWriter, VerdictReader, rows_from_proto
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, Ask, Draft, Memory, Verdict
-from moa_shared.protocol.protobuf_messages import ask_to_proto, draft_to_proto, memory_from_proto, verdict_from_proto
+from moa_shared.protocol.protobuf_messages import ask_to_proto, memory_from_proto
 
 from moa_client.link.connection import Connection
 
@@ -36,23 +37,30 @@ def is_beat(frame: pb.ServerFrame) -> bool:
     return frame.HasField("beat")
 
 
-def read_frame(frame: pb.ServerFrame) -> Iterator[ServerMessage]:
-    """The messages of a frame, in order; none of a frame from a later version.
+class FrameReader:
+    """Reads the frames of one stream, all of them in order."""
 
-    Raises:
-        ProtocolError: a value that this version does not know; messages before it are given first.
-    """
-    kind = frame.WhichOneof("frame")
-    if kind == "verdict":
-        yield verdict_from_proto(frame.verdict)
-        if frame.verdict.HasField("memory"):
-            yield memory_from_proto(frame.verdict.memory)
-    elif kind == "memory":
-        yield memory_from_proto(frame.memory)
-    elif kind == "beat":
-        yield Beat(frame.beat.stamp)
-    elif kind == "go_away":
-        yield GoAway(frame.go_away.reason)
+    def __init__(self) -> None:
+        self._verdicts = VerdictReader()
+
+    def read(self, frame: pb.ServerFrame) -> Iterator[ServerMessage]:
+        """The messages of a frame, in order; none of a frame from a later version.
+
+        Raises:
+            ProtocolError: a value that this version does not know; messages before it are given first.
+        """
+        kind = frame.WhichOneof("frame")
+        if kind == "verdict":
+            verdict = self._verdicts.read(frame.verdict)
+            yield verdict
+            for rows in frame.verdict.memory:
+                yield rows_from_proto(rows, verdict)
+        elif kind == "memory":
+            yield memory_from_proto(frame.memory)
+        elif kind == "beat":
+            yield Beat(frame.beat.stamp)
+        elif kind == "go_away":
+            yield GoAway(frame.go_away.reason)
 
 
 def make_open(
@@ -95,15 +103,24 @@ class FrameSender:
     """Sends messages on the open stream; without one they are dropped, since the next Open says what matters."""
 
     def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._send = connection.send
+        self._drafts = DraftWriter()
+        self._stream = 0  # that these drafts are of
 
     def ask(self, ask: Ask) -> None:
+        self._drafts = DraftWriter()
         self._send(ask=ask_to_proto(ask))
 
     def draft(self, message: Draft | Ack) -> None:
         """Sends a draft, or what takes its place while there is none."""
+        connection = self._connection
+        if not connection.is_up:
+            return
+        if self._stream != connection.stream_number:
+            self._stream, self._drafts = connection.stream_number, DraftWriter()
         if isinstance(message, Draft):
-            self._send(draft=draft_to_proto(message))
+            self._send(draft=self._drafts.write(message))
         else:
             self._send(ack=pb.Ack(committed=message.committed))
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import SHORT_HASH, Memory, Plane
+from moa_shared.protocol.messages import Memory, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 
@@ -93,7 +93,7 @@ class MemoryReceiver:
         stop = memory.start + memory.count
         if stop > len(hashes):
             raise ProtocolError(f"memory of positions before {len(hashes)}", f"{memory.start} to {stop - 1}")
-        if memory.prefix_hash != hashes.at(stop) & SHORT_HASH:
+        if memory.prefix_hash != hashes.short_at(stop):
             return
         self._remember(
             memory.start, memory.payload, memory.codec, memory.count, width, state=memory.plane is Plane.REUSED_STATE

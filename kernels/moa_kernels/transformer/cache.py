@@ -1,7 +1,8 @@
 """Keys and values of one session, in pages of 64 positions that never move.
 
 Slots are numbered from 0 in the order in which rows were written; which token stands in a slot, and at which position,
-is the caller's affair. State: the pages and the number of rows held. Invariant: growing copies nothing.
+is the caller's affair. State: the pages and the number of rows held. Invariants: growing copies nothing; a page that
+another cache holds too is never written, but copied first.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from moa_kernels.bindings import LANES, PAGE_ROWS, CCache, address, aligned_zeros
+from moa_kernels.bindings import LANES, PAGE_ROWS, CCache, address
 from moa_kernels.blocks import Rows
 from moa_kernels.errors import KernelError
 from moa_kernels.library import library
+from moa_kernels.transformer.page import Page
 
 
 class Cache:
@@ -39,7 +40,7 @@ class Cache:
             raise KernelError(f"Heads of {head_dim} numbers are not computed by the kernels: no multiple of 32.")
         self.layers, self.kv_heads, self.head_dim, self.half = layers, kv_heads, head_dim, half
         self.length = 0
-        self._pages: list[npt.NDArray[np.uint8]] = []
+        self._pages: list[Page] = []
         self._table = np.zeros(16, np.uint64)  # addresses of the pages
 
     @property
@@ -57,7 +58,7 @@ class Cache:
 
     @property
     def table(self) -> int | None:
-        """Address of the page table; valid until the next `reserve`."""
+        """Address of the page table; valid until the next `make_writable`."""
         return address(self._table)
 
     def reserve(self, rows: int) -> None:
@@ -67,19 +68,53 @@ class Cache:
             MemoryError: there is none; what is held stays as it is.
         """
         while len(self._pages) * PAGE_ROWS < rows:
-            page = aligned_zeros(self._page_bytes)
-            if len(self._pages) == len(self._table):
-                self._table = np.concatenate((self._table, np.zeros_like(self._table)))
-            self._table[len(self._pages)] = page.ctypes.data
-            self._pages.append(page)
+            self._append(Page(self._page_bytes))
+
+    def make_writable(self, start: int, stop: int) -> None:
+        """Makes room for `stop` rows in all, of which those from `start` on may be written.
+
+        Raises:
+            MemoryError: there is none; what is held stays as it is.
+        """
+        self.reserve(stop)
+        for number in range(start // PAGE_ROWS, min(-(-stop // PAGE_ROWS), len(self._pages))):
+            self._put(number, self._pages[number].writable())
+
+    def full_page(self, number: int) -> Page:
+        """The page of the rows from 64 * `number` on, for others to hold.
+
+        Raises:
+            KernelError: not all of its rows are held.
+        """
+        if not 0 <= number < self.length // PAGE_ROWS:
+            raise KernelError(f"Page {number} of a cache of {self.length} rows is not full.")
+        return self._pages[number]
+
+    def replace_page(self, number: int, page: Page) -> None:
+        """Holds `page`, whose rows are the same, in place of a full page.
+
+        Raises:
+            KernelError: not all rows of the page are held.
+        """
+        before = self.full_page(number)
+        self._put(number, page.hold())
+        before.let_go()
+
+    def adopt(self, pages: Sequence[Page]) -> None:
+        """Holds these full pages of another cache, and nothing else."""
+        held = [page.hold() for page in pages]
+        self.release()
+        for page in held:
+            self._append(page)
+        self.length = len(held) * PAGE_ROWS
 
     def release(self) -> None:
         """Forgets all rows and gives their pages back."""
         self.length = 0
-        self._pages.clear()
+        self._drop_pages(0)
 
     def crop(self, length: int) -> None:
-        """Forgets the rows from `length` on; their pages are kept for what comes next.
+        """Forgets the rows from `length` on; their pages are kept for what comes next, unless others hold them.
 
         Raises:
             KernelError: a negative length.
@@ -87,6 +122,9 @@ class Cache:
         if length < 0:
             raise KernelError(f"A cache of {self.length} rows cannot be cropped to {length}.")
         self.length = min(self.length, length)
+        needed = -(-self.length // PAGE_ROWS)
+        if any(page.holders > 1 for page in self._pages[needed:]):
+            self._drop_pages(needed)
 
     def write(self, layer: int, keys: Rows, values: Rows) -> None:
         """Writes rows of one layer behind the rows held. They count as held once `length` says so.
@@ -95,7 +133,7 @@ class Cache:
             keys: rotated, [rows, kv_heads, head_dim]; `values` alike.
         """
         self._check_rows(layer, keys, values)
-        self.reserve(self.length + len(keys))
+        self.make_writable(self.length, self.length + len(keys))
         keys, values = np.ascontiguousarray(keys, np.float32), np.ascontiguousarray(values, np.float32)
         _loaded().moa_cache_write(ct.byref(self._c()), layer, self.length, len(keys), address(keys), address(values))
 
@@ -121,6 +159,7 @@ class Cache:
         if moved < len(rows):
             source = np.asarray(rows[moved:], np.int32) + np.int32(start)
             target = np.arange(start + moved, start + len(rows), dtype=np.int32)
+            self.make_writable(start + moved, start + len(rows))
             _loaded().moa_cache_move(ct.byref(self._c()), len(source), address(source), address(target))
         self.length = start + len(rows)
 
@@ -132,11 +171,26 @@ class Cache:
         """
         self._check_moved(rows, by)
         stop = self.length
-        self.reserve(stop + by)
+        self.make_writable(stop - rows + by, stop + by)
         source = np.arange(stop - 1, stop - 1 - rows, -1, dtype=np.int32)  # from the end: none is overwritten unread
         target = source + np.int32(by)
         _loaded().moa_cache_move(ct.byref(self._c()), len(source), address(source), address(target))
         self.length = stop + by
+
+    def _append(self, page: Page) -> None:
+        if len(self._pages) == len(self._table):
+            self._table = np.concatenate((self._table, np.zeros_like(self._table)))
+        self._pages.append(page)
+        self._put(len(self._pages) - 1, page)
+
+    def _put(self, number: int, page: Page) -> None:
+        self._pages[number] = page
+        self._table[number] = page.data.ctypes.data
+
+    def _drop_pages(self, first: int) -> None:
+        for page in self._pages[first:]:
+            page.let_go()
+        del self._pages[first:]
 
     def _check_rows(self, layer: int, keys: Rows, values: Rows) -> None:
         shape = (len(keys), self.kv_heads, self.head_dim)

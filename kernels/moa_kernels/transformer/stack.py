@@ -144,7 +144,7 @@ class Stack:
     ) -> tuple[Rows, Rows | None]:
         if not self.shape.reads_memory:
             for segment in segments:
-                segment.cache.reserve(segment.first_slot + segment.rows)
+                segment.cache.make_writable(segment.first_slot, segment.first_slot + segment.rows)
         if len(segments) == 1:
             positions = segments[0].positions
         else:

@@ -330,22 +330,20 @@ class Ask(_message.Message):
     def __init__(self, base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., answer_start: _Optional[int] = ..., provisional: _Optional[_Union[Draft, _Mapping]] = ..., id: _Optional[int] = ...) -> None: ...
 
 class Draft(_message.Message):
-    __slots__ = ("epoch", "base", "prefix_hash", "first_node", "tokens", "parents", "committed")
+    __slots__ = ("epoch", "base", "prefix_hash", "first_node", "tokens", "parents")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     PREFIX_HASH_FIELD_NUMBER: _ClassVar[int]
     FIRST_NODE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
-    COMMITTED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     base: int
     prefix_hash: int
     first_node: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
     parents: _containers.RepeatedScalarFieldContainer[int]
-    committed: int
-    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., first_node: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., committed: _Optional[int] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., first_node: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Ack(_message.Message):
     __slots__ = ("committed",)
@@ -354,8 +352,7 @@ class Ack(_message.Message):
     def __init__(self, committed: _Optional[int] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("epoch", "base", "prefix_hash", "tokens", "accepted", "finish", "drafted", "stale_nodes", "step_ms", "memory", "ask", "server_drafted", "server_accepted")
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("base", "prefix_hash", "tokens", "accepted", "finish", "drafted", "stale_nodes", "step_hundredths", "memory", "ask", "server_drafted", "server_accepted")
     BASE_FIELD_NUMBER: _ClassVar[int]
     PREFIX_HASH_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -363,12 +360,11 @@ class Verdict(_message.Message):
     FINISH_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_FIELD_NUMBER: _ClassVar[int]
     STALE_NODES_FIELD_NUMBER: _ClassVar[int]
-    STEP_MS_FIELD_NUMBER: _ClassVar[int]
+    STEP_HUNDREDTHS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     ASK_FIELD_NUMBER: _ClassVar[int]
     SERVER_DRAFTED_FIELD_NUMBER: _ClassVar[int]
     SERVER_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
-    epoch: int
     base: int
     prefix_hash: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
@@ -376,12 +372,12 @@ class Verdict(_message.Message):
     finish: Finish
     drafted: int
     stale_nodes: int
-    step_ms: float
-    memory: Memory
+    step_hundredths: int
+    memory: _containers.RepeatedCompositeFieldContainer[Memory]
     ask: int
     server_drafted: int
     server_accepted: int
-    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., finish: _Optional[_Union[Finish, str]] = ..., drafted: _Optional[int] = ..., stale_nodes: _Optional[int] = ..., step_ms: _Optional[float] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., ask: _Optional[int] = ..., server_drafted: _Optional[int] = ..., server_accepted: _Optional[int] = ...) -> None: ...
+    def __init__(self, base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., finish: _Optional[_Union[Finish, str]] = ..., drafted: _Optional[int] = ..., stale_nodes: _Optional[int] = ..., step_hundredths: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ..., ask: _Optional[int] = ..., server_drafted: _Optional[int] = ..., server_accepted: _Optional[int] = ...) -> None: ...
 
 class Memory(_message.Message):
     __slots__ = ("start", "count", "codec", "payload", "plane", "prefix_hash")

@@ -40,9 +40,21 @@ COPY_BYTES = 1024  # a token, of what finds copies
 FEW_TOKENS = 16  # whose reading is typical of a step; a prompt's is not
 
 
-def most_nbytes(drafter: ConversationDrafter, rows: int) -> int:
-    """The most bytes of a session's drafter, with so many tokens and draft nodes."""
-    return drafter.most_nbytes(rows) + COPY_BYTES * rows
+@dataclass(frozen=True, slots=True)
+class OwnDrafter:
+    """A kind of drafter that the server can run.
+
+    Args:
+        new: makes one for a conversation.
+        token_bytes: that it holds of each token.
+    """
+
+    new: NewDrafter
+    token_bytes: int
+
+    def most_nbytes(self, rows: int) -> int:
+        """The most bytes for so many tokens and draft nodes."""
+        return rows * (self.token_bytes + COPY_BYTES)
 
 
 class DrafterCost:
@@ -75,21 +87,21 @@ class SessionDrafter:
     """Guesses for one session.
 
     Args:
-        new_drafter: makes an empty drafter.
+        drafter: its kind.
         planes: rows that it reads.
     """
 
-    def __init__(self, new_drafter: NewDrafter, planes: Sequence[Plane]) -> None:
-        self._draft = ConversationDraft(new_drafter, SHAPE, CopyGuesser())
+    def __init__(self, drafter: OwnDrafter, planes: Sequence[Plane]) -> None:
+        self._drafter = drafter
+        self._draft = ConversationDraft(drafter.new, SHAPE, CopyGuesser())
         self._read = dict.fromkeys(planes, 0)  # rows before these positions were read, or passed over
         self._right = AcceptanceEstimate(RIGHT, RIGHT_TRIALS)
         self._unread = 0  # tokens committed since the last step
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
-        state = self._draft.state
-        return state.nbytes + COPY_BYTES * state.next_position
+        """Bytes held, about."""
+        return self._drafter.most_nbytes(self._draft.state.next_position)
 
     def tell(self, base: int, tokens: Sequence[int]) -> None:
         """Sets the committed tokens from position `base` on; what was before stays."""

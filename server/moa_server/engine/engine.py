@@ -23,6 +23,7 @@ from moa_shared.tree.draft_tree import DraftTree
 
 from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.live_session import LiveSession
+from moa_server.engine.prefixes.sharing import Adoption, PrefixSharing
 from moa_server.engine.row_coding import Coding, newest_coding
 from moa_server.engine.schedule import Candidate, Rows, Schedule
 from moa_server.engine.server_drafts import DraftOrder, ServerDrafts, TimePrice
@@ -76,6 +77,7 @@ class Engine:
         schedule: decides what each forward does; None: one that has measured nothing yet.
         on_lost: called with each session that an error ended.
         before: called once on the inference thread.
+        sharing: which text sessions need not read, because another has; None: they share nothing.
     """
 
     def __init__(
@@ -84,9 +86,11 @@ class Engine:
         on_lost: Callable[[LiveSession], None],
         before: Callable[[], None] = lambda: None,
         schedule: Schedule[LiveSession] | None = None,
+        sharing: PrefixSharing | None = None,
     ) -> None:
         self.stepper = stepper
         self._schedule = schedule or Schedule()
+        self._sharing = sharing
         self._on_lost = on_lost
         self._thread = InferenceThread(before)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -170,6 +174,27 @@ class Engine:
             live.feed.on_released()
         self._thread.submit(live.tensors.release, urgent=True)
 
+    def free(self, live: LiveSession) -> None:
+        """Gives back what an ended session holds, after its forward if there is one."""
+        self._thread.submit(live.tensors.release)
+
+    def adopt(self, live: LiveSession) -> bool:
+        """Begins to take over kept pages of the text that a session would read; False if there are none.
+
+        It counts as stepping until that is done.
+        """
+        adoption = self._sharing.begin(live) if self._sharing is not None else None
+        if adoption is None:
+            return False
+        live.stepping = True
+        self._thread.submit(partial(self._take_over, adoption), urgent=True)
+        return True
+
+    def drop_pages(self, numbers: Sequence[int]) -> None:
+        """Frees shared pages that nobody holds."""
+        if self._sharing is not None:
+            self._thread.submit(partial(self._sharing.drop, numbers), urgent=True)
+
     # ------------------------------------------------------------ planning
 
     def _dispatch(self) -> None:
@@ -233,6 +258,8 @@ class Engine:
         parts: list[Part] = []
         while room > 0 and (live := self._schedule.take_prompt()) is not None:
             live.queued = False
+            if self.adopt(live):
+                continue
             plan = self._plan_step(live, most_read=room)
             if plan is not None:
                 parts.append(Part(live, plan, newest_coding(live, plan), reads=True))
@@ -300,7 +327,8 @@ class Engine:
         if isinstance(outcome, Exception):
             raise outcome
         if outcome is None:
-            live.session.on_prefilled(plan)
+            if live.session.on_prefilled(plan):
+                self._keep_pages(live)
             return
         self._commit(stepped.part, outcome, rows, step_ms)
         ended = outcome.finish is not Finish.UNFINISHED
@@ -314,6 +342,7 @@ class Engine:
         arrived = session.arrived_draft()
         if not session.on_verified(plan, verification):
             return
+        self._keep_pages(live)
         if live.drafts is not None and len(plan.feed) == 1:  # others read a prompt too
             blind = live.feed is not None and live.feed.owes(session.answer_start)
             live.drafts.learn(arrived, verification.taken, blind=blind)
@@ -325,6 +354,19 @@ class Engine:
             return
         stale = session.pending.take_stale()
         live.listener.on_verdict(session.verdict(plan, verification, stale=stale, step_ms=step_ms))
+
+    def _keep_pages(self, live: LiveSession) -> None:
+        """Keeps the pages that a forward has filled, before the session's next one."""
+        if self._sharing is not None and not live.closed and (keep := self._sharing.on_read(live)) is not None:
+            self._thread.submit(partial(self._or_lose, live, keep), urgent=True)
+
+    def _on_adopted(self, adoption: Adoption) -> None:
+        live, before = adoption.live, adoption.cached
+        live.stepping = False
+        if not live.closed and adoption.commit():
+            log.info("prefix shared", session=live.number, tokens=adoption.tokens, more=adoption.tokens - before)
+        self._queue(live)
+        self._dispatch()
 
     def _on_rows(self, live: LiveSession, feed: MemoryFeed | None, newest: CodedRows, took_ms: float) -> None:
         if live.feed is None or live.feed is not feed or live.listener is None:
@@ -347,6 +389,18 @@ class Engine:
 
     # ------------------------------------------------------------ on the inference thread
 
+    def _take_over(self, adoption: Adoption) -> None:
+        if self._sharing is not None:
+            self._or_lose(adoption.live, partial(self._sharing.take_over, adoption))
+        self._post(self._on_adopted, adoption)
+
+    def _or_lose(self, live: LiveSession, job: Callable[[], None]) -> None:
+        """Runs a job; if it fails, its session is lost."""
+        try:
+            job()
+        except Exception as error:  # noqa: BLE001 (as above)
+            self._post(self._lose, live, error)
+
     def _run(self, parts: Sequence[Part], price: TimePrice) -> None:
         orders = [(part.live.tensors, part.plan, part.order) for part in parts]
         plans, drafting_ms = self._server_drafts.extend(orders, price)
@@ -355,7 +409,7 @@ class Engine:
         outcomes = self.stepper.verify_all([(part.live.tensors, part.plan) for part in parts])
         step_ms = _ms_since(began)
         self._server_drafts.learn(orders, outcomes)
-        stepped = [self._code_at_once(part, outcome) for part, outcome in zip(parts, outcomes, strict=True)]
+        stepped = self._code_at_once(parts, outcomes)
         self._post(self._on_stepped, stepped, step_ms, drafting_ms)
         # Rows of a prompt wait until its first token is out.
         later = [
@@ -375,13 +429,20 @@ class Engine:
             else:
                 self._post(self._on_rows, part.live, part.coding.feed, each, took_ms)
 
-    def _code_at_once(self, part: Part, outcome: Outcome) -> Stepped:
-        """Codes what leaves with a verdict."""
-        if not isinstance(outcome, Verification) or not part.coding.at_once:
-            return Stepped(part, outcome)
-        coded = self.stepper.code_newest([(part.live.tensors, newest) for newest in part.coding.at_once])
-        failed = next((each for each in coded if isinstance(each, Exception)), None)
-        return Stepped(part, failed or outcome, [each for each in coded if isinstance(each, CodedRows)])
+    def _code_at_once(self, parts: Sequence[Part], outcomes: Sequence[Outcome]) -> list[Stepped]:
+        """Codes what leaves with the verdicts."""
+        leaving = [
+            part.coding.at_once if isinstance(outcome, Verification) else ()
+            for part, outcome in zip(parts, outcomes, strict=True)
+        ]
+        wanted = [(part.live.tensors, newest) for part, rows in zip(parts, leaving, strict=True) for newest in rows]
+        coded = iter(self.stepper.code_newest(wanted) if wanted else ())
+        stepped = []
+        for part, outcome, rows in zip(parts, outcomes, leaving, strict=True):
+            own = [next(coded) for _ in rows]
+            failed = next((each for each in own if isinstance(each, Exception)), None)
+            stepped.append(Stepped(part, failed or outcome, [each for each in own if isinstance(each, CodedRows)]))
+        return stepped
 
     def _post(self, callback: Callable[..., None], *args: object, **named: object) -> None:
         if self._loop is None:

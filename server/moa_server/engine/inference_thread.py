@@ -2,7 +2,8 @@
 
 State: two queues under one lock, and when the running job started. Invariant: at most one job runs; what is submitted
 after `stop` is dropped. The queues are bounded by their callers: the engine keeps one forward in the queue, each stream
-one piece of coding, which it withdraws when it is no longer needed.
+one piece of coding, which it withdraws when it is no longer needed, and each session what its last forward or its end
+has to be done about pages.
 """
 
 from __future__ import annotations

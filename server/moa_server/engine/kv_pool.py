@@ -1,81 +1,134 @@
 """The pool of keys and values: how many bytes all sessions may hold, and who gives some up for whom.
 
 Pure: reads what sessions hold, and decides; the engine frees. State: what each session was promised, least recently
-used first. Invariant: the promises never exceed the budget, so that an answer which was allowed to begin has room until
-its end.
+used first. Invariants: an answer begins only if all promises and the shared pages, each counted once, fit the budget,
+and has room until its end; what sessions and the index hold never exceeds the budget.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from moa_shared.errors import ContextLengthError, OverloadedError
 from rich.filesize import decimal
 
 from moa_server.engine.live_session import LiveSession
+from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.session.session import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a session may come to hold.
+
+    Args:
+        nbytes: in all, its shared pages included.
+        page_nbytes: of each page that it shares, which the index counts in its place.
+    """
+
+    nbytes: int
+    page_nbytes: int
 
 
 class KVPool:
     """Shares out bytes of keys and values, and of memory rows, among all sessions.
 
     Args:
-        budget: bytes of all sessions together.
+        budget: bytes of all sessions together, and of what is kept of ended ones.
         release: frees the keys and values of an idle session; it keeps its stream and its text.
+        prefixes: the pages that sessions share, and those that nobody uses now.
     """
 
-    def __init__(self, budget: int, release: Callable[[LiveSession], None]) -> None:
+    def __init__(self, budget: int, release: Callable[[LiveSession], None], prefixes: PrefixIndex[LiveSession]) -> None:
         self.budget = budget
         self._release = release
-        self._promised: dict[LiveSession, int] = {}
+        self._prefixes = prefixes
+        self._promised: dict[LiveSession, Promise] = {}
 
     @property
     def promised(self) -> int:
-        """Bytes that sessions hold or may come to hold."""
-        return sum(self._promised.values())
+        """Bytes that sessions hold or may come to hold, and those that are kept."""
+        return self._prefixes.nbytes + sum(self._own(live) for live in self._promised)
 
-    def reserve(self, live: LiveSession, nbytes: int) -> None:
-        """Promises a session `nbytes` in all, taken from idle ones if needed: its own client's first, oldest first.
+    def reserve(self, live: LiveSession, nbytes: int, page_nbytes: int = 0) -> None:
+        """Promises a session `nbytes` in all.
+
+        If needed they are taken from the pages that nobody uses, and then from idle sessions: its own client's first,
+        oldest first.
+
+        Args:
+            page_nbytes: of each page that it shares.
 
         Raises:
             ContextLengthError: more than the whole budget.
             OverloadedError: too little can be freed; nobody has lost anything.
         """
+        before = self._promised.pop(live).nbytes if live in self._promised else 0
+        # Whatever comes of this, it may still hold pages that no longer belong to its text.
+        self._promised[live] = Promise(max(before, live.tensors.nbytes), page_nbytes)
         if nbytes > self.budget:
             raise ContextLengthError(
                 f"The answer may take {decimal(nbytes)} of keys and values; there are {decimal(self.budget)} for all.",
                 hint="Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes.",
             )
-        room = self.budget - self.promised + self._promised.get(live, 0)
-        if room < nbytes:
+        # A forward under way may still fill what was promised before.
+        nbytes = max(nbytes, live.tensors.nbytes, before if live.stepping else 0)
+        promise = Promise(nbytes, page_nbytes)
+        asked = self._own(live, promise)
+        room = self.budget - self.promised + self._own(live)
+        if room < asked:
             room += self._settle(live)
-        victims = []
-        for victim in self._victims(live):
-            if room >= nbytes:
-                break
-            victims.append(victim)
-            room += self._promised[victim]
-        if room < nbytes:
-            raise OverloadedError(f"The {decimal(self.budget)} of keys and values of this server are all in use.")
+        victims = self._choose_victims(live, asked - room)
         for victim in victims:
+            room += self._own(victim)
             del self._promised[victim]
             self._release(victim)
-        self._promised.pop(live, None)
-        self._promised[live] = nbytes
+            self._prefixes.let_go(victim)
+        self._prefixes.drop(asked - room)
+        self._promised[live] = promise
 
     def forget(self, live: LiveSession) -> None:
-        """Takes back what an ended session was promised."""
+        """Takes back what an ended session was promised; the pages of its text are kept while there is room."""
         self._promised.pop(live, None)
+        self._prefixes.let_go(live)
+
+    def _own(self, live: LiveSession, promise: Promise | None = None) -> int:
+        """What a session may hold besides the pages that it shares."""
+        promise = promise or self._promised[live]
+        return max(0, promise.nbytes - len(self._prefixes.held(live)) * promise.page_nbytes)
 
     def _settle(self, asking: LiveSession) -> int:
         """Takes back what idle sessions were promised but did not use; returns how much."""
         before = self.promised
-        for live, promised in self._promised.items():
+        for live, promise in self._promised.items():
             if live.is_idle and live.session.phase is Phase.IDLE and live is not asking:
-                self._promised[live] = min(promised, live.tensors.nbytes)
+                self._promised[live] = replace(promise, nbytes=min(promise.nbytes, live.tensors.nbytes))
         return before - self.promised
 
-    def _victims(self, asking: LiveSession) -> list[LiveSession]:
+    def _choose_victims(self, asking: LiveSession, nbytes: int) -> list[LiveSession]:
+        """Who must give up so that `nbytes` can be had, the pages that nobody uses included.
+
+        Raises:
+            OverloadedError: it is not enough.
+        """
+        victims: list[LiveSession] = []
+        missing = nbytes - self._prefixes.spare_nbytes
+        candidates = self._candidates(asking)
+        for victim, left in zip(candidates, self._prefixes.bytes_left_by(candidates), strict=True):
+            if missing <= 0:
+                break
+            victims.append(victim)
+            missing -= self._own(victim) + left
+        if missing > 0:
+            raise OverloadedError(f"The {decimal(self.budget)} of keys and values of this server are all in use.")
+        return victims
+
+    def _candidates(self, asking: LiveSession) -> list[LiveSession]:
         """Who gives up first; within each group, least recently used first."""
-        idle = [live for live in self._promised if live.is_idle and live is not asking]
+        idle = [
+            live
+            for live in self._promised
+            if live.is_idle and live is not asking and (self._own(live) or self._prefixes.held(live))
+        ]
         return sorted(idle, key=lambda live: (live.client != asking.client, live.listener is not None))

@@ -84,20 +84,15 @@ class Schedule(Generic[Waiting]):
         node_share: the share of a plain step that each row beyond the first takes, until it has been measured.
         plain_ms: time of a plain step until one has been measured; 0: not known.
         most_read: tokens of prompts in one forward.
-        together: several sessions share a forward; if not, each has its own.
     """
 
-    def __init__(
-        self, node_share: float = NODE_SHARE, plain_ms: float = 0.0, most_read: int = 256, *, together: bool = True
-    ) -> None:
+    def __init__(self, node_share: float = NODE_SHARE, plain_ms: float = 0.0, most_read: int = 256) -> None:
         self.cost = ForwardCost(node_share)
         if plain_ms:
             self.cost.add(0, plain_ms)
-        self._together = together
         self._most_read = most_read
         self._answers: deque[Waiting] = deque()
         self._prompts: deque[Waiting] = deque()
-        self._before_slice: int | None = None  # answers that still step before a prompt, where each has its own forward
         self._tokens = Smoothed(weight=RECENT)  # of a forward, and what it took
         self._ms = Smoothed(weight=RECENT)
         self._read_ms = Smoothed(weight=RECENT)  # of a row of a prompt
@@ -115,21 +110,13 @@ class Schedule(Generic[Waiting]):
 
     def take_answers(self) -> list[Waiting]:
         """Takes the sessions whose answers are in the next forward; none: it is a prompt's turn."""
-        if self._together:
-            taken: list[Waiting] = []
-            rows = 0
-            while self._answers and rows < MOST_ROWS:
-                live = self._answers.popleft()
-                rows += max(1, live.session.unread)
-                taken.append(live)
-            return taken
-        if self._before_slice is None:
-            self._before_slice = len(self._answers)
-        if self._answers and (self._before_slice or not self._prompts):
-            self._before_slice = max(0, self._before_slice - 1)
-            return [self._answers.popleft()]
-        self._before_slice = None
-        return []
+        taken: list[Waiting] = []
+        rows = 0
+        while self._answers and rows < MOST_ROWS:
+            live = self._answers.popleft()
+            rows += max(1, live.session.unread)
+            taken.append(live)
+        return taken
 
     def take_prompt(self) -> Waiting | None:
         """Takes the next session that has a prompt to read, for a forward with room for some of it."""
@@ -151,9 +138,10 @@ class Schedule(Generic[Waiting]):
         rows = sum(each.feed for each in candidates) + sum(map(len, chosen)) - 1
         rate = self.rate(len(candidates))
         best, best_count, tokens = -rate * self.cost.ms(rows), 0, 0.0
+        cost = self.cost.line()
         for count, (less, _, _) in enumerate(offered[: max(0, MOST_ROWS - rows)], 1):
             tokens -= less
-            value = tokens - rate * self.cost.ms(rows + count)
+            value = tokens - rate * cost.ms(rows + count)
             if value > best:
                 best, best_count = value, count
         for _, which, node in offered[:best_count]:
@@ -172,8 +160,8 @@ class Schedule(Generic[Waiting]):
 
     def read_tokens(self, rows: int) -> int:
         """How many tokens of prompts to read beside `rows` rows of answers."""
-        if not rows or not self._together:
-            return self._most_read if not rows else 0
+        if not rows:
+            return self._most_read
         if not self._read_ms.mean or not self.cost.known:
             return min(LEAST_SLICE, self._most_read)
         room = SLICE_SHARE * self.cost.ms(rows - 1) / self._read_ms.mean

@@ -92,13 +92,13 @@ class ServerDrafts:
         self, tensors: SessionTensors, plan: StepPlan, order: DraftOrder, price: TimePrice, rows: int
     ) -> Guess | None:
         source = tensors.source
-        if source is None or source.new_drafter is None:
+        if source is None or source.drafter is None:
             return None
         try:
             if tensors.drafter is None:
                 if order.base:
                     return None  # it has failed in this answer
-                tensors.drafter = SessionDrafter(source.new_drafter, tuple(tensors.planes))
+                tensors.drafter = SessionDrafter(source.drafter, tuple(tensors.planes))
             tensors.crop(plan.cached)
             cost = self._cost(source, price.cost)
             tensors.drafter.tell(order.base, order.tokens)

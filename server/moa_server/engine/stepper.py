@@ -19,7 +19,7 @@ from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.coupling import select
 from moa_shared.tree.arithmetic import below_chain
 
-from moa_server.drafting.session_drafter import NewDrafter, SessionDrafter, most_nbytes
+from moa_server.drafting.session_drafter import OwnDrafter, SessionDrafter
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
 from moa_server.session.verification import StepPlan, Verification
@@ -42,7 +42,7 @@ class MemorySource:
         reads_state: `encode` takes that state, [tokens, hidden size], in place of keys and values, and no plane holds
             it (EAGLE-2, which reads what leaves the last layer).
         fingerprint: sha256 of the drafter that reads these rows.
-        new_drafter: makes that drafter for a conversation; None: the server does not draft with it.
+        drafter: that one, for drafts of the server's own; None: the server does not draft with it.
     """
 
     encode: Callable[[Rows], Rows]
@@ -50,7 +50,7 @@ class MemorySource:
     state_layer: int | None
     reads_state: bool = False
     fingerprint: bytes = b""
-    new_drafter: NewDrafter | None = None
+    drafter: OwnDrafter | None = None
 
 
 @dataclass(slots=True)
@@ -71,8 +71,9 @@ class SessionTensors:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        drafter = self.drafter.nbytes if self.drafter is not None else 0
-        return self.cache.nbytes + sum(store.nbytes for store in self.planes.values()) + drafter
+        drafter = self.drafter  # the event loop asks too, and the drafter may go meanwhile
+        rows = sum(store.nbytes for store in tuple(self.planes.values()))
+        return self.cache.nbytes + rows + (drafter.nbytes if drafter is not None else 0)
 
     def keep_rows(self, source: MemorySource | None, widths: Mapping[Plane, int]) -> None:
         """Keeps the rows that `source` makes, of these planes too; those of another source are dropped."""
@@ -166,10 +167,6 @@ class Stepper:
             widths[Plane.REUSED_STATE] = self.target.hidden_size
         return widths
 
-    def drafter_nbytes(self, source: MemorySource, rows: int) -> int:
-        """The most bytes of the server's drafter of a session, with so many tokens and draft nodes."""
-        return most_nbytes(source.new_drafter(), rows) if source.new_drafter is not None else 0
-
     def made_by_forward(self, source: MemorySource, plane: Plane) -> bool:
         """Whether a plane's rows come from the forward itself and cannot be made from the cache later."""
         return plane is Plane.REUSED_STATE or source.reads_state
@@ -232,11 +229,12 @@ class Stepper:
         return CodedRows(chunk, encode(rows, chunk.codec))
 
     def code_newest(self, wanted: Sequence[tuple[SessionTensors, NewestRows]]) -> list[CodedRows | Exception]:
-        """Codes the newest rows of several sessions, encoded with one call for each source; or why that failed."""
+        """Codes the newest rows of several sessions, all of a kind with one call; or why that failed."""
         chunks = [(tensors, _newest_chunk(tensors, rows)) for tensors, rows in wanted]
-        # If this fails, each is encoded by itself below.
+        # If this fails, each is encoded and coded by itself below.
         with suppress(Exception):
             self._encode(chunks)
+            return [*_coded_together(chunks)]  # a list of CodedRows alone is not one of the wider type
         coded: list[CodedRows | Exception] = []
         for tensors, chunk in chunks:
             try:
@@ -256,8 +254,8 @@ class Stepper:
                     missing.setdefault(id(source), []).append((tensors, start, stop))
         for parts in missing.values():
             source = parts[0][0].source
-            if source is None or len(parts) == 1:
-                continue  # `code` does as well
+            if source is None:
+                continue
             rows = source.encode(np.concatenate([tensors.cache.lsa_input(*span) for tensors, *span in parts]))
             done = 0
             for tensors, start, stop in parts:
@@ -271,6 +269,29 @@ def _newest_chunk(tensors: SessionTensors, rows: NewestRows) -> Chunk:
     count = min(stop - rows.start, rows.most_rows)
     nbytes = count * row_bytes(rows.codec, tensors.planes[rows.plane].width)
     return Chunk(rows.plane, stop - count, count, rows.codec, nbytes)
+
+
+def _coded_together(chunks: Sequence[tuple[SessionTensors, Chunk]]) -> list[CodedRows]:
+    """Codes rows that are there, with one call for each codec and width: a call costs as much as several rows.
+
+    Raises:
+        InternalError: some are not there.
+    """
+    kinds: dict[tuple[Codec, int], list[int]] = {}
+    for number, (tensors, chunk) in enumerate(chunks):
+        kinds.setdefault((chunk.codec, tensors.planes[chunk.plane].width), []).append(number)
+    payloads: dict[int, bytes] = {}
+    for (codec, width), numbers in kinds.items():
+        rows = [
+            tensors.planes[chunk.plane].read(chunk.start, chunk.start + chunk.count)
+            for tensors, chunk in (chunks[number] for number in numbers)
+        ]
+        coded = encode(np.concatenate(rows), codec)
+        done = 0
+        for number, each in zip(numbers, rows, strict=True):
+            stop = done + len(each) * row_bytes(codec, width)
+            payloads[number], done = coded[done:stop], stop
+    return [CodedRows(chunk, payloads[number]) for number, (_, chunk) in enumerate(chunks)]
 
 
 def _parents(plan: StepPlan) -> list[int] | None:

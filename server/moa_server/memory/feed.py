@@ -115,6 +115,17 @@ class MemoryFeed:
         waiting = self._outboxes[plane].waiting
         return waiting[-1][0] if waiting and waiting[-1][1] == stop else stop
 
+    def claim(self, chunk: Chunk) -> bool:
+        """Takes just this chunk, which is coded already; False if it is no longer owed, or the credit is used up."""
+        fits = not self.in_flight_bytes or self.in_flight_bytes + chunk.nbytes <= self._credit_bytes
+        stop = chunk.start + chunk.count
+        if chunk.codec is not self.codec or stop > self._readable or not fits:
+            return False
+        if not self._outboxes[chunk.plane].claim(chunk.start, stop):
+            return False
+        self.in_flight_bytes += chunk.nbytes
+        return True
+
     def take(self, *, encodes: bool = True) -> Chunk | None:
         """The next chunk, which counts as in flight from now on; None if nothing may be sent.
 

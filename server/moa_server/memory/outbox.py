@@ -50,6 +50,11 @@ class MemoryOutbox:
         self._intervals[place : place + 1] = [(a, b) for a, b in ((first, start), (last, end)) if a < b]
         return start, last - start
 
+    def claim(self, start: int, stop: int) -> bool:
+        """Takes these rows, which count as sent from now on; False if they do not all wait."""
+        waits = any(first <= start and stop <= end for first, end in self._intervals)
+        return waits and self.take(stop - start, stop) is not None
+
     @property
     def ready(self) -> int:
         """Rows of all positions before this one are sent, or wait."""

@@ -1,24 +1,26 @@
 """Rows of one plane of one session, kept so that a client that resumes can be sent them again.
 
-State: a growing buffer of rows by position and which of them are held, owned by the inference thread. Rows come in any
-order: the newest of a prompt first. Invariant: each held row belongs to the token that the KV cache holds there.
+State: pages of rows by position and which rows are held, owned by the inference thread. Rows come in any order: the
+newest of a prompt first. Invariants: each held row belongs to the token that the KV cache holds there; a page that
+another store holds too is never written, but copied first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import numpy.typing as npt
+from moa_kernels import PAGE_ROWS, Page
 from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import InternalError
 
 Rows = npt.NDArray[np.float32]
 
-INITIAL_ROWS = 256  # a first prompt; doubles from there
-
 
 def most_nbytes(width: int, rows: int) -> int:
-    """The most bytes that a store takes while it grows to `rows` rows."""
-    return 2 * width * max(INITIAL_ROWS, 2 * rows)
+    """The most bytes that a store of `rows` rows takes."""
+    return 2 * width * PAGE_ROWS * -(-rows // PAGE_ROWS)
 
 
 class RowStore:
@@ -30,30 +32,72 @@ class RowStore:
 
     def __init__(self, width: int) -> None:
         self.width = width
-        self._buffer = np.empty((0, width), dtype=np.uint16)  # bit patterns of bf16
+        self._pages: list[Page | None] = []
         self._held = bytearray()  # 1 where the row is held
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffer."""
-        return self._buffer.nbytes
+        """Bytes of the pages, those that others hold too included."""
+        return sum(page.nbytes for page in tuple(self._pages) if page is not None)
 
     def release(self) -> None:
         """Forgets all rows and gives their memory back."""
-        self._buffer, self._held = np.empty((0, self.width), dtype=np.uint16), bytearray()
+        self.crop(0)
 
     def crop(self, length: int) -> None:
         """Forgets the rows from position `length` on."""
         del self._held[length:]
+        first = -(-length // PAGE_ROWS)
+        for page in self._pages[first:]:
+            if page is not None:
+                page.let_go()
+        del self._pages[first:]
+
+    def full_page(self, number: int) -> Page:
+        """The page of the rows from 64 * `number` on, for others to hold.
+
+        Raises:
+            InternalError: not all of its rows are held.
+        """
+        start = number * PAGE_ROWS
+        is_full = self.first_missing(start, start + PAGE_ROWS) == start + PAGE_ROWS
+        page = self._pages[number] if is_full else None
+        if page is None:
+            raise InternalError(f"Page {number} of a store of rows is not full.")
+        return page
+
+    def replace_page(self, number: int, page: Page) -> None:
+        """Holds `page`, whose rows are the same, in place of a full page.
+
+        Raises:
+            InternalError: not all rows of the page are held.
+        """
+        before = self.full_page(number)
+        self._pages[number] = page.hold()
+        before.let_go()
+
+    def adopt(self, pages: Sequence[Page]) -> None:
+        """Holds these full pages of another store, and nothing else."""
+        held = [page.hold() for page in pages]
+        self.release()
+        self._pages.extend(held)
+        self._held.extend(b"\x01" * (len(held) * PAGE_ROWS))
 
     def write(self, start: int, rows: Rows) -> None:
-        """Puts `rows`, [count, width] float32, at `start`."""
+        """Puts `rows`, [count, width] float32, at `start`.
+
+        Raises:
+            MemoryError: there is no room.
+        """
         stop = start + rows.shape[0]
-        if stop > self._buffer.shape[0]:
-            grown = np.empty((max(stop, 2 * self._buffer.shape[0], INITIAL_ROWS), self.width), dtype=np.uint16)
-            grown[: self._buffer.shape[0]] = self._buffer
-            self._buffer = grown
-        self._buffer[start:stop] = round_to_bfloat16(rows)
+        rounded = round_to_bfloat16(rows)
+        self._pages.extend([None] * (-(-stop // PAGE_ROWS) - len(self._pages)))
+        for number, first, last in _parts(start, stop):
+            page = self._pages[number]
+            page = Page(2 * self.width * PAGE_ROWS) if page is None else page.writable()
+            self._pages[number] = page
+            before = number * PAGE_ROWS
+            self._bits(page)[first - before : last - before] = rounded[first - start : last - start]
         self._held.extend(bytes(max(0, stop - len(self._held))))
         self._held[start:stop] = b"\x01" * rows.shape[0]
 
@@ -70,4 +114,19 @@ class RowStore:
         """
         if not 0 <= start <= stop or self.first_missing(start, stop) < stop:
             raise InternalError(f"Rows {start}..{stop} were requested from a store that does not hold them all.")
-        return widen_bfloat16(self._buffer[start:stop])
+        rows = np.empty((stop - start, self.width), np.uint16)
+        for number, first, last in _parts(start, stop):
+            if (page := self._pages[number]) is not None:
+                before = number * PAGE_ROWS
+                rows[first - start : last - start] = self._bits(page)[first - before : last - before]
+        return widen_bfloat16(rows)
+
+    def _bits(self, page: Page) -> npt.NDArray[np.uint16]:
+        """[64, width] bit patterns of bf16; a view."""
+        return page.data.view(np.uint16).reshape(PAGE_ROWS, self.width)
+
+
+def _parts(start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """The pages that `start` to `stop` lies in: the number of each, and which of the positions are in it."""
+    for number in range(start // PAGE_ROWS, -(-stop // PAGE_ROWS)):
+        yield number, max(start, number * PAGE_ROWS), min(stop, (number + 1) * PAGE_ROWS)

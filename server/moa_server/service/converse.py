@@ -13,11 +13,12 @@ from enum import Enum, auto
 import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, MoaError, OverloadedError, ProtocolError, UnavailableError
+from moa_shared.protocol.continued_frames import DraftReader
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, check_identity, check_protocol
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Verdict
-from moa_shared.protocol.protobuf_messages import ask_from_proto, draft_from_proto
+from moa_shared.protocol.protobuf_messages import ask_from_proto
 
 from moa_server.drafting.draft_record import DraftRecord
 from moa_server.engine.live_session import LiveSession
@@ -26,7 +27,7 @@ from moa_server.memory.budget import MemoryBudget
 from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.service.allowance import Allowance
 from moa_server.service.frame_writer import FrameWriter
-from moa_server.service.frames import check_lengths, nodes_of, parse, verdict_frame
+from moa_server.service.frames import check_lengths, parse
 from moa_server.service.host import Host
 from moa_server.session.session import Phase
 
@@ -62,6 +63,7 @@ class ConverseStream:
         self._live: LiveSession | None = None
         self._codecs: tuple[Codec, ...] = ()
         self._frame_writer = FrameWriter(write, self._code, self._hash_at, self._may_code, host.settings.write_seconds)
+        self._drafts = DraftReader()
         self._reader: asyncio.Task[None] | None = None
         self._allowance = allowance or Allowance(host.clock)
 
@@ -129,8 +131,8 @@ class ConverseStream:
         if (kind == "open") is not (self.state is StreamState.AWAITING_OPEN):
             expected = "Open as the first frame" if self.state is StreamState.AWAITING_OPEN else "one Open a stream"
             raise ProtocolError(expected, kind if kind != "open" else "another Open")
-        check_lengths(frame, self._host.most_tokens)
-        self._allowance.charge(len(data), nodes_of(frame), replies=kind == "beat")
+        nodes = check_lengths(frame, self._host.most_tokens)
+        self._allowance.charge(len(data), nodes, replies=kind == "beat")
         body = getattr(frame, kind)
         if kind == "open":
             self._on_open(body)
@@ -216,6 +218,7 @@ class ConverseStream:
 
     def _begin(self, live: LiveSession, ask: Ask) -> None:
         """Begins an answer, or continues one."""
+        self._drafts = DraftReader()
         if self._host.draining:
             self._send_away(live)
             return
@@ -234,8 +237,8 @@ class ConverseStream:
         if ask.provisional is not None:
             session.on_draft(ask.provisional)
         if backlog.is_news:
-            prefix_hash = session.hashes.at(backlog.base)
-            self.on_verdict(Verdict(session.ask_id, 0, backlog.base, prefix_hash, backlog.tokens, backlog.finish))
+            prefix_hash = session.hashes.short_at(backlog.base)
+            self.on_verdict(Verdict(session.ask_id, backlog.base, prefix_hash, backlog.tokens, backlog.finish))
         self._host.engine.wake(live)
 
     def _reserve(self, live: LiveSession) -> None:
@@ -246,11 +249,11 @@ class ConverseStream:
             raise
 
     def _on_draft(self, live: LiveSession, message: pb.Draft) -> None:
-        draft = draft_from_proto(message)
+        session, draft = live.session, self._drafts.read(message)
         if live.takes_drafts:
-            live.session.on_draft(draft)
+            session.on_draft(draft)
         else:
-            live.session.on_ack(draft.committed)
+            session.on_ack(min(draft.base, len(session.tokens)))
         self._host.engine.wake(live)
 
     def _on_ack(self, live: LiveSession, message: pb.Ack) -> None:
@@ -284,12 +287,18 @@ class ConverseStream:
     # ------------------------------------------------------------ what the engine and the host say
 
     def on_verdict(self, verdict: Verdict) -> None:
-        self._frame_writer.put(verdict_frame(verdict))
+        self._frame_writer.put_verdict(verdict)
         if self._host.draining and verdict.finish is not Finish.UNFINISHED and self._live is not None:
             self._send_away(self._live)
 
     def on_rows(self, newest: CodedRows) -> None:
-        self._frame_writer.poke(newest)
+        live = self._live
+        if live is None or live.feed is None:
+            return
+        # Rows that take time to make are ready when the next forward runs. With rows that are there at once to draft
+        # from, they leave with its verdict: a frame costs more than the step that they come later.
+        is_late = live.feed.is_encoded(newest.chunk.plane) and len(live.feed.planes) > 1
+        self._frame_writer.put_rows(newest, with_verdict=is_late and live.stepping)
 
     def on_spare_time(self) -> None:
         self._frame_writer.poke()
@@ -343,7 +352,7 @@ class ConverseStream:
         return self._host.engine.code(self._attached(), chunk)
 
     def _hash_at(self, length: int) -> int:
-        return self._attached().session.hashes.at(length)
+        return self._attached().session.hashes.short_at(length)
 
     def _may_code(self) -> bool:
         return self._live is not None and self._host.engine.may_code(self._live)
@@ -353,8 +362,7 @@ class ConverseStream:
         if session.phase is Phase.ANSWERING:
             session.on_stop()
             held = len(session.tokens)
-            prefix_hash = session.hashes.at(held)
-            self.on_verdict(Verdict(session.ask_id, session.pending.epoch, held, prefix_hash, (), finish))
+            self.on_verdict(Verdict(session.ask_id, held, session.hashes.short_at(held), (), finish))
 
     def _send_away(self, live: LiveSession) -> None:
         self._go_away(live.token, "the server is shutting down")

@@ -1,8 +1,9 @@
 """What a stream has to write: verdicts and other small frames first, memory with or after them as the credit allows.
 
-State: queued frames, rows that are coded already, the chunk being coded. Invariants: memory never goes before a queued
-verdict; one chunk at most is coded ahead; of beats only the newest is kept, verdicts that continue each other are one,
-and no more than QUEUE_BYTES wait.
+State: queued verdicts and frames, rows that are coded already, the chunk being coded. Invariants: memory never goes
+before a queued verdict; one chunk at most is coded on demand; of beats only the newest is kept, verdicts that continue
+each other are one, and no more than QUEUE_BYTES wait. A verdict becomes a frame when it is written, so that it can
+leave out what the frame before it implies.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from collections.abc import Awaitable, Callable
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, UnavailableError
-from moa_shared.protocol.messages import Plane
+from moa_shared.protocol.continued_frames import VerdictWriter
+from moa_shared.protocol.messages import Memory, Verdict
+from moa_shared.protocol.protobuf_messages import memory_to_proto
 
 from moa_server.engine.stepper import CodedRows
 from moa_server.memory.feed import Chunk, MemoryFeed
-from moa_server.service.frames import memory_frame, merge_verdicts
+from moa_server.service.frames import memory_of, merge_verdicts
 from moa_server.service.patient_writer import PatientWriter
 
 QUEUE_BYTES = 1 << 20  # of small frames: an answer of 250,000 tokens that is resumed by a client that has none of them
+
+VERDICT_BYTES, TOKEN_BYTES = 40, 3  # of a verdict without tokens, and of each of its tokens
 
 
 class FrameWriter:
@@ -29,7 +34,7 @@ class FrameWriter:
     Args:
         write: hands one frame to gRPC.
         code: makes the bytes of a chunk of memory.
-        hash_at: hash of the conversation's first tokens, as many as given; names the state that memory belongs to.
+        hash_at: hash of the conversation's first tokens, its low half; names the state that memory belongs to.
         may_code: whether there is time to encode some now; if not, `poke` is called later.
         write_seconds: how long a client may read almost nothing.
     """
@@ -47,10 +52,12 @@ class FrameWriter:
         self._hash_at = hash_at
         self._may_code = may_code
         self._feed: MemoryFeed | None = None
-        self._urgent: deque[pb.ServerFrame] = deque()
+        self._verdicts = VerdictWriter()
+        self._urgent: deque[Verdict | pb.ServerFrame] = deque()
         self._urgent_bytes = 0
         self._beat: pb.ServerFrame | None = None
-        self._newest: dict[Plane, CodedRows] = {}
+        self._coded: list[CodedRows] = []  # of the feed's rows, which has given them; a verdict takes them along
+        self._held: list[CodedRows] = []  # which wait for a verdict to take them along
         self._coding: tuple[Chunk, asyncio.Future[CodedRows]] | None = None
         self._poke = asyncio.Event()
         self._closing = False
@@ -59,8 +66,15 @@ class FrameWriter:
     # ------------------------------------------------------------ what there is to write
 
     def put(self, frame: pb.ServerFrame) -> None:
-        """Queues a small frame, which overtakes memory; a verdict is merged into the one waiting before it."""
-        self._urgent_bytes += frame.ByteSize()
+        """Queues a small frame, which overtakes memory."""
+        self._queue(frame)
+
+    def put_verdict(self, verdict: Verdict) -> None:
+        """Queues a verdict, or merges it into the one that waits before it."""
+        self._queue(verdict)
+
+    def _queue(self, item: Verdict | pb.ServerFrame) -> None:
+        self._urgent_bytes += _size(item)
         if self._urgent_bytes > QUEUE_BYTES:
             self._urgent.clear()
             self._urgent_bytes = 0
@@ -71,8 +85,11 @@ class FrameWriter:
                 )
             )
             return
-        if not self._urgent or not merge_verdicts(self._urgent[-1], frame):
-            self._urgent.append(frame)
+        before = self._urgent[-1] if self._urgent else None
+        if isinstance(item, Verdict) and isinstance(before, Verdict) and (merged := merge_verdicts(before, item)):
+            self._urgent[-1] = merged
+        else:
+            self._urgent.append(item)
         self._poke.set()
 
     def put_beat(self, stamp: int) -> None:
@@ -82,18 +99,29 @@ class FrameWriter:
 
     def follow(self, feed: MemoryFeed | None) -> None:
         """Writes the memory that `feed` gives from now on; None: no more memory."""
-        self._feed = feed
+        self._feed, self._coded, self._held = feed, [], []
         self._poke.set()
 
-    def poke(self, newest: CodedRows | None = None) -> None:
-        """The feed has more to give; `newest` are rows that are coded already."""
-        if newest is not None:
-            self._newest[newest.chunk.plane] = newest
+    def poke(self) -> None:
+        """The feed has more to give."""
         self._poke.set()
+
+    def put_rows(self, newest: CodedRows, *, with_verdict: bool) -> None:
+        """Queues rows that are coded already, if the feed still owes them and the credit allows.
+
+        Args:
+            with_verdict: they wait for the next verdict, which is sure to come, rather than go in a frame of their own.
+        """
+        if self._feed is not None and self._feed.claim(newest.chunk):
+            (self._held if with_verdict else self._coded).append(newest)
+        if not with_verdict:
+            self._poke.set()
 
     def void(self, length: int) -> None:
         """Takes back unwritten memory rows from position `length` on, which are void."""
-        self._newest.clear()
+        for rows in self._take_coded(lambda stop: stop > length):
+            if self._feed is not None:
+                self._feed.on_credit(rows.chunk.nbytes)
         if self._coding is not None and self._feed is not None:
             chunk, future = self._coding
             if chunk.start + chunk.count > length:
@@ -136,11 +164,9 @@ class FrameWriter:
 
     def _next(self) -> pb.ServerFrame | None:
         if self._urgent:
-            frame = self._urgent.popleft()
-            self._urgent_bytes = self._urgent_bytes - frame.ByteSize() if self._urgent else 0
-            if frame.WhichOneof("frame") == "verdict":
-                self._attach_rows(frame.verdict)
-            return frame
+            item = self._urgent.popleft()
+            self._urgent_bytes = self._urgent_bytes - _size(item) if self._urgent else 0
+            return self._verdict_frame(item) if isinstance(item, Verdict) else item
         if self._beat is not None:
             frame, self._beat = self._beat, None
             return frame
@@ -148,22 +174,20 @@ class FrameWriter:
             return None
         return self._next_memory()
 
-    def _attach_rows(self, verdict: pb.Verdict) -> None:
-        """Puts rows into the verdict that are coded already and next to go."""
-        feed = self._feed
-        if feed is None or self._coding is not None:
-            return
-        waiting = next((rows for plane, rows in self._newest.items() if not feed.is_encoded(plane)), None)
-        if waiting is None or verdict.base + len(verdict.tokens) < waiting.chunk.start + waiting.chunk.count:
-            return  # of a later verdict in the queue
-        chunk = feed.take(encodes=False)
-        if chunk is None:
-            return
-        del self._newest[waiting.chunk.plane]
-        if waiting.chunk == chunk:
-            verdict.memory.CopyFrom(self._frame(waiting).memory)
-        else:
-            self._begin_coding(chunk)
+    def _verdict_frame(self, verdict: Verdict) -> pb.ServerFrame:
+        """A verdict, with all coded rows but those of a later one in the queue."""
+        end = verdict.base + len(verdict.tokens)
+        rows = [self._memory(each) for each in self._take_coded(lambda stop: stop <= end)]
+        return pb.ServerFrame(verdict=self._verdicts.write(verdict, rows))
+
+    def _take_coded(self, belongs: Callable[[int], bool]) -> list[CodedRows]:
+        """Takes the coded rows out whose end is such a position."""
+        taken: list[CodedRows] = []
+        for queue in (self._coded, self._held):
+            if queue:
+                taken += [rows for rows in queue if belongs(rows.chunk.start + rows.chunk.count)]
+                queue[:] = [rows for rows in queue if not belongs(rows.chunk.start + rows.chunk.count)]
+        return taken
 
     def _begin_coding(self, chunk: Chunk) -> asyncio.Future[CodedRows]:
         future = self._code(chunk)
@@ -179,21 +203,27 @@ class FrameWriter:
     def _next_memory(self) -> pb.ServerFrame | None:
         if self._feed is None:
             return None
+        if self._coded:
+            return self._memory_frame(self._coded.pop(0))
         if self._coding is None:
-            encodes = any(map(self._feed.is_encoded, self._newest)) or self._may_code()
-            chunk = self._feed.take(encodes=encodes)
+            chunk = self._feed.take(encodes=self._may_code())
             if chunk is None:
                 return None
-            newest = self._newest.pop(chunk.plane, None)
-            if newest is not None and newest.chunk == chunk:
-                return self._frame(newest)
             future = self._begin_coding(chunk)
         else:
             future = self._coding[1]
         if not future.done():
             return None
         self._coding = None
-        return self._frame(future.result())
+        return self._memory_frame(future.result())
 
-    def _frame(self, rows: CodedRows) -> pb.ServerFrame:
-        return memory_frame(rows, self._hash_at(rows.chunk.start + rows.chunk.count))
+    def _memory_frame(self, rows: CodedRows) -> pb.ServerFrame:
+        return pb.ServerFrame(memory=memory_to_proto(self._memory(rows)))
+
+    def _memory(self, rows: CodedRows) -> Memory:
+        return memory_of(rows, self._hash_at(rows.chunk.start + rows.chunk.count))
+
+
+def _size(item: Verdict | pb.ServerFrame) -> int:
+    """Bytes that it may take."""
+    return VERDICT_BYTES + TOKEN_BYTES * len(item.tokens) if isinstance(item, Verdict) else item.ByteSize()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ContextLengthError, ProtocolError, TreeError
-from moa_shared.protocol.messages import SHORT_HASH, Memory, Verdict
-from moa_shared.protocol.protobuf_messages import memory_to_proto, verdict_to_proto
+from moa_shared.protocol.messages import Memory, Verdict
 
 from moa_server.engine.stepper import CodedRows
 
@@ -31,62 +31,74 @@ def parse(kind: type[Parsed], data: bytes, most_bytes: int) -> Parsed:
         raise ProtocolError(f"a {kind.DESCRIPTOR.name}", f"{len(data)} bytes that do not parse") from None
 
 
-def check_lengths(frame: pb.ClientFrame, most_tokens: int) -> None:
-    """Checks how many tokens a frame holds, before anything looks at them.
+def check_lengths(frame: pb.ClientFrame, most_tokens: int) -> int:
+    """Checks how many tokens a frame holds, before anything looks at them; returns the number of its draft nodes.
 
     Raises:
         ContextLengthError: a text of more than `most_tokens`.
         TreeError: a draft of more nodes.
     """
-    asks = [frame.ask, frame.open.ask]
-    for text in (frame.open.tokens, *(ask.tokens for ask in asks)):
-        if len(text) > most_tokens:
-            raise ContextLengthError(f"The frame has {len(text)} tokens, the context holds {most_tokens}.")
-    for draft in (frame.draft, *(ask.provisional for ask in asks)):
-        nodes = max(len(draft.tokens), len(draft.parents))
-        if nodes > most_tokens:
-            raise TreeError(
-                f"The draft has {nodes} nodes, more than the {most_tokens} allowed.",
-                hint="Send smaller drafts.",
-            )
+    match frame.WhichOneof("frame"):
+        case "draft":
+            return _nodes_of(frame.draft, most_tokens)
+        case "ask":
+            return _check_ask(frame.ask, most_tokens)
+        case "open":
+            _check_text(frame.open.tokens, most_tokens)
+            return _check_ask(frame.open.ask, most_tokens)
+        case _:
+            return 0
 
 
-def nodes_of(frame: pb.ClientFrame) -> int:
-    """The number of draft nodes in a frame, wherever they are."""
-    return len(frame.draft.tokens) + len(frame.ask.provisional.tokens) + len(frame.open.ask.provisional.tokens)
+def _check_ask(ask: pb.Ask, most_tokens: int) -> int:
+    _check_text(ask.tokens, most_tokens)
+    return _nodes_of(ask.provisional, most_tokens)
 
 
-def verdict_frame(verdict: Verdict) -> pb.ServerFrame:
-    return pb.ServerFrame(verdict=verdict_to_proto(verdict))
+def _check_text(tokens: Sequence[int], most_tokens: int) -> None:
+    if len(tokens) > most_tokens:
+        raise ContextLengthError(f"The frame has {len(tokens)} tokens, the context holds {most_tokens}.")
 
 
-def merge_verdicts(earlier: pb.ServerFrame, later: pb.ServerFrame) -> bool:
-    """Merges a verdict into the one that it continues; False, and no change, if it continues another.
+def _nodes_of(draft: pb.Draft, most_tokens: int) -> int:
+    tokens = len(draft.tokens)
+    nodes = max(tokens, len(draft.parents))
+    if nodes > most_tokens:
+        raise TreeError(
+            f"The draft has {nodes} nodes, more than the {most_tokens} allowed.",
+            hint="Send smaller drafts.",
+        )
+    return tokens
 
-    The merged verdict has the costs of the newest step and counts what all steps verified.
+
+def merge_verdicts(earlier: Verdict, later: Verdict) -> Verdict | None:
+    """A verdict and the one that continues it, as one; None if it continues another.
+
+    It has the costs of the newest step and counts what all steps verified.
     """
-    one, other = earlier.verdict, later.verdict
-    both_verdicts = earlier.WhichOneof("frame") == later.WhichOneof("frame") == "verdict"
-    continues = one.ask == other.ask and other.base == one.base + len(one.tokens)
-    if not both_verdicts or one.finish or not continues:
-        return False
-    one.epoch, one.finish, one.step_ms = other.epoch, other.finish, other.step_ms
-    one.tokens.extend(other.tokens)
-    one.accepted += other.accepted
-    one.drafted += other.drafted
-    one.stale_nodes += other.stale_nodes
-    one.server_drafted += other.server_drafted
-    one.server_accepted += other.server_accepted
-    return True
+    continues = earlier.ask == later.ask and later.base == earlier.base + len(earlier.tokens)
+    if earlier.finish or not continues:
+        return None
+    return Verdict(
+        earlier.ask,
+        earlier.base,
+        earlier.prefix_hash,
+        [*earlier.tokens, *later.tokens],
+        later.finish,
+        earlier.accepted + later.accepted,
+        earlier.drafted + later.drafted,
+        earlier.stale + later.stale,
+        later.step_ms,
+        earlier.server_drafted + later.server_drafted,
+        earlier.server_accepted + later.server_accepted,
+    )
 
 
-def memory_frame(rows: CodedRows, prefix_hash: int) -> pb.ServerFrame:
-    """A chunk of memory.
+def memory_of(rows: CodedRows, prefix_hash: int) -> Memory:
+    """A chunk of memory as a message.
 
     Args:
-        prefix_hash: of all tokens up to the last one that has a row in it; half of it is sent, which is enough
-            to tell a row of another branch.
+        prefix_hash: of all tokens up to the last one that has a row in it, its low half.
     """
     chunk = rows.chunk
-    memory = Memory(chunk.start, chunk.count, chunk.codec, rows.payload, chunk.plane, prefix_hash & SHORT_HASH)
-    return pb.ServerFrame(memory=memory_to_proto(memory))
+    return Memory(chunk.start, chunk.count, chunk.codec, rows.payload, chunk.plane, prefix_hash)

@@ -81,7 +81,7 @@ class Generation:
             if self._failure is not None:
                 raise self._failure
             if self._ended:
-                return Verdict(0, 0, 0, 0, (), Finish.DRAINING)
+                return Verdict(0, 0, 0, (), Finish.DRAINING)
             self._poke.clear()
             await self._poke.wait()
         return self._verdicts.popleft()

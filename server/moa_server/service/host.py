@@ -20,9 +20,12 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Plane
 
 from moa_server.drafting.forward_cost import NODE_SHARE
+from moa_server.drafting.session_drafter import OwnDrafter
 from moa_server.engine.engine import Engine
 from moa_server.engine.kv_pool import KVPool
 from moa_server.engine.live_session import LiveSession
+from moa_server.engine.prefixes.index import PrefixIndex
+from moa_server.engine.prefixes.sharing import PrefixSharing
 from moa_server.engine.registry import SessionRegistry
 from moa_server.engine.schedule import Schedule
 from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper
@@ -106,8 +109,13 @@ class Host:
             self._make_live_session,
             secrets.token_bytes,
             clock,
-            lambda live: self.pool.forget(live),
+            self._on_closed,
         )
+        self.prefixes = PrefixIndex[LiveSession](
+            0 if settings.share_prefixes == "off" else stepper.target.page_tokens,
+            lambda numbers: self.engine.drop_pages(numbers),
+        )
+        self._sharing = PrefixSharing(stepper, self.prefixes, everyone=settings.share_prefixes == "all")
         self.engine = Engine(
             stepper,
             self.registry.close,
@@ -116,10 +124,10 @@ class Host:
                 served.row_ms / served.step_ms if served.step_ms else NODE_SHARE,
                 served.step_ms,
                 settings.prefill_chunk,
-                together=stepper.target.runs_together,
             ),
+            self._sharing,
         )
-        self.pool = KVPool(settings.kv_bytes or stepper.target.kv_bytes(), lambda live: self.engine.release(live))
+        self.pool = KVPool(settings.kv_bytes or stepper.target.kv_bytes(), self.engine.release, self.prefixes)
         self._calls: set[Call] = set()
         self._empty = asyncio.Event()
         self.draining = False
@@ -192,26 +200,31 @@ class Host:
             raise UnavailableError("The server is shutting down.", hint="Connect to another one, or try again later.")
 
     def reserve(self, live: LiveSession) -> None:
-        """Promises a session the memory that the requested answer may take.
+        """Promises a session the memory that the requested answer may take, less what of its text is kept already.
 
         Raises:
             ContextLengthError: it is more than this server keeps for all.
             OverloadedError: it is not available now.
         """
-        drafter = live.source if live.server_drafts else None
-        self.pool.reserve(live, self._most_nbytes(live.tensors, live.widths, live.session.most_tokens, drafter))
+        self.engine.adopt(live)
+        drafter = live.source.drafter if live.server_drafts and live.source is not None else None
+        nbytes = self._most_nbytes(live.tensors, live.widths, live.session.most_tokens, drafter)
+        self.pool.reserve(live, nbytes, self._sharing.page_nbytes(live))
 
     def conversations_that_fit(self, tokens: int) -> int:
-        """How many conversations of so many tokens can have running answers, with the first drafter's memory rows."""
+        """How many conversations of so many tokens can have running answers, with the first drafter's memory rows.
+
+        They share nothing: with a prefix in common there is room for more.
+        """
         tensors, widths, drafter = self._stepper.new_tensors(), {}, None
         if self._stepper.sources:
             source = self._stepper.sources[0]
             widths = self._stepper.widths(source, reused_state=True)
-            drafter = source if self.drafts_here else None
+            drafter = source.drafter
         return self.pool.budget // self._most_nbytes(tensors, widths, tokens, drafter)
 
     def _most_nbytes(
-        self, tensors: SessionTensors, widths: Mapping[Plane, int], tokens: int, drafter: MemorySource | None
+        self, tensors: SessionTensors, widths: Mapping[Plane, int], tokens: int, drafter: OwnDrafter | None
     ) -> int:
         """The most bytes that a conversation of so many tokens takes, with a draft below the last.
 
@@ -220,7 +233,7 @@ class Host:
         """
         rows = tokens + self.settings.draft_nodes
         nbytes = tensors.cache.most_nbytes(rows) + sum(most_nbytes(width, rows) for width in widths.values())
-        return nbytes + (self._stepper.drafter_nbytes(drafter, rows) if drafter is not None else 0)
+        return nbytes + (drafter.most_nbytes(rows) if drafter is not None else 0)
 
     @property
     def drafts_here(self) -> bool:
@@ -242,7 +255,7 @@ class Host:
             the source whose rows are to be kept for that; None: the server does not draft.
         """
         source = source or self._stepper.find_source(b"")
-        live.server_drafts = wanted and self.drafts_here and source is not None and source.new_drafter is not None
+        live.server_drafts = wanted and self.drafts_here and source is not None and source.drafter is not None
         return source if live.server_drafts else None
 
     def watch(self) -> bool:
@@ -276,6 +289,10 @@ class Host:
         """Ends all running answers."""
         for call in tuple(self._calls):
             call.end_answer()
+
+    def _on_closed(self, live: LiveSession) -> None:
+        self.pool.forget(live)
+        self.engine.free(live)
 
     def _make_live_session(self, token: bytes) -> LiveSession:
         served = self.served

@@ -20,6 +20,8 @@ from moa_shared.tree.streamed_tree import StreamedTree
 FRAME_NODES = 4096  # accepted of one frame: 4 ms of the event loop, two minutes of a device's standalone text
 MOST_NODES = 65_536  # of one draft in flight: bounds what a hostile client makes us hold (10 MB)
 
+NO_DRAFT = DraftTree((), ())
+
 
 class PendingDraft:
     """Draft nodes that have arrived and are not verified yet."""
@@ -38,6 +40,7 @@ class PendingDraft:
         self._tree = StreamedTree()
         self._node = ROOT
         self._reached = base
+        self._below: tuple[int, DraftTree] | None = None  # how many were asked for, and the tree of them, if known
 
     def add(self, committed: Sequence[int], hashes: PrefixHashes, draft: Draft) -> bool:
         """Adds a Draft frame; True if it named a state that holds (even if nothing of it is new).
@@ -57,7 +60,7 @@ class PendingDraft:
         same = (draft.epoch, base) == (self.epoch, self._base)
         holds = (draft.epoch, base) >= (self.epoch, self._base) and 1 <= base <= len(committed)
         continues = same and not draft.prefix_hash and first_node > 0
-        if not holds or not (continues or hashes.at(base) == draft.prefix_hash):
+        if not holds or not (continues or hashes.short_at(base) == draft.prefix_hash):
             self.stale_nodes += len(tokens)
             return False
         known = self._tree.end if same else 0
@@ -71,6 +74,7 @@ class PendingDraft:
             self.epoch = draft.epoch
             self._begin(base)
         self.stale_nodes += len(tokens) - count
+        self._below = None
         for index in range(known - first_node, count):
             self._tree.append(tokens[index], numbered[index])
         new = range(known, self._tree.end)
@@ -85,7 +89,7 @@ class PendingDraft:
             child = self._tree.child_with(self._node, committed[self._reached])
             if child is None:
                 break
-            self._node = child
+            self._node, self._below = child, None
             self._reached += 1
         self._tree.forget(self._node)
 
@@ -96,8 +100,10 @@ class PendingDraft:
     def usable(self, committed: Sequence[int], most: int = MOST_NODES) -> DraftTree:
         """The first `most` nodes below the newest committed token."""
         if not self.covers(committed):
-            return DraftTree((), ())
-        return self._tree.below(self._node, most)[0]
+            return NO_DRAFT
+        if self._below is None or self._below[0] != most:
+            self._below = most, self._tree.below(self._node, most)[0]
+        return self._below[1]
 
     def take_stale(self) -> int:
         """Nodes that came too late since the last call."""

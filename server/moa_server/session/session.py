@@ -18,10 +18,8 @@ from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree.draft_tree import DraftTree, check_tokens
 
-from moa_server.session.pending_draft import PendingDraft
+from moa_server.session.pending_draft import NO_DRAFT, PendingDraft
 from moa_server.session.verification import StepPlan, Verification
-
-NO_DRAFT = DraftTree((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,7 @@ class Session:
         self._settings = AnswerSettings()
         self._first_step = False
         self._finish = Finish.UNFINISHED
-        self._cache_version = 0  # grows when what the cache holds is given up
+        self.cache_version = 0  # grows when what the cache holds is given up
         self._resumable = False  # the answer is as the target left it, and a client has just come back
 
     @property
@@ -237,17 +235,14 @@ class Session:
 
         Raises:
             TreeError, TokenRangeError: nodes that are no tree of this target's tokens.
-            ProtocolError: a client that claims tokens which were never committed.
+            ProtocolError: parents that are neither absent nor one for each token.
         """
         check_tokens(draft.tokens, self.limits.vocab_size)
-        held = len(self.tokens)
-        if draft.committed > held:
-            raise ProtocolError(f"a client that holds at most {held} committed tokens", f"{draft.committed}")
         if self.phase is not Phase.ANSWERING:
             self.pending.stale_nodes += len(draft.tokens)
             return
         self.pending.add(self.tokens, self.hashes, draft)
-        self.acknowledged = max(self.acknowledged, draft.committed, min(draft.base, held))
+        self.acknowledged = max(self.acknowledged, min(draft.base, len(self.tokens)))
 
     def on_ack(self, committed: int) -> None:
         """The client holds `committed` tokens.
@@ -268,10 +263,22 @@ class Session:
 
     def forget_cache(self, length: int) -> None:
         """Forgets what the cache holds from position `length` on, which must be read again."""
-        self._cache_version += 1
+        self.cache_version += 1
         if length < self.cached:
             self.cached = length
             self.version += 1
+
+    def on_adopted(self, length: int, prefix_hash: int, cache_version: int) -> bool:
+        """The cache was given the rows of `length` tokens that another session has read; False if they are void.
+
+        Args:
+            prefix_hash, cache_version: of this text, and of the cache, when the rows were asked for.
+        """
+        is_text = length < len(self.tokens) and self.hashes.at(length) == prefix_hash
+        if not is_text or cache_version != self.cache_version:
+            return False
+        self.cached = length
+        return True
 
     # ------------------------------------------------------------ what the target does
 
@@ -337,9 +344,8 @@ class Session:
         """
         return Verdict(
             self.ask_id,
-            self.pending.epoch,
             plan.fed,
-            self.hashes.at(plan.fed),
+            self.hashes.short_at(plan.fed),
             verification.taken,
             verification.finish,
             verification.accepted,
@@ -358,11 +364,12 @@ class Session:
         Otherwise a client that asks again before its prompt is read would have it read for ever.
         """
         is_text = plan.fed <= len(self.tokens) and self.hashes.at(plan.fed) == plan.fed_hash
-        if is_text and plan.cache_version == self._cache_version:
+        if is_text and plan.cache_version == self.cache_version:
             self.cached = max(self.cached, min(plan.fed, len(self.tokens) - 1))
 
     def _plan(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool) -> StepPlan:
-        start = max(self.answer_start, len(self.tokens) - STOP_WINDOW_TOKENS)
+        decisive = STOP_WINDOW_TOKENS if self._settings.stop else 0
+        start = max(self.answer_start, len(self.tokens) - decisive)
         return StepPlan(
             self.version,
             self.cached,
@@ -373,7 +380,7 @@ class Session:
             self._rule(self._settings, self.answer_start),
             tuple(self.tokens[start:]),
             start - self.answer_start,
-            self._cache_version,
+            self.cache_version,
             self.hashes.at(self.cached + len(feed)),
         )
 

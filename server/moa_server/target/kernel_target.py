@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import Cache, Segment
+from moa_kernels import PAGE_ROWS, Cache, Page, Segment
 from moa_shared.errors import InternalError
 from moa_shared.models.network.network import Network
 
@@ -48,6 +48,16 @@ class KernelCache(KVCache):
     def reserve(self, rows: int) -> None:
         self.pages.reserve(rows)
 
+    def crop(self, length: int) -> None:
+        super().crop(length)
+        self._pages.crop(self._length)
+
+    def adopt(self, pages: Sequence[Page]) -> None:
+        """Holds these full pages of another conversation that begins with the same tokens, and nothing else."""
+        self._pages.adopt(pages)
+        self._length = self._pages.length
+        self._forget_tail()
+
     def segment(self, request: Request) -> Segment:
         """This conversation's rows of a forward."""
         if is_chain(request.parents):
@@ -71,8 +81,6 @@ class KernelTarget(Target):
         half: keys and values in float16 instead of float32.
     """
 
-    runs_together = True
-
     def __init__(
         self, network: Network, trained_length: int, context_length: int | None = None, *, half: bool = True
     ) -> None:
@@ -88,6 +96,7 @@ class KernelTarget(Target):
             )
         )
         self.network = network
+        self.page_tokens = PAGE_ROWS if network.stack.compiled else 0
         self._half = half
 
     def new_cache(self) -> KernelCache:

@@ -84,10 +84,10 @@ class Target(ABC):
     """Verifies chains and trees.
 
     Attributes:
-        runs_together: a forward for several conversations takes less time than one for each.
+        page_tokens: tokens whose keys and values conversations that begin alike can share; 0: they share none.
     """
 
-    runs_together = False
+    page_tokens = 0
 
     def __init__(self, shape: TargetShape) -> None:
         self.shape = shape

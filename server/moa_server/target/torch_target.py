@@ -47,8 +47,6 @@ class TorchTarget(Target):
         ConfigError: the device has no room for so many keys and values.
     """
 
-    runs_together = True
-
     def __init__(
         self,
         model: PreTrainedModel,

@@ -101,17 +101,6 @@ class DraftState(BaseState):
     def memory_rows(self) -> int:
         return len(self._memory_positions)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the caches and of the states held."""
-        reused = 0 if self._reused is None else self._reused.nbytes
-        return self._self.nbytes + self._memory.nbytes + reused
-
-    def most_nbytes(self, rows: int) -> int:
-        """The most bytes of a conversation of so many tokens and draft nodes."""
-        reused = 0 if self._reused is None else self._reused.most_nbytes(rows)
-        return self._self.most_nbytes(rows) + self._memory.most_nbytes(rows) + reused
-
     # ------------------------------------------------------------ drafting
 
     def begin(self) -> Rows:

@@ -66,12 +66,3 @@ class ConversationDrafter(GrowingDrafter, Protocol):
     def append_reused_state(self, start: int, rows: Rows) -> None:
         """Adds the state that enters the first reused layer, [rows, hidden size] float32."""
         ...
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        ...
-
-    def most_nbytes(self, rows: int) -> int:
-        """The most bytes of a conversation of so many tokens and draft nodes."""
-        ...

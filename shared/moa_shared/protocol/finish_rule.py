@@ -66,7 +66,7 @@ class FinishRule:
         """The part of `new` that belongs to the answer, and why it ends there (UNFINISHED if it continues).
 
         Args:
-            answer: the answer's tokens so far; its last `STOP_WINDOW_TOKENS` are enough.
+            answer: the answer's tokens so far; its last `STOP_WINDOW_TOKENS` are enough, and none without stop strings.
             new: tokens chosen after them.
             before: tokens of the answer that come before `answer`.
         """
@@ -74,7 +74,8 @@ class FinishRule:
         taken: list[int] = []
         for token in new:
             taken.append(token)
-            finish = self._after([*answer[-STOP_WINDOW_TOKENS:], *taken], length + len(taken))
+            recent = [*answer[-STOP_WINDOW_TOKENS:], *taken] if self.settings.stop else taken
+            finish = self._after(recent, length + len(taken))
             if finish is not Finish.UNFINISHED:
                 return taken, finish
         return taken, Finish.UNFINISHED

@@ -22,7 +22,7 @@ from moa_shared.errors import (
 )
 from moa_shared.text.plain_text import plain_line
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 CODE_KEY = "moa-error-code"
 HINT_KEY = "moa-error-hint-bin"  # binary: a hint may hold any text
 RETRY_AFTER_KEY = "moa-retry-after-ms"

@@ -1,8 +1,8 @@
 """Messages of one conversation as both ends hold them. Pure; `protocol.protobuf_messages` makes protobuf of them.
 
 Positions are absolute: token t of the conversation, from 0. `base` is the position of a message's first token, and
-`prefix_hash` the hash of all tokens before it (protocol.prefix_hash): a message that is repeated, late or stale changes
-nothing.
+`prefix_hash` the hash of all tokens before it (protocol.prefix_hash), but for an Ask its low half: a message that is
+repeated, late or stale changes nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from enum import IntEnum
 
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
-
-SHORT_HASH = 0xFFFF_FFFF  # the low half of a hash, by which a Memory message names its tokens
 
 
 class Plane(IntEnum):
@@ -32,7 +30,6 @@ class Draft:
         epoch: grows whenever the client throws draft nodes away.
         prefix_hash: 0 if the frame with node 0 has given it.
         parents: node numbers, -1 for the root; empty: each node follows the one before it.
-        committed: how many committed tokens the client holds.
     """
 
     epoch: int
@@ -41,7 +38,6 @@ class Draft:
     first_node: int
     tokens: Sequence[int]
     parents: Sequence[int] = ()
-    committed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +82,7 @@ class Verdict:
 
     Args:
         ask: id of the question that it answers.
-        epoch: the newest whose drafts the server had seen.
+        prefix_hash: 0 if the verdict before it, which it continues, has given one.
         finish: whether and why the answer ends with them.
         accepted: how many of `tokens` were drafted.
         drafted: how many nodes the forward verified; `stale`: how many came too late since the last verdict.
@@ -95,7 +91,6 @@ class Verdict:
     """
 
     ask: int
-    epoch: int
     base: int
     prefix_hash: int
     tokens: Sequence[int]
@@ -114,7 +109,7 @@ class Memory:
 
     Args:
         start: position of the first row.
-        prefix_hash: the low 32 bits of the hash of all tokens up to the last row's.
+        prefix_hash: of all tokens up to the last row's.
     """
 
     start: int

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+SHORT_HASH = 0xFFFF_FFFF  # the low half: enough where a collision cannot change the text (docs/adr/0023)
+
 _MASK = (1 << 64) - 1
 _GAMMA, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _VECTORISED_FROM = 32  # tokens; a NumPy pass costs as much as so many tokens one by one
@@ -55,6 +57,14 @@ class PrefixHashes:
         if not 0 <= length <= len(self):
             raise IndexError(f"no hash of {length} tokens: {len(self)} are known")
         return self._hashes[length]
+
+    def short_at(self, length: int) -> int:
+        """The low half of `at`, by which drafts, verdicts and memory name their state.
+
+        Raises:
+            IndexError: fewer tokens are known.
+        """
+        return self.at(length) & SHORT_HASH
 
 
 def _mix(state: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import TypeVar
 
@@ -12,9 +13,12 @@ from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, Verdict
 from moa_shared.sampling.coupling import Sampling
+from moa_shared.tree.arithmetic import ROOT
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 64  # of at most four tokens each (the bytes of UTF-8), so that the finish rule's window holds it
+
+MOST_HUNDREDTHS = (1 << 32) - 1  # of a millisecond: a forward of half a day
 
 Number = TypeVar("Number", bound=IntEnum)
 
@@ -88,8 +92,7 @@ def draft_to_proto(draft: Draft) -> pb.Draft:
         prefix_hash=draft.prefix_hash,
         first_node=draft.first_node,
         tokens=draft.tokens,
-        parents=draft.parents,
-        committed=draft.committed,
+        parents=_steps_back(draft),
     )
 
 
@@ -100,23 +103,21 @@ def draft_from_proto(message: pb.Draft) -> Draft:
         message.prefix_hash,
         message.first_node,
         tuple(message.tokens),
-        tuple(message.parents),
-        message.committed,
+        parents_from_steps(message.parents, message.first_node),
     )
 
 
 def verdict_to_proto(verdict: Verdict) -> pb.Verdict:
     return pb.Verdict(
         ask=verdict.ask,
-        epoch=verdict.epoch,
         base=verdict.base,
         prefix_hash=verdict.prefix_hash,
         tokens=verdict.tokens,
         accepted=verdict.accepted,
-        finish=pb.Finish.Name(verdict.finish),
+        finish=verdict.finish.value,  # type: ignore[arg-type]  # the stubs want the enum's own type
         drafted=verdict.drafted,
         stale_nodes=verdict.stale,
-        step_ms=verdict.step_ms,
+        step_hundredths=min(round(100 * verdict.step_ms), MOST_HUNDREDTHS),
         server_drafted=verdict.server_drafted,
         server_accepted=verdict.server_accepted,
     )
@@ -126,7 +127,6 @@ def verdict_from_proto(message: pb.Verdict) -> Verdict:
     """Raises ProtocolError for a finish that this version does not know."""
     return Verdict(
         message.ask,
-        message.epoch,
         message.base,
         message.prefix_hash,
         tuple(message.tokens),
@@ -134,7 +134,7 @@ def verdict_from_proto(message: pb.Verdict) -> Verdict:
         message.accepted,
         message.drafted,
         message.stale_nodes,
-        message.step_ms,
+        message.step_hundredths / 100,
         message.server_drafted,
         message.server_accepted,
     )
@@ -144,9 +144,9 @@ def memory_to_proto(memory: Memory) -> pb.Memory:
     return pb.Memory(
         start=memory.start,
         count=memory.count,
-        codec=pb.Codec.Name(memory.codec),
+        codec=memory.codec.value,  # type: ignore[arg-type]
         payload=memory.payload,
-        plane=pb.Plane.Name(memory.plane),
+        plane=memory.plane.value,  # type: ignore[arg-type]
         prefix_hash=memory.prefix_hash,
     )
 
@@ -161,6 +161,16 @@ def memory_from_proto(message: pb.Memory) -> Memory:
         _known(Plane, message.plane, "memory of plane 0 or 1", "plane "),
         message.prefix_hash,
     )
+
+
+def _steps_back(draft: Draft) -> list[int]:
+    """For each node how many nodes back its parent is; 0 for the root: small numbers, however long a draft goes on."""
+    return [node - parent if parent >= 0 else 0 for node, parent in enumerate(draft.parents, draft.first_node)]
+
+
+def parents_from_steps(steps_back: Sequence[int], first_node: int) -> tuple[int, ...]:
+    """Node numbers of parents from how many nodes back they are; not checked."""
+    return tuple(node - steps if steps else ROOT for node, steps in enumerate(steps_back, first_node))
 
 
 def _known(kind: type[Number], value: int, expected: str, what: str) -> Number:

@@ -8,6 +8,7 @@ Pure: noise depends only on its arguments, on any machine and for any batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -114,23 +115,34 @@ def select(logits: Scores, positions: Sequence[int], sampling: Sampling) -> list
     Raises:
         InternalError: logits that are not numbers, so no token can be chosen.
     """
+    if sampling.greedy:
+        return _likeliest(logits, positions)
     chosen: list[int] = []
     warm = np.empty(logits.shape[-1], dtype=np.float32)
     for row, position in zip(logits, positions, strict=True):  # a row stays in the processor's cache
-        scores = row if sampling.greedy else _warmed(row, sampling, warm)
-        best = int(scores.argmax())  # of a row that holds a NaN, that one
-        if not np.isfinite(scores[best]):
-            raise InternalError(
-                f"The target's logits at position {position} are not finite.",
-                hint="Its weights or its arithmetic are broken: choose another --execution or --model.",
-            )
-        if sampling.greedy:
-            chosen.append(best)
-            continue
+        scores = _warmed(row, sampling, warm)
+        if not math.isfinite(scores[scores.argmax()]):  # of a row that holds a NaN, that one
+            raise _not_finite(position)
         noise = gumbel_noise(sampling.seed, position, len(row))
         token = choose(scores, noise, sampling.top_k, sampling.top_p)
         chosen.append(_choose_plainly(row, noise, sampling) if token is None else token)
     return chosen
+
+
+def _likeliest(logits: Scores, positions: Sequence[int]) -> list[int]:
+    """The greedy choice from each row, with one call: each gives the interpreter's lock away and waits for it again."""
+    best: list[int] = logits.argmax(axis=-1).tolist()
+    for row, (token, position) in enumerate(zip(best, positions, strict=True)):
+        if not math.isfinite(logits[row, token]):
+            raise _not_finite(position)
+    return best
+
+
+def _not_finite(position: int) -> InternalError:
+    return InternalError(
+        f"The target's logits at position {position} are not finite.",
+        hint="Its weights or its arithmetic are broken: choose another --execution or --model.",
+    )
 
 
 def _choose_plainly(logits: Scores, noise: Scores, sampling: Sampling) -> int:

@@ -17,6 +17,8 @@ from moa_shared.errors import TokenRangeError, TreeError
 from moa_shared.tree import arithmetic
 from moa_shared.tree.arithmetic import ROOT
 
+FEW = 32  # tokens: NumPy costs as much as looking at so many one by one
+
 
 @dataclass(frozen=True)
 class DraftTree:
@@ -109,6 +111,8 @@ class DraftTree:
 
 def check_tokens(tokens: Sequence[int], vocab_size: int) -> None:
     """Raises TokenRangeError for the first token outside 0 to `vocab_size` - 1."""
+    if len(tokens) <= FEW and all(0 <= token < vocab_size for token in tokens):
+        return
     values = np.asarray(tokens)
     if len(values) == 0 or (values.min() >= 0 and values.max() < vocab_size):
         return
@@ -130,6 +134,8 @@ def longest_path(tree: DraftTree, chosen_root: int, chosen: Sequence[int]) -> tu
         The accepted nodes from the root down, and the bonus token, which the target chose after the last of them.
     """
     path: list[int] = []
+    if not tree.tokens:
+        return path, chosen_root
     node, token = ROOT, chosen_root
     while (child := tree.child_with(node, token)) is not None:
         path.append(child)

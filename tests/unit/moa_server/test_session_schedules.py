@@ -54,7 +54,7 @@ class Device:
         ]
         first = 0 if rng.random() < 0.7 else rng.randrange(6)
         parents = [rng.randrange(-1, first + index) for index in range(len(tokens))] if rng.random() < 0.3 else []
-        right = PrefixHashes(self.tokens[:base]).at(base)
+        right = PrefixHashes(self.tokens[:base]).short_at(base)
         return Draft(
             epoch=max(0, self.epoch - (rng.random() < 0.1)),
             base=base,
@@ -62,7 +62,6 @@ class Device:
             first_node=first,
             tokens=tokens,
             parents=parents,
-            committed=rng.randrange(len(self.tokens) + 1),
         )
 
     def take(self, rng: random.Random) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from moa_shared.tree.arithmetic import below_chain
+
 LARGEST_TREE = 62  # the paper's (arXiv 2410.03804, section 5)
 SMALLEST_TREE = 8
 LARGEST_CHUNK = 400  # above the server's own chunks of a prompt
@@ -53,8 +55,21 @@ def tree_feed(text: Sequence[int], start: int, nodes: int, vocab_size: int, rand
     return Feed(tuple(tokens), tuple(parents), tuple(path))
 
 
-def any_feed(text: Sequence[int], start: int, vocab_size: int, random: Random, largest: int = LARGEST_TREE) -> Feed:
-    """A chain of 1 to `largest` tokens or a tree of 8 to as many nodes."""
+def any_feed(text: Sequence[int], start: int, vocab_size: int, random: Random) -> Feed:
+    """A chain of 1 to 62 tokens or a tree of 8 to 62 nodes."""
     if random.random() < 0.5:
-        return chain_feed(text, start, random.randint(1, largest))
-    return tree_feed(text, start, random.randint(SMALLEST_TREE, largest), vocab_size, random)
+        return chain_feed(text, start, random.randint(1, LARGEST_TREE))
+    return tree_feed(text, start, random.randint(SMALLEST_TREE, LARGEST_TREE), vocab_size, random)
+
+
+def wrong_tree(nodes: int, vocab_size: int, random: Random) -> Feed:
+    """A tree of random tokens, none of which is kept."""
+    parents = tuple(random.randrange(-1, node) for node in range(nodes))
+    return Feed(tuple(random.randrange(vocab_size) for _ in range(nodes)), parents, ())
+
+
+def with_draft(fed: Sequence[int], draft: Feed) -> Feed:
+    """Tokens that are fed, and a draft below the last of them, as a server verifies it."""
+    count = len(fed)
+    path = (*range(count), *(count + node for node in draft.path))
+    return Feed((*fed, *draft.tokens), tuple(below_chain(count, draft.parents or ())), path)

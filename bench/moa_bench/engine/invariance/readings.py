@@ -1,11 +1,11 @@
-"""The ways to read a text again, each compared with its reference: chains, chunks, trees, batches, resumes, forks.
+"""The ways to read a text again by itself, each compared with its reference: chains, chunks, trees, resumes, forks.
 
 What differs between two ways is only what shares a forward with a row, so every row must keep its bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from moa_server.target import Target, TargetOutput
     from moa_server.target.target import Request
 
-BATCH_ROWS = 32  # of one conversation in a batch; a batch of eight has up to 256
 RESUMED_ROWS = 64  # compared after a resume
 
 
@@ -34,17 +33,21 @@ class Tally:
     """Counts of what was compared.
 
     Args:
-        rows: rows compared; `different`: those of other bits; `flipped`: those whose highest logit is another token.
+        rows: rows compared; `choices`: those that had logits; `different`: those of other bits.
+        flipped: those whose highest logit is another token.
     """
 
     rows: int = 0
+    choices: int = 0
     different: int = 0
     flipped: int = 0
 
     def add(self, got: Row, expected: Row) -> None:
         self.rows += 1
-        self.different += got.bits != expected.bits
-        self.flipped += got.choice != expected.choice
+        self.different += not got.agrees(expected)
+        if got.choice is not None:
+            self.choices += 1
+            self.flipped += got.choice != expected.choice
 
 
 class Reading:
@@ -113,21 +116,8 @@ def trees(random: Random, vocab_size: int) -> Draw:
     )
 
 
-def mixed(random: Random, vocab_size: int, largest: int = LARGEST_TREE) -> Draw:
-    return lambda reading: any_feed(reading.reference.tokens, reading.at, vocab_size, random, largest)
-
-
-def read_batches(target: Target, references: Sequence[Reference], tally: Tally, random: Random) -> None:
-    """All texts at once: each forward takes chains and trees of a random part of those that are not done."""
-    readings = [Reading(target, reference, tally) for reference in references]
-    draw = mixed(random, target.vocab_size, BATCH_ROWS)
-    while going := [reading for reading in readings if not reading.is_done]:
-        random.shuffle(going)
-        taken = going[: random.randint(1, len(going))]
-        feeds = [draw(reading) for reading in taken]
-        outputs = target.forward_all([reading.request(feed) for reading, feed in zip(taken, feeds, strict=True)])
-        for reading, feed, output in zip(taken, feeds, outputs, strict=True):
-            reading.compare(feed, output)
+def mixed(random: Random, vocab_size: int) -> Draw:
+    return lambda reading: any_feed(reading.reference.tokens, reading.at, vocab_size, random)
 
 
 @dataclass(slots=True)

@@ -31,24 +31,28 @@ FORK_NODES = 12
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is known of one row.
+    """What is known of one row; None: that was not asked for.
 
     Args:
-        bits: digest of its logits, of the state that enters one layer and, where they are kept, its keys and values.
+        logits, state, kept: digests of its logits, of the state that enters one layer, of its keys and values.
         choice: the token of the highest logit.
     """
 
-    bits: bytes
-    choice: int
+    logits: bytes | None
+    state: bytes | None
+    kept: bytes | None
+    choice: int | None
 
     @classmethod
-    def of(cls, logits: Rows, state: Rows, kept: Rows | None) -> Row:
+    def of(cls, logits: Rows | None, state: Rows | None, kept: Rows | None) -> Row:
         """The row of these float32 vectors; `kept`: its row of `lsa_input`."""
-        digest = blake2b(logits.tobytes(), digest_size=16)
-        digest.update(state.tobytes())
-        if kept is not None:
-            digest.update(kept.tobytes())
-        return cls(digest.digest(), int(logits.argmax()))
+        choice = int(logits.argmax()) if logits is not None else None
+        return cls(_digest(logits), _digest(state), _digest(kept), choice)
+
+    def agrees(self, whole: Row) -> bool:
+        """Whether everything known of this row has the bits that it has in `whole`."""
+        mine, theirs = (self.logits, self.state, self.kept), (whole.logits, whole.state, whole.kept)
+        return all(bits is None or bits == expected for bits, expected in zip(mine, theirs, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +74,15 @@ class Reference:
     forks: tuple[Fork, ...]
 
 
-def read_alone(target: Target, planned: PlannedText, number: int) -> Reference:
+def read_alone(target: Target, planned: PlannedText, number: int, state_layer: int) -> Reference:
     """Reads the prompt and writes the rest, token by token.
 
     Args:
-        number: of the text: seeds what is drawn, and picks the layer whose state is compared.
+        number: of the text: seeds what is drawn.
+        state_layer: whose state is compared.
     """
     random = Random(number)
     sampling = Sampling(TEMPERATURE, seed=number)
-    state_layer = random.randint(0, target.layer_count)
     fork_at = random.randrange(planned.positions)
     tokens = list(planned.prompt)
     cache = target.new_cache()
@@ -99,6 +103,10 @@ def row_of(output: TargetOutput, row: int, kept: Rows | None) -> Row:
     if output.state is None:
         raise InternalError("A forward gave no state though it was asked for one.")
     return Row.of(output.logits[row], output.state[row], kept)
+
+
+def _digest(row: Rows | None) -> bytes | None:
+    return None if row is None else blake2b(row.tobytes(), digest_size=16).digest()
 
 
 def _read_fork(target: Target, cache: KVCache, state_layer: int, random: Random) -> Fork:

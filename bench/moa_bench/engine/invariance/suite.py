@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from moa_shared.errors import InternalError
 from moa_shared.programs.progress import Progress, make_progress
 from moa_shared.protocol.levels import INT8
 
+from moa_bench.engine.invariance.batches import MOST_SESSIONS, read_batches
 from moa_bench.engine.invariance.readings import (
     ResumeTallies,
     Tally,
@@ -22,7 +24,6 @@ from moa_bench.engine.invariance.readings import (
     chunks,
     mixed,
     read,
-    read_batches,
     read_resumed,
     trees,
 )
@@ -38,7 +39,10 @@ if TYPE_CHECKING:
 
 POSITIONS, QUICK_POSITIONS = 100_000, 300
 THREADS = (2, 3)  # three on two cores: threads then often wake late
-GROUP = 8  # texts that share the batches
+GROUP = MOST_SESSIONS  # texts that share the batches
+# Of each text where nothing but batches is compared, so that fewer single steps are needed. Half of the rows are of
+# prompts, and half of those have no logits; texts of a quarter of the positions give more choices than wanted.
+BATCH_READINGS, TEXTS_SHARE = 8, 1 / 4
 # What a position costs besides the single step, in rows: ten are computed, wrong branches among them; those on slower
 # variants, and hashing, make them 25 (4,119 positions took 42 ms of processor time each: 10.9 a step, 1.2 a row).
 ROWS_A_POSITION = 25
@@ -87,9 +91,10 @@ def _compare_group(
     target, vocab_size = subject.target, subject.target.vocab_size
     random = Random(first)
     tally = partial(_tally, tallies)
+    state_layer = random.randint(0, target.layer_count)
     references = []
     for number, text in enumerate(planned, first):
-        reference = read_alone(target, text, number)
+        reference = read_alone(target, text, number, state_layer)
         references.append(reference)
         read(target, reference, tally("chains of 2 to 62"), chains(random))
         read(target, reference, tally("prompts in chunks of 1 to 400"), chunks(random))
@@ -106,7 +111,36 @@ def _compare_group(
             with on_variant(name):
                 read(subject.others[name], reference, tally(f"kernels {name}"), mixed(random, vocab_size))
         advance(text.positions)
-    read_batches(target, references, tally(f"batches of up to {GROUP} conversations"), random)
+    read_batches(target, references, tally, random)
+
+
+def compare_batches(
+    target: Target,
+    planned: Sequence[PlannedText],
+    choices: int,
+    advance: Callable[[int], object] = lambda choices: None,
+) -> Iterator[tuple[int, dict[str, Tally]]]:
+    """Reads texts in forwards of several sessions only, until so many choices were compared or no text is left.
+
+    Args:
+        advance: takes the number of choices compared since the last call.
+
+    Yields:
+        As `compare`.
+    """
+    tallies: dict[str, Tally] = {}
+    for first in range(0, len(planned), GROUP):
+        random = Random(first)
+        state_layer = random.randint(0, target.layer_count)
+        references = [
+            read_alone(target, text, number, state_layer)
+            for number, text in enumerate(planned[first : first + GROUP], first)
+        ]
+        tally = partial(_tally, tallies)
+        read_batches(target, references, tally, random, readings=BATCH_READINGS, advance=advance)
+        yield first + len(references), tallies
+        if sum(counts.choices for counts in tallies.values()) >= choices:
+            return
 
 
 def _tally(tallies: dict[str, Tally], kind: str) -> Tally:
@@ -122,11 +156,13 @@ def run_invariance(
     questions: Path | None,
     quick: bool,
     json_file: Path | None,
+    batches: bool = False,
 ) -> None:
     """Compare and report.
 
     Args:
         positions: of the texts; None: 100,000, or few if quick.
+        batches: compare forwards of several sessions only; `positions` are then the choices to compare.
         threads: numbers of threads to compare with one; empty: 2 and 3.
         questions: a file or folder of questions; None: the bench's own.
 
@@ -141,21 +177,27 @@ def run_invariance(
     asked = read_questions(questions) if questions else [*QUESTIONS, PASSAGE]
     files = resolve(model, progress=progress)
     wanted = positions or (QUICK_POSITIONS if quick else POSITIONS)
-    planned = plan_texts(load_tokenizer(files), asked, wanted)
+    planned = plan_texts(load_tokenizer(files), asked, math.ceil(wanted * TEXTS_SHARE) if batches else wanted)
     execution = load_level(files, level, progress)
     subject = Subject(level, execution.target, threads=tuple(threads) or THREADS)
     names: list[str] = []
-    if level == INT8:
+    if level == INT8 and not batches:
         from moa_kernels import variant_name
 
         names = variants_here()
         subject.others = {name: _load_on(name, files, progress) for name in names if name != variant_name()}
-    _say_duration(subject.target, wanted, progress)
+    if not batches:
+        _say_duration(subject.target, wanted, progress)
     experiment.result |= {"target": files.target_id, "execution": execution.details, "variants": names}
     began = time.monotonic()
     tallies: dict[str, Tally] = {}
     with progress.task("Positions", wanted) as task:
-        for count, tallies in compare(subject, planned, task.advance):
+        steps = (
+            compare_batches(subject.target, planned, wanted, task.advance)
+            if batches
+            else compare(subject, planned, task.advance)
+        )
+        for count, tallies in steps:
             done = planned[:count]
             experiment.result |= {
                 "positions": sum(text.positions for text in done),
@@ -165,7 +207,8 @@ def run_invariance(
                 "kinds": [{"kind": kind, "counts": counts} for kind, counts in tallies.items()],
             }
             experiment.save()  # a run takes an hour
-    experiment.publish(render(experiment.result), name=f"invariance-{level}", page=ENGINE)
+    name = f"invariance-{level}-batches" if batches else f"invariance-{level}"
+    experiment.publish(render(experiment.result), name=name, page=ENGINE)
     if execution.exact and any(counts.different for counts in tallies.values()):
         raise InternalError(f"At {level} a row's bits depend on what is computed with it.")
 
@@ -201,14 +244,15 @@ def _costs(target: Target) -> tuple[float, float]:
 def render(result: Mapping[str, Any]) -> str:
     """The table of kinds."""
     rows = [
-        [kind["kind"], kind["counts"].rows, kind["counts"].different, kind["counts"].flipped]
+        [kind["kind"], counts.rows, counts.different, counts.choices, counts.flipped]
         for kind in result["kinds"]
+        for counts in [kind["counts"]]
     ]
-    rows.append(["in all", *(sum(row[column] for row in rows) for column in (1, 2, 3))])
+    rows.append(["in all", *(sum(row[column] for row in rows) for column in (1, 2, 3, 4))])
     variants = f"; kernels of this CPU: {', '.join(result['variants'])}" if result["variants"] else ""
     note = (
         f"{result['positions']} positions of {result['texts']} texts (the longest has {result['longest']}), level "
         f"{result['level']}, {result['execution']}{variants}; {result['seconds'] / 60:.0f} minutes.\n"
     )
-    head = ["read again in", "rows compared", "of other bits", "another choice"]
+    head = ["read again in", "rows compared", "of other bits", "choices compared", "another choice"]
     return "\n".join([machine_line(result), note, table(head, rows)])

@@ -27,7 +27,6 @@ class BaselineState(BaseState):
         self.decoder = decoder
         self._offset = 1 if decoder.reads_features else 0  # row r belongs to token r + offset
         self._cache = decoder.new_cache()
-        self._row_bytes = 4 * decoder.config.hidden_size  # float32
         self._features: dict[int, Rows] = {}
         self._outputs: list[Rows] = []  # of the committed tokens' rows, [hidden size] each
         self._true = 0  # rows before this one were made from features that came
@@ -36,16 +35,6 @@ class BaselineState(BaseState):
     @property
     def memory_rows(self) -> int:
         return len(self._features)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the cache, and of the features and outputs held."""
-        rows = len(self._features) + len(self._outputs) + len(self._node_outputs)
-        return self._cache.nbytes + rows * self._row_bytes
-
-    def most_nbytes(self, rows: int) -> int:
-        """The most bytes of a conversation of so many tokens and draft nodes."""
-        return self._cache.most_nbytes(rows) + 2 * rows * self._row_bytes
 
     # ------------------------------------------------------------ what the server said
 

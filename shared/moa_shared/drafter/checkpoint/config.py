@@ -104,6 +104,16 @@ class DrafterConfig:
         return 2 * self.ca_kv_heads * self.target_head_dim
 
     @property
+    def token_bytes(self) -> int:
+        """What a conversation's drafter holds of a token: keys and values in float16, and rows in float32."""
+        if self.kind == MOA:
+            heads = self.sa_kv_heads + self.ca_kv_heads + self.reused_layers * self.target_kv_heads
+            rows = 1 if self.reused_layers else 0
+        else:
+            heads, rows = self.own_layers * self.sa_kv_heads, 2
+        return 4 * heads * self.target_head_dim + 4 * rows * self.hidden_size
+
+    @property
     def reads_last_hidden(self) -> bool:
         """Memory rows are made from the target's last hidden state (after its final norm), not its keys and values."""
         return self.kind == EAGLE2 or (self.kind == MOA and not self.lsa)

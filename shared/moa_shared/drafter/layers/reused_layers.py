@@ -30,22 +30,12 @@ class ReusedLayers:
     def __init__(self, decoder: DraftDecoder, stack: Stack) -> None:
         self._stack = stack
         self._cache = decoder.new_cache(stack)
-        self._state_bytes = 4 * stack.shape.hidden  # float32
         self._states: dict[int, Rows] = {}  # by position; a conversation may be cut back to any of them
         self._first = 0
         self._verified = 0
         self._predicted = 0
         self._waiting = range(0)  # positions from `_verified` on whose states the next run computes with its own rows
         self._has_news = False  # states came since they were last looked at
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the cache and of the states held."""
-        return self._cache.nbytes + len(self._states) * self._state_bytes
-
-    def most_nbytes(self, rows: int) -> int:
-        """The most bytes for so many positions."""
-        return self._cache.most_nbytes(rows) + rows * self._state_bytes
 
     def add(self, start: int, rows: Rows) -> None:
         """Adds states of positions from `start`, [rows, hidden size]; those already held are skipped."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from moa_bench.harness.byte_counter import Bytes
 from moa_bench.micro.growth import Growth
+from moa_bench.micro.overhead import Overhead
 from moa_bench.micro.serving import Traffic
 from moa_bench.micro.tables import render
 from moa_bench.micro.verification import VerificationCost
@@ -30,6 +31,16 @@ def test_measurements_become_tables(facts: dict[str, Any]) -> None:
                 VerificationCost("tree", 8, 8, Spread.of([10.0]), Spread.of([11.0]), Spread.of([1.1])),
             ],
             "growth": [Growth("a step", {1000: Spread.of([5.0]), 64000: Spread.of([6.0])})],
+            "overhead": [
+                Overhead(
+                    *("plain streaming", 16, Spread.of([30.0]), Spread.of([28.0])),
+                    0.25,
+                    Spread.of([0.06]),
+                    0.041,
+                    0.1,
+                    16.0,
+                )
+            ],
             "traffic": [Traffic("split", 50, 64, Bytes(1, 2), 3.5, 4.5, 1.25)],
         }
     )
@@ -39,4 +50,8 @@ def test_measurements_become_tables(facts: dict[str, Any]) -> None:
     assert "| split | 50 | 1.25 | 3.5 | 4.5 | 1 | 2 |" in text
     assert "after 1,000 tokens | after 64,000 tokens |" in text
     assert "| a step | 5 (5 to 5) | 6 (6 to 6) |" in text
+    assert (
+        "| plain streaming | 16 | 16.0 | 30.00 (30.00 to 30.00) | 28.00 (28.00 to 28.00) | 0.25 | 6.0 % | 4.1 % | 10.0 % |"
+        in text
+    )
     assert "Drafting" not in text

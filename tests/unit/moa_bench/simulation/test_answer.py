@@ -7,7 +7,8 @@ from statistics import mean
 import pytest
 from moa_bench.simulation.answer import SimulatedLink, simulate
 from moa_bench.simulation.server import Costs
-from moa_client.drafting.pacing import CHAIN_BYTES, DraftWindow
+from moa_client.drafting.pacing import CHAIN_BYTES
+from moa_client.drafting.settings import DraftingSettings
 from moa_shared.tree.draft_tree import DraftTree
 
 LINKS = {
@@ -18,6 +19,8 @@ LINKS = {
     "300 ms": SimulatedLink.of_delay(150),
 }
 COSTS = Costs()
+STREAMED = DraftingSettings("device")
+ROUNDS = DraftingSettings("device", rounds=True, run_ahead=False)
 SEEDS = range(3)
 TOKENS = 400
 
@@ -42,7 +45,7 @@ class FixedWindow:
 def streamed(link: str, acceptance: float) -> tuple[float, float]:
     """Speed over plain streaming, and bytes up a token."""
     answers = [
-        simulate(acceptance, LINKS[link], tokens=TOKENS, seed=seed, costs=COSTS, rule=DraftWindow()) for seed in SEEDS
+        simulate(acceptance, LINKS[link], tokens=TOKENS, seed=seed, costs=COSTS, drafting=STREAMED) for seed in SEEDS
     ]
     plain = 1e3 / COSTS.plain_ms
     return mean(one.tokens_per_s for one in answers) / plain, mean(one.up_bytes_a_token for one in answers)
@@ -67,7 +70,9 @@ def test_as_much_faster_as_the_aims_say(link: str, acceptance: float, aim: float
 def test_synchronous_rounds_are_slower_on_4g() -> None:
     best = max(
         mean(
-            simulate(0.8, LINKS["4g"], tokens=TOKENS, seed=seed, costs=COSTS, round_length=length).tokens_per_s
+            simulate(
+                0.8, LINKS["4g"], tokens=TOKENS, seed=seed, costs=COSTS, drafting=ROUNDS, round_length=length
+            ).tokens_per_s
             for seed in SEEDS
         )
         for length in range(3, 12)
@@ -88,6 +93,7 @@ def test_no_fixed_window_of_the_same_uplink_is_much_better(link: str, acceptance
                     tokens=TOKENS,
                     seed=seed,
                     costs=COSTS,
+                    drafting=STREAMED,
                     rule=FixedWindow(levels, frame_nodes),
                 )
                 for seed in SEEDS
@@ -104,7 +110,7 @@ def test_no_fixed_wait_for_drafts_is_better_than_none(link: str, acceptance: flo
     def speed(wait_ms: float) -> float:
         return mean(
             simulate(
-                acceptance, LINKS[link], tokens=TOKENS, seed=seed, costs=COSTS, rule=DraftWindow(), wait_ms=wait_ms
+                acceptance, LINKS[link], tokens=TOKENS, seed=seed, costs=COSTS, drafting=STREAMED, wait_ms=wait_ms
             ).tokens_per_s
             for seed in SEEDS
         )
@@ -115,20 +121,19 @@ def test_no_fixed_wait_for_drafts_is_better_than_none(link: str, acceptance: flo
 
 def test_equal_arguments_give_equal_results() -> None:
     def once() -> object:
-        return simulate(0.65, LINKS["4g"], tokens=100, seed=5, rule=DraftWindow())
+        return simulate(0.65, LINKS["4g"], tokens=100, seed=5, drafting=STREAMED)
 
     assert once() == once()
 
 
 def test_a_drafter_that_is_never_right_costs_no_forward() -> None:
     nothing = simulate(0.0, LINKS["5g"], tokens=100)
-    drafts = simulate(0.0, LINKS["5g"], tokens=100, rule=DraftWindow())
+    drafts = simulate(0.0, LINKS["5g"], tokens=100, drafting=STREAMED)
     assert drafts.forwards == nothing.forwards == 100
     assert drafts.accepted == 0
     assert drafts.arrivals_ms[-1] <= 1.03 * nothing.arrivals_ms[-1]
 
 
 def test_a_server_that_waits_for_drafts_continues_when_none_is_worth_it() -> None:
-    window = DraftWindow(run_ahead=False)
-    answer = simulate(0.0, LINKS["300 ms"], tokens=30, rule=window, run_ahead=False)
+    answer = simulate(0.0, LINKS["300 ms"], tokens=30, drafting=DraftingSettings("device", run_ahead=False))
     assert len(answer.arrivals_ms) == 30

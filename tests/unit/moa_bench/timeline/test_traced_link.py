@@ -30,7 +30,7 @@ class FakeStream:
 
 
 def test_frames_pass_and_are_noted() -> None:
-    verdict = pb.ServerFrame(verdict=pb.Verdict(base=3, tokens=[1, 2], accepted=1, drafted=4, step_ms=50.0))
+    verdict = pb.ServerFrame(verdict=pb.Verdict(base=3, tokens=[1, 2], accepted=1, drafted=4, step_hundredths=5000))
     memory = pb.ServerFrame(memory=pb.Memory(start=0, count=7, payload=b"x" * 90))
     inner = FakeStream([verdict, memory])
     notes: list[Note] = []

@@ -39,7 +39,7 @@ def commit(answers: AnswerQueue, tokens: list[int]) -> None:
     conversation = answers.conversation
     held = len(conversation.tokens)
     progress = conversation.on_verdict(
-        Verdict(conversation.ask_id, 0, held, conversation.hashes.at(held), tokens, Finish.UNFINISHED)
+        Verdict(conversation.ask_id, held, conversation.hashes.short_at(held), tokens, Finish.UNFINISHED)
     )
     answers.on_committed(progress.tokens)
 
@@ -194,7 +194,7 @@ class AnyOrder(RuleBasedStateMachine):
         tokens = target_text(conversation.tokens, count)
         finish = Finish.END_OF_TEXT if END in tokens else Finish.UNFINISHED
         progress = conversation.on_verdict(
-            Verdict(conversation.ask_id, conversation.epoch, held, conversation.hashes.at(held), tokens, finish)
+            Verdict(conversation.ask_id, held, conversation.hashes.short_at(held), tokens, finish)
         )
         self.queue.on_committed(progress.tokens)
         answer = list(conversation.answer)

@@ -30,7 +30,7 @@ def asked() -> Conversation:
 
 
 def hash_at(tokens: list[int], base: int) -> int:
-    return PrefixHashes(tokens).at(base)
+    return PrefixHashes(tokens).short_at(base)
 
 
 @given(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=15), st.data())
@@ -43,7 +43,7 @@ def test_verdicts_may_repeat_and_overlap(answer: list[int], data: st.DataObject)
         base = len(conversation.tokens) - data.draw(st.integers(0, len(conversation.tokens) - len(PROMPT)))
         stop = len(whole) - data.draw(st.integers(0, len(whole) - len(conversation.tokens) - 1))
         progress = conversation.on_verdict(
-            Verdict(conversation.ask_id, 0, base, hash_at(whole, base), whole[base:stop], ON)
+            Verdict(conversation.ask_id, base, hash_at(whole, base), whole[base:stop], ON)
         )
         committed += progress.tokens
         assert conversation.tokens == whole[: len(conversation.tokens)]
@@ -52,7 +52,7 @@ def test_verdicts_may_repeat_and_overlap(answer: list[int], data: st.DataObject)
 
 def test_a_gap_a_wrong_hash_and_other_tokens_are_named() -> None:
     conversation = asked()
-    conversation.on_verdict(Verdict(conversation.ask_id, 0, 3, hash_at(PROMPT, 3), [7, 8], ON))
+    conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7, 8], ON))
     tokens = [*PROMPT, 7, 8]
     with raises(
         ProtocolError,
@@ -60,35 +60,35 @@ def test_a_gap_a_wrong_hash_and_other_tokens_are_named() -> None:
             "Expected a verdict from position 5 or before, got one from 6. Use the same version of moa at both ends."
         ),
     ):
-        conversation.on_verdict(Verdict(conversation.ask_id, 0, 6, 0, [1], ON))
+        conversation.on_verdict(Verdict(conversation.ask_id, 6, 0, [1], ON))
     with raises(
         ProtocolError,
         snapshot(
-            "Expected a verdict after tokens that hash to DIGEST, got DIGEST. Use the same version of moa at both ends."
+            "Expected a verdict after tokens that hash to f50b5281, got 0000007b. Use the same version of moa at both ends."
         ),
     ):
-        conversation.on_verdict(Verdict(conversation.ask_id, 0, 5, 123, [1], ON))
+        conversation.on_verdict(Verdict(conversation.ask_id, 5, 123, [1], ON))
     with raises(
         ProtocolError,
         snapshot(
             "Expected a verdict that repeats committed tokens unchanged, got other tokens. Use the same version of moa at both ends."
         ),
     ):
-        conversation.on_verdict(Verdict(conversation.ask_id, 0, 3, hash_at(tokens, 3), [7, 9], ON))
+        conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(tokens, 3), [7, 9], ON))
     with raises(ProtocolError, snapshot("Expected tokens 0 to 49, got 50. Use the same version of moa at both ends.")):
-        conversation.on_verdict(Verdict(conversation.ask_id, 0, 5, hash_at(tokens, 5), [VOCAB], ON))
+        conversation.on_verdict(Verdict(conversation.ask_id, 5, hash_at(tokens, 5), [VOCAB], ON))
     assert conversation.tokens == tokens
 
 
 def test_verdicts_of_an_answer_that_is_over_change_nothing() -> None:
     conversation = asked()
-    conversation.on_verdict(Verdict(conversation.ask_id, 0, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT))
+    conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT))
     assert conversation.phase is Phase.IDLE
     assert (
-        conversation.on_verdict(Verdict(conversation.ask_id, 0, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT)).tokens
+        conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT)).tokens
         == ()
     )
-    assert conversation.on_verdict(Verdict(conversation.ask_id, 0, 4, hash_at([*PROMPT, 7], 4), [8], ON)).tokens == ()
+    assert conversation.on_verdict(Verdict(conversation.ask_id, 4, hash_at([*PROMPT, 7], 4), [8], ON)).tokens == ()
     assert conversation.tokens == [*PROMPT, 7]
 
 
@@ -100,10 +100,10 @@ def test_verdicts_of_another_question_change_nothing() -> None:
     second = conversation.ask(PROMPT, AnswerSettings(Sampling(0.7, seed=2)))
     assert (first.id, second.id, conversation.resume().id) == (1, 2, 2)
     conversation.propose(DraftTree.chain([4]))
-    late = conversation.on_verdict(Verdict(first.id, 0, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT))
+    late = conversation.on_verdict(Verdict(first.id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT))
     assert (late.tokens, late.kept_draft, late.finish) == ((), True, ON)
     assert conversation.phase is Phase.ANSWERING
-    assert conversation.on_verdict(Verdict(second.id, 0, 3, hash_at(PROMPT, 3), [8], ON)).tokens == (8,)
+    assert conversation.on_verdict(Verdict(second.id, 3, hash_at(PROMPT, 3), [8], ON)).tokens == (8,)
     conversation.reset()
     assert conversation.ask(PROMPT, AnswerSettings()).id == 3
 
@@ -113,12 +113,12 @@ def test_what_a_verdict_confirms_stays_and_what_it_contradicts_goes() -> None:
     tree = DraftTree((4, 5, 6, 7), (-1, 0, 0, 2))
     message = conversation.propose(tree)
     assert (message.base, message.first_node, message.parents) == (3, 0, (-1, 0, 0, 2))
-    progress = conversation.on_verdict(Verdict(conversation.ask_id, 0, 3, hash_at(PROMPT, 3), [4, 6], ON))
+    progress = conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [4, 6], ON))
     assert (progress.accepted, progress.kept_draft) == (2, True)
     assert conversation.draft == DraftTree((7,), (-1,))
     assert conversation.provenance[-2:] == [Provenance.DRAFT, Provenance.DRAFT]
     epoch = conversation.epoch
-    progress = conversation.on_verdict(Verdict(conversation.ask_id, 0, 5, hash_at([*PROMPT, 4, 6], 5), [9], ON))
+    progress = conversation.on_verdict(Verdict(conversation.ask_id, 5, hash_at([*PROMPT, 4, 6], 5), [9], ON))
     assert (progress.accepted, progress.kept_draft) == (0, False)
     assert conversation.epoch == epoch + 1
     assert conversation.provenance[-1] is Provenance.TARGET
@@ -131,7 +131,7 @@ def test_streamed_tokens_extend_one_chain() -> None:
     second = conversation.extend([5, 6])
     assert (first.first_node, second.first_node) == (0, 1)
     assert first.parents == second.parents == ()
-    conversation.on_verdict(Verdict(conversation.ask_id, 0, 3, hash_at(PROMPT, 3), [4], ON))
+    conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [4], ON))
     third = conversation.extend([7])
     assert (third.base, third.first_node, third.epoch) == (3, 3, first.epoch)
     assert conversation.draft == DraftTree.chain([5, 6, 7])
@@ -172,13 +172,13 @@ def test_one_answer_at_a_time() -> None:
 
 def test_a_question_that_got_no_answer_is_taken_back() -> None:
     conversation = asked()
-    conversation.on_verdict(Verdict(conversation.ask_id, 0, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT))
+    conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), [7], Finish.END_OF_TEXT))
     conversation.ask([8, 9], AnswerSettings())
     conversation.give_up()
     assert conversation.tokens == [*PROMPT, 7]
     assert conversation.phase is Phase.IDLE
     assert conversation.ask([5], AnswerSettings()).base == 4
-    conversation.on_verdict(Verdict(conversation.ask_id, 0, 5, hash_at([*PROMPT, 7, 5], 5), [6], ON))
+    conversation.on_verdict(Verdict(conversation.ask_id, 5, hash_at([*PROMPT, 7, 5], 5), [6], ON))
     conversation.give_up()
     assert conversation.tokens == [*PROMPT, 7, 5, 6]  # what came of an answer stays
     conversation.give_up()
@@ -190,7 +190,7 @@ def test_a_question_that_got_no_answer_is_taken_back() -> None:
 def test_an_answer_ends_at_its_own_limit_whatever_the_server_thinks(sent: list[int], finish: Finish) -> None:
     conversation = Conversation(VOCAB)
     conversation.ask(PROMPT, AnswerSettings(max_tokens=2))
-    progress = conversation.on_verdict(Verdict(conversation.ask_id, 0, 3, hash_at(PROMPT, 3), sent, finish))
+    progress = conversation.on_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), sent, finish))
     assert (progress.tokens, progress.finish) == ((7, 8), Finish.MAX_TOKENS)
     assert conversation.tokens == [*PROMPT, 7, 8]
     assert conversation.phase is Phase.IDLE
@@ -209,8 +209,8 @@ def test_a_draft_that_is_confirmed_all_the_time_costs_what_is_in_flight() -> Non
             frame = drafting.take_frame(flush=True)
             assert frame is not None
             assert pending.add(conversation.tokens, conversation.hashes, frame)
-        conversation_hash = conversation.hashes.at(position)
-        drafting.on_verdict(Verdict(conversation.ask_id, 0, position, conversation_hash, [position % VOCAB], ON))
+        conversation_hash = conversation.hashes.short_at(position)
+        drafting.on_verdict(Verdict(conversation.ask_id, position, conversation_hash, [position % VOCAB], ON))
         pending.on_committed(conversation.tokens)
         assert len(pending.usable(conversation.tokens)) == 1
         assert len(conversation._tree) <= 4
@@ -250,11 +250,11 @@ def test_verdicts_of_many_answers_may_be_replayed_in_any_order(data: st.DataObje
             for base, prefix_hash, old, ended in data.draw(st.lists(st.sampled_from(taken_in or [fresh]), max_size=3)):
                 if (base, prefix_hash, old, ended) != fresh:
                     assert (
-                        conversation.on_verdict(Verdict(conversation.ask_id, 0, base, prefix_hash, old, ended)).tokens
+                        conversation.on_verdict(Verdict(conversation.ask_id, base, prefix_hash, old, ended)).tokens
                         == ()
                     )
                     assert conversation.phase is Phase.ANSWERING
-            assert conversation.on_verdict(Verdict(conversation.ask_id, 0, *fresh)).tokens == tuple(tokens)
+            assert conversation.on_verdict(Verdict(conversation.ask_id, *fresh)).tokens == tuple(tokens)
             expected += tokens
             taken_in.append(fresh)
             assert conversation.tokens == expected

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from moa_client.conversation.conversation import Conversation
-from moa_client.drafting.drafter_thread import Drafted, DrafterThread, Grown
 from moa_client.drafting.drafters import Growth
 from moa_client.drafting.online import ACK_TOKENS, HOLD_STEPS, OnlineDrafting
+from moa_client.drafting.results import Drafted, Grown
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import DraftStep
 from moa_client.memory.plan import MemoryPlan
@@ -51,7 +51,7 @@ class Bench:
         self.memory = MemoryPlan(None, {}, Codec.BF16)
         self.conversation = Conversation(vocab_size=100)
         self.sent: list[Draft | Ack] = []
-        thread = cast("DrafterThread", self.thread) if drafts else None
+        thread = self.thread if drafts else None
         self.drafting = OnlineDrafting(settings, self.conversation, thread, self.memory, self.sent.append)
         self.conversation.ask(PROMPT, AnswerSettings())
         self.drafting.on_asked()
@@ -59,7 +59,7 @@ class Bench:
 
     def verdict(self, *tokens: int, **fields: Any) -> None:
         held = len(self.conversation.tokens)
-        self.drafting.on_verdict(0.0, Verdict(1, 0, held, self.conversation.hashes.at(held), tokens, **fields))
+        self.drafting.on_verdict(0.0, Verdict(1, held, self.conversation.hashes.short_at(held), tokens, **fields))
 
     def grown(self, *tokens: int) -> None:
         self.thread.busy = False
@@ -82,7 +82,7 @@ def test_a_round_is_drafted_after_each_verdict_and_sent() -> None:
     bench.drafting.on_round(Drafted(4, DraftTree.chain([5, 6])))
     [draft] = bench.sent
     assert isinstance(draft, Draft)
-    assert (draft.base, list(draft.tokens), draft.committed) == (4, [5, 6], 4)
+    assert (draft.base, list(draft.tokens)) == (4, [5, 6])
 
 
 def test_a_round_that_a_verdict_has_overtaken_is_not_sent() -> None:
@@ -202,4 +202,4 @@ def test_nothing_is_drafted_after_the_end() -> None:
 def test_a_verdict_that_leaves_a_gap_is_refused() -> None:
     bench = Bench(STREAMED)
     with pytest.raises(ProtocolError, match="a verdict from position 3 or before"):
-        bench.drafting.on_verdict(0.0, Verdict(1, 0, 5, 0, [4]))
+        bench.drafting.on_verdict(0.0, Verdict(1, 5, 0, [4]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from moa_client.drafting.rest import QUIET_VERDICTS, TRIAL_TOKENS, DraftingRest
 from moa_shared.protocol.messages import Verdict
 
-SERVER_DRAFTED = Verdict(1, 0, 10, 0, (1, 2), drafted=3, server_drafted=3, server_accepted=1)
-PLAIN = Verdict(1, 0, 10, 0, (1,))
+SERVER_DRAFTED = Verdict(1, 10, 0, (1, 2), drafted=3, server_drafted=3, server_accepted=1)
+PLAIN = Verdict(1, 10, 0, (1,))
 
 
 def rest_after(*verdicts: Verdict, may_rest: bool = True) -> DraftingRest:

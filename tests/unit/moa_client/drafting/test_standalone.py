@@ -9,7 +9,8 @@ import pytest
 from moa_client.conversation.answer_queue import AnswerQueue, EndRule
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import Ended, Provisional
-from moa_client.drafting.drafter_thread import DrafterThread, Wrote
+from moa_client.drafting.drafter_thread import DrafterThread
+from moa_client.drafting.results import Wrote
 from moa_client.drafting.standalone import StandaloneDrafting
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.sampling.coupling import Sampling

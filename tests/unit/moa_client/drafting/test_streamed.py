@@ -34,7 +34,9 @@ def begun(*, announces_nothing: bool = False) -> StreamedDrafting:
 def commit(drafting: StreamedDrafting, *tokens: int) -> None:
     conversation = drafting.conversation
     base = len(conversation.tokens)
-    drafting.on_verdict(Verdict(conversation.ask_id, 0, base, conversation.hashes.at(base), tokens, Finish.UNFINISHED))
+    drafting.on_verdict(
+        Verdict(conversation.ask_id, base, conversation.hashes.short_at(base), tokens, Finish.UNFINISHED)
+    )
 
 
 def grow(drafting: StreamedDrafting, *tokens: int) -> None:

@@ -6,8 +6,8 @@ import pytest
 from moa_client.memory.plan import CREDIT_EVERY_BYTES, FIRST_ROW_LAG_MS, PROMPT_HOLD_MS, MemoryPlan
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import SHORT_HASH, Memory, Plane
-from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.protocol.messages import Memory, Plane
+from moa_shared.protocol.prefix_hash import SHORT_HASH, PrefixHashes
 
 HASHES = PrefixHashes(range(10))
 

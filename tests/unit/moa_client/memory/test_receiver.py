@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from moa_client.memory.receiver import MemoryReceiver, RowsHeld
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import SHORT_HASH, Memory, Plane
-from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.protocol.messages import Memory, Plane
+from moa_shared.protocol.prefix_hash import SHORT_HASH, PrefixHashes
 
 HASHES = PrefixHashes(range(10))
 WIDTHS = {Plane.MEMORY: 32, Plane.REUSED_STATE: 64}

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from inline_snapshot import snapshot
-from moa_kernels import Cache, KernelError, variant_name
+from moa_kernels import PAGE_ROWS, Cache, KernelError, Page, variant_name
 from moa_kernels.reference import ReferenceCache
 
 from tests.support.messages import raises
 
 LAYERS, KV_HEADS, HEAD_DIM = 2, 2, 32
+PAGE_NBYTES = LAYERS * KV_HEADS * 2 * PAGE_ROWS * HEAD_DIM * 2  # in half precision
 
 pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
 
@@ -89,6 +92,144 @@ TestCacheMachine = CacheMachine.TestCase
 TestCacheMachine.settings = settings(max_examples=40, stateful_step_count=12)
 
 
+class SharingMachine(RuleBasedStateMachine):
+    """Three caches that take over one another's full pages, against three in numpy; and pages that nobody may change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.caches = [both(half=True) for _ in range(3)]
+        self.kept: list[tuple[Page, bytes]] = []
+        self.seed = 0
+
+    @rule(which=st.integers(0, 2), rows=st.integers(0, 150))
+    def write(self, which: int, rows: int) -> None:
+        self.seed += 1
+        write(self.caches[which], rows, self.seed)
+
+    @rule(which=st.integers(0, 2), data=st.data())
+    def crop(self, which: int, data: st.DataObject) -> None:
+        length = data.draw(st.integers(0, self.caches[which][1].length))
+        for cache in self.caches[which]:
+            cache.crop(length)
+
+    @rule(which=st.integers(0, 2), data=st.data())
+    def keep(self, which: int, data: st.DataObject) -> None:
+        length = self.caches[which][1].length
+        start = data.draw(st.integers(0, length))
+        rows = sorted(data.draw(st.sets(st.integers(0, length - start - 1), max_size=20))) if length > start else []
+        for cache in self.caches[which]:
+            cache.keep_behind(start, rows)
+
+    @rule(which=st.integers(0, 2), data=st.data(), by=st.integers(0, 70))
+    def move(self, which: int, data: st.DataObject, by: int) -> None:
+        rows = data.draw(st.integers(0, min(self.caches[which][1].length, 100)))
+        for cache in self.caches[which]:
+            cache.move_last(rows, by)
+            cache.keep_behind(cache.length - rows - by, range(by, by + rows))
+
+    @rule(taker=st.integers(0, 2), lender=st.integers(0, 2), data=st.data())
+    def adopt(self, taker: int, lender: int, data: st.DataObject) -> None:
+        (ours, theirs), (lent, plain) = self.caches[taker], self.caches[lender]
+        pages = data.draw(st.integers(0, lent.length // PAGE_ROWS))
+        rows = plain.rows[:, : pages * PAGE_ROWS].copy()
+        ours.adopt([lent.full_page(number) for number in range(pages)])
+        theirs.release()
+        theirs.reserve(len(rows[0]))
+        theirs.rows[:, : len(rows[0])] = rows
+        theirs.length = ours.length
+        assert ours.nbytes == pages * PAGE_NBYTES
+
+    @rule(which=st.integers(0, 2), data=st.data())
+    def lend(self, which: int, data: st.DataObject) -> None:
+        cache = self.caches[which][0]
+        if cache.length >= PAGE_ROWS:
+            page = cache.full_page(data.draw(st.integers(0, cache.length // PAGE_ROWS - 1)))
+            self.kept.append((page.hold(), page.data.tobytes()))
+
+    @rule(which=st.integers(0, 2), data=st.data())
+    def exchange(self, which: int, data: st.DataObject) -> None:
+        """A page for a copy of it that others hold."""
+        cache = self.caches[which][0]
+        if cache.length >= PAGE_ROWS:
+            number = data.draw(st.integers(0, cache.length // PAGE_ROWS - 1))
+            copied = Page(PAGE_NBYTES)
+            copied.data[:] = cache.full_page(number).data
+            cache.replace_page(number, copied)
+            self.kept.append((copied, copied.data.tobytes()))
+
+    @rule(which=st.integers(0, 2))
+    def release(self, which: int) -> None:
+        for cache in self.caches[which]:
+            cache.release()
+
+    @rule()
+    def drop(self) -> None:
+        if self.kept:
+            self.kept.pop()[0].let_go()
+
+    @invariant()
+    def each_holds_its_own_rows(self) -> None:
+        for ours, theirs in self.caches:
+            assert ours.length == theirs.length
+            np.testing.assert_array_equal(ours.read(0, ours.length), theirs.read(0, theirs.length))
+
+    @invariant()
+    def kept_pages_never_change(self) -> None:
+        assert all(page.data.tobytes() == before for page, before in self.kept)
+
+    @invariant()
+    def holders_are_counted(self) -> None:
+        held = [page for ours, _ in self.caches for page in ours._pages] + [page for page, _ in self.kept]
+        assert all(page.holders == sum(other is page for other in held) for page in held)
+
+
+TestSharingMachine = SharingMachine.TestCase
+TestSharingMachine.settings = settings(max_examples=60, stateful_step_count=15)
+
+
+def test_a_page_is_freed_with_its_last_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    lender, _ = both(half=True)
+    taker, _ = both(half=True)
+    write((lender,), 70, 1)
+    taker.adopt([lender.full_page(0)])
+    memory = weakref.ref(lender.full_page(0).data.base)
+    lender.release()
+    assert memory() is not None
+    write((taker,), 10, 2)  # into a page of its own
+    monkeypatch.setattr("moa_kernels.transformer.page.aligned_zeros", lambda _: pytest.fail("nothing is to be copied"))
+    taker.crop(30)
+    write((taker,), 10, 3)  # nobody else holds the page any more
+    monkeypatch.undo()
+    taker.release()
+    assert memory() is None
+
+
+def test_a_copy_that_cannot_be_had_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    lender, _ = both(half=True)
+    taker, _ = both(half=True)
+    write((lender,), 70, 1)
+    taker.adopt([lender.full_page(0)])
+    taker.crop(40)
+
+    def no_memory(nbytes: int) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("moa_kernels.transformer.page.aligned_zeros", no_memory)
+        with pytest.raises(MemoryError):
+            write((taker,), 1, 2)
+    np.testing.assert_array_equal(taker.read(0, 40), lender.read(0, 40))
+    assert lender.full_page(0).holders == 2
+
+
+def test_only_full_pages_are_lent() -> None:
+    cache, _ = both(half=True)
+    write((cache,), 70, 1)
+    for number in (-1, 1, 2):
+        with pytest.raises(KernelError, match=f"Page {number} of a cache of 70 rows is not full"):
+            cache.full_page(number)
+
+
 @pytest.mark.parametrize("half", [True, False])
 def test_a_part_is_read(half: bool) -> None:
     ours, theirs = both(half=half)
@@ -157,7 +298,7 @@ def test_no_memory_leaves_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("moa_kernels.transformer.cache.aligned_zeros", no_memory)
+        patch.setattr("moa_kernels.transformer.page.aligned_zeros", no_memory)
         with pytest.raises(MemoryError):
             write((cache,), 10, 2)
     assert cache.length == 60

@@ -29,8 +29,8 @@ def waiting(tokens: int) -> LiveSession:
     return LiveSession(next(NUMBERS).to_bytes(4, "big"), session, SessionTensors(None, {}))  # type: ignore[arg-type]
 
 
-def with_sessions(live_sessions: Sequence[LiveSession], *, together: bool = True) -> Schedule[LiveSession]:
-    schedule: Schedule[LiveSession] = Schedule(together=together)
+def with_sessions(live_sessions: Sequence[LiveSession]) -> Schedule[LiveSession]:
+    schedule: Schedule[LiveSession] = Schedule()
     for live in live_sessions:
         schedule.add(live)
     return schedule
@@ -83,37 +83,6 @@ def test_nobody_waits_after_a_stop() -> None:
     schedule.clear()
     assert schedule.take_answers() == []
     assert schedule.take_prompt() is None
-
-
-class TestOneForwardForEach:
-    """Of a target that gains nothing by forwards for several."""
-
-    def play(self, schedule: Schedule[LiveSession], rounds: int) -> list[LiveSession]:
-        """Who stepped, where everybody waits again at once."""
-        order = []
-        for _ in range(rounds):
-            answers = schedule.take_answers()
-            assert len(answers) <= 1
-            live = answers[0] if answers else schedule.take_prompt()
-            assert live is not None
-            order.append(live)
-            schedule.add(live)
-        return order
-
-    def test_an_answer_waits_for_one_slice_however_many_prompts_there_are(self) -> None:
-        prompts, answer = [waiting(LONG) for _ in range(15)], waiting(1)
-        order = self.play(with_sessions([*prompts, answer], together=False), 60)
-        assert order[::2] == [answer] * 30
-        assert order[1::2] == prompts * 2
-
-    def test_a_prompt_gets_a_slice_between_rounds_of_answers(self) -> None:
-        prompt, answers = waiting(LONG), [waiting(1) for _ in range(15)]
-        assert self.play(with_sessions([prompt, *answers], together=False), 48) == [*answers, prompt] * 3
-
-    def test_no_prompt_is_read_beside_an_answer(self) -> None:
-        schedule: Schedule[LiveSession] = Schedule(together=False)
-        assert schedule.read_tokens(1) == 0
-        assert schedule.read_tokens(0) == 256
 
 
 # ---------------------------------------------------------------- which nodes

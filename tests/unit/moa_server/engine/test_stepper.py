@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +9,7 @@ import pytest
 from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, SessionTensors, Stepper
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import RowStore
-from moa_server.session.session import NO_DRAFT
+from moa_server.session.pending_draft import NO_DRAFT
 from moa_server.session.verification import StepPlan, Verification
 from moa_server.target import Target
 from moa_server.target.torch_target import TorchTarget
@@ -162,6 +163,38 @@ def test_the_newest_rows_are_coded_in_one_chunk(stepper: Stepper) -> None:
     [coded] = stepper.code_newest([(held, NewestRows(Plane.MEMORY, 5, Codec.INT8, 3))])
     assert isinstance(coded, CodedRows)
     assert (coded.chunk.start, coded.chunk.count) == (5, 1)
+
+
+def test_rows_of_several_sessions_have_the_bytes_that_they_have_alone(stepper: Stepper) -> None:
+    """Of different lengths and codecs, one of them coded before."""
+    wanted = []
+    for length, codec in ((5, Codec.INT4), (3, Codec.INT8), (4, Codec.INT4)):
+        held = tensors(stepper)
+        verify(stepper, held, plan(0, PROMPT[:length]))
+        wanted.append((held, NewestRows(Plane.MEMORY, 0, codec, 8)))
+    [alone] = stepper.code_newest(wanted[2:])
+    together = stepper.code_newest(wanted)
+    assert together[2] == alone
+    for (held, _), coded in zip(wanted, together, strict=True):
+        assert isinstance(coded, CodedRows)
+        assert coded == stepper.code(held, coded.chunk)
+        assert len(coded.payload) == coded.chunk.nbytes
+
+
+def test_rows_that_cannot_be_made_fail_alone(stepper: Stepper, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = []
+    for _ in range(2):
+        held = tensors(stepper)
+        verify(stepper, held, plan(0, PROMPT))
+        wanted.append((held, NewestRows(Plane.MEMORY, 0, Codec.INT4, 8)))
+
+    def fail(start: int, stop: int) -> NoReturn:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(wanted[0][0].cache, "lsa_input", fail)
+    broken, whole = stepper.code_newest(wanted)
+    assert isinstance(broken, ValueError)
+    assert isinstance(whole, CodedRows)
 
 
 def test_without_a_drafter_there_is_no_memory(target: Target) -> None:

@@ -162,3 +162,24 @@ def test_most_rows_fit_a_chunk(codec: Codec) -> None:
     feed = MemoryFeed(WIDTHS, codec, 1 << 20)
     for plane, width in WIDTHS.items():
         assert feed.most_rows(plane) * row_bytes(codec, width) <= CHUNK_BYTES
+
+
+def test_a_chunk_that_is_coded_already_is_claimed_once() -> None:
+    feed = make_memory_feed()
+    feed.rows_ready(6)
+    chunk = Chunk(Plane.MEMORY, 3, 2, Codec.BF16, 2 * ROW)
+    assert feed.claim(chunk)
+    assert feed.in_flight_bytes == 2 * ROW
+    assert not feed.claim(chunk)
+    assert feed.take() == Chunk(Plane.MEMORY, 5, 1, Codec.BF16, ROW)
+    assert feed.take() == Chunk(Plane.MEMORY, 0, 3, Codec.BF16, 3 * ROW)
+
+
+def test_what_cannot_be_sent_now_is_not_claimed() -> None:
+    feed = make_memory_feed(credit=2 * ROW)
+    feed.rows_ready(4)
+    assert not feed.claim(Chunk(Plane.MEMORY, 3, 2, Codec.BF16, 2 * ROW))  # beyond what is ready
+    assert not feed.claim(Chunk(Plane.MEMORY, 3, 1, Codec.INT8, ROW))  # the client wants another codec by now
+    assert feed.claim(Chunk(Plane.MEMORY, 3, 1, Codec.BF16, ROW))
+    assert not feed.claim(Chunk(Plane.MEMORY, 0, 2, Codec.BF16, 2 * ROW))  # beyond the credit
+    assert feed.claim(Chunk(Plane.MEMORY, 2, 1, Codec.BF16, ROW))

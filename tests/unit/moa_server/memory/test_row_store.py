@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from moa_server.memory.row_store import RowStore
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from moa_kernels import Page
+from moa_server.memory.row_store import RowStore, most_nbytes
 from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import InternalError
 
@@ -27,7 +31,7 @@ def test_rows_are_held_as_the_wire_has_them() -> None:
     row = np.array([[1.001, -3e-5]], np.float32)
     store.write(0, row)
     np.testing.assert_array_equal(store.read(0, 1), widen_bfloat16(round_to_bfloat16(row)))
-    assert store.nbytes == 256 * 2 * 2
+    assert store.nbytes == most_nbytes(2, 1) == 64 * 2 * 2
 
 
 def test_rows_come_in_any_order() -> None:
@@ -70,3 +74,70 @@ def test_it_is_a_mapping_from_position_to_row(writes: list[tuple[int, int, bool]
             if position in model:
                 assert store.read(position, position + 1).item() == model[position]
     assert store.nbytes >= 2 * len(model)
+
+
+class SharingMachine(RuleBasedStateMachine):
+    """Two stores that take over one another's full pages, against plain lists of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stores = [RowStore(1), RowStore(1)]
+        self.rows: list[list[int]] = [[], []]
+        self.kept: list[tuple[Page, bytes]] = []
+        self.marks = itertools.count(1)
+
+    @rule(which=st.integers(0, 1), data=st.data(), rows=st.integers(1, 150))
+    def write(self, which: int, data: st.DataObject, rows: int) -> None:
+        start, mark = data.draw(st.integers(0, len(self.rows[which]))), next(self.marks)
+        self.stores[which].write(start, np.full((rows, 1), mark, np.float32))
+        self.rows[which][start : start + rows] = [mark] * rows
+
+    @rule(which=st.integers(0, 1), length=st.integers(0, 300))
+    def crop(self, which: int, length: int) -> None:
+        self.stores[which].crop(length)
+        del self.rows[which][length:]
+
+    @rule(taker=st.integers(0, 1), data=st.data())
+    def adopt(self, taker: int, data: st.DataObject) -> None:
+        lender = 1 - taker
+        pages = data.draw(st.integers(0, len(self.rows[lender]) // 64))
+        self.stores[taker].adopt([self.stores[lender].full_page(number) for number in range(pages)])
+        self.rows[taker] = self.rows[lender][: 64 * pages]
+
+    @rule(which=st.integers(0, 1), data=st.data())
+    def lend(self, which: int, data: st.DataObject) -> None:
+        full = len(self.rows[which]) // 64
+        if full:
+            page = self.stores[which].full_page(data.draw(st.integers(0, full - 1)))
+            self.kept.append((page.hold(), page.data.tobytes()))
+
+    @rule()
+    def drop(self) -> None:
+        if self.kept:
+            self.kept.pop()[0].let_go()
+
+    @invariant()
+    def each_holds_its_own_rows(self) -> None:
+        for store, rows in zip(self.stores, self.rows, strict=True):
+            assert store.read(0, len(rows))[:, 0].tolist() == rows
+            assert store.first_missing(0, 1000) == len(rows)
+            assert store.nbytes == most_nbytes(1, len(rows))
+
+    @invariant()
+    def kept_pages_never_change(self) -> None:
+        assert all(page.data.tobytes() == before for page, before in self.kept)
+
+
+TestSharingMachine = SharingMachine.TestCase
+TestSharingMachine.settings = settings(max_examples=60, stateful_step_count=15)
+
+
+def test_only_full_pages_are_lent() -> None:
+    store = RowStore(2)
+    store.write(0, numbered(0, 63))
+    store.write(70, numbered(0, 70))
+    for number in (0, 1, 2, 5):
+        with pytest.raises(InternalError, match=f"Page {number} of a store of rows is not full"):
+            store.full_page(number)
+    store.write(63, numbered(0, 1))
+    assert store.full_page(0).holders == 1

@@ -9,11 +9,11 @@ from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_server.engine.stepper import CodedRows
 from moa_server.memory.feed import Chunk
-from moa_server.service.frames import check_lengths, memory_frame, merge_verdicts, nodes_of, parse, verdict_frame
+from moa_server.service.frames import check_lengths, memory_of, merge_verdicts, parse
 from moa_shared.errors import ContextLengthError, MoaError, ProtocolError, TreeError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Plane, Verdict
+from moa_shared.protocol.messages import Memory, Plane, Verdict
 
 from tests.support.messages import raises
 
@@ -37,27 +37,9 @@ def test_a_message_that_is_too_long() -> None:
         parse(pb.ClientFrame, bytes(11), 10)
 
 
-def test_a_verdict_says_everything() -> None:
-    frame = verdict_frame(Verdict(5, 3, 7, 99, (1, 2), Finish.STOP, accepted=1, drafted=4, stale=2, step_ms=1.5))
-    assert frame.verdict == pb.Verdict(
-        ask=5,
-        epoch=3,
-        base=7,
-        prefix_hash=99,
-        tokens=[1, 2],
-        finish=pb.FINISH_STOP,
-        accepted=1,
-        drafted=4,
-        stale_nodes=2,
-        step_ms=1.5,
-    )
-
-
 def test_memory_says_its_plane_and_codec() -> None:
-    frame = memory_frame(CodedRows(Chunk(Plane.REUSED_STATE, 5, 2, Codec.INT8, 4), b"rows"), 0x0102030405060708)
-    assert frame.memory == pb.Memory(
-        start=5, count=2, codec=pb.CODEC_INT8, payload=b"rows", plane=pb.PLANE_REUSED_STATE, prefix_hash=0x05060708
-    )
+    rows = CodedRows(Chunk(Plane.REUSED_STATE, 5, 2, Codec.INT8, 4), b"rows")
+    assert memory_of(rows, 0x05060708) == Memory(5, 2, Codec.INT8, b"rows", Plane.REUSED_STATE, 0x05060708)
 
 
 MOST = 8
@@ -89,20 +71,27 @@ def test_nodes_are_counted_wherever_they_are() -> None:
         pb.ClientFrame(ask=pb.Ask(tokens=[4], provisional=draft)),
         pb.ClientFrame(open=pb.Open(tokens=[4], ask=pb.Ask(provisional=draft))),
     ):
-        assert nodes_of(frame) == 3
-    assert nodes_of(pb.ClientFrame(open=pb.Open(tokens=[1]))) == 0
+        assert check_lengths(frame, MOST) == 3
+    assert check_lengths(pb.ClientFrame(open=pb.Open(tokens=[1])), MOST) == 0
+    assert check_lengths(pb.ClientFrame(beat=pb.Beat()), MOST) == 0
 
 
-def verdict_of(base: int, *tokens: int, **fields: Any) -> pb.ServerFrame:
-    return pb.ServerFrame(verdict=pb.Verdict(base=base, prefix_hash=base, tokens=tokens, **fields))
+def verdict_of(base: int, *tokens: int, ask: int = 1, finish: Finish = Finish.UNFINISHED, **fields: Any) -> Verdict:
+    return Verdict(ask, base, base, list(tokens), finish, **fields)
 
 
 def test_verdicts_that_continue_each_other_are_one() -> None:
-    frame = verdict_of(3, 7, 8, epoch=1, accepted=1, drafted=4, stale_nodes=2, step_ms=5.0)
-    later = verdict_of(5, 9, epoch=2, accepted=0, drafted=3, stale_nodes=1, step_ms=6.0, finish=pb.FINISH_STOP)
-    assert merge_verdicts(frame, later)
-    assert frame == verdict_of(
-        3, 7, 8, 9, epoch=2, accepted=1, drafted=7, stale_nodes=3, step_ms=6.0, finish=pb.FINISH_STOP
+    verdict = verdict_of(3, 7, 8, accepted=1, drafted=4, stale=2, step_ms=5.0, server_drafted=2, server_accepted=1)
+    later = verdict_of(5, 9, drafted=3, stale=1, step_ms=6.0, finish=Finish.STOP, server_drafted=3)
+    assert merge_verdicts(verdict, later) == verdict_of(
+        *(3, 7, 8, 9),
+        finish=Finish.STOP,
+        accepted=1,
+        drafted=7,
+        stale=3,
+        step_ms=6.0,
+        server_drafted=5,
+        server_accepted=1,
     )
 
 
@@ -111,18 +100,9 @@ def test_verdicts_that_continue_each_other_are_one() -> None:
     [
         (verdict_of(3, 7), verdict_of(3, 7)),  # repeats
         (verdict_of(3, 7), verdict_of(5, 9)),  # leaves a gap
-        (verdict_of(3, 7, finish=pb.FINISH_STOP), verdict_of(4, 9)),  # of another answer
-        (pb.ServerFrame(go_away=pb.GoAway()), verdict_of(0, 9)),
-        (verdict_of(0), pb.ServerFrame(go_away=pb.GoAway())),
+        (verdict_of(3, 7, finish=Finish.STOP), verdict_of(4, 9)),  # after the answer's end
+        (verdict_of(3, 7), verdict_of(4, 9, ask=2)),  # of another question
     ],
 )
-def test_other_frames_stay_apart(earlier: pb.ServerFrame, later: pb.ServerFrame) -> None:
-    before = pb.ServerFrame.FromString(earlier.SerializeToString())
-    assert not merge_verdicts(earlier, later)
-    assert earlier == before
-
-
-def test_verdicts_of_two_questions_are_not_merged() -> None:
-    earlier = pb.ServerFrame(verdict=pb.Verdict(ask=1, base=3, tokens=[7]))
-    assert not merge_verdicts(earlier, pb.ServerFrame(verdict=pb.Verdict(ask=2, base=4, tokens=[8])))
-    assert merge_verdicts(earlier, pb.ServerFrame(verdict=pb.Verdict(ask=1, base=4, tokens=[8])))
+def test_other_verdicts_stay_apart(earlier: Verdict, later: Verdict) -> None:
+    assert merge_verdicts(earlier, later) is None

@@ -28,7 +28,7 @@ class Receiver:
         self.pending = PendingDraft()
 
     def add(self, tokens: Sequence[int], parents: Sequence[int] = (), **changes: Any) -> bool:
-        draft = Draft(0, 4, PrefixHashes(TEXT).at(4), 0, tokens, parents)
+        draft = Draft(0, 4, PrefixHashes(TEXT).short_at(4), 0, tokens, parents)
         return self.pending.add(self.committed, self.hashes, replace(draft, **changes))
 
     def commit(self, *tokens: int) -> None:
@@ -114,7 +114,7 @@ def test_a_second_child_is_followed_when_it_comes() -> None:
         {"prefix_hash": 1},
         {"first_node": 3},
         {"epoch": 1, "first_node": 1},
-        {"epoch": 0, "base": 3, "prefix_hash": PrefixHashes(TEXT).at(3)},  # an older base
+        {"epoch": 0, "base": 3, "prefix_hash": PrefixHashes(TEXT).short_at(3)},  # an older base
     ],
 )
 def test_stale_frames_change_nothing(changes: dict[str, Any]) -> None:

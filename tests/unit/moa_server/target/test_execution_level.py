@@ -193,7 +193,6 @@ def test_torch_on_a_cpu_says_what_computes_and_keeps_to_the_bytes_given(load: Lo
     loaded, _ = load("bf16", device="cpu", kv_bytes=10_000_000)
     assert loaded.details.endswith("on CPU, scaled_dot_product_attention, 1 threads")
     assert 0 < loaded.target.kv_bytes() <= 10_000_000
-    assert loaded.target.runs_together
 
 
 @needs_kernels

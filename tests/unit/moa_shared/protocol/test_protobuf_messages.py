@@ -10,6 +10,7 @@ from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, Verdict
+from moa_shared.protocol.prefix_hash import SHORT_HASH
 from moa_shared.protocol.protobuf_messages import (
     ask_from_proto,
     ask_to_proto,
@@ -25,6 +26,7 @@ from moa_shared.sampling.coupling import Sampling
 COUNTS = st.integers(0, 2**32 - 1)
 TOKENS = st.lists(COUNTS, max_size=8).map(tuple)
 HASHES = st.integers(0, 2**64 - 1)
+SHORT_HASHES = st.integers(0, SHORT_HASH)
 SAMPLINGS = st.builds(
     Sampling,
     st.just(0.0) | st.floats(2**-9, 10, width=32),
@@ -39,13 +41,21 @@ SETTINGS = st.builds(
     st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=64), max_size=16).map(tuple),
     st.booleans(),
 )
-PARENTS = st.lists(st.integers(-1, 2**31 - 1), max_size=8).map(tuple)
-DRAFTS = st.builds(Draft, COUNTS, COUNTS, HASHES, COUNTS, TOKENS, PARENTS, COUNTS)
+
+
+@st.composite
+def drafts(draw: st.DrawFn) -> Draft:
+    first, tokens = draw(st.integers(0, 2**31)), draw(TOKENS)
+    parents = tuple(draw(st.integers(-1, first + node - 1)) for node in range(draw(st.integers(0, len(tokens)))))
+    return Draft(draw(COUNTS), draw(COUNTS), draw(SHORT_HASHES), first, tokens, parents)
+
+
+DRAFTS = drafts()
 ASKS = st.builds(Ask, st.integers(1, 2**32 - 1), COUNTS, HASHES, TOKENS, SETTINGS, COUNTS, st.none() | DRAFTS)
 VERDICTS = st.builds(
     Verdict,
-    *(COUNTS, COUNTS, COUNTS, HASHES, TOKENS, st.sampled_from(Finish)),
-    *(COUNTS, COUNTS, COUNTS, st.floats(0, 1e6, width=32)),
+    *(COUNTS, COUNTS, SHORT_HASHES, TOKENS, st.sampled_from(Finish)),
+    *(COUNTS, COUNTS, COUNTS, st.integers(0, 10**7).map(lambda hundredths: hundredths / 100)),
 )
 MEMORIES = st.builds(
     Memory, COUNTS, COUNTS, st.sampled_from(Codec), st.binary(max_size=20), st.sampled_from(Plane), COUNTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from moa_bench.engine.invariance.feeds import any_feed, chain_feed, tree_feed
+from moa_bench.engine.invariance.feeds import any_feed, chain_feed, tree_feed, with_draft, wrong_tree
 
 TEXT = tuple(range(100, 140))
 VOCAB = 50  # below the text's tokens: wrong branches are told apart
@@ -43,3 +43,15 @@ def test_feeds_read_a_text_to_its_end(seed: int) -> None:
 def test_a_chain_ends_with_the_text() -> None:
     assert chain_feed(TEXT, 38, 8).tokens == TEXT[38:]
     assert chain_feed(TEXT, 0, 3).path == (0, 1, 2)
+
+
+def test_a_draft_hangs_below_the_last_token_that_is_fed() -> None:
+    draft = tree_feed(TEXT, 13, 9, VOCAB, Random(1))
+    feed = with_draft(TEXT[10:13], draft)
+    assert feed.parents is not None
+    assert feed.tokens[:3] == TEXT[10:13]
+    assert feed.parents[:3] == (-1, 0, 1)
+    assert [parent - 3 for parent in feed.parents[3:]] == list(draft.parents or ())
+    assert tuple(feed.tokens[row] for row in feed.path) == TEXT[10 : 10 + len(feed.path)]
+    wrong = with_draft(TEXT[10:11], wrong_tree(9, VOCAB, Random(1)))
+    assert (len(wrong.tokens), wrong.path) == (10, (0,))

@@ -1,0 +1,125 @@
+"""Many users of one simulated server at once: what each gets, by plain serving, devices' drafts or the server's own.
+
+Virtual time, the server's own schedule and the client's own drafting. Prompts have been read; everybody's answer is
+long, and rates are taken after a while, so that only the steady state counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from moa_client.drafting.settings import DraftingSettings
+from moa_server.engine.schedule import MOST_ROWS
+from moa_shared.errors import InternalError
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import Ack, Draft, Verdict
+
+from moa_bench.simulation.device import ScriptedDevice
+from moa_bench.simulation.events import EventLoop
+from moa_bench.simulation.server import ForwardCosts, SimulatedServer, SimulatedSession
+from moa_bench.simulation.text import PROMPT, VOCAB_SIZE, ScriptedText, by_chance
+
+LONGEST = 600  # tokens of an answer: more than anybody gets
+SETTLE_ROUNDS, ROUNDS = 8, 16  # forwards before rates are taken, and while they are
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCosts:
+    """A target on a GPU, by its arithmetic: a forward takes the longer of reading its bytes and computing its rows.
+
+    Args:
+        weights_ms: reading the target's weights; `context_ms`: one answer's keys and values.
+        row_ms: computing a row.
+        launch_ms: what a forward takes besides.
+        drafter_ms, drafter_row_ms: a forward of a drafter on the same GPU, and of each further row.
+    """
+
+    weights_ms: float
+    context_ms: float
+    row_ms: float
+    launch_ms: float
+    drafter_ms: float
+    drafter_row_ms: float
+
+    def forward_ms(self, nodes: int, answers: int = 1) -> float:
+        reading_ms = self.weights_ms + self.context_ms * answers
+        return self.launch_ms + max(reading_ms, self.row_ms * (answers + nodes))
+
+    def own_draft_ms(self, answers: int) -> float:
+        return self.drafter_ms + self.drafter_row_ms * (answers - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CrowdWay:
+    """How a crowd is served.
+
+    Args:
+        acceptance: of drafts; None: none are made.
+        own_drafts: tokens that the server drafts for each answer before a forward; 0: devices draft.
+        draft_ms: of a device's draft step.
+        one_way_ms: delay of every user's link.
+    """
+
+    acceptance: float | None = None
+    own_drafts: int = 0
+    draft_ms: float = 5.0
+    one_way_ms: float = 10.0
+
+
+class _User:
+    """A device, its session and the link between them."""
+
+    def __init__(self, loop: EventLoop, server: SimulatedServer, way: CrowdWay, seed: int) -> None:
+        text = ScriptedText(LONGEST, by_chance(way.acceptance or 0.0, seed))
+        self.tokens = 0
+        self._loop, self._delay_ms = loop, way.one_way_ms
+        self._live: SimulatedSession = server.open(text, self._send_down)
+        self._device = ScriptedDevice(
+            VOCAB_SIZE,
+            self._send_up,
+            lambda: loop.now_ms,
+            text.draft_on if way.acceptance is not None and not way.own_drafts else None,
+            way.draft_ms,
+            loop.after,
+            DraftingSettings("device"),
+            rtt_ms=2 * way.one_way_ms,
+        )
+        self._live.session.on_ask(self._device.ask(PROMPT, AnswerSettings(max_tokens=LONGEST)))
+        server.wake(self._live)
+
+    def _send_up(self, message: Draft | Ack) -> None:
+        if isinstance(message, Draft):
+            self._loop.after(self._delay_ms, lambda: self._live.on_draft(message))
+        else:
+            self._loop.after(self._delay_ms, lambda: self._live.on_ack(message.committed))
+
+    def _send_down(self, verdict: Verdict) -> None:
+        self._loop.after(self._delay_ms, lambda: self._take_in(verdict))
+
+    def _take_in(self, verdict: Verdict) -> None:
+        self.tokens += len(self._device.on_verdict(verdict))
+
+
+def crowd_rates(users: int, way: CrowdWay, costs: ForwardCosts, seed: int = 0) -> list[float]:
+    """Tokens a second of each user.
+
+    Raises:
+        InternalError: answers were too short for it.
+    """
+    loop = EventLoop()
+    server = SimulatedServer(loop, costs, own_drafts=way.own_drafts)
+    crowd = [_User(loop, server, way, seed * users + number) for number in range(users)]
+    forwards = max(1, users // MOST_ROWS)  # in which everybody steps once
+    loop.run(lambda: server.forwards >= SETTLE_ROUNDS * forwards)
+    began_ms, before = loop.now_ms, [user.tokens for user in crowd]
+    loop.run(lambda: server.forwards >= (SETTLE_ROUNDS + ROUNDS) * forwards)
+    if max(user.tokens for user in crowd) >= LONGEST:
+        raise InternalError("A simulated answer ended before rates were taken.")
+    seconds = (loop.now_ms - began_ms) / 1e3
+    return [(user.tokens - earlier) / seconds for user, earlier in zip(crowd, before, strict=True)]
+
+
+def mean_rate(rates: Sequence[float]) -> float:
+    """A user's mean rate: over few rounds the slowest one's is luck."""
+    return sum(rates) / len(rates)

@@ -1,0 +1,79 @@
+"""What a drafter's thread gives, and what online drafting asks of one.
+
+Pure: whoever drafts in virtual time needs no thread and no event loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.tree.draft_tree import DraftTree
+
+from moa_client.drafting.drafters import Growth
+from moa_client.drafting.streamed import DraftStep
+
+
+class OnlineDrafter(Protocol):
+    """Drafts one thing at a time, and posts the result later."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether something that was asked for has not come."""
+        ...
+
+    def grow(self, step: DraftStep, sampling: Sampling) -> None:
+        """Runs one step of a streamed draft; `Grown` comes."""
+        ...
+
+    def draft(self, committed: int, sampling: Sampling) -> None:
+        """Makes a whole draft; `Drafted` comes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A step of a streamed draft.
+
+    Args:
+        took_ms: on the thread; None if the drafter had a prompt to read first, which is not typical of other steps.
+    """
+
+    step: DraftStep
+    growth: Growth
+    took_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A whole draft, for one round.
+
+    Args:
+        committed: tokens that the drafter knew.
+    """
+
+    committed: int
+    tree: DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """One more token of standalone text; None: the drafter has nothing to say.
+
+    Args:
+        serial: of the text that it continues.
+    """
+
+    serial: int
+    token: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The drafter has failed."""
+
+    error: Exception
+
+
+Result = Grown | Drafted | Wrote | Fault

@@ -1,0 +1,184 @@
+"""The index of shared pages: which text each holds, who uses it, and which goes first.
+
+Pure: it knows pages by number; the inference thread keeps what is in them. State: a tree of pages for each owner, and
+the pages of each holder, which are a path from the root. Invariants: a page is found by all tokens up to its end, never
+by a hash alone; pages in use are never dropped, and a page is dropped after those that continue it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import count
+from typing import Generic, TypeVar
+
+import numpy as np
+
+Holder = TypeVar("Holder", bound=Hashable)
+
+
+class TextPage:
+    """A page of text whose keys and values are kept.
+
+    Attributes:
+        number: by which the inference thread knows it.
+        owner: whose text it is.
+        nbytes: of its keys, values and states.
+        kinds: of states that are kept with it.
+        holders: how many sessions use it.
+        pages: those that continue it, by their tokens.
+    """
+
+    __slots__ = ("holders", "kinds", "nbytes", "number", "owner", "pages", "parent", "text")
+
+    def __init__(self, number: int, owner: str, parent: TextPage | None = None, text: bytes = b"") -> None:
+        self.number, self.owner, self.parent, self.text = number, owner, parent, text
+        self.nbytes = self.holders = 0
+        self.kinds: set[Hashable] = set()
+        self.pages: dict[bytes, TextPage] = {}
+
+
+class PrefixIndex(Generic[Holder]):
+    """Finds pages of text that are kept.
+
+    Args:
+        page_tokens: tokens of a page; 0: nothing is shared.
+        on_dropped: called with the numbers of pages that are no longer kept.
+    """
+
+    def __init__(self, page_tokens: int, on_dropped: Callable[[Sequence[int]], None]) -> None:
+        self.page_tokens = page_tokens
+        self.pages = 0  # that are kept
+        self.nbytes = 0  # of all of them
+        self.spare_nbytes = 0  # of those that nobody holds
+        self._on_dropped = on_dropped
+        self._roots: dict[str, TextPage] = {}
+        self._held: dict[Holder, list[TextPage]] = {}
+        self._spare: dict[TextPage, None] = {}  # the one to go first comes first
+        self._numbers = count(1)
+
+    def held(self, holder: Holder) -> Sequence[TextPage]:
+        """The pages that a holder uses, from the beginning of its text."""
+        return self._held.get(holder, ())
+
+    def find(self, owner: str, tokens: Sequence[int], kind: Hashable | None = None) -> list[TextPage]:
+        """The longest run of kept pages that `tokens` begins with.
+
+        Args:
+            owner: whose pages may be used.
+            kind: of states that must be kept with each; None: none are needed.
+        """
+        found: list[TextPage] = []
+        page = self._roots.get(owner)
+        for text in self._texts(tokens) if page is not None else ():
+            page = page.pages.get(text) if page is not None else None
+            if page is None or (kind is not None and kind not in page.kinds):
+                break
+            found.append(page)
+        return found
+
+    def hold(self, holder: Holder, pages: Sequence[TextPage]) -> None:
+        """Makes a holder use these pages, as `find` gave them, and no others."""
+        for page in pages:
+            page.holders += 1
+            if page.holders == 1:
+                del self._spare[page]
+                self.spare_nbytes -= page.nbytes
+        self.let_go(holder)
+        self._held[holder] = list(pages)
+
+    def extend(
+        self,
+        holder: Holder,
+        owner: str,
+        tokens: Sequence[int],
+        nbytes: int,
+        kind: Hashable | None = None,
+        state_nbytes: int = 0,
+    ) -> list[TextPage]:
+        """Keeps the full pages of a holder's text beyond those it holds, and holds them.
+
+        Args:
+            tokens: its text, whose full pages it has.
+            nbytes: keys and values of a page.
+            kind: of the states that it has of them; None: it has none.
+            state_nbytes: these states of a page.
+
+        Returns:
+            The pages after those that it held. Where others had kept one of the same text, that one.
+        """
+        before = len(self.held(holder))
+        if not self.page_tokens or len(tokens) // self.page_tokens <= before:
+            return []
+        held = self._held.setdefault(holder, [])
+        page = held[-1] if held else self._roots.setdefault(owner, TextPage(0, owner))
+        for text in self._texts(tokens, before):
+            following = page.pages.get(text)
+            if following is None:
+                following = page.pages[text] = TextPage(next(self._numbers), owner, page, text)
+                following.nbytes = nbytes
+                self.nbytes += nbytes
+                self.pages += 1
+            elif not following.holders:
+                del self._spare[following]
+                self.spare_nbytes -= following.nbytes
+            following.holders += 1
+            if kind is not None and kind not in following.kinds:
+                following.kinds.add(kind)
+                following.nbytes += state_nbytes
+                self.nbytes += state_nbytes
+            held.append(following)
+            page = following
+        return held[before:]
+
+    def let_go(self, holder: Holder, keep: int = 0) -> None:
+        """Ends a holder's use of its pages after the first `keep`; they stay while there is room."""
+        held = self._held.get(holder, [])
+        for page in reversed(held[keep:]):  # those that continue others go first
+            page.holders -= 1
+            if not page.holders:
+                self._spare[page] = None
+                self.spare_nbytes += page.nbytes
+        del held[keep:]
+        if not held:
+            self._held.pop(holder, None)
+
+    def bytes_left_by(self, holders: Iterable[Holder]) -> Iterator[int]:
+        """For each holder, what nobody would use any more once it and those before it let go."""
+        users: dict[TextPage, int] = {}
+        for holder in holders:
+            left = 0
+            for page in self.held(holder):
+                users[page] = users.get(page, page.holders) - 1
+                left += page.nbytes if not users[page] else 0
+            yield left
+
+    def drop(self, nbytes: int) -> None:
+        """Drops pages that nobody holds, least recently used first, until `nbytes` are free or none is left."""
+        dropped: list[int] = []
+        while nbytes > 0 and self._spare:
+            page = next(iter(self._spare))
+            del self._spare[page]
+            self.nbytes -= page.nbytes
+            self.spare_nbytes -= page.nbytes
+            self.pages -= 1
+            nbytes -= page.nbytes
+            dropped.append(page.number)
+            self._cut(page)
+        if dropped:
+            self._on_dropped(dropped)
+
+    def _cut(self, page: TextPage) -> None:
+        parent = page.parent
+        if parent is not None:
+            del parent.pages[page.text]
+            if parent.parent is None and not parent.pages:
+                del self._roots[parent.owner]
+
+    def _texts(self, tokens: Sequence[int], first: int = 0) -> Iterator[bytes]:
+        """The full pages of a text, from page `first` on; equal bytes are equal tokens."""
+        size = self.page_tokens
+        if not size:
+            return
+        pages = np.asarray(tokens[first * size : len(tokens) // size * size], np.int32).reshape(-1, size)
+        for page in pages:
+            yield page.tobytes()

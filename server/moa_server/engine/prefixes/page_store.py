@@ -1,0 +1,92 @@
+"""The shared pages themselves: keys, values and states by the numbers of the index. Runs only on the inference thread.
+
+State: the pages kept. Invariant: a page is full, and never written while it is here: caches and stores copy a page that
+others hold before they write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from moa_kernels import Page
+from moa_shared.errors import InternalError
+
+from moa_server.engine.stepper import MemorySource, SessionTensors
+from moa_server.target.kernel_target import KernelCache
+
+
+@dataclass(slots=True)
+class KeptPage:
+    """Keys and values of a page of text, and the states that drafters' sources read of it."""
+
+    keys_values: Page
+    states: dict[MemorySource, Page] = field(default_factory=dict)
+
+
+class PageStore:
+    """Pages that several sessions use."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, KeptPage] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pages."""
+        return sum(page.nbytes for kept in self._kept.values() for page in (kept.keys_values, *kept.states.values()))
+
+    def keep(self, tensors: SessionTensors, first: int, numbers: Sequence[int]) -> None:
+        """Keeps a session's pages from page `first` on; it uses those that are kept already in place of its own.
+
+        That changes no bit: only targets whose rows do not depend on what they are computed with have pages to share.
+
+        Raises:
+            InternalError, KernelError: the session does not hold these pages in full.
+        """
+        pages, states = _cache(tensors).pages, tensors.states
+        for place, number in enumerate(numbers, first):
+            kept = self._kept.get(number)
+            if kept is None:
+                kept = self._kept[number] = KeptPage(pages.full_page(place).hold())
+            else:
+                pages.replace_page(place, kept.keys_values)
+            if states is None or tensors.source is None:
+                continue
+            if tensors.source in kept.states:
+                states.replace_page(place, kept.states[tensors.source])
+            else:
+                kept.states[tensors.source] = states.full_page(place).hold()
+
+    def give(self, tensors: SessionTensors, cached: int, numbers: Sequence[int]) -> None:
+        """Makes a session hold these pages, and nothing after them.
+
+        Args:
+            cached: tokens of its text that the session holds itself; rows of its planes beyond are void.
+
+        Raises:
+            InternalError: a page is not kept, or without the states that the session needs; it holds what it held.
+        """
+        missing = [number for number in numbers if number not in self._kept]
+        kept = [self._kept[number] for number in numbers if number in self._kept]
+        states, source = tensors.states, tensors.source
+        rows = [page.states[source] for page in kept if source in page.states] if source is not None else []
+        if missing or (states is not None and len(rows) < len(kept)):
+            raise InternalError(f"Of {len(numbers)} shared pages {len(missing)} are not kept, or lack their states.")
+        _cache(tensors).adopt([page.keys_values for page in kept])
+        for store in tensors.planes.values():
+            store.crop(cached)
+        if states is not None:
+            states.adopt(rows)
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        """Keeps these pages no longer; each is freed once no session uses it."""
+        for number in numbers:
+            kept = self._kept.pop(number, None)
+            for page in (kept.keys_values, *kept.states.values()) if kept is not None else ():
+                page.let_go()
+
+
+def _cache(tensors: SessionTensors) -> KernelCache:
+    if not isinstance(tensors.cache, KernelCache):
+        raise InternalError("Only the kernels' caches have pages to share.")
+    return tensors.cache

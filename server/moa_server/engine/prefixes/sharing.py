@@ -1,0 +1,131 @@
+"""When sessions share pages: full pages are kept as they fill, and a session that would read kept text takes it over.
+
+The loop's half decides, the inference thread's half (`PageStore`) moves pages; jobs run in the order of the decisions.
+Invariants: pages change hands only between forwards of the session; what a session shares is counted by the index,
+once for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from moa_server.engine.live_session import LiveSession
+from moa_server.engine.prefixes.index import PrefixIndex
+from moa_server.engine.prefixes.page_store import PageStore
+from moa_server.engine.stepper import MemorySource, Stepper
+from moa_server.memory.row_store import most_nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """A session's text whose pages it is about to take over.
+
+    Args:
+        cached: tokens that it holds by itself; `tokens`: then.
+        prefix_hash: of the text up to there; `cache_version`: of the session. Both say whether it has moved on.
+    """
+
+    live: LiveSession
+    cached: int
+    tokens: int
+    prefix_hash: int
+    cache_version: int
+    numbers: Sequence[int]
+
+    def commit(self) -> bool:
+        """Counts the pages as read; False if the session has moved on, and what it holds of them is void."""
+        return self.live.session.on_adopted(self.tokens, self.prefix_hash, self.cache_version)
+
+
+class PrefixSharing:
+    """Shares pages of text among the sessions of one owner, or of all.
+
+    Args:
+        index: knows what is kept, and who uses it.
+        everyone: sessions of all clients share, not only those of one.
+    """
+
+    def __init__(self, stepper: Stepper, index: PrefixIndex[LiveSession], *, everyone: bool = False) -> None:
+        self._stepper = stepper
+        self._index = index
+        self._everyone = everyone
+        self._store = PageStore()
+
+    # ------------------------------------------------------------ on the event loop
+
+    def page_nbytes(self, live: LiveSession) -> int:
+        """Bytes of a page that a session shares: each one less that it must be promised."""
+        return self._cache_nbytes(live) + self._state_nbytes(live) if self._index.page_tokens else 0
+
+    def begin(self, live: LiveSession) -> Adoption | None:
+        """Finds kept pages beyond what a session holds of its text, and reserves them for it; None if there are none.
+
+        Its pages that no longer belong to its text are let go.
+        """
+        size = self._index.page_tokens
+        if not size or live.closed:
+            return None
+        session = live.session
+        self._index.let_go(live, session.cached // size)
+        if live.stepping:
+            return None
+        most = (len(session.tokens) - 1) // size * size  # the newest token is always fed
+        if most < session.cached + 1:
+            return None
+        pages = self._index.find(self._owner(live), session.tokens[:most], self._kind(live))
+        tokens = len(pages) * size
+        if tokens <= session.cached:
+            return None
+        self._index.hold(live, pages)
+        numbers = [page.number for page in pages]
+        return Adoption(live, session.cached, tokens, session.hashes.at(tokens), session.cache_version, numbers)
+
+    def on_read(self, live: LiveSession) -> Callable[[], None] | None:
+        """Keeps the pages that a forward has filled; what the inference thread must do for that, if anything."""
+        size, session = self._index.page_tokens, live.session
+        held = self._index.held(live)
+        if not size or session.cached // size <= len(held):
+            return None
+        if held and held[0].owner != self._owner(live):
+            return None  # the conversation has moved to another client, who owns none of what it shares
+        first = len(held)
+        text = session.tokens[: session.cached]
+        nbytes, states = self._cache_nbytes(live), self._state_nbytes(live)
+        pages = self._index.extend(live, self._owner(live), text, nbytes, self._kind(live), states)
+        return partial(self._store.keep, live.tensors, first, [page.number for page in pages])
+
+    def _owner(self, live: LiveSession) -> str:
+        return "" if self._everyone else live.client
+
+    def _kind(self, live: LiveSession) -> MemorySource | None:
+        """The source whose states must be kept with a session's pages; None if what its client wants needs none."""
+        source = live.source
+        if source is None or not any(self._stepper.made_by_forward(source, plane) for plane in live.widths):
+            return None
+        return source
+
+    def _cache_nbytes(self, live: LiveSession) -> int:
+        return live.tensors.cache.most_nbytes(self._index.page_tokens)
+
+    def _state_nbytes(self, live: LiveSession) -> int:
+        source = self._kind(live)
+        if source is None:
+            return 0
+        made = [width for plane, width in live.widths.items() if self._stepper.made_by_forward(source, plane)]
+        return sum(most_nbytes(width, self._index.page_tokens) for width in made)
+
+    # ------------------------------------------------------------ on the inference thread
+
+    def take_over(self, adoption: Adoption) -> None:
+        """Gives a session the pages that it has reserved.
+
+        Raises:
+            InternalError: they are not kept.
+        """
+        self._store.give(adoption.live.tensors, adoption.cached, adoption.numbers)
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        """Frees pages that the index has dropped."""
+        self._store.drop(numbers)
