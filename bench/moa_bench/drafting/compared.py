@@ -29,12 +29,14 @@ class Spent:
 
     Args:
         verifications: forwards that chose tokens, the prompt's included.
+        nodes: that they verified; None: the client does not learn it.
         server_guessed: tokens that only the server had guessed.
         cpu_seconds: of this process, which does nothing else meanwhile: the client's.
     """
 
     tokens: int
     verifications: int
+    nodes: int | None
     server_guessed: int
     cpu_seconds: float
 
@@ -45,13 +47,14 @@ class Drafted:
 
     Args:
         cell: speeds and ratios.
-        tokens_a_verification: after the first token, which never has a draft.
+        tokens_a_verification, nodes_a_verification: after the first, which never has a draft.
         server_guessed: share of the tokens that only the server had guessed.
         cpu_ms_a_token: of the client.
     """
 
     cell: Cell
     tokens_a_verification: float | None
+    nodes_a_verification: float | None
     server_guessed: float | None
     cpu_ms_a_token: float | None
 
@@ -82,9 +85,9 @@ def spent_on(client: SplitClient | PlainClient, answer: TimedAnswer, cpu_seconds
     """What the newest answer of this client took; without a device, every right guess was the server's."""
     if isinstance(client, SplitClient):
         figures = client.figures
-        return Spent(figures.tokens, figures.verdicts, figures.server_accepted, cpu_seconds)
+        return Spent(figures.tokens, figures.verdicts, figures.drafted, figures.server_accepted, cpu_seconds)
     responses = len(set(answer.arrivals_s))
-    return Spent(len(answer.tokens), responses, len(answer.tokens) - responses, cpu_seconds)
+    return Spent(len(answer.tokens), responses, None, len(answer.tokens) - responses, cpu_seconds)
 
 
 class DraftingWays:
@@ -142,12 +145,14 @@ def connect_plain(address: str) -> PlainClient:
 def drafted_row(cell: Cell, spent: Sequence[Spent]) -> Drafted:
     """A cell with what its answers took; None where none arrived."""
     if not spent:
-        return Drafted(cell, None, None, None)
+        return Drafted(cell, None, None, None, None)
     tokens = sum(each.tokens for each in spent)
     further = sum(each.verifications - 1 for each in spent)
+    nodes = [each.nodes for each in spent if each.nodes is not None]
     return Drafted(
         cell,
         round((tokens - len(spent)) / further, 3) if further else None,
+        round(sum(nodes) / further, 2) if further and nodes else None,
         round(sum(each.server_guessed for each in spent) / tokens, 4),
         round(1e3 * sum(each.cpu_seconds for each in spent) / tokens, 2),
     )

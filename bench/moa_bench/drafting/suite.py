@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 LINKS = ("RTT 0", "4G", "RTT 150 ms", "RTT 300 ms")
 UNTRAINED_LINKS = ("RTT 0",)  # what useless drafts cost, they cost at the server
-
-
 QUICK_LINKS = ("RTT 0", "4G")
 
 

@@ -40,8 +40,8 @@ def render(result: Mapping[str, Any]) -> str:
 
 
 def _ways(rows: Sequence[Any]) -> str:
-    head = ["link", "way", "plain, tokens/s", "ratio", "lowest", "tokens a verification", "guessed by the server"]
-    head += ["client's CPU, ms a token"]
+    head = ["link", "way", "plain, tokens/s", "ratio", "lowest", "tokens a verification", "nodes"]
+    head += ["guessed by the server", "client's CPU, ms a token"]
     return table(
         head,
         [
@@ -52,6 +52,7 @@ def _ways(rows: Sequence[Any]) -> str:
                 ratio_text(row.cell.ratio),
                 _number(row.cell.lowest, 2),
                 _number(row.tokens_a_verification, 2),
+                _number(row.nodes_a_verification, 1),
                 "" if row.server_guessed is None else f"{100 * row.server_guessed:.0f} %",
                 _number(row.cpu_ms_a_token, 1),
             ]

@@ -27,7 +27,7 @@ def row(way: str, ratio: float | None, **changes: Any) -> Drafted:
     failures = () if ratio is not None else ("It broke off.",)
     lowest = None if ratio is None else ratio - 0.2
     cell = Cell("4G", None, way, spread, spread, rates, Spread(20.0, 19.0, 21.0, 12), 0, failures, lowest=lowest)
-    figures = (2.04, 0.512, 1.34) if ratio is not None else (None, None, None)
+    figures = (2.04, 6.54, 0.512, 1.34) if ratio is not None else (None,) * 4
     return Drafted(cell, *figures)
 
 
@@ -51,8 +51,8 @@ def render(facts: dict[str, Any], untrained: list[Drafted], padding: Padding | N
 def test_a_row_for_each_way_and_the_limit_beside(facts: dict[str, Any]) -> None:
     text = render(facts, [row("the server drafts", 0.98)])
     assert "12 questions, answers of 32 to 100 tokens, greedy, int8." in text
-    assert "| 4G | the server drafts | 20.0 | 1.20 (1.10 to 1.30) | 1.00 | 2.04 | 51 % | 1.3 |" in text
-    assert "| 4G | the device drafts | 20.0 | failed |  |  |  |  |" in text
+    assert "| 4G | the server drafts | 20.0 | 1.20 (1.10 to 1.30) | 1.00 | 2.04 | 6.5 | 51 % | 1.3 |" in text
+    assert "| 4G | the device drafts | 20.0 | failed |  |  |  |  |  |" in text
     assert "1 answers over 4G failed: It broke off." in text
     assert (
         "| 2.10 | 5.5 | 14.2 | 1.21 | 0.40 | 30 (28 to 33) | 1.30 | 1.30 (1.20 to 1.40) | 1.01 | 1.25 (1.20 to 1.30) |"
