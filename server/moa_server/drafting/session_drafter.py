@@ -31,9 +31,9 @@ SHAPE = GrowthShape(breadth=4, nodes=64)
 # The default drafter's four best and the conversation's copies hold the next token two times in three (docs/engine.md);
 # four trials let a few misses, and no fewer, stop it.
 RIGHT, RIGHT_TRIALS = 0.65, 4.0
-# Rows of a prompt that it reads: a row of memory takes 0.4 to 0.7 ms to encode, a state 0.1 to take in; the newest are
-# worth the most.
-PROMPT_ROWS = {Plane.MEMORY: 16, Plane.REUSED_STATE: 128}
+# Rows of a prompt that it reads: all rows take a tenth of the prompt's time before the second token can come, and with
+# these few the drafts were as good (docs/adr/0024-drafts-on-the-server.md).
+PROMPT_ROWS = {Plane.MEMORY: 4, Plane.REUSED_STATE: 16}
 # Rows that it waits for: encoding four memory rows takes twice as long as one, and the newest ones it hardly misses,
 # since it reads the tokens themselves (1.49 times plain streaming against 1.47: docs/adr/0024-drafts-on-the-server.md).
 ROWS_TOGETHER = {Plane.MEMORY: 4, Plane.REUSED_STATE: 1}
