@@ -38,7 +38,7 @@ class Bench:
         """The server commits the next tokens of the text."""
         conversation = self.device.conversation
         base, done = len(conversation.tokens), conversation.answer_length
-        hashed = conversation.hashes.at(base)
+        hashed = conversation.hashes.short_at(base)
         tokens = TEXT[done : done + count]
         return self.device.on_verdict(Verdict(1, base, hashed, tokens, finish, step_ms=50.0))
 
