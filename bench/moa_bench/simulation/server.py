@@ -271,9 +271,7 @@ class SimulatedServer:
             tokens.append(live.text.draft_on(held, tokens))
         return Draft(session.pending.epoch + 1, held, session.hashes.short_at(held), 0, tokens)
 
-    def _on_forward(
-        self, parts: Sequence[SimulatedPart], began_ms: float, drafting_ms: float, step_ms: float
-    ) -> None:
+    def _on_forward(self, parts: Sequence[SimulatedPart], began_ms: float, drafting_ms: float, step_ms: float) -> None:
         self._busy = False
         self._stepped_ms = self._loop.now_ms
         self.forwards += 1

@@ -23,7 +23,6 @@ class ScriptedText:
 
     def __init__(self, tokens: int, right: Callable[[int], bool], prompt: Sequence[int] = PROMPT) -> None:
         length = len(prompt) + tokens + SPARE
-        self.prompt = tuple(prompt)
         self.tokens = [*prompt, *(1000 + position % 1000 for position in range(len(prompt), length))]
         self._right = [right(position - len(prompt)) for position in range(length)]
 
