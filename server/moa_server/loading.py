@@ -35,6 +35,9 @@ from moa_server.target.execution_level import Execution, load_execution
 log = structlog.get_logger()
 
 
+# Of the server's own drafters, whose time is the user's: docs/adr/0024-drafts-on-the-server.md.
+OWN_WEIGHTS = "int4"
+
 LoadExecution = Callable[[ModelFiles, ServerSettings, Progress], Execution]
 
 
@@ -198,7 +201,7 @@ def _with_drafters(
 
 def _load_states(checkpoint: Checkpoint, files: ModelFiles) -> NewDrafter:
     reader = WeightReader(files)
-    states = checkpoint.states(reader)
+    states = checkpoint.states(reader, OWN_WEIGHTS)
     reader.drop_pages()
     return states
 
