@@ -254,7 +254,8 @@ class SimulatedServer:
         extended = []
         for part in parts:
             live, plan = part.live, part.plan
-            if live.own_acceptance is None or not schedule.cost.known or len(plan.feed) > 1 or plan.tree:
+            chooses_next = not part.reads and len(plan.feed) == 1 and not plan.tree
+            if live.own_acceptance is None or not schedule.cost.known or not chooses_next:
                 extended.append(part)
                 continue
             rule = GrowthRule(rate, cost, rows, step_ms, 0.0, live.session.most_nodes)
