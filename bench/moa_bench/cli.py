@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import structlog
 from moa_shared.programs.entry import run_program
 from moa_shared.protocol.levels import LEVELS
 
@@ -47,6 +48,11 @@ def common_options(command: Command) -> Command:
     for option in (repeats_option, json_option, model_option, level_option, pin_option):
         command = option(command)
     return command
+
+
+link_option = click.option(
+    "--link", "links", multiple=True, metavar="NAME", help="Only this link (may be repeated), such as 4G."
+)
 
 
 def padding_options(command: Command) -> Command:
@@ -104,7 +110,7 @@ def loop(quick: bool, json_file: Path | None, pin: bool) -> None:
 
 @cli.command()
 @common_options
-@click.option("--link", "links", multiple=True, metavar="NAME", help="Only this link (may be repeated), such as 4G.")
+@link_option
 @click.option("--acceptance", "acceptances", multiple=True, type=float, help="Only this acceptance, 0 to 1.")
 @click.option(
     "--drafter", metavar="default|deep|auto|PATH", default="default", show_default=True, help="The real drafter."
@@ -135,6 +141,37 @@ def network(
         padding=padding_of(target_ms, target_row_ms),
         links=links,
         acceptances=acceptances,
+    )
+
+
+@cli.command()
+@common_options
+@link_option
+@questions_option
+@padding_options
+def drafting(
+    quick: bool,
+    json_file: Path | None,
+    model: str,
+    level: str,
+    pin: bool,
+    links: tuple[str, ...],
+    questions: Path | None,
+    target_ms: float | None,
+    target_row_ms: float | None,
+) -> None:
+    """One user: drafts by the server, the device or both, over links, and the limit without a network."""
+    from moa_bench.drafting.suite import run_drafting
+
+    run_drafting(
+        model=model,
+        quick=quick,
+        json_file=json_file,
+        pin=pin,
+        level=level,
+        padding=padding_of(target_ms, target_row_ms),
+        links=links,
+        questions=questions,
     )
 
 
@@ -424,6 +461,7 @@ def soak(quick: bool, json_file: Path | None, model: str) -> None:
 
 def main() -> None:
     """Entry point: every known error is one sentence and the catalogue's exit code."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # standard output may be the result
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers and links must end with us
     run_program(cli, "moa-bench")
 

@@ -61,7 +61,7 @@ def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution 
     ends = end_of_text(files, tokenizer.eos_token_id)
     sources = [source for _, _, drafter in named if (source := memory_source(drafter, target)) is not None]
     if settings.drafting in ("server", "auto"):
-        sources = _with_drafters(sources, [drafter for _, _, drafter in named], files)
+        sources = with_drafters(sources, [drafter for _, _, drafter in named], files)
     drafters = [
         pb.Drafter(
             name=name,
@@ -181,7 +181,7 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
     return MemorySource(rows, config.memory_width, state_layer, fingerprint=fingerprint)
 
 
-def _with_drafters(
+def with_drafters(
     sources: Sequence[MemorySource], drafters: Sequence[Checkpoint], files: ModelFiles
 ) -> list[MemorySource]:
     """The sources with the drafters that read their rows, for drafts of the server's own.

@@ -10,7 +10,7 @@ from moa_server.drafting.forward_cost import CostLine
 from moa_server.drafting.growth_rule import GrowthRule
 from moa_server.drafting.session_drafter import (
     PROMPT_ROWS,
-    DrafterCost,
+    DrafterRecord,
     Guess,
     OwnDrafter,
     Rows,
@@ -75,12 +75,12 @@ class CountingDrafter:
 class Bench:
     """A session's drafter over a target that has read some tokens."""
 
-    def __init__(self, tokens: Sequence[int]) -> None:
+    def __init__(self, tokens: Sequence[int], record: DrafterRecord | None = None) -> None:
         self.drafter = CountingDrafter()
         kind = OwnDrafter(lambda: self.drafter, token_bytes=100)
-        self.session = SessionDrafter(kind, [Plane.MEMORY, Plane.REUSED_STATE])
+        self.record = record or DrafterRecord(2.0)
+        self.session = SessionDrafter(kind, self.record, [Plane.MEMORY, Plane.REUSED_STATE])
         self.tokens = list(tokens)
-        self.cost = DrafterCost(2.0)
         self.session.tell(0, tokens)
 
     def commit(self, *tokens: int) -> None:
@@ -96,7 +96,7 @@ class Bench:
             return np.zeros((stop - start, 4), np.float32)
 
         rows = {Plane.MEMORY: read, Plane.REUSED_STATE: read}
-        return self.session.guess(arrived, covered, GREEDY, rule, self.cost, rows, len(self.tokens) - 1)
+        return self.session.guess(arrived, covered, GREEDY, rule, rows, len(self.tokens) - 1)
 
 
 def test_it_drafts_as_deep_as_pays() -> None:
@@ -164,11 +164,21 @@ def test_a_drafter_that_is_never_right_is_soon_asked_less() -> None:
     steps = []
     for token in [11, 17, 5, 13, 8, 2, 16, 4, 19, 7] * 4:
         before = bench.drafter.steps
-        bench.session.learn(bench.guess(rate=0.15), [token])
+        bench.session.learn(bench.guess(rate=0.15), [token], 0)
         steps.append(bench.drafter.steps > before)
         bench.commit(token)
     assert all(steps[:2])
     assert sum(steps[10:]) <= 6
+
+
+def test_what_all_sessions_showed_is_where_a_new_one_begins() -> None:
+    first = Bench([1, 2, 3])
+    for token in [11, 17, 5, 13, 8, 2, 16, 4, 19, 7] * 20:
+        first.session.learn(first.guess(rate=0.05), [token], 0)
+        first.commit(token)
+    trusting, wary = Bench([1, 2, 3]), Bench([1, 2, 3], first.record)
+    assert trusting.guess(rate=0.15).own > 4
+    assert wary.guess(rate=0.15).own < 2
 
 
 def test_another_text_is_another_draft() -> None:
