@@ -314,8 +314,16 @@ def invariance(
 )
 @click.option("--tokens", type=click.IntRange(min=8), default=48, show_default=True, help="Length of each answer.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Draw there instead.")
-def timeline(model: str, pin: bool, rtt_ms: float, acceptance: float, tokens: int, out: Path | None) -> None:
+@click.option("--batch", is_flag=True, help="Draw the forwards of several sessions instead, in virtual time; no model.")
+def timeline(
+    model: str, pin: bool, rtt_ms: float, acceptance: float, tokens: int, out: Path | None, batch: bool
+) -> None:
     """A picture of one answer: draft steps, forwards, and every frame between client and server."""
+    if batch:
+        from moa_bench.timeline.batch import run_batch
+
+        run_batch(out)
+        return
     from moa_bench.timeline.timeline import run_timeline
 
     run_timeline(model=model, pin=pin, rtt_ms=rtt_ms, acceptance=acceptance, tokens=tokens, out=out)

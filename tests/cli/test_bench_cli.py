@@ -332,6 +332,14 @@ def test_a_timeline_is_drawn(tmp_path: Path) -> None:
     assert "streamed" in done.stdout
 
 
+def test_a_batch_is_drawn_without_a_model(tmp_path: Path) -> None:
+    picture = tmp_path / "batch.png"
+    done = moa_bench("timeline", "--batch", "--model", "./no-such-folder", "--out", str(picture))
+    assert done.returncode == 0, done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert done.stdout.startswith(f"{picture}: 15 forwards, ")
+
+
 @pytest.mark.long
 @pytest.mark.timeout(120)
 def test_loop_compares_event_loops(measure: Measure) -> None:
