@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import structlog
 from moa_shared.programs.entry import run_program
 from moa_shared.protocol.levels import LEVELS
 
@@ -47,6 +48,11 @@ def common_options(command: Command) -> Command:
     for option in (repeats_option, json_option, model_option, level_option, pin_option):
         command = option(command)
     return command
+
+
+link_option = click.option(
+    "--link", "links", multiple=True, metavar="NAME", help="Only this link (may be repeated), such as 4G."
+)
 
 
 def padding_options(command: Command) -> Command:
@@ -104,7 +110,7 @@ def loop(quick: bool, json_file: Path | None, pin: bool) -> None:
 
 @cli.command()
 @common_options
-@click.option("--link", "links", multiple=True, metavar="NAME", help="Only this link (may be repeated), such as 4G.")
+@link_option
 @click.option("--acceptance", "acceptances", multiple=True, type=float, help="Only this acceptance, 0 to 1.")
 @click.option(
     "--drafter", metavar="default|deep|auto|PATH", default="default", show_default=True, help="The real drafter."
@@ -135,6 +141,37 @@ def network(
         padding=padding_of(target_ms, target_row_ms),
         links=links,
         acceptances=acceptances,
+    )
+
+
+@cli.command()
+@common_options
+@link_option
+@questions_option
+@padding_options
+def drafting(
+    quick: bool,
+    json_file: Path | None,
+    model: str,
+    level: str,
+    pin: bool,
+    links: tuple[str, ...],
+    questions: Path | None,
+    target_ms: float | None,
+    target_row_ms: float | None,
+) -> None:
+    """One user: drafts by the server, the device or both, over links, and the limit without a network."""
+    from moa_bench.drafting.suite import run_drafting
+
+    run_drafting(
+        model=model,
+        quick=quick,
+        json_file=json_file,
+        pin=pin,
+        level=level,
+        padding=padding_of(target_ms, target_row_ms),
+        links=links,
+        questions=questions,
     )
 
 
@@ -277,8 +314,16 @@ def invariance(
 )
 @click.option("--tokens", type=click.IntRange(min=8), default=48, show_default=True, help="Length of each answer.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Draw there instead.")
-def timeline(model: str, pin: bool, rtt_ms: float, acceptance: float, tokens: int, out: Path | None) -> None:
+@click.option("--batch", is_flag=True, help="Draw the forwards of several sessions instead, in virtual time; no model.")
+def timeline(
+    model: str, pin: bool, rtt_ms: float, acceptance: float, tokens: int, out: Path | None, batch: bool
+) -> None:
     """A picture of one answer: draft steps, forwards, and every frame between client and server."""
+    if batch:
+        from moa_bench.timeline.batch import run_batch
+
+        run_batch(out)
+        return
     from moa_bench.timeline.timeline import run_timeline
 
     run_timeline(model=model, pin=pin, rtt_ms=rtt_ms, acceptance=acceptance, tokens=tokens, out=out)
@@ -418,6 +463,7 @@ def soak(quick: bool, json_file: Path | None, model: str) -> None:
 
 def main() -> None:
     """Entry point: every known error is one sentence and the catalogue's exit code."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # standard output may be the result
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers and links must end with us
     run_program(cli, "moa-bench")
 

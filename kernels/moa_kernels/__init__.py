@@ -1,7 +1,7 @@
 """Kernels for language models on CPUs: 4- and 8-bit weights, integer products, rows that are exact in any batch."""
 
 from moa_kernels.bindings import PAGE_ROWS
-from moa_kernels.blocks import GROUP, Q4_1, Q8_0, QuantisedMatrix, quantised
+from moa_kernels.blocks import GROUP, Q4_1, Q8_0, QuantisedMatrix, in_four_bits, quantised
 from moa_kernels.errors import KernelError
 from moa_kernels.library import explain, variant_name
 from moa_kernels.linear import Linear, norm
@@ -31,6 +31,7 @@ __all__ = [
     "Stack",
     "StackShape",
     "explain",
+    "in_four_bits",
     "norm",
     "quantised",
     "set_threads",

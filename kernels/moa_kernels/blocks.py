@@ -111,3 +111,29 @@ def quantised(weights: npt.NDArray[np.floating]) -> QuantisedMatrix:
         raw[start : start + _BATCH_ROWS, :, :2] = scales.view(np.uint8).reshape(*scales.shape[:2], 2)
         raw[start : start + _BATCH_ROWS, :, 2:] = codes.view(np.uint8)
     return QuantisedMatrix(Q8_0, raw)
+
+
+def in_four_bits(weights: QuantisedMatrix | npt.NDArray[np.floating]) -> QuantisedMatrix:
+    """A matrix as Q4_1: the smallest and the largest of 32 numbers are the codes 0 and 15.
+
+    Raises:
+        KernelError: as `quantised`.
+    """
+    if isinstance(weights, QuantisedMatrix):
+        return weights if weights.kind == Q4_1 else in_four_bits(weights.dequantised())
+    outputs, inputs = weights.shape
+    if inputs % GROUP:
+        raise KernelError(f"It has {inputs} inputs, which is no multiple of {GROUP}.")
+    raw = np.empty((outputs, inputs // GROUP, BLOCK_BYTES[Q4_1]), np.uint8)
+    for start in range(0, outputs, _BATCH_ROWS):
+        part = weights[start : start + _BATCH_ROWS].astype(np.float32).reshape(-1, inputs // GROUP, GROUP)
+        if not bool((np.abs(part) < 65504.0 / 2).all()):  # NaN fails too
+            raise KernelError("It holds numbers that are not finite, or too large for scales in float16.")
+        minima = part.min(axis=-1, keepdims=True).astype(np.float16)
+        scales = ((part.max(axis=-1, keepdims=True) - minima) / 15).astype(np.float16)
+        divisors = np.where(scales > 0, scales, np.float16(1)).astype(np.float32)
+        codes = np.clip(np.rint((part - minima.astype(np.float32)) / divisors), 0, 15).astype(np.uint8)
+        rows = raw[start : start + _BATCH_ROWS]
+        rows[..., :2], rows[..., 2:4] = scales.view(np.uint8), minima.view(np.uint8)
+        rows[..., 4:] = codes[..., :16] | codes[..., 16:] << 4
+    return QuantisedMatrix(Q4_1, raw)

@@ -35,6 +35,9 @@ from moa_server.target.execution_level import Execution, load_execution
 log = structlog.get_logger()
 
 
+# Of the server's own drafters, whose time is the user's: docs/adr/0024-drafts-on-the-server.md.
+OWN_WEIGHTS = "int4"
+
 LoadExecution = Callable[[ModelFiles, ServerSettings, Progress], Execution]
 
 
@@ -58,7 +61,7 @@ def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution 
     ends = end_of_text(files, tokenizer.eos_token_id)
     sources = [source for _, _, drafter in named if (source := memory_source(drafter, target)) is not None]
     if settings.drafting in ("server", "auto"):
-        sources = _with_drafters(sources, [drafter for _, _, drafter in named], files)
+        sources = with_drafters(sources, [drafter for _, _, drafter in named], files)
     drafters = [
         pb.Drafter(
             name=name,
@@ -178,7 +181,7 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
     return MemorySource(rows, config.memory_width, state_layer, fingerprint=fingerprint)
 
 
-def _with_drafters(
+def with_drafters(
     sources: Sequence[MemorySource], drafters: Sequence[Checkpoint], files: ModelFiles
 ) -> list[MemorySource]:
     """The sources with the drafters that read their rows, for drafts of the server's own.
@@ -198,7 +201,7 @@ def _with_drafters(
 
 def _load_states(checkpoint: Checkpoint, files: ModelFiles) -> NewDrafter:
     reader = WeightReader(files)
-    states = checkpoint.states(reader)
+    states = checkpoint.states(reader, OWN_WEIGHTS)
     reader.drop_pages()
     return states
 

@@ -50,6 +50,7 @@ def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
         "invariance",
         "simulate",
         "network",
+        "drafting",
         "cut",
         "codecs",
         "timeline",
@@ -72,6 +73,13 @@ def test_unknown_names_are_refused_in_one_sentence() -> None:
     assert done.stdout == ""
     assert (done.returncode, done.stderr) == snapshot(
         (2, "moa-bench: There is no link '6g'. There are RTT 0, 5G, 4G, RTT 150 ms, RTT 300 ms.\n")
+    )
+    done = moa_bench("drafting", "--questions", "./no-such-folder")
+    assert (done.returncode, done.stderr) == snapshot(
+        (
+            66,
+            "moa-bench: There are no questions at no-such-folder. Name a file of JSON lines, or a folder of such.\n",
+        )
     )
     done = moa_bench("network", "--acceptance", "1.5", "--link", "4G")
     assert (done.returncode, done.stderr) == snapshot(
@@ -247,12 +255,33 @@ def test_network_measures_an_oracle_and_a_drafter(measure: Measure) -> None:
     assert [(cell["link"], cell["acceptance"], cell["way"]) for cell in cells] == [
         ("RTT 0", 0.8, "streamed"), ("RTT 0", 0.8, "streamed, server waits"), ("RTT 0", 0.8, "rounds"),
         ("RTT 0", None, "streamed, tree"), ("RTT 0", None, "streamed, chain"), ("RTT 0", None, "streamed, look-up"),
-        ("RTT 0", None, "rounds, tree"),
+        ("RTT 0", None, "rounds, tree"), ("RTT 0", None, "the server's drafts"), ("RTT 0", None, "auto, tree"),
     ]  # fmt: skip
     assert all(cell["other_texts"] == 0 and not cell["failures"] for cell in cells[:3])
     assert all(cell["predicted"]["median"] > 1 for cell in cells[:3])
     assert [row["way"] for row in result["traffic"]][:2] == ["plain streaming", "oracle 0.35, chain"]
     assert [row["link"] for row in result["starts"]] == ["RTT 0"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_drafting_compares_who_drafts_with_the_limit(measure: Measure, tmp_path: Path) -> None:
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"turns": ["Why do leaves change their colour in autumn?"]}\n')
+    result, done = measure("drafting", "--link", "RTT 0", "--target-ms", "40", "--questions", str(questions))
+    rows = {row["cell"]["way"]: row for row in result["rows"]}
+    assert list(rows) == ["the server drafts", "the device drafts", "both, auto", "Generate, the server drafts"]
+    for row in [*rows.values(), *result["untrained"]]:
+        assert (row["cell"]["link"], row["cell"]["other_texts"], row["cell"]["failures"]) == ("RTT 0", 0, [])
+        assert row["cpu_ms_a_token"] > 0
+    assert rows["the device drafts"]["server_guessed"] == 0
+    assert rows["the server drafts"]["server_guessed"] > 0
+    assert rows["the server drafts"]["tokens_a_verification"] > 1
+    assert result["limit"]["plain_ms"] >= 40
+    assert result["limit"]["tokens_a_verification"] > 1
+    assert result["limit"]["other_texts"] == 0
+    assert [row["way"] for row in result["traffic"]] == ["plain streaming", *rows]
+    assert "### The limit: the server's steps without a network" in done.stdout
 
 
 @pytest.mark.timeout(120)
@@ -307,6 +336,14 @@ def test_a_timeline_is_drawn(tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "streaming" in done.stdout
     assert "streamed" in done.stdout
+
+
+def test_a_batch_is_drawn_without_a_model(tmp_path: Path) -> None:
+    picture = tmp_path / "batch.png"
+    done = moa_bench("timeline", "--batch", "--model", "./no-such-folder", "--out", str(picture))
+    assert done.returncode == 0, done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert done.stdout.startswith(f"{picture}: 15 forwards, ")
 
 
 @pytest.mark.long

@@ -217,7 +217,7 @@ class ToyStepper:
     """The target, with a cache of tokens in place of keys and values."""
 
     sources = ()
-    target = SimpleNamespace()
+    target = SimpleNamespace(page_tokens=0)
 
     def __init__(self, world: World) -> None:
         self._world = world

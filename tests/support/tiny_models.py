@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from moa_kernels import Q4_1, QuantisedMatrix
+from moa_kernels import QuantisedMatrix, in_four_bits
 from moa_server.target.kernel_target import KernelTarget
 from moa_shared.drafter import DrafterConfig, fresh_tensors, save_checkpoint
 from moa_shared.models.network.network import Network
@@ -96,7 +96,7 @@ class ModelWeights:
         return self.tensors[name].shape
 
     def blocks(self, name: str) -> QuantisedMatrix | None:
-        return q4_1(self.tensors[name]) if any(part in name for part in self.packed) else None
+        return in_four_bits(self.tensors[name]) if any(part in name for part in self.packed) else None
 
     def array(self, name: str) -> Floats:
         return self.tensors[name]
@@ -104,17 +104,6 @@ class ModelWeights:
     def rows(self, name: str, ids: Sequence[int] | npt.NDArray[np.int64]) -> Floats:
         rows: Floats = self.tensors[name][np.asarray(ids)]
         return rows
-
-
-def q4_1(weights: Floats) -> QuantisedMatrix:
-    """[outputs, inputs] in 4 bits: the smallest and the largest of 32 numbers are codes 0 and 15."""
-    groups = weights.reshape(len(weights), -1, 32)
-    minima = groups.min(axis=-1, keepdims=True).astype(np.float16)
-    scales = ((groups.max(axis=-1, keepdims=True) - minima) / 15).astype(np.float16)
-    steps = (groups - minima.astype(np.float32)) / np.where(scales > 0, scales, np.float16(1)).astype(np.float32)
-    codes = np.clip(np.rint(steps), 0, 15).astype(np.uint8)
-    parts = (scales.view(np.uint8), minima.view(np.uint8), codes[..., :16] | codes[..., 16:] << 4)
-    return QuantisedMatrix(Q4_1, np.concatenate(parts, axis=-1))
 
 
 def tiny_kernel_target(

@@ -144,7 +144,7 @@ def fit(config: Path) -> None:
               help="Check results of answers cut and continued to so many tokens; GSM8K needs 320.")  # fmt: skip
 @click.option("--execution", type=click.Choice(["int8", "float32", "bf16"]), default="int8", show_default=True,
               help="The arithmetic of the target, as of moa-server.")  # fmt: skip
-@click.option("--drafter-weights", type=click.Choice(["int8", "float32"]), default="int8", show_default=True,
+@click.option("--drafter-weights", type=click.Choice(["int8", "int4", "float32"]), default="int8", show_default=True,
               help="Of both halves of the drafter: as devices compute, or a reference.")  # fmt: skip
 @_THREADS
 def evaluate(

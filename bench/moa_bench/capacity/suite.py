@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import click
 from moa_shared.errors import ConfigError
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
@@ -70,7 +71,7 @@ QUICK = CapacityEffort((1, 4, 16), 7.0, 1, acceptances=(0.8,))
 def run_capacity(
     *, model: str, quick: bool, json_file: Path | None, pin: bool, effort: CapacityEffort, level: str = INT8
 ) -> None:
-    """Measure and report.
+    """Measure and report; the picture goes to docs/img of the checkout, if the results do.
 
     Raises:
         MoaError: the model cannot be had, a link is unknown, or the server fails or refuses a user.
@@ -80,6 +81,10 @@ def run_capacity(
     with on_cores(experiment.own_cores), make_runner() as runner:
         _measure(experiment, model, links, effort, runner)
     experiment.publish(tables.render(experiment.result), name=_section(effort), page=ENGINE)
+    if (picture := experiment.picture_path(_section(effort))) is not None:
+        from moa_bench.capacity.picture import draw
+
+        click.echo(draw(experiment.result, picture))
 
 
 def _section(effort: CapacityEffort) -> str:

@@ -39,17 +39,21 @@ HEAD = (
 
 def render(result: Mapping[str, Any]) -> str:
     """One row for each way and number of users; how many users each way serves at a speed; what devices spare."""
-    cells: Sequence[Cell] = result["cells"]
-    ways: dict[Way, list[Cell]] = {}
-    for cell in cells:
-        ways.setdefault(cell.way, []).append(cell)
+    ways, times = by_way(result["cells"])
     plain = {cell.users: cell for cell in ways[PLAIN]}
-    times = ForwardTimes.fit([(cell.users, 1e3 / cell.met.median_tokens_per_s) for cell in ways[PLAIN]])
     rows = [_row(cell, of_way[0], plain.get(cell.users), times) for of_way in ways.values() for cell in of_way]
     parts = [facts_line(result), _note(result), table(HEAD, rows), _users_table(ways, times)]
     if times is not None:
         parts.append(_spared_table(times, sorted(plain), result["draft_step_ms"]))
     return "\n".join(parts)
+
+
+def by_way(cells: Sequence[Cell]) -> tuple[dict[Way, list[Cell]], ForwardTimes | None]:
+    """The cells of each way, and what the plain ones say of forwards."""
+    ways: dict[Way, list[Cell]] = {}
+    for cell in cells:
+        ways.setdefault(cell.way, []).append(cell)
+    return ways, ForwardTimes.fit([(cell.users, 1e3 / cell.met.median_tokens_per_s) for cell in ways[PLAIN]])
 
 
 def _note(result: Mapping[str, Any]) -> str:
@@ -71,7 +75,7 @@ def _row(cell: Cell, first: Cell, plain: Cell | None, times: ForwardTimes | None
     met = cell.met
     ratio = f"{met.tokens_per_s / first.met.tokens_per_s:.2f}" if first.users == 1 else ""
     gap_ratio = f"{met.gap_p95_ms / plain.met.gap_p95_ms:.2f}" if plain is not None and plain.met.gap_p95_ms else ""
-    acceptance, form = _acceptance(cell.way), ""
+    acceptance, form = acceptance_of(cell.way), ""
     if times is not None and acceptance is not None:
         form = f"{closed_form.tokens_per_s(times, cell.users, acceptance):.1f}"
     return [
@@ -102,7 +106,7 @@ def _users_table(ways: Mapping[Way, Sequence[Cell]], times: ForwardTimes | None)
     }
     rows = []
     for way, at_rates in found.items():
-        acceptance = _acceptance(way)
+        acceptance = acceptance_of(way)
         forms = ["" for _ in RATES]
         if times is not None and acceptance is not None:
             forms = [_form(closed_form.users_at(times, rate, acceptance)) for rate in RATES]
@@ -124,7 +128,7 @@ def _spared_table(times: ForwardTimes, numbers: Sequence[int], draft_ms: float) 
     return note + table(head, rows)
 
 
-def _acceptance(way: Way) -> float | None:
+def acceptance_of(way: Way) -> float | None:
     """For the closed form; None: not known beforehand."""
     if way.server_drafts:
         return None

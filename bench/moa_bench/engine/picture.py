@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from moa_bench.report.pictures import new_pyplot, save
+
 TICKS = (10, 20, 50, 100, 200, 500, 1000)  # ms
 
 
 def draw(result: Mapping[str, Any], path: Path) -> Path:
-    """Draws into a PNG file, and gives it back."""
-    import matplotlib
+    """Draws into a PNG file, and gives it back.
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
+    Raises:
+        ConfigError: matplotlib is not there, or the file cannot be written.
+    """
+    pyplot = new_pyplot()
     contexts = list(dict.fromkeys(cost.context for cost in result["forwards"]))
     counts = sorted({cost.rows for cost in result["forwards"]})
     figure, axes = pyplot.subplots(
@@ -44,7 +46,4 @@ def draw(result: Mapping[str, Any], path: Path) -> Path:
     axes[0][0].set_yticks(TICKS, [str(tick) for tick in TICKS])
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
     figure.suptitle(f"{result['target']} on {result['machine']['cpu']}", fontsize=10)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
-    return path
+    return save(figure, path)

@@ -22,7 +22,7 @@ from moa_bench.harness.drafters import drafter_file, find_drafter
 from moa_bench.report.experiment import Experiment
 from moa_bench.report.facts import cpu_flags
 from moa_bench.report.interleave import collect_interleaved
-from moa_bench.report.report import ENGINE, checkout_root
+from moa_bench.report.report import ENGINE
 from moa_bench.report.spread import Spread, paired_ratio
 
 if TYPE_CHECKING:
@@ -122,11 +122,10 @@ def run_engine(*, model: str, quick: bool, json_file: Path | None, pin: bool, ll
         with progress.task("Start-up"):
             result["starts"] = measure_starts(model, INT8, drafter, effort.starts, server_cores, own_cores)
     experiment.publish(tables.render(result), page=ENGINE)
-    root = checkout_root()
-    if json_file is None and not quick and root is not None:
+    if (picture := experiment.picture_path("engine-speed")) is not None:
         from moa_bench.engine.picture import draw
 
-        click.echo(draw(result, root / "docs" / "img" / "engine-speed.png"))
+        click.echo(draw(result, picture))
 
 
 def _measure(workers: Sequence[Worker], files: ModelFiles, effort: EngineEffort, progress: Progress) -> dict[str, Any]:

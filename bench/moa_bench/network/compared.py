@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from moa_client.device.loading import Device
+from moa_client.drafting.settings import DraftingSettings
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.harness.byte_counter import counting
@@ -19,10 +20,12 @@ from moa_bench.network.network import Way
 from moa_bench.network.oracle import Script
 from moa_bench.network.step_cost import ask_step_cost
 from moa_bench.network.ways import MODES, oracle_way, real_way
-from moa_bench.report.answers import AnswerClient, PlainClient
+from moa_bench.report.answers import PlainClient
 
 COMPARED = (0.8,)  # the acceptance at which the base lines of streamed drafts are measured too: that of the aim
 COUNTED = (0.35, 0.65, 0.8, 0.9)  # at which the oracle's bytes are counted
+LOOPBACK = Link("RTT 0")
+PLAIN = Way("plain streaming", lambda link, address, script: PlainClient(address))
 
 
 class ComparedWays:
@@ -57,6 +60,8 @@ class ComparedWays:
             real_way("streamed, chain", streamed, self.runner, self.chain),
             real_way("streamed, look-up", streamed, self.runner, self.lookup),
             real_way("rounds, tree", replace(rounds, tree=True), self.runner, self.tree),
+            real_way("the server's drafts", DraftingSettings(drafting="server"), self.runner, self.tree),
+            real_way("auto, tree", DraftingSettings(tree=True), self.runner, self.tree),
         ]
 
     def connect_tree(self, address: str) -> SplitClient:
@@ -72,29 +77,29 @@ def count_bytes(
         sure: a prompt whose text the oracle can replay; `prompt`: one for the drafter.
         tokens: of each answer.
     """
-    loopback = Link("RTT 0")
-
-    def count(way: str, question: Sequence[int], connect: Callable[[str], AnswerClient]) -> Traffic:
-        with counting(ways.server) as counter:
-            client = connect(counter.address)
-            try:
-                return measure_traffic(way, client, counter, question, tokens)
-            finally:
-                client.close()
-
     plain = PlainClient(ways.server)
     try:
         text = plain.ask(sure, AnswerSettings(max_tokens=tokens, ignore_end_of_text=True)).tokens
     finally:
         plain.close()
-    found = [count("plain streaming", prompt, PlainClient)]
+    found = [count_way(ways.server, PLAIN, prompt, tokens)]
     for acceptance in COUNTED:
+        way = replace(ways.oracle()[0], name=f"oracle {acceptance:g}, chain")
         script = Script((*sure, *text), acceptance, 0, vocab_size)
-        found.append(
-            count(f"oracle {acceptance:g}, chain", sure, partial(_connect, ways.oracle()[0], loopback, script))
-        )
-    return found + [count(way.name, prompt, partial(_connect, way, loopback, None)) for way in ways.real()]
+        found.append(count_way(ways.server, way, sure, tokens, script))
+    return found + [count_way(ways.server, way, prompt, tokens) for way in ways.real()]
 
 
-def _connect(way: Way, link: Link, script: Script | None, address: str) -> AnswerClient:
-    return way.connect(link, address, script)
+def count_way(server: str, way: Way, prompt: Sequence[int], tokens: int, script: Script | None = None) -> Traffic:
+    """Bytes of one answer at the socket, without an emulated link.
+
+    Args:
+        server: "host:port".
+        script: for an oracle.
+    """
+    with counting(server) as counter:
+        client = way.connect(LOOPBACK, counter.address, script)
+        try:
+            return measure_traffic(way.name, client, counter, prompt, tokens)
+        finally:
+            client.close()

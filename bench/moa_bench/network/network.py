@@ -57,6 +57,7 @@ class Cell:
         first_ratio: of the time to the first token.
         other_texts: answers that are not plain streaming's, token for token.
         failures: why answers failed; ratios and rates are of the others, and None where there is none.
+        lowest: ratio of an answer.
     """
 
     link: str
@@ -70,6 +71,7 @@ class Cell:
     failures: tuple[str, ...] = ()
     predicted: Spread | None = None
     error: Spread | None = None
+    lowest: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class Plan:
     Args:
         prompts: token ids.
         seed: of links and oracles.
+        ignore_end_of_text: answers have all their tokens, whatever the target chooses.
     """
 
     links: Sequence[Link]
@@ -103,6 +106,7 @@ class Plan:
     answer_tokens: int
     vocab_size: int
     seed: int = 0
+    ignore_end_of_text: bool = True
 
     @property
     def answers(self) -> int:
@@ -132,7 +136,7 @@ def run_plan(
 
 
 def _run_link(plan: Plan, link: Link, running: RunningLink, advance: Callable[[int], object]) -> list[Cell]:
-    settings = AnswerSettings(max_tokens=plan.answer_tokens, ignore_end_of_text=True)
+    settings = AnswerSettings(max_tokens=plan.answer_tokens, ignore_end_of_text=plan.ignore_end_of_text)
     pairs: dict[tuple[float | None, str], list[_Pair]] = {}
     plain = PlainClient(running.address)
     try:
@@ -205,4 +209,5 @@ def _cell(link: str, acceptance: float | None, way: str, pairs: Sequence[_Pair])
         tuple(failures),
         Spread.of(predictions) if predictions else None,
         Spread.of(errors) if errors else None,
+        round(min(ratios), 4) if ratios else None,
     )

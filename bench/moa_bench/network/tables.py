@@ -31,14 +31,14 @@ def render(result: Mapping[str, Any]) -> str:
         parts += ["What the event simulation says, and measured over simulated, less one:\n", _predicted(oracle)]
     if real:
         parts += [f"### The drafter: {result['drafter']}\n", _real(real)]
-    parts.append(_remarks(cells))
-    parts += ["### Bytes at the socket\n", _traffic(result["traffic"])]
+    parts.append(remarks(cells))
+    parts += ["### Bytes at the socket\n", traffic_table(result["traffic"])]
     parts += ["### How an answer begins\n", _starts(result["starts"])]
     return "\n".join(parts)
 
 
 def _oracle(cells: list[Any]) -> str:
-    return _grid(cells, lambda cell: _ratio(cell.ratio))
+    return _grid(cells, lambda cell: ratio_text(cell.ratio))
 
 
 def _predicted(cells: list[Any]) -> str:
@@ -65,13 +65,20 @@ def _grid(cells: list[Any], text: Callable[[Any], str]) -> str:
 
 def _real(cells: list[Any]) -> str:
     rows = [
-        [cell.link, cell.way, f"{cell.plain_tokens_per_s.median:.1f}", _ratio(cell.ratio), _ratio(cell.first_ratio)]
+        [
+            cell.link,
+            cell.way,
+            f"{cell.plain_tokens_per_s.median:.1f}",
+            ratio_text(cell.ratio),
+            ratio_text(cell.first_ratio),
+        ]
         for cell in cells
     ]
     return table(["link", "way", "plain, tokens/s", "ratio", "ratio of the time to the first token"], rows)
 
 
-def _traffic(rows: list[Any]) -> str:
+def traffic_table(rows: list[Any]) -> str:
+    """Bytes of each way."""
     head = ["way", "prompt tokens", "answer tokens", "up a token", "down a token", "tokens a verdict"]
     return table(
         head,
@@ -99,7 +106,7 @@ def _starts(rows: list[Any]) -> str:
                 row.prompt_tokens,
                 row.plain_ms.text(0),
                 row.split_ms.text(0),
-                _ratio(row.ratio),
+                ratio_text(row.ratio),
                 "none was sent" if row.draft_after_ms is None else row.draft_after_ms.text(0),
                 f"{row.rtt_ms:.0f}",
             ]
@@ -108,11 +115,13 @@ def _starts(rows: list[Any]) -> str:
     )
 
 
-def _ratio(spread: Spread | None) -> str:
+def ratio_text(spread: Spread | None) -> str:
+    """A ratio with its quartiles."""
     return "failed" if spread is None else spread.text(2)
 
 
-def _remarks(cells: list[Any]) -> str:
+def remarks(cells: list[Any]) -> str:
+    """How many answers had another text, and why others failed."""
     answers = sum(cell.ratio.count for cell in cells if cell.ratio is not None)
     other = sum(cell.other_texts for cell in cells)
     lines = [f"Of {answers} answers {other} had another text than plain streaming's."]

@@ -11,12 +11,13 @@ from typing import Protocol
 import grpc
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_shared.errors import DataError, MoaError
+from moa_shared.errors import DataError, MoaError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 
 ANSWER_TIMEOUT_S = 300.0  # of a whole answer: the longest measured ones take half a minute
+OPEN_TIMEOUT_S = 10.0  # for a connection over a link with a round trip of 300 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,28 @@ class PlainClient:
 
     Args:
         address: "host:port".
+        server_drafts: whether the server may draft.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, server_drafts: bool = False) -> None:
+        self._address = address
+        self._server_drafts = server_drafts
         self._channel = grpc.insecure_channel(address)
         self._stub = moa_pb2_grpc.MoaStub(self._channel)
+
+    def open(self) -> None:
+        """Opens the connection, which the first call would do.
+
+        Raises:
+            UnavailableError: the server cannot be reached.
+        """
+        try:
+            grpc.channel_ready_future(self._channel).result(OPEN_TIMEOUT_S)
+        except grpc.FutureTimeoutError:
+            raise UnavailableError(
+                f"There is no answer from {self._address} within {OPEN_TIMEOUT_S:g} s.",
+                hint="See whether the server and the emulated link are still running.",
+            ) from None
 
     def close(self) -> None:
         self._channel.close()
@@ -87,7 +105,9 @@ class PlainClient:
     def ask(
         self, prompt: Sequence[int], settings: AnswerSettings, watch: Callable[[int], object] = lambda count: None
     ) -> TimedAnswer:
-        request = pb.GenerateRequest(tokens=prompt, sampling=settings_to_proto(settings))
+        request = pb.GenerateRequest(
+            tokens=prompt, sampling=settings_to_proto(settings), server_drafts=self._server_drafts
+        )
         tokens: list[int] = []
         arrivals: list[float] = []
         began = time.perf_counter()

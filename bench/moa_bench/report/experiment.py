@@ -50,3 +50,10 @@ class Experiment:
         """
         section = name or self.result["suite"]
         publish(section, self.result, tables, quick=self._quick, json_file=self._json_file, page=page)
+
+    def picture_path(self, name: str) -> Path | None:
+        """Where a picture of the result goes; None: the result is not published in the checkout."""
+        root = checkout_root()
+        if self._quick or self._json_file is not None or root is None:
+            return None
+        return root / "docs" / "img" / f"{name}.png"

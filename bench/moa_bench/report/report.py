@@ -12,7 +12,7 @@ import click
 from moa_shared.errors import ConfigError, DataError, NotFoundError
 
 # Pages of docs/ that hold the tables.
-PARTS, LINK, ENGINE = (f"measurements/{name}.md" for name in ("parts", "link", "engine"))
+PARTS, LINK, ENGINE, DRAFTING = (f"measurements/{name}.md" for name in ("parts", "link", "engine", "drafting"))
 SECURITY = "security.md"
 
 

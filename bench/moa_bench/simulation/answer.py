@@ -146,8 +146,7 @@ def simulate(
     )
     if rule is not None:
         client.online.streamed.rule = rule
-    live.session.on_ask(client.ask(PROMPT, AnswerSettings(max_tokens=tokens)))
-    server.wake(live)
+    live.on_ask(client.ask(PROMPT, AnswerSettings(max_tokens=tokens)))
     loop.run(lambda: not client.is_answering)
     if list(client.conversation.answer) != text.tokens[len(PROMPT) : len(PROMPT) + tokens]:
         raise InternalError("The simulated client got another text than the target wrote.")

@@ -89,8 +89,7 @@ class _User:
             DraftingSettings("device"),
             rtt_ms=2 * way.one_way_ms,
         )
-        self._live.session.on_ask(self._device.ask(PROMPT, AnswerSettings(max_tokens=LONGEST)))
-        server.wake(self._live)
+        self._live.on_ask(self._device.ask(PROMPT, AnswerSettings(max_tokens=LONGEST)))
 
     def _send_up(self, message: Draft | Ack) -> None:
         if isinstance(message, Draft):

@@ -1,31 +1,34 @@
 """The server of a simulation: sessions that step together, by the server's own schedule, and what a forward takes.
 
-State: the sessions, of which some wait in the schedule. Invariant: one forward at a time, as in the engine.
+State: the sessions, of which some wait in the schedule. Invariants: one forward at a time, as in the engine, and in it
+what the engine would plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
 from moa_server.drafting.draft_record import DraftRecord
+from moa_server.drafting.growth_rule import GrowthRule
 from moa_server.engine.schedule import Candidate, Rows, Schedule
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
-from moa_shared.drafting.estimates import Smoothed
-from moa_shared.protocol.messages import Draft, Verdict
+from moa_shared.protocol.messages import Ask, Draft, Verdict
+from moa_shared.tree.draft_tree import DraftTree
 
 from moa_bench.simulation.events import EventLoop
 from moa_bench.simulation.text import VOCAB_SIZE, ScriptedText
+from moa_bench.simulation.waiting import DueDraft, choose_waiting
 
 
 class ForwardCosts(Protocol):
     """What a server's work takes."""
 
     def forward_ms(self, nodes: int, answers: int = 1) -> float:
-        """A forward of so many answers with so many draft nodes in all."""
+        """A forward of so many answers with so many rows of drafts and prompts in all."""
         ...
 
     def own_draft_ms(self, answers: int) -> float:
@@ -61,25 +64,43 @@ class SimulatedSession:
     Args:
         send: takes its verdicts.
         run_ahead: whether to step with no draft.
+        own_acceptance: of the drafter that the server runs for it while that pays; None: it runs none.
     """
 
     def __init__(
-        self, server: SimulatedServer, text: ScriptedText, send: Callable[[Verdict], object], *, run_ahead: bool
+        self,
+        server: SimulatedServer,
+        text: ScriptedText,
+        send: Callable[[Verdict], object],
+        *,
+        run_ahead: bool = True,
+        own_acceptance: float | None = None,
     ) -> None:
         limits = SessionLimits(len(text.tokens), VOCAB_SIZE)
         self.session = Session(limits, end_of_text=frozenset(), decode=lambda tokens: "", run_ahead=run_ahead)
         self.text = text
         self.send = send
+        self.own_acceptance = own_acceptance
         self.drafts = DraftRecord()
         self.waits = False
-        self.sat_out = False  # the newest forward
-        self.stepped_ms = 0.0
-        self.draft_after_ms = Smoothed()  # from a verdict to the draft that begins with it, if no forward came between
+        self.due = DueDraft()
         self._server = server
+
+    def on_ask(self, ask: Ask, *, read: bool = True) -> None:
+        """A question.
+
+        Args:
+            read: its prompt has been read but for the last token.
+        """
+        session, known = self.session, ask.end - 1
+        session.on_ask(ask)
+        if read:
+            session.on_adopted(known, session.hashes.at(known), session.cache_version)
+        self._server.wake(self)
 
     def on_draft(self, message: Draft) -> None:
         if not message.first_node and message.base == len(self.session.tokens):
-            self.draft_after_ms.add(self._server.now_ms - self.stepped_ms)
+            self.due.on_draft(self._server.now_ms)
         self.session.on_draft(message)
         self._server.wake(self)
 
@@ -90,10 +111,35 @@ class SimulatedSession:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPart:
-    """One session's part of a forward."""
+    """One session's part of a forward.
+
+    Args:
+        reads: it reads a prompt, whether to its end or not.
+    """
 
     live: SimulatedSession
     plan: StepPlan
+    reads: bool = False
+
+    @property
+    def rows(self) -> int:
+        return len(self.plan.feed) + len(self.plan.tree)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedForward:
+    """A forward that has ended.
+
+    Args:
+        began_ms: with what the server drafts for it, which takes `drafting_ms`; `step_ms`: the forward itself.
+        verifications: of each part; None: it chose nothing.
+    """
+
+    began_ms: float
+    drafting_ms: float
+    step_ms: float
+    parts: Sequence[SimulatedPart]
+    verifications: Sequence[Verification | None]
 
 
 class SimulatedServer:
@@ -102,9 +148,9 @@ class SimulatedServer:
     Args:
         chooses_nodes: whether it verifies only the nodes that are worth it; otherwise all that have arrived.
         wait_ms: how long after a step it would wait for drafts before plain steps. The real server never does: 0.
-        own_drafts: tokens that it drafts for each answer before a forward.
-        sits_out: whether a session without nodes sits out a forward during which its draft is due, if its row costs
-            more than it brings (docs/adr/0025). The real server never lets one.
+        own_drafts: tokens that it drafts for each answer before a forward, whether that pays or not.
+        sits_out: whether sessions sit out a forward as `choose_waiting` says. The real server lets none.
+        watch: called with each forward.
     """
 
     def __init__(
@@ -116,6 +162,7 @@ class SimulatedServer:
         wait_ms: float = 0.0,
         own_drafts: int = 0,
         sits_out: bool = False,
+        watch: Callable[[SimulatedForward], object] = lambda forward: None,
     ) -> None:
         self.forwards = self.verified_nodes = self.accepted = self.stale_nodes = 0
         self._schedule: Schedule[SimulatedSession] = Schedule()
@@ -125,14 +172,21 @@ class SimulatedServer:
         self._wait_ms = wait_ms
         self._own_drafts = own_drafts
         self._sits_out = sits_out
+        self._sitting: list[SimulatedSession] = []
+        self._watch = watch
         self._stepped_ms: float | None = None
         self._busy = False
 
     def open(
-        self, text: ScriptedText, send: Callable[[Verdict], object], *, run_ahead: bool = True
+        self,
+        text: ScriptedText,
+        send: Callable[[Verdict], object],
+        *,
+        run_ahead: bool = True,
+        own_acceptance: float | None = None,
     ) -> SimulatedSession:
         """A new session."""
-        return SimulatedSession(self, text, send, run_ahead=run_ahead)
+        return SimulatedSession(self, text, send, run_ahead=run_ahead, own_acceptance=own_acceptance)
 
     @property
     def now_ms(self) -> float:
@@ -157,14 +211,16 @@ class SimulatedServer:
             return
         for live in taken:
             live.waits = False
-        planned = self._plan(taken)
-        parts = self._without_waiting(planned) if self._sits_out else planned
+        parts = self._without_waiting(self._plan(taken))
+        parts += self._plan_reading(parts)
         if not parts:
             return
         self._busy = True
-        took_ms = self._costs.forward_ms(sum(len(part.plan.tree) for part in parts), len(parts))
-        took_ms += self._own_drafts * self._costs.own_draft_ms(len(parts))
-        self._loop.after(took_ms, partial(self._on_forward, planned, parts, took_ms))
+        parts, drafting_ms = self._extend(parts)
+        answers = sum(not part.reads for part in parts)
+        step_ms = self._costs.forward_ms(sum(part.rows for part in parts) - answers, answers)
+        began_ms = self._loop.now_ms
+        self._loop.after(drafting_ms + step_ms, partial(self._on_forward, parts, began_ms, drafting_ms, step_ms))
 
     def _plan(self, taken: Sequence[SimulatedSession]) -> list[SimulatedPart]:
         """As the engine: who can step, and which of their nodes are verified."""
@@ -187,60 +243,107 @@ class SimulatedServer:
                 chosen.append(SimulatedPart(part.live, plan))
         return chosen
 
-    def _without_waiting(self, parts: Sequence[SimulatedPart]) -> Sequence[SimulatedPart]:
-        """Those that do not wait: nobody does twice in a row, and not all do.
+    def _without_waiting(self, parts: list[SimulatedPart]) -> list[SimulatedPart]:
+        """The parts of those that do not wait for a draft."""
+        if not (self._sits_out and self._schedule.cost.known):
+            return parts
+        drafts = [
+            (live.due, None if live.session.arrived_draft() else live.drafts.acceptance.of_rank(0))
+            for live in (part.live for part in parts)
+        ]
+        rows, rate = sum(part.rows for part in parts) - 1, self._schedule.rate(len(parts))
+        choose_waiting(drafts, rows, self.now_ms, rate, self._schedule.cost)
+        self._sitting = [part.live for part in parts if part.live.due.waits]
+        return [part for part in parts if not part.live.due.waits]
 
-        A plain step brings a token. It costs its row, at the price of time, and the draft's first token, which it
-        commits too if that is right.
+    def _plan_reading(self, answers: Sequence[SimulatedPart]) -> list[SimulatedPart]:
+        """As the engine: how much is read of which prompts beside these answers."""
+        room = self._schedule.read_tokens(sum(part.rows for part in answers))
+        parts: list[SimulatedPart] = []
+        while room > 0 and (live := self._schedule.take_prompt()) is not None:
+            live.waits = False
+            plan = live.session.plan_step(most_read=room)
+            if plan is not None:
+                parts.append(SimulatedPart(live, plan, reads=True))
+                room -= parts[-1].rows
+        return parts
+
+    def _extend(self, parts: Sequence[SimulatedPart]) -> tuple[list[SimulatedPart], float]:
+        """As the engine: the server's own nodes, and how long it drafts them, in ms.
+
+        Its drafter here makes chains, and only for answers to which no nodes have come.
         """
-        cost, steps = self._schedule.cost, []
-        rows = sum(1 + len(part.plan.tree) for part in parts) - 1
-        rate = self._schedule.rate(len(parts))
+        schedule, step_ms = self._schedule, self._costs.own_draft_ms(1)
+        drafting_ms = self._own_drafts * self._costs.own_draft_ms(sum(not part.reads for part in parts))
+        rate, cost, rows = schedule.rate(len(parts)), schedule.cost.line(), sum(part.rows for part in parts) - 1
+        extended = []
         for part in parts:
-            live = part.live
-            due_ms = live.stepped_ms + live.draft_after_ms.mean + live.draft_after_ms.deviation
-            live.sat_out = (
-                not live.sat_out
-                and not live.session.arrived_draft()
-                and live.draft_after_ms.samples > 0
-                and due_ms <= self._loop.now_ms + cost.ms(rows)
-                and rate * (cost.ms(rows) - cost.ms(rows - 1)) > 1 - live.drafts.acceptance.of_rank(0)
-            )
-            if live.sat_out:
-                rows -= 1
-            else:
-                steps.append(part)
-        return steps or parts
+            live, plan = part.live, part.plan
+            chooses_next = not part.reads and len(plan.feed) == 1 and not plan.tree
+            if live.own_acceptance is None or not schedule.cost.known or not chooses_next:
+                extended.append(part)
+                continue
+            rule = GrowthRule(rate, cost, rows, step_ms, 0.0, live.session.most_nodes)
+            tree, steps = _guess(live, live.own_acceptance, rule)
+            extended.append(replace(part, plan=replace(plan, tree=tree, own_nodes=len(tree))))
+            drafting_ms += steps * step_ms
+            rows += len(tree)
+        return extended, drafting_ms
 
     def _draft_for(self, live: SimulatedSession) -> Draft:
         session, held = live.session, len(live.session.tokens)
         tokens: list[int] = []
         for _ in range(self._own_drafts):
             tokens.append(live.text.draft_on(held, tokens))
-        return Draft(session.pending.epoch + 1, held, session.hashes.at(held), 0, tokens)
+        return Draft(session.pending.epoch + 1, held, session.hashes.short_at(held), 0, tokens)
 
-    def _on_forward(self, planned: Sequence[SimulatedPart], parts: Sequence[SimulatedPart], took_ms: float) -> None:
+    def _on_forward(self, parts: Sequence[SimulatedPart], began_ms: float, drafting_ms: float, step_ms: float) -> None:
         self._busy = False
         self._stepped_ms = self._loop.now_ms
         self.forwards += 1
-        nodes = sum(len(part.plan.tree) for part in parts)
-        tokens = sum(len(self._commit(part, took_ms).taken) for part in parts)
-        self._schedule.on_forward(Rows(len(parts), len(parts), nodes), took_ms, tokens)
+        answers = [part for part in parts if not part.reads]
+        nodes = sum(len(part.plan.tree) for part in answers)
+        rows = Rows(
+            len(answers),
+            sum(len(part.plan.feed) for part in answers),
+            nodes,
+            sum(part.rows for part in parts if part.reads),
+        )
+        verifications = [self._commit(part, drafting_ms + step_ms) for part in parts]
+        self._watch(SimulatedForward(began_ms, drafting_ms, step_ms, parts, verifications))
+        tokens = sum(len(each.taken) for part, each in zip(parts, verifications, strict=True) if each is not None)
+        self._schedule.on_forward(rows, step_ms, tokens, drafting_ms)
         self.verified_nodes += nodes
-        for part in planned:
-            if not part.live.waits:
-                part.live.waits = True
-                self._schedule.add(part.live)
+        sitting, self._sitting = self._sitting, []
+        for live in (*(part.live for part in parts), *sitting):
+            if not live.waits:
+                live.waits = True
+                self._schedule.add(live)
         self._dispatch()
 
-    def _commit(self, part: SimulatedPart, took_ms: float) -> Verification:
+    def _commit(self, part: SimulatedPart, took_ms: float) -> Verification | None:
         live, plan, session = part.live, part.plan, part.live.session
+        if not plan.chooses:
+            session.on_prefilled(plan)
+            return None
         verification: Verification = plan.verify(live.text.choose(plan.positions))
         arrived = session.arrived_draft()
-        live.stepped_ms = self._loop.now_ms
+        live.due.on_verdict(self.now_ms)
         session.on_verified(plan, verification)
         live.drafts.learn(arrived, verification.taken)
         self.accepted += verification.accepted
         self.stale_nodes += session.pending.take_stale()
         live.send(session.verdict(plan, verification, stale=0, step_ms=took_ms))
         return verification
+
+
+def _guess(live: SimulatedSession, acceptance: float, rule: GrowthRule) -> tuple[DraftTree, int]:
+    """The nodes of the server's drafter that are worth their rows, and how many steps it took."""
+    held, reach = len(live.session.tokens), 1.0
+    tokens: list[int] = []
+    chances: list[float] = []
+    while len(tokens) < rule.most_nodes and rule.pays(reach, acceptance):
+        tokens.append(live.text.draft_on(held, tokens))
+        reach *= acceptance
+        chances.append(reach)
+    return DraftTree.chain(tokens).pick(rule.choose(chances)), len(tokens)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from moa_shared.errors import ConfigError
-
 from moa_bench.network.emulated import Link
+from moa_bench.report.pictures import new_pyplot, save
 from moa_bench.timeline.timeline import TITLES, Timeline
 
 SECONDS = 0.9  # of an answer: a dozen forwards, which can still be told apart
@@ -21,24 +20,16 @@ def draw(timelines: Sequence[Timeline], link: Link, out: Path) -> None:
     """One panel for each answer.
 
     Raises:
-        ConfigError: matplotlib is not there.
+        ConfigError: matplotlib is not there, or the file cannot be written.
     """
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        raise ConfigError("Pictures need matplotlib.", hint='Install it: pip install "moa[report]".') from None
+    pyplot = new_pyplot()
     figure, panels = pyplot.subplots(len(timelines), 1, figsize=(12, 2.6 * len(timelines)), squeeze=False, sharex=True)
     for panel, timeline in zip(panels[:, 0], timelines, strict=True):
         _panel(panel, timeline.span(SECONDS), link.delay_ms / 1e3)
     panels[-1, 0].set_xlabel("ms")
     _legend(figure)
     figure.tight_layout(rect=(0, 0.05, 1, 1))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=110)
-    pyplot.close(figure)
+    save(figure, out)
 
 
 def _panel(panel: Any, timeline: Timeline, delay_s: float) -> None:

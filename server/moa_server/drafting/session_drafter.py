@@ -8,7 +8,7 @@ what both guess is the device's.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from moa_shared.sampling.coupling import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
 
+from moa_server.drafting.calibration import Calibration
 from moa_server.drafting.growth_rule import GrowthRule
 
 Rows = npt.NDArray[np.float32]
@@ -30,13 +31,14 @@ SHAPE = GrowthShape(breadth=4, nodes=64)
 # The default drafter's four best and the conversation's copies hold the next token two times in three (docs/engine.md);
 # four trials let a few misses, and no fewer, stop it.
 RIGHT, RIGHT_TRIALS = 0.65, 4.0
-# Rows of a prompt that it reads: a row of memory takes 0.4 to 0.7 ms to encode, a state 0.1 to take in; the newest are
-# worth the most.
-PROMPT_ROWS = {Plane.MEMORY: 16, Plane.REUSED_STATE: 128}
+# Rows of a prompt that it reads: all rows take a tenth of the prompt's time before the second token can come, and with
+# these few the drafts were as good (docs/adr/0024-drafts-on-the-server.md).
+PROMPT_ROWS = {Plane.MEMORY: 4, Plane.REUSED_STATE: 16}
 # Rows that it waits for: encoding four memory rows takes twice as long as one, and the newest ones it hardly misses,
 # since it reads the tokens themselves (1.49 times plain streaming against 1.47: docs/adr/0024-drafts-on-the-server.md).
 ROWS_TOGETHER = {Plane.MEMORY: 4, Plane.REUSED_STATE: 1}
 COPY_BYTES = 1024  # a token, of what finds copies
+SLOW = 0.998  # a decay that remembers about 500 verifications: of many sessions
 FEW_TOKENS = 16  # whose reading is typical of a step; a prompt's is not
 
 
@@ -57,8 +59,8 @@ class OwnDrafter:
         return rows * (self.token_bytes + COPY_BYTES)
 
 
-class DrafterCost:
-    """What the steps of one kind of drafter take, as measured.
+class DrafterRecord:
+    """What all sessions have shown of one kind of drafter: what its steps take, and how often it is right.
 
     Args:
         step_ms: until one has been measured.
@@ -67,6 +69,8 @@ class DrafterCost:
     def __init__(self, step_ms: float) -> None:
         self.step_ms = Smoothed(step_ms)
         self.follow_ms = Smoothed(step_ms / 4)
+        self.right = AcceptanceEstimate(RIGHT, RIGHT_TRIALS, SLOW)
+        self.calibration = Calibration(decay=SLOW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +78,13 @@ class Guess:
     """What the drafter adds to a draft.
 
     Args:
-        tree: the device's nodes, then its own; `own`: how many these are.
+        tree: the device's nodes, then its own; `own`: how many these are, `promised`: the sum of their chances.
         known: all tokens that it took for likely after the newest one; None: it has not looked.
     """
 
     tree: DraftTree
     own: int
+    promised: float
     known: frozenset[int] | None
 
 
@@ -87,15 +92,17 @@ class SessionDrafter:
     """Guesses for one session.
 
     Args:
-        drafter: its kind.
+        drafter: its kind; `record`: of that kind.
         planes: rows that it reads.
     """
 
-    def __init__(self, drafter: OwnDrafter, planes: Sequence[Plane]) -> None:
+    def __init__(self, drafter: OwnDrafter, record: DrafterRecord, planes: Sequence[Plane]) -> None:
         self._drafter = drafter
         self._draft = ConversationDraft(drafter.new, SHAPE, CopyGuesser())
         self._read = dict.fromkeys(planes, 0)  # rows before these positions were read, or passed over
-        self._right = AcceptanceEstimate(RIGHT, RIGHT_TRIALS)
+        self._record = record
+        self._right = AcceptanceEstimate(record.right.mean, RIGHT_TRIALS)
+        self._calibration = Calibration(record.calibration.factor)
         self._unread = 0  # tokens committed since the last step
 
     @property
@@ -118,8 +125,7 @@ class SessionDrafter:
         covered: float,
         sampling: Sampling,
         rule: GrowthRule,
-        cost: DrafterCost,
-        rows: dict[Plane, ReadRows],
+        rows: Mapping[Plane, ReadRows],
         cached: int,
     ) -> Guess:
         """Adds nodes to the draft that has arrived, as far as they pay.
@@ -130,13 +136,14 @@ class SessionDrafter:
         """
         growing, pool = self._draft.growing, arrived
         chances: list[float] = []
+        record, trust = self._record, self._calibration.factor
         right, typical = self._right.high, self._unread <= FEW_TOKENS
         looked = False
         while True:
             offered = growing.offer(pool, sampling)
             pool = DraftTree(pool.tokens + offered.tokens, pool.parents + offered.parents)
-            chances += offered.chances
-            reach = growing.reach(pool, sampling)
+            chances += (trust * chance for chance in offered.chances)
+            reach = trust * growing.reach(pool, sampling) if looked else growing.reach(pool, sampling)
             if not looked:
                 reach *= 1.0 - covered
             if len(chances) >= rule.most_nodes or not reach or not rule.pays(reach, right, first=not looked):
@@ -144,25 +151,36 @@ class SessionDrafter:
             if not looked:
                 follow_ms = self._follow(rows, cached)
                 if typical:
-                    cost.follow_ms.add(follow_ms)
+                    record.follow_ms.add(follow_ms)
             began = time.perf_counter()
             growing.expand(pool, sampling)
             if typical or looked:
-                cost.step_ms.add(1e3 * (time.perf_counter() - began))
+                record.step_ms.add(1e3 * (time.perf_counter() - began))
             looked = True
         first = len(arrived)
-        own = [first + node for node in rule.choose(chances)]
+        chosen = rule.choose(chances)
+        own = [first + node for node in chosen]
         known = frozenset(pool.tokens[node] for node in pool.children.get(ROOT, ())) if looked else None
-        return Guess(pool.pick([*range(first), *own]), len(own), known)
+        return Guess(pool.pick([*range(first), *own]), len(own), sum(chances[node] for node in chosen) / trust, known)
 
-    def learn(self, guess: Guess, taken: Sequence[int]) -> None:
-        """The target has chosen tokens after a guess."""
-        if guess.known is not None and taken:
-            self._right.add(taken[0] in guess.known)
-        else:
-            self._right.fade()
+    def learn(self, guess: Guess, taken: Sequence[int], own_accepted: int) -> None:
+        """The target has chosen tokens after a guess.
 
-    def _follow(self, rows: dict[Plane, ReadRows], cached: int) -> float:
+        Args:
+            own_accepted: how many of them only the server had guessed.
+        """
+        for right in (self._right, self._record.right):
+            if guess.known is not None and taken:
+                right.add(taken[0] in guess.known)
+            else:
+                right.fade()
+        for calibration in (self._calibration, self._record.calibration):
+            if guess.own:
+                calibration.add(guess.promised, own_accepted)
+            else:
+                calibration.fade()
+
+    def _follow(self, rows: Mapping[Plane, ReadRows], cached: int) -> float:
         """Reads the rows that have come; how long it took, in ms."""
         began = time.perf_counter()
         for plane, read in rows.items():

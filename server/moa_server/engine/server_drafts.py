@@ -1,6 +1,6 @@
 """The server's own drafts: before a forward, each session's drafter adds what pays to the draft that has arrived.
 
-Runs on the inference thread. State: what the steps of each kind of drafter take. Invariant: a drafter that fails costs
+Runs on the inference thread. State: what each kind of drafter has shown. Invariant: a drafter that fails costs
 its session the drafts, and nothing else.
 """
 
@@ -15,8 +15,8 @@ from moa_shared.protocol.messages import Plane
 
 from moa_server.drafting.forward_cost import CostLine
 from moa_server.drafting.growth_rule import GrowthRule
-from moa_server.drafting.session_drafter import DrafterCost, Guess, ReadRows, SessionDrafter
-from moa_server.engine.stepper import MemorySource, Outcome, SessionTensors
+from moa_server.drafting.session_drafter import DrafterRecord, Guess, ReadRows, SessionDrafter
+from moa_server.engine.stepper import Outcome, SessionTensors
 from moa_server.session.verification import StepPlan, Verification
 
 log = structlog.get_logger()
@@ -63,7 +63,7 @@ class ServerDrafts:
     """Extends plans by what the server guesses."""
 
     def __init__(self) -> None:
-        self._costs: dict[int, DrafterCost] = {}  # by the source's identity
+        self._records: dict[int, DrafterRecord] = {}  # by the source's identity
         self._guesses: list[Guess | None] = []
 
     def extend(self, orders: Sequence[Order], price: TimePrice) -> tuple[list[StepPlan], float]:
@@ -86,7 +86,7 @@ class ServerDrafts:
         """The target has chosen after the plans that `extend` gave last."""
         for (tensors, _, _), guess, outcome in zip(orders, self._guesses, outcomes, strict=True):
             if guess is not None and tensors.drafter is not None and isinstance(outcome, Verification):
-                tensors.drafter.learn(guess, outcome.taken)
+                tensors.drafter.learn(guess, outcome.taken, outcome.own_accepted)
 
     def _guess(
         self, tensors: SessionTensors, plan: StepPlan, order: DraftOrder, price: TimePrice, rows: int
@@ -94,26 +94,23 @@ class ServerDrafts:
         source = tensors.source
         if source is None or source.drafter is None:
             return None
+        record = self._records.setdefault(id(source), DrafterRecord(STEP_SHARE * price.cost.plain_ms))
         try:
             if tensors.drafter is None:
                 if order.base:
                     return None  # it has failed in this answer
-                tensors.drafter = SessionDrafter(source.drafter, tuple(tensors.planes))
+                tensors.drafter = SessionDrafter(source.drafter, record, tuple(tensors.planes))
             tensors.crop(plan.cached)
-            cost = self._cost(source, price.cost)
             tensors.drafter.tell(order.base, order.tokens)
-            step_ms, follow_ms = cost.step_ms.mean, cost.follow_ms.mean
+            step_ms, follow_ms = record.step_ms.mean, record.follow_ms.mean
             rate = 0.0 if order.at_any_price else price.rate
             rule = GrowthRule(rate, price.cost, rows, step_ms, follow_ms, order.most_nodes)
             sampling = plan.settings.sampling
-            return tensors.drafter.guess(plan.tree, order.covered, sampling, rule, cost, _rows(tensors), plan.cached)
+            return tensors.drafter.guess(plan.tree, order.covered, sampling, rule, _rows(tensors), plan.cached)
         except Exception as error:
             tensors.drafter = None
             log.error("the server's drafter failed: the session goes on without it", exc_info=error)
             return None
-
-    def _cost(self, source: MemorySource, cost: CostLine) -> DrafterCost:
-        return self._costs.setdefault(id(source), DrafterCost(STEP_SHARE * cost.plain_ms))
 
 
 def _rows(tensors: SessionTensors) -> dict[Plane, ReadRows]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from moa_kernels import Q4_1, Q8_0, KernelError, QuantisedMatrix, quantised
+from moa_kernels import Q4_1, Q8_0, KernelError, QuantisedMatrix, in_four_bits, quantised
 from moa_kernels.blocks import BLOCK_BYTES, joined
 
 from tests.support.messages import raises
@@ -40,6 +40,34 @@ def test_eight_bits_are_within_half_a_step(outputs: int, groups: int, seed: int,
     # Half a step, and what the scale itself lost in float16 (a part in 2,048, or 2^-25 where it is that small).
     bound = largest / 127 * 0.5 + largest / 2048 + 127 * 2.0**-25
     assert bool((np.abs(matrix.dequantised() - values) <= bound * 1.001).all())
+
+
+@given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 99), st.sampled_from([1e-3, 1.0, 300.0]))
+def test_four_bits_are_within_half_a_step(outputs: int, groups: int, seed: int, size: float) -> None:
+    values = weights(outputs, 32 * groups, seed) * np.float32(size)
+    matrix = in_four_bits(values)
+    matrix.check()
+    assert (matrix.kind, matrix.shape) == (Q4_1, values.shape)
+    parts = values.reshape(outputs, groups, 32)
+    steps = ((parts.max(-1) - parts.min(-1)) / 15).repeat(32, axis=-1)
+    largest = np.abs(parts).max(-1).repeat(32, axis=-1)
+    # half a step, and what minimum and scale lost in float16
+    bound = 0.5 * steps + largest / 512 + 16 * 2.0**-25
+    assert bool((np.abs(matrix.dequantised() - values) <= bound).all())
+
+
+def test_four_bits_of_eight_and_of_four() -> None:
+    four = as_gguf(Q4_1, 5, 64)
+    assert in_four_bits(four) is four
+    eight = as_gguf(Q8_0, 5, 64)
+    np.testing.assert_array_equal(in_four_bits(eight).raw, in_four_bits(eight.dequantised()).raw)
+
+
+def test_four_bits_need_whole_groups_of_finite_numbers() -> None:
+    with raises(KernelError, snapshot("It has 33 inputs, which is no multiple of 32.")):
+        in_four_bits(weights(2, 33))
+    with raises(KernelError, snapshot("It holds numbers that are not finite, or too large for scales in float16.")):
+        in_four_bits(np.full((2, 32), np.nan, np.float32))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])

@@ -107,7 +107,7 @@ class DrafterSubject:
 
     Args:
         target: the parts of the target that the drafter takes over.
-        weights: of both of its halves, "int8" or "float32".
+        weights: of both of its halves: "int8", "int4" or "float32".
         guarded: its standalone text repeats no run of tokens, as in the client (`barred_after`).
     """
 

@@ -40,7 +40,7 @@ class EvaluationOptions:
         copies: trees merge what the conversation suggests.
         longest_prompt: questions with longer prompts are left out.
         execution: level of the target: int8 (the kernels), float32 or bf16 (torch).
-        drafter_weights: of both halves of the drafter, int8 or float32.
+        drafter_weights: of both halves of the drafter: int8, int4 or float32.
         standalone_tokens: written after each cut without the server; 0: not measured.
         guarded: standalone text repeats no run of tokens, as in the client.
         task_tokens: longest answer whose result is checked, the part before the cut included; 0: not measured. A

@@ -59,3 +59,11 @@ def test_a_whole_result_goes_to_its_file_and_its_section(monkeypatch: pytest.Mon
     experiment.publish("A table.", name="invariance-int8", page="engine.md")
     assert "A table." in page.read_text()
     assert json.loads((tmp_path / "bench" / "results" / "invariance-int8.json").read_text())["suite"] == "invariance"
+
+
+def test_a_picture_goes_where_the_whole_result_goes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("moa_bench.report.experiment.checkout_root", lambda: tmp_path)
+    whole = Experiment("capacity", quick=False, json_file=None)
+    assert whole.picture_path("capacity") == tmp_path / "docs" / "img" / "capacity.png"
+    assert Experiment("capacity", quick=True, json_file=None).picture_path("capacity") is None
+    assert Experiment("capacity", quick=False, json_file=tmp_path / "a.json").picture_path("capacity") is None

@@ -1,0 +1,1 @@
+"""Who drafts for one user: the server, the device or both."""

@@ -1,0 +1,195 @@
+"""What the drafter of one session guesses, reads and learns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from moa_server.drafting.forward_cost import CostLine
+from moa_server.drafting.growth_rule import GrowthRule
+from moa_server.drafting.session_drafter import (
+    PROMPT_ROWS,
+    DrafterRecord,
+    Guess,
+    OwnDrafter,
+    Rows,
+    SessionDrafter,
+)
+from moa_shared.drafting.base import TokenIds
+from moa_shared.protocol.messages import Plane
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.tree.draft_tree import DraftTree
+
+VOCAB = 512
+GREEDY = Sampling()
+EMPTY = DraftTree((), ())
+
+
+class CountingDrafter:
+    """Says that the number after the newest one comes next, and writes down what it is given."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.memory: list[int] = []
+        self.states: list[int] = []
+        self.steps = 0
+        self._paths: list[int] = []
+
+    @property
+    def token_ids(self) -> TokenIds | None:
+        return None
+
+    @property
+    def next_position(self) -> int:
+        return len(self.tokens)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.tokens += tokens
+
+    def crop(self, length: int) -> None:
+        del self.tokens[length:]
+
+    def append_memory(self, start: int, rows: Rows) -> None:
+        self.memory += range(start, start + len(rows))
+
+    def append_reused_state(self, start: int, rows: Rows) -> None:
+        self.states += range(start, start + len(rows))
+
+    def begin(self) -> Rows:
+        self.steps += 1
+        self._paths = []
+        return self._after(self.tokens[-1])[None]
+
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
+        self.steps += 1
+        self._paths += tokens
+        return np.stack([self._after(token) for token in tokens])
+
+    def _after(self, token: int) -> Rows:
+        logits = np.zeros(VOCAB, np.float32)
+        logits[(token + 1) % VOCAB] = 8.43  # a chance of 0.9
+        return logits
+
+
+class Bench:
+    """A session's drafter over a target that has read some tokens."""
+
+    def __init__(self, tokens: Sequence[int], record: DrafterRecord | None = None) -> None:
+        self.drafter = CountingDrafter()
+        kind = OwnDrafter(lambda: self.drafter, token_bytes=100)
+        self.record = record or DrafterRecord(2.0)
+        self.session = SessionDrafter(kind, self.record, [Plane.MEMORY, Plane.REUSED_STATE])
+        self.tokens = list(tokens)
+        self.session.tell(0, tokens)
+
+    def commit(self, *tokens: int) -> None:
+        self.session.tell(len(self.tokens), tokens)
+        self.tokens += tokens
+
+    def guess(
+        self, arrived: DraftTree = EMPTY, covered: float = 0.0, *, rate: float = 0.1, most_nodes: int = 8
+    ) -> Guess:
+        rule = GrowthRule(rate, CostLine(10.0, 10.0, 0.1), 0, 2.0, 0.5, most_nodes)
+
+        def read(start: int, stop: int) -> Rows:
+            return np.zeros((stop - start, 4), np.float32)
+
+        rows = {Plane.MEMORY: read, Plane.REUSED_STATE: read}
+        return self.session.guess(arrived, covered, GREEDY, rule, rows, len(self.tokens) - 1)
+
+
+def test_it_drafts_as_deep_as_pays() -> None:
+    bench = Bench([1, 2, 3])
+    guess = bench.guess()
+    assert guess.tree == DraftTree.chain([4, 5, 6, 7, 8, 9, 10, 11])
+    assert guess.own == 8
+    assert guess.known is not None
+    assert 4 in guess.known
+    dear = Bench([1, 2, 3]).guess(rate=0.3)
+    assert 0 < dear.own < 8
+
+
+def test_where_time_is_worth_too_much_it_takes_no_step_but_copies() -> None:
+    bench = Bench([1, 2, 9, 4, 5, 1, 2])
+    guess = bench.guess(rate=2.0)
+    assert bench.drafter.steps == 0
+    assert guess.known is None
+    assert bench.guess(rate=0.4).tree.tokens[:1] == (9,)
+    assert bench.drafter.steps == 0
+
+
+def test_what_the_device_covers_is_not_looked_for() -> None:
+    arrived = DraftTree.chain([4])
+    bench = Bench([1, 2, 3])
+    assert bench.guess(arrived, covered=0.9).tree == arrived
+    assert bench.drafter.steps == 0
+
+
+def test_nodes_of_the_device_come_first_and_stay_its_own() -> None:
+    arrived = DraftTree((7, 4), (-1, -1))
+    guess = Bench([1, 2, 3]).guess(arrived, covered=0.2, most_nodes=3)
+    assert guess.tree.tokens[:2] == (7, 4)
+    assert guess.tree.parents[:2] == (-1, -1)
+    assert guess.own == len(guess.tree) - 2 > 0
+    children = [guess.tree.tokens[node] for node in guess.tree.children[-1]]
+    assert sorted(set(children)) == sorted(children)
+
+
+def test_of_a_long_prompt_it_reads_the_newest_rows() -> None:
+    count = 300
+    bench = Bench(range(count))
+    bench.guess()
+    newest = count - 1  # whose row does not exist yet
+    assert bench.drafter.memory == list(range(newest - PROMPT_ROWS[Plane.MEMORY], newest))
+    assert bench.drafter.states == list(range(newest - PROMPT_ROWS[Plane.REUSED_STATE], newest))
+
+
+def test_in_an_answer_it_reads_states_at_once_and_memory_rows_together() -> None:
+    bench = Bench([1, 2, 3, 4, 5, 6])
+    bench.guess()
+    assert bench.drafter.memory == [1, 2, 3, 4]
+    assert bench.drafter.states == [0, 1, 2, 3, 4]
+    for token in (7, 8, 9):
+        bench.commit(token)
+        bench.guess()
+    assert bench.drafter.states == list(range(8))
+    assert bench.drafter.memory == [1, 2, 3, 4]
+    bench.commit(10)
+    bench.guess()
+    assert bench.drafter.memory == list(range(1, 9))
+
+
+def test_a_drafter_that_is_never_right_is_soon_asked_less() -> None:
+    bench = Bench([1, 2, 3])
+    steps = []
+    for token in [11, 17, 5, 13, 8, 2, 16, 4, 19, 7] * 4:
+        before = bench.drafter.steps
+        bench.session.learn(bench.guess(rate=0.15), [token], 0)
+        steps.append(bench.drafter.steps > before)
+        bench.commit(token)
+    assert all(steps[:2])
+    assert sum(steps[10:]) <= 6
+
+
+def test_what_all_sessions_showed_is_where_a_new_one_begins() -> None:
+    first = Bench([1, 2, 3])
+    for token in [11, 17, 5, 13, 8, 2, 16, 4, 19, 7] * 20:
+        first.session.learn(first.guess(rate=0.05), [token], 0)
+        first.commit(token)
+    trusting, wary = Bench([1, 2, 3]), Bench([1, 2, 3], first.record)
+    assert trusting.guess(rate=0.15).own > 4
+    assert wary.guess(rate=0.15).own < 2
+
+
+def test_another_text_is_another_draft() -> None:
+    bench = Bench([1, 2, 3])
+    bench.guess()
+    bench.session.tell(0, [1, 2, 8])
+    assert bench.drafter.tokens == [1, 2, 8]
+    bench.tokens = [1, 2, 8]
+    assert bench.guess().tree.tokens[:2] == (9, 10)
+
+
+def test_its_size_grows_with_the_text() -> None:
+    assert Bench([1] * 20).session.nbytes == pytest.approx(10 * Bench([1] * 2).session.nbytes)
