@@ -197,7 +197,7 @@ def test_keys_typed_into_an_answer_are_the_next_question(terminal: Terminal) -> 
     terminal.at_prompt("/set max_tokens 400\r")
     terminal.wait_for("max_tokens is 400 now")
     terminal.at_prompt("w10\r")
-    terminal.wait_for(r"w10\n(w\d+ ){20}")
+    terminal.wait_for(r"(w\d+ ){20}")  # of the answer; the question may be above what is looked at
     terminal.type("/set top_k\r")
     terminal.wait_for(r"cut after 400 tokens[^\n]*\n> /set top_k\ntop_k is 0\.")
     assert terminal.text.count("/set top_k") == 1

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.levels import INT8
@@ -49,7 +50,7 @@ def run_drafting(
     links: Sequence[str] = (),
     questions: Path | None = None,
 ) -> None:
-    """Measure and report.
+    """Measure and report; the picture goes to docs/img of the checkout, if the results do.
 
     Args:
         level: of the server's arithmetic.
@@ -77,6 +78,10 @@ def run_drafting(
         experiment.result |= _measure(model, level, padding, questions, serve, effort, chosen, experiment.own_cores)
     name = None if padding is None else "drafting-padded"
     experiment.publish(tables.render(experiment.result), name=name, page=DRAFTING)
+    if (picture := experiment.picture_path("lone-user" if padding is None else "lone-user-padded")) is not None:
+        from moa_bench.drafting.picture import draw
+
+        click.echo(draw(experiment.result, chosen, picture))
 
 
 def _measure(

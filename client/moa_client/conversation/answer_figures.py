@@ -105,8 +105,6 @@ class Figures:
             each = max(1, self.tokens)
             parts.append(f"{self.acceptance_length:.2f} tokens a verification ({self.verdicts} steps)")
             parts.append(f"{self.up_bytes / each:.0f} bytes up and {self.down_bytes / each:.0f} down a token")
-        if self.cpu_seconds:
-            each = max(1, self.tokens + self.undecided)
             parts.append(f"{1000 * self.cpu_seconds / each:.1f} ms of this device's CPU a token")
         if self.provisional:
             standalone = f"{self.provisional} written on this device"

@@ -38,5 +38,5 @@ def test_figures_of_an_answer_without_a_server_say_nothing_of_one() -> None:
     figures.on_event(Committed((1, 2, 3), confirmed=3), 2.0)
     assert figures.line() == (
         "3 tokens in 2.00 s, 1.5 tokens/s, first after 1500 ms, 3.00 tokens a verification (1 steps), "
-        "514 bytes up and 0 down a token, 3 written on this device"
+        "514 bytes up and 0 down a token, 0.0 ms of this device's CPU a token, 3 written on this device"
     )

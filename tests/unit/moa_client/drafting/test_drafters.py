@@ -29,15 +29,20 @@ def test_a_look_up_is_a_copy_from_the_conversation(tokens: list[int]) -> None:
 
 def test_figures_make_one_line() -> None:
     figures = Figures(
-        tokens=21, verdicts=11, accepted=10, seconds=2.0, first_token_seconds=0.25, up_bytes=420, down_bytes=2100
+        tokens=21,
+        verdicts=11,
+        accepted=10,
+        seconds=2.0,
+        first_token_seconds=0.25,
+        up_bytes=420,
+        down_bytes=2100,
+        cpu_seconds=0.105,
     )
     assert figures.acceptance_length == 2.0
     assert figures.line() == (
         "21 tokens in 2.00 s, 10.5 tokens/s, first after 250 ms, 2.00 tokens a verification (11 steps), "
-        "20 bytes up and 100 down a token"
+        "20 bytes up and 100 down a token, 5.0 ms of this device's CPU a token"
     )
-    figures.cpu_seconds = 0.105
-    assert figures.line().endswith("down a token, 5.0 ms of this device's CPU a token")
     assert Figures().line().startswith("0 tokens")
 
 
