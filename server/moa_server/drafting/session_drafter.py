@@ -28,8 +28,8 @@ NewDrafter = Callable[[], ConversationDrafter]
 ReadRows = Callable[[int, int], Rows]  # rows of the positions from the first to before the second
 
 SHAPE = GrowthShape(breadth=4, nodes=64)
-# The default drafter's four best and the conversation's copies hold the next token two times in three (docs/engine.md);
-# four trials let a few misses, and no fewer, stop it.
+# What the default drafter finds likely enough to verify holds the next token two times in three
+# (docs/adr/0024-drafts-on-the-server.md); four trials let a few misses, and no fewer, stop it.
 RIGHT, RIGHT_TRIALS = 0.65, 4.0
 # Rows of a prompt that it reads: all rows take a tenth of the prompt's time before the second token can come, and with
 # these few the drafts were as good (docs/adr/0024-drafts-on-the-server.md).
@@ -37,6 +37,7 @@ PROMPT_ROWS = {Plane.MEMORY: 4, Plane.REUSED_STATE: 16}
 # Rows that it waits for: encoding four memory rows takes twice as long as one, and the newest ones it hardly misses,
 # since it reads the tokens themselves (1.49 times plain streaming against 1.47: docs/adr/0024-drafts-on-the-server.md).
 ROWS_TOGETHER = {Plane.MEMORY: 4, Plane.REUSED_STATE: 1}
+MOST_UNREAD = 64  # rows that came since it last drafted; of a longer text, a new question's, it begins again
 COPY_BYTES = 1024  # a token, of what finds copies
 SLOW = 0.998  # a decay that remembers about 500 verifications: of many sessions
 FEW_TOKENS = 16  # whose reading is typical of a step; a prompt's is not
@@ -98,7 +99,8 @@ class SessionDrafter:
 
     def __init__(self, drafter: OwnDrafter, record: DrafterRecord, planes: Sequence[Plane]) -> None:
         self._drafter = drafter
-        self._draft = ConversationDraft(drafter.new, SHAPE, CopyGuesser())
+        self._copies = CopyGuesser()
+        self._draft = ConversationDraft(drafter.new, SHAPE, self._copies)
         self._read = dict.fromkeys(planes, 0)  # rows before these positions were read, or passed over
         self._record = record
         self._right = AcceptanceEstimate(record.right.mean, RIGHT_TRIALS)
@@ -134,12 +136,13 @@ class SessionDrafter:
             covered: the chance that the next token is among the arrived nodes.
             rows: read the rows of a plane; `cached`: those before this position exist.
         """
-        growing, pool = self._draft.growing, arrived
+        pool = arrived
         chances: list[float] = []
         record, trust = self._record, self._calibration.factor
         right, typical = self._right.high, self._unread <= FEW_TOKENS
         looked = False
         while True:
+            growing = self._draft.growing
             offered = growing.offer(pool, sampling)
             pool = DraftTree(pool.tokens + offered.tokens, pool.parents + offered.parents)
             chances += (trust * chance for chance in offered.chances)
@@ -153,7 +156,7 @@ class SessionDrafter:
                 if typical:
                     record.follow_ms.add(follow_ms)
             began = time.perf_counter()
-            growing.expand(pool, sampling)
+            self._draft.growing.expand(pool, sampling)
             if typical or looked:
                 record.step_ms.add(1e3 * (time.perf_counter() - began))
             looked = True
@@ -183,9 +186,14 @@ class SessionDrafter:
     def _follow(self, rows: Mapping[Plane, ReadRows], cached: int) -> float:
         """Reads the rows that have come; how long it took, in ms."""
         began = time.perf_counter()
+        if 0 < min(self._read.values()) < cached - MOST_UNREAD:
+            text = self._draft.state.tokens
+            self._draft = ConversationDraft(self._drafter.new, SHAPE, self._copies)
+            self._draft.restart(text)
+            self._read = dict.fromkeys(self._read, 0)
         for plane, read in rows.items():
-            start = max(self._read[plane], cached - PROMPT_ROWS[plane])
-            if cached - start >= ROWS_TOGETHER[plane]:
+            start = self._read[plane] or max(0, cached - PROMPT_ROWS[plane])
+            if cached - start >= min(cached, ROWS_TOGETHER[plane]):
                 self._draft.remember(start, read(start, cached), state=plane is Plane.REUSED_STATE)
                 self._read[plane] = cached
         self._unread = 0

@@ -76,12 +76,15 @@ class Bench:
     """A session's drafter over a target that has read some tokens."""
 
     def __init__(self, tokens: Sequence[int], record: DrafterRecord | None = None) -> None:
-        self.drafter = CountingDrafter()
-        kind = OwnDrafter(lambda: self.drafter, token_bytes=100)
+        kind = OwnDrafter(self.make, token_bytes=100)
         self.record = record or DrafterRecord(2.0)
         self.session = SessionDrafter(kind, self.record, [Plane.MEMORY, Plane.REUSED_STATE])
         self.tokens = list(tokens)
         self.session.tell(0, tokens)
+
+    def make(self) -> CountingDrafter:
+        self.drafter = CountingDrafter()
+        return self.drafter
 
     def commit(self, *tokens: int) -> None:
         self.session.tell(len(self.tokens), tokens)
@@ -158,6 +161,26 @@ def test_in_an_answer_it_reads_states_at_once_and_memory_rows_together() -> None
     bench.commit(10)
     bench.guess()
     assert bench.drafter.memory == list(range(1, 9))
+
+
+def test_rows_of_an_answer_are_all_read_however_many_came_at_once() -> None:
+    bench = Bench([1, 2, 3, 4, 5, 6])
+    bench.guess()
+    bench.commit(*range(30, 50))
+    bench.guess()
+    assert bench.drafter.states == list(range(25))
+    assert bench.drafter.memory == list(range(1, 25))
+
+
+def test_after_a_long_question_it_begins_again_with_the_newest_rows() -> None:
+    bench = Bench([1, 2, 3, 4, 5, 6])
+    bench.guess()
+    first = bench.drafter
+    bench.commit(*range(100, 300))
+    bench.guess()
+    assert bench.drafter is not first
+    assert bench.drafter.tokens == bench.tokens
+    assert bench.drafter.states == list(range(205 - PROMPT_ROWS[Plane.REUSED_STATE], 205))
 
 
 def test_a_drafter_that_is_never_right_is_soon_asked_less() -> None:
