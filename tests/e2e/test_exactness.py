@@ -67,7 +67,11 @@ async def talking(address: str, name: str) -> AsyncIterator[ClientEngine]:
             device,
             vocab_size,
             Codec.INT4,
-            DraftingSettings(rounds=name.startswith("random"), tree=name.endswith("tree")),
+            DraftingSettings(
+                drafting="device" if "chain" in name else "auto",
+                rounds=name.startswith("random"),
+                tree=name.endswith("tree"),
+            ),
         )
         try:
             yield engine
@@ -130,7 +134,7 @@ async def test_greedy_text_is_what_transformers_generates(
         assert engine.device.drafter is not None, "no drafter is shipped for the default target"
         for prompt, expected in zip(PROMPTS, generated, strict=True):
             assert await answer(engine, prompt_tokens(tokenizer, prompt), settings) == expected, prompt
-            accepted += engine.figures.accepted
+            accepted += engine.figures.accepted + engine.figures.server_accepted
     assert accepted > 2 * len(PROMPTS)  # the drafter was at work: far more than chance
 
 
@@ -156,7 +160,7 @@ async def test_text_is_what_the_same_server_writes_without_drafts(
             if (prompt, settings) not in ALONE:
                 ALONE[prompt, settings] = await alone(exact_server, tokens, settings)
             assert await answer(engine, tokens, settings) == ALONE[prompt, settings], (prompt, seed)
-            accepted += engine.figures.accepted
+            accepted += engine.figures.accepted + engine.figures.server_accepted
     if name.startswith("shipped"):
         assert accepted  # the drafter was at work; how much depends on what else the machine does
 

@@ -507,5 +507,7 @@ async def test_a_state_leaves_with_its_verdict(channel: grpc.aio.Channel, target
     await peer.open(reused_state=True)
     await peer.ask(PROMPT, GREEDY)
     verdict = await peer.verdict()
-    (memory,) = verdict.memory
-    assert (memory.plane, memory.start, memory.count) == (pb.PLANE_REUSED_STATE, 0, len(PROMPT))
+    memory = {each.plane: each for each in verdict.memory}[
+        pb.PLANE_REUSED_STATE
+    ]  # its rows of memory may have been ready
+    assert (memory.start, memory.count) == (0, len(PROMPT))
