@@ -6,7 +6,7 @@ to 1, and goes back to its prior while nothing is verified, so a drafter that fa
 
 from __future__ import annotations
 
-WEIGHT = 2.0  # tokens that the prior is worth: a drafter that is never right has lost half of its trust after two
+WEIGHT = 2.0  # a drafter that is never right has lost half of its trust after two tokens that it promised
 
 
 class Calibration:
@@ -14,11 +14,13 @@ class Calibration:
 
     Args:
         prior: the factor while nothing is known.
+        weight: tokens that the prior is worth.
         decay: of older samples with each new one; 0.98 remembers about 50 verifications, a paragraph of text.
     """
 
-    def __init__(self, prior: float = 1.0, decay: float = 0.98) -> None:
+    def __init__(self, prior: float = 1.0, weight: float = WEIGHT, decay: float = 0.98) -> None:
         self._prior = prior
+        self._weight = weight
         self._decay = decay
         self._promised = 0.0
         self._right = 0.0
@@ -41,4 +43,4 @@ class Calibration:
     @property
     def factor(self) -> float:
         """By which the drafter's chances are to be multiplied."""
-        return min(1.0, (self._prior * WEIGHT + self._right) / (WEIGHT + self._promised))
+        return min(1.0, (self._prior * self._weight + self._right) / (self._weight + self._promised))

@@ -1,9 +1,9 @@
 """When a step of the server's drafter, and a node that it guesses, are worth their time. Pure.
 
 Time has a price: at r tokens a millisecond, a millisecond costs r tokens. A step of the drafter takes d milliseconds
-and looks at the place where the text leaves what is known with a chance, its *reach*; the right token is then among
-its candidates with the chance `right`. So it pays if reach * (right - r * rows) > r * d, where `rows` is what the nodes
-of one place add to the forward. A node pays if its chance outweighs what its row adds.
+and looks at the place where the text leaves what is known with a chance, its *reach*; there it finds `found` tokens on
+average. So it pays if reach * (found - r * rows) > r * d, where `rows` is what the nodes of one place add to the
+forward. A node pays if its chance outweighs what its row adds.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ class GrowthRule:
     follow_ms: float
     most_nodes: int
 
-    def pays(self, reach: float, right: float, *, first: bool = False) -> bool:
+    def pays(self, reach: float, found: float, *, first: bool = False) -> bool:
         """Whether to take a step of the drafter.
 
         Args:
+            reach: the chance that it looks at the right place; `found`: tokens that it finds there, on average.
             first: it must read what was committed before.
         """
         ms = self.step_ms + (self.follow_ms if first else 0.0)
         nodes_ms = self.cost.ms(self.rows + NODES_OF_A_PLACE) - self.cost.ms(self.rows)
-        return reach * (right - self.rate * nodes_ms) > self.rate * ms
+        return reach * (found - self.rate * nodes_ms) > self.rate * ms
 
     def choose(self, chances: Sequence[float]) -> list[int]:
         """The nodes to verify.

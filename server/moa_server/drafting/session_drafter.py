@@ -1,7 +1,7 @@
 """The drafter of one session, on the server. Runs only on the inference thread.
 
-State: a drafter's state and its draft in flight, how far its rows go, and how often its candidates held the right
-token. Invariants: it reads rows only of tokens in the target's cache; nodes that the device guessed come first, and
+State: a drafter's state and its draft in flight, how far its rows go, and how much of what it promised
+came true. Invariants: it reads rows only of tokens in the target's cache; nodes that the device guessed come first, and
 what both guess is the device's.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from moa_shared.drafting import ConversationDraft, ConversationDrafter, CopyGuesser, GrowthShape
-from moa_shared.drafting.estimates import AcceptanceEstimate, Smoothed
+from moa_shared.drafting.estimates import Smoothed
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.tree.arithmetic import ROOT
@@ -28,9 +28,10 @@ NewDrafter = Callable[[], ConversationDrafter]
 ReadRows = Callable[[int, int], Rows]  # rows of the positions from the first to before the second
 
 SHAPE = GrowthShape(breadth=4, nodes=64)
-# What the default drafter finds likely enough to verify holds the next token two times in three
-# (docs/adr/0024-drafts-on-the-server.md); four trials let a few misses, and no fewer, stop it.
-RIGHT, RIGHT_TRIALS = 0.65, 4.0
+# Tokens that the first step before a forward, and each later one, finds for each place that it reaches: of the default
+# drafter (docs/adr/0024-drafts-on-the-server.md), until its own are counted.
+FOUND = (0.65, 0.5)
+FOUND_WEIGHT = 8.0  # so that a few misses in a row, which are common, do not stop a good drafter
 # Rows of a prompt that it reads: all rows take a tenth of the prompt's time before the second token can come, and with
 # these few the drafts were as good (docs/adr/0024-drafts-on-the-server.md).
 PROMPT_ROWS = {Plane.MEMORY: 4, Plane.REUSED_STATE: 16}
@@ -70,7 +71,7 @@ class DrafterRecord:
     def __init__(self, step_ms: float) -> None:
         self.step_ms = Smoothed(step_ms)
         self.follow_ms = Smoothed(step_ms / 4)
-        self.right = AcceptanceEstimate(RIGHT, RIGHT_TRIALS, SLOW)
+        self.found = [Calibration(share, FOUND_WEIGHT, SLOW) for share in FOUND]
         self.calibration = Calibration(decay=SLOW)
 
 
@@ -80,13 +81,15 @@ class Guess:
 
     Args:
         tree: the device's nodes, then its own; `own`: how many these are, `promised`: the sum of their chances.
-        known: all tokens that it took for likely after the newest one; None: it has not looked.
+        reaches: of the steps that it took.
+        steps: for each of its own nodes, the number of the step that found it; -1: it was known before.
     """
 
     tree: DraftTree
     own: int
     promised: float
-    known: frozenset[int] | None
+    reaches: tuple[float, ...]
+    steps: tuple[int, ...]
 
 
 class SessionDrafter:
@@ -103,7 +106,7 @@ class SessionDrafter:
         self._draft = ConversationDraft(drafter.new, SHAPE, self._copies)
         self._read = dict.fromkeys(planes, 0)  # rows before these positions were read, or passed over
         self._record = record
-        self._right = AcceptanceEstimate(record.right.mean, RIGHT_TRIALS)
+        self._found = [Calibration(found.factor, FOUND_WEIGHT) for found in record.found]
         self._calibration = Calibration(record.calibration.factor)
         self._unread = 0  # tokens committed since the last step
 
@@ -138,50 +141,52 @@ class SessionDrafter:
         """
         pool = arrived
         chances: list[float] = []
+        reaches: list[float] = []
+        steps: list[int] = []
         record, trust = self._record, self._calibration.factor
-        right, typical = self._right.high, self._unread <= FEW_TOKENS
-        looked = False
+        typical = self._unread <= FEW_TOKENS
         while True:
             growing = self._draft.growing
             offered = growing.offer(pool, sampling)
             pool = DraftTree(pool.tokens + offered.tokens, pool.parents + offered.parents)
             chances += (trust * chance for chance in offered.chances)
-            reach = trust * growing.reach(pool, sampling) if looked else growing.reach(pool, sampling)
-            if not looked:
-                reach *= 1.0 - covered
-            if len(chances) >= rule.most_nodes or not reach or not rule.pays(reach, right, first=not looked):
+            steps += [len(reaches) - 1] * len(offered.tokens)
+            reach = growing.reach(pool, sampling) * (1.0 if reaches else 1.0 - covered)
+            found = self._found[min(len(reaches), len(FOUND) - 1)].factor
+            if len(chances) >= rule.most_nodes or not reach or not rule.pays(reach, found, first=not reaches):
                 break
-            if not looked:
+            if not reaches:
                 follow_ms = self._follow(rows, cached)
                 if typical:
                     record.follow_ms.add(follow_ms)
             began = time.perf_counter()
             self._draft.growing.expand(pool, sampling)
-            if typical or looked:
+            if typical or reaches:
                 record.step_ms.add(1e3 * (time.perf_counter() - began))
-            looked = True
+            reaches.append(reach)
         first = len(arrived)
         chosen = rule.choose(chances)
         own = [first + node for node in chosen]
-        known = frozenset(pool.tokens[node] for node in pool.children.get(ROOT, ())) if looked else None
-        return Guess(pool.pick([*range(first), *own]), len(own), sum(chances[node] for node in chosen) / trust, known)
+        promised = sum(chances[node] for node in chosen) / trust
+        tree = pool.pick([*range(first), *own])
+        return Guess(tree, len(own), promised, tuple(reaches), tuple(steps[node] for node in chosen))
 
-    def learn(self, guess: Guess, taken: Sequence[int], own_accepted: int) -> None:
-        """The target has chosen tokens after a guess.
-
-        Args:
-            own_accepted: how many of them only the server had guessed.
-        """
-        for right in (self._right, self._record.right):
-            if guess.known is not None and taken:
-                right.add(taken[0] in guess.known)
-            else:
-                right.fade()
+    def learn(self, guess: Guess, taken: Sequence[int]) -> None:
+        """The target has chosen tokens after a guess."""
+        right = _own_path(guess, taken)
         for calibration in (self._calibration, self._record.calibration):
             if guess.own:
-                calibration.add(guess.promised, own_accepted)
+                calibration.add(guess.promised, len(right))
             else:
                 calibration.fade()
+        for found in (self._found, self._record.found):
+            for kind, calibration in enumerate(found):
+                numbers = [step for step in range(len(guess.reaches)) if min(step, len(FOUND) - 1) == kind]
+                if numbers:
+                    reached = sum(guess.reaches[step] for step in numbers)
+                    calibration.add(reached, sum(step in numbers for step in right))
+                else:
+                    calibration.fade()
 
     def _follow(self, rows: Mapping[Plane, ReadRows], cached: int) -> float:
         """Reads the rows that have come; how long it took, in ms."""
@@ -198,3 +203,16 @@ class SessionDrafter:
                 self._read[plane] = cached
         self._unread = 0
         return 1e3 * (time.perf_counter() - began)
+
+
+def _own_path(guess: Guess, taken: Sequence[int]) -> list[int]:
+    """The steps that found the server's own nodes among those that the text went through."""
+    first, node, steps = len(guess.tree) - guess.own, ROOT, []
+    for token in taken:
+        child = guess.tree.child_with(node, token)
+        if child is None:
+            break
+        node = child
+        if node >= first:
+            steps.append(guess.steps[node - first])
+    return steps

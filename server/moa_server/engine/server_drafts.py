@@ -86,7 +86,7 @@ class ServerDrafts:
         """The target has chosen after the plans that `extend` gave last."""
         for (tensors, _, _), guess, outcome in zip(orders, self._guesses, outcomes, strict=True):
             if guess is not None and tensors.drafter is not None and isinstance(outcome, Verification):
-                tensors.drafter.learn(guess, outcome.taken, outcome.own_accepted)
+                tensors.drafter.learn(guess, outcome.taken)
 
     def _guess(
         self, tensors: SessionTensors, plan: StepPlan, order: DraftOrder, price: TimePrice, rows: int

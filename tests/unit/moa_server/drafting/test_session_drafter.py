@@ -107,9 +107,9 @@ def test_it_drafts_as_deep_as_pays() -> None:
     guess = bench.guess()
     assert guess.tree == DraftTree.chain([4, 5, 6, 7, 8, 9, 10, 11])
     assert guess.own == 8
-    assert guess.known is not None
-    assert 4 in guess.known
-    dear = Bench([1, 2, 3]).guess(rate=0.3)
+    assert guess.steps == (0, 1, 2, 3, 4, 5, 6, 7)
+    assert guess.reaches[0] == 1.0
+    dear = Bench([1, 2, 3]).guess(rate=0.2)
     assert 0 < dear.own < 8
 
 
@@ -117,7 +117,7 @@ def test_where_time_is_worth_too_much_it_takes_no_step_but_copies() -> None:
     bench = Bench([1, 2, 9, 4, 5, 1, 2])
     guess = bench.guess(rate=2.0)
     assert bench.drafter.steps == 0
-    assert guess.known is None
+    assert guess.reaches == ()
     assert bench.guess(rate=0.4).tree.tokens[:1] == (9,)
     assert bench.drafter.steps == 0
 
@@ -188,7 +188,7 @@ def test_a_drafter_that_is_never_right_is_soon_asked_less() -> None:
     steps = []
     for token in [11, 17, 5, 13, 8, 2, 16, 4, 19, 7] * 4:
         before = bench.drafter.steps
-        bench.session.learn(bench.guess(rate=0.15), [token], 0)
+        bench.session.learn(bench.guess(rate=0.15), [token])
         steps.append(bench.drafter.steps > before)
         bench.commit(token)
     assert all(steps[:2])
@@ -198,7 +198,7 @@ def test_a_drafter_that_is_never_right_is_soon_asked_less() -> None:
 def test_what_all_sessions_showed_is_where_a_new_one_begins() -> None:
     first = Bench([1, 2, 3])
     for token in [11, 17, 5, 13, 8, 2, 16, 4, 19, 7] * 20:
-        first.session.learn(first.guess(rate=0.05), [token], 0)
+        first.session.learn(first.guess(rate=0.05), [token])
         first.commit(token)
     trusting, wary = Bench([1, 2, 3]), Bench([1, 2, 3], first.record)
     assert trusting.guess(rate=0.15).own > 4
