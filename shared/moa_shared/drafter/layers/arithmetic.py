@@ -38,7 +38,7 @@ class Arithmetic:
         plain: weights and activations in float32; else weights as the target's file has them in blocks, others as Q8_0,
             and activations in int8 with a scale a group.
         in_numpy: without the kernels, in float32 and slowly.
-        four_bits: all matrices as Q4_1: a drafter's step takes a third less time, and it is right a little less often.
+        four_bits: all matrices as Q4_1: a drafter's step takes a fifth less time, and it is right a little less often.
     """
 
     plain: bool
