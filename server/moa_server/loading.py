@@ -60,7 +60,7 @@ def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution 
     tokenizer = load_tokenizer(files)
     ends = end_of_text(files, tokenizer.eos_token_id)
     sources = [source for _, _, drafter in named if (source := memory_source(drafter, target)) is not None]
-    if settings.drafting in ("server", "auto"):
+    if settings.drafts_here:
         sources = with_drafters(sources, [drafter for _, _, drafter in named], files)
     drafters = [
         pb.Drafter(

@@ -107,6 +107,16 @@ class ServerSettings(SettingsBase):
     )
     ready_file: Path | None = setting(None, "Written with HOST:PORT once the server is ready.", "FILE", shown="none")
 
+    @property
+    def drafts_here(self) -> bool:
+        """Whether the server may draft."""
+        return self.drafting in ("server", "auto")
+
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether the drafts of devices count."""
+        return self.drafting in ("device", "auto")
+
     def most_frame_bytes(self, context_tokens: int) -> int:
         """The longest message accepted by a server with this context length."""
         return self.frame_bytes or max(LEAST_FRAME_BYTES, CONTEXT_TOKEN_BYTES * context_tokens)

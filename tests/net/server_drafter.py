@@ -9,13 +9,14 @@ import numpy as np
 from moa_server.drafting.session_drafter import ROWS_TOGETHER, OwnDrafter
 from moa_server.engine.stepper import MemorySource
 from moa_server.target import Request, Target
-from moa_shared.drafting.base import Rows, TokenIds
+from moa_shared.drafting.base import Rows
 from moa_shared.protocol.messages import Plane
 
 from tests.net.server_peer import toy_source
+from tests.support.recording_drafter import RecordingDrafter
 
 
-class TargetDrafter:
+class TargetDrafter(RecordingDrafter):
     """Guesses with the target itself, so that it is always right.
 
     Args:
@@ -24,41 +25,20 @@ class TargetDrafter:
     """
 
     def __init__(self, target: Target, shift: int = 0, sharpness: float = 8.0) -> None:
+        super().__init__()
         self.target = target
         self.sharpness = sharpness
         self.shift = shift
-        self.tokens: list[int] = []
-        self.rows: dict[bool, dict[int, Rows]] = {False: {}, True: {}}  # of memory, and of the state
         self._nodes: list[list[int]] = []  # paths
 
-    @property
-    def token_ids(self) -> TokenIds | None:
-        return None
-
-    @property
-    def next_position(self) -> int:
-        return len(self.tokens)
-
     def extend(self, tokens: Sequence[int]) -> None:
-        self.tokens += tokens
+        super().extend(tokens)
         self._nodes = []
-
-    def crop(self, length: int) -> None:
-        del self.tokens[length:]
-        for rows in self.rows.values():
-            for position in [position for position in rows if position >= length]:
-                del rows[position]
-
-    def append_memory(self, start: int, rows: Rows) -> None:
-        self.rows[False].update(enumerate(rows, start))
-
-    def append_reused_state(self, start: int, rows: Rows) -> None:
-        self.rows[True].update(enumerate(rows, start))
 
     def begin(self) -> Rows:
         newest = len(self.tokens) - 2  # whose rows exist; memory rows come several at a time
-        assert max(self.rows[True]) == newest
-        assert newest - ROWS_TOGETHER[Plane.MEMORY] < max(self.rows[False], default=-1) <= newest
+        assert max(self.states) == newest
+        assert newest - ROWS_TOGETHER[Plane.MEMORY] < max(self.memory, default=-1) <= newest
         self._nodes = []
         return self._logits([])[None]
 

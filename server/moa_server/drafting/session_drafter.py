@@ -8,7 +8,7 @@ what both guess is the device's.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from moa_server.drafting.growth_rule import GrowthRule
 
 Rows = npt.NDArray[np.float32]
 NewDrafter = Callable[[], ConversationDrafter]
-ReadRows = Callable[[int, int], Rows]  # rows of the positions from the first to before the second
+ReadRows = Callable[[Plane, int, int], Rows]  # of a plane, of the positions from the first to before the second
 
 SHAPE = GrowthShape(breadth=4, nodes=64)
 # Tokens that the first step before a forward, and each later one, finds for each place that it reaches: of the default
@@ -130,14 +130,14 @@ class SessionDrafter:
         covered: float,
         sampling: Sampling,
         rule: GrowthRule,
-        rows: Mapping[Plane, ReadRows],
+        read_rows: ReadRows,
         cached: int,
     ) -> Guess:
         """Adds nodes to the draft that has arrived, as far as they pay.
 
         Args:
             covered: the chance that the next token is among the arrived nodes.
-            rows: read the rows of a plane; `cached`: those before this position exist.
+            read_rows: of the target; `cached`: those before this position exist.
         """
         pool = arrived
         chances: list[float] = []
@@ -156,7 +156,7 @@ class SessionDrafter:
             if len(chances) >= rule.most_nodes or not reach or not rule.pays(reach, found, first=not reaches):
                 break
             if not reaches:
-                follow_ms = self._follow(rows, cached)
+                follow_ms = self._follow(read_rows, cached)
                 if typical:
                     record.follow_ms.add(follow_ms)
             began = time.perf_counter()
@@ -188,7 +188,7 @@ class SessionDrafter:
                 else:
                     calibration.fade()
 
-    def _follow(self, rows: Mapping[Plane, ReadRows], cached: int) -> float:
+    def _follow(self, read_rows: ReadRows, cached: int) -> float:
         """Reads the rows that have come; how long it took, in ms."""
         began = time.perf_counter()
         if 0 < min(self._read.values()) < cached - MOST_UNREAD:
@@ -196,10 +196,10 @@ class SessionDrafter:
             self._draft = ConversationDraft(self._drafter.new, SHAPE, self._copies)
             self._draft.restart(text)
             self._read = dict.fromkeys(self._read, 0)
-        for plane, read in rows.items():
-            start = self._read[plane] or max(0, cached - PROMPT_ROWS[plane])
+        for plane, read in self._read.items():
+            start = read or max(0, cached - PROMPT_ROWS[plane])
             if cached - start >= min(cached, ROWS_TOGETHER[plane]):
-                self._draft.remember(start, read(start, cached), state=plane is Plane.REUSED_STATE)
+                self._draft.remember(start, read_rows(plane, start, cached), state=plane is Plane.REUSED_STATE)
                 self._read[plane] = cached
         self._unread = 0
         return 1e3 * (time.perf_counter() - began)

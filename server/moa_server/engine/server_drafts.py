@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import structlog
-from moa_shared.protocol.messages import Plane
 
 from moa_server.drafting.forward_cost import CostLine
 from moa_server.drafting.growth_rule import GrowthRule
-from moa_server.drafting.session_drafter import DrafterRecord, Guess, ReadRows, SessionDrafter
+from moa_server.drafting.session_drafter import DrafterRecord, Guess, SessionDrafter
 from moa_server.engine.stepper import Outcome, SessionTensors
 from moa_server.session.verification import StepPlan, Verification
 
@@ -94,7 +93,9 @@ class ServerDrafts:
         source = tensors.source
         if source is None or source.drafter is None:
             return None
-        record = self._records.setdefault(id(source), DrafterRecord(STEP_SHARE * price.cost.plain_ms))
+        record = self._records.get(id(source))
+        if record is None:
+            record = self._records[id(source)] = DrafterRecord(STEP_SHARE * price.cost.plain_ms)
         try:
             if tensors.drafter is None:
                 if order.base:
@@ -106,16 +107,8 @@ class ServerDrafts:
             rate = 0.0 if order.at_any_price else price.rate
             rule = GrowthRule(rate, price.cost, rows, step_ms, follow_ms, order.most_nodes)
             sampling = plan.settings.sampling
-            return tensors.drafter.guess(plan.tree, order.covered, sampling, rule, _rows(tensors), plan.cached)
+            return tensors.drafter.guess(plan.tree, order.covered, sampling, rule, tensors.read, plan.cached)
         except Exception as error:
             tensors.drafter = None
             log.error("the server's drafter failed: the session goes on without it", exc_info=error)
             return None
-
-
-def _rows(tensors: SessionTensors) -> dict[Plane, ReadRows]:
-    """How a session's drafter reads its rows."""
-    readers: dict[Plane, ReadRows] = {}
-    for plane, store in tensors.planes.items():
-        readers[plane] = tensors.memory if plane is Plane.MEMORY else store.read
-    return readers

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from moa_shared.errors import InternalError
 from moa_shared.protocol.memory_codec import Codec, encode, row_bytes
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.coupling import select
@@ -100,17 +99,15 @@ class SessionTensors:
         for store in self.planes.values():
             store.crop(length)
 
-    def memory(self, start: int, stop: int) -> Rows:
-        """Memory rows, [stop - start, width], encoded now as far as they are missing.
+    def read(self, plane: Plane, start: int, stop: int) -> Rows:
+        """Rows of a plane that is kept, [stop - start, width]; memory rows are encoded now as far as they are missing.
 
         Raises:
-            InternalError: the rows of another drafter, or none, are kept.
+            InternalError: rows that are not held, and cannot be made now.
         """
-        store, source = self.planes.get(Plane.MEMORY), self.source
-        if store is None or source is None:
-            raise InternalError("Memory rows were requested of a session that keeps none.")
+        store, source = self.planes[plane], self.source
         missing = store.first_missing(start, stop)
-        if missing < stop and not source.reads_state:
+        if plane is Plane.MEMORY and missing < stop and source is not None and not source.reads_state:
             store.write(missing, source.encode(self.cache.lsa_input(missing, stop)))
         return store.read(start, stop)
 
@@ -221,11 +218,7 @@ class Stepper:
 
     def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
         """Codes a chunk's rows to bytes; memory rows are encoded now if they were not before."""
-        stop = chunk.start + chunk.count
-        if chunk.plane is Plane.MEMORY:
-            rows = tensors.memory(chunk.start, stop)
-        else:
-            rows = tensors.planes[chunk.plane].read(chunk.start, stop)
+        rows = tensors.read(chunk.plane, chunk.start, chunk.start + chunk.count)
         return CodedRows(chunk, encode(rows, chunk.codec))
 
     def code_newest(self, wanted: Sequence[tuple[SessionTensors, NewestRows]]) -> list[CodedRows | Exception]:

@@ -168,7 +168,7 @@ class ConverseStream:
         stepper = host.engine.stepper
         source = stepper.find_source(message.identity.drafter_fingerprint) if codec is not None else None
         widths = stepper.widths(source, reused_state=message.reused_state) if source is not None else {}
-        live.takes_drafts = host.takes_drafts
+        live.takes_drafts = host.settings.takes_drafts
         drafts_by = host.let_draft(live, source, wanted=message.server_drafts)
         if drafts_by is not None:
             host.engine.keep_rows(live, drafts_by, stepper.widths(drafts_by, reused_state=True))

@@ -235,16 +235,6 @@ class Host:
         nbytes = tensors.cache.most_nbytes(rows) + sum(most_nbytes(width, rows) for width in widths.values())
         return nbytes + (drafter.most_nbytes(rows) if drafter is not None else 0)
 
-    @property
-    def drafts_here(self) -> bool:
-        """Whether the server may draft."""
-        return self.settings.drafting in ("server", "auto")
-
-    @property
-    def takes_drafts(self) -> bool:
-        """Whether the drafts of devices count."""
-        return self.settings.drafting in ("device", "auto")
-
     def let_draft(self, live: LiveSession, source: MemorySource | None, *, wanted: bool) -> MemorySource | None:
         """Lets the server draft for a session, if its client wishes so and it can.
 
@@ -255,7 +245,7 @@ class Host:
             the source whose rows are to be kept for that; None: the server does not draft.
         """
         source = source or self._stepper.find_source(b"")
-        live.server_drafts = wanted and self.drafts_here and source is not None and source.drafter is not None
+        live.server_drafts = wanted and self.settings.drafts_here and source is not None and source.drafter is not None
         return source if live.server_drafts else None
 
     def watch(self) -> bool:

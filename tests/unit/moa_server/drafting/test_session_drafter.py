@@ -16,45 +16,24 @@ from moa_server.drafting.session_drafter import (
     Rows,
     SessionDrafter,
 )
-from moa_shared.drafting.base import TokenIds
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.tree.draft_tree import DraftTree
+
+from tests.support.recording_drafter import RecordingDrafter
 
 VOCAB = 512
 GREEDY = Sampling()
 EMPTY = DraftTree((), ())
 
 
-class CountingDrafter:
-    """Says that the number after the newest one comes next, and writes down what it is given."""
+class CountingDrafter(RecordingDrafter):
+    """Says that the number after the newest one comes next."""
 
     def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.memory: list[int] = []
-        self.states: list[int] = []
+        super().__init__()
         self.steps = 0
         self._paths: list[int] = []
-
-    @property
-    def token_ids(self) -> TokenIds | None:
-        return None
-
-    @property
-    def next_position(self) -> int:
-        return len(self.tokens)
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        self.tokens += tokens
-
-    def crop(self, length: int) -> None:
-        del self.tokens[length:]
-
-    def append_memory(self, start: int, rows: Rows) -> None:
-        self.memory += range(start, start + len(rows))
-
-    def append_reused_state(self, start: int, rows: Rows) -> None:
-        self.states += range(start, start + len(rows))
 
     def begin(self) -> Rows:
         self.steps += 1
@@ -95,11 +74,10 @@ class Bench:
     ) -> Guess:
         rule = GrowthRule(rate, CostLine(10.0, 10.0, 0.1), 0, 2.0, 0.5, most_nodes)
 
-        def read(start: int, stop: int) -> Rows:
+        def read(plane: Plane, start: int, stop: int) -> Rows:
             return np.zeros((stop - start, 4), np.float32)
 
-        rows = {Plane.MEMORY: read, Plane.REUSED_STATE: read}
-        return self.session.guess(arrived, covered, GREEDY, rule, rows, len(self.tokens) - 1)
+        return self.session.guess(arrived, covered, GREEDY, rule, read, len(self.tokens) - 1)
 
 
 def test_it_drafts_as_deep_as_pays() -> None:
