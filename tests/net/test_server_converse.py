@@ -97,7 +97,7 @@ async def test_a_server_that_runs_ahead_stops_at_its_bound(target: Target) -> No
         peer = Peer(channel)
         await peer.open(run_ahead=True)
         await peer.ask(PROMPT, settings)
-        for _ in range(16):
+        while len(peer.tokens) < len(PROMPT) + 16:  # a slow stream may merge verdicts
             await peer.verdict()
         (live,) = running.host.registry.live_sessions
         assert live.session.plan_step() is None

@@ -65,12 +65,13 @@ async def test_the_server_drafts_for_a_device_that_sends_nothing(
     assert sum(verdict.server_accepted for verdict in drafted) > 15
 
 
-async def test_a_drafter_that_is_never_right_changes_nothing(target: Target) -> None:
+async def test_a_drafter_that_is_hardly_ever_right_changes_nothing(target: Target) -> None:
     async with drafting(target, shift=11) as running, channel_to(running) as channel:
         peer = Peer(channel)
         await peer.open(run_ahead=True, server_drafts=True)
         assert await answer(peer, GREEDY) == plain_text(target, PROMPT, GREEDY)[0]
-        assert len(peer.verdicts) > 15
+    assert sum(verdict.server_drafted for verdict in peer.verdicts) > 15
+    assert sum(verdict.server_accepted for verdict in peer.verdicts) < 5
 
 
 async def test_what_the_device_guesses_is_the_devices(target: Target) -> None:
