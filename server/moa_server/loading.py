@@ -11,6 +11,7 @@ import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafter.checkpoint.config import EAGLE2
+from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
 from moa_shared.drafter.checkpoint.shipped import (
     DEFAULT_DRAFTER,
     SHIPPED_DRAFTERS,
@@ -18,7 +19,7 @@ from moa_shared.drafter.checkpoint.shipped import (
     require_shipped_drafter,
     shipped_drafter,
 )
-from moa_shared.drafting import ConversationDrafter
+from moa_shared.drafting import ConversationDrafter, NgramTable
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.tokenizer.end_of_text import end_of_text
@@ -61,7 +62,8 @@ def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution 
     ends = end_of_text(files, tokenizer.eos_token_id)
     sources = [source for _, _, drafter in named if (source := memory_source(drafter, target)) is not None]
     if settings.drafts_here:
-        sources = with_drafters(sources, [drafter for _, _, drafter in named], files)
+        ngrams = ngrams_for(files.fingerprint, named[0][1]) if named else None
+        sources = with_drafters(sources, [drafter for _, _, drafter in named], files, ngrams)
     drafters = [
         pb.Drafter(
             name=name,
@@ -182,11 +184,17 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
 
 
 def with_drafters(
-    sources: Sequence[MemorySource], drafters: Sequence[Checkpoint], files: ModelFiles
+    sources: Sequence[MemorySource],
+    drafters: Sequence[Checkpoint],
+    files: ModelFiles,
+    ngrams: NgramTable | None = None,
 ) -> list[MemorySource]:
     """The sources with the drafters that read their rows, for drafts of the server's own.
 
     The first one's weights are loaded now, others' when a session needs them: a deep drafter takes 42 MB.
+
+    Args:
+        ngrams: of the target; None: there is no table for it.
     """
     found = {bytes.fromhex(drafter.fingerprint): drafter for drafter in drafters}
     able: list[MemorySource] = []
@@ -195,7 +203,8 @@ def with_drafters(
         states = cache(partial(_load_states, checkpoint, files))
         if not able:
             states()
-        able.append(replace(source, drafter=OwnDrafter(partial(_new_state, states), checkpoint.config.token_bytes)))
+        own = OwnDrafter(partial(_new_state, states), checkpoint.config.token_bytes, ngrams)
+        able.append(replace(source, drafter=own))
     return able
 
 

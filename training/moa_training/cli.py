@@ -120,6 +120,39 @@ def fit(config: Path) -> None:
 
 
 @cli.command()
+@click.argument("shards", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="ngrams.safetensors")
+@_TARGET
+@click.option("--least-count", type=click.IntRange(1), default=4, show_default=True, help="Of a context, to be kept.")
+@click.option(
+    "--least-chance", type=click.FloatRange(0.01, 1), default=0.1, show_default=True, help="Of a token, to be kept."
+)
+def ngrams(shards: tuple[Path, ...], output: Path, target: str, least_count: int, least_chance: float) -> None:
+    """Count what the target usually says after its last tokens.
+
+    SHARDS are token shards that the target wrote (prepare --rewrite), or folders of such. Drafts guess by the table
+    without a step of the drafter. Put it beside drafter.safetensors.
+    """
+    from moa_shared.drafter.checkpoint.ngram_file import write_ngrams
+    from moa_shared.models import resolve
+    from moa_shared.programs.progress import make_progress
+
+    from moa_training.data.shards import find_shards, read_shard
+    from moa_training.fit.ngrams import NgramOptions, build_ngrams
+
+    files = resolve(target, progress=make_progress())
+    vocab_size = int(files.config["vocab_size"])
+    rows = [row for path in find_shards(shards) for row in read_shard(path, files.tokenizer_hash, vocab_size)]
+    arrays = build_ngrams(rows, NgramOptions(least_count, least_chance))
+    write_ngrams(output, arrays, files.fingerprint)
+    answers = sum(stop - start for row in rows for start, stop in row.answers)
+    click.echo(
+        f"{output}: {len(arrays.contexts)} contexts, {len(arrays.tokens)} tokens after them, "
+        f"from {answers} tokens of answers"
+    )
+
+
+@cli.command()
 @click.argument("checkpoint")
 @click.argument("questions", type=click.Path(path_type=Path))
 @_TARGET

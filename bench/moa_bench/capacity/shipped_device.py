@@ -18,7 +18,8 @@ from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link
-from moa_shared.drafting import CopyGuesser, GrowthShape, draft_tree
+from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
+from moa_shared.drafting import GrowthShape, TextGuesser, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
@@ -72,6 +73,7 @@ def device_maker(device: Device, drafter: MeasuredDrafter) -> Callable[[], Devic
         drafter: that `device` was loaded with.
     """
     program = client_settings()
+    ngrams = ngrams_for(device.files.fingerprint)
     states = drafter_states(drafter.checkpoint, device.files, program)
     shape = TreeShape(program.depth, program.breadth, program.nodes)
 
@@ -81,7 +83,7 @@ def device_maker(device: Device, drafter: MeasuredDrafter) -> Callable[[], Devic
             lambda state, sampling: draft_tree(state, shape, sampling)[0],
             reads_memory=device.memory_width > 0,
             shape=GrowthShape(breadth=program.breadth),
-            copies=CopyGuesser() if program.copies else None,
+            guesser=TextGuesser(ngrams) if program.copies else None,
         )
         return replace(device, drafter=own)
 

@@ -18,6 +18,7 @@ from moa_server.loading import memory_source, with_drafters
 from moa_server.session.session import Phase, Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
 from moa_server.target.self_test import SelfTest
+from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
 from moa_shared.errors import DataError
 from moa_shared.models import load_tokenizer
 from moa_shared.models.tokenizer.end_of_text import end_of_text
@@ -185,7 +186,8 @@ def load_local_server(
     if padding is not None:
         target, test = PaddedTarget(target, padding), SelfTest(padding.step_ms, padding.row_ms)
     source = memory_source(drafter.checkpoint, target)
-    sources = with_drafters([source], [drafter.checkpoint], files) if source is not None else []
+    ngrams = ngrams_for(files.fingerprint)
+    sources = with_drafters([source], [drafter.checkpoint], files, ngrams) if source is not None else []
     schedule = Schedule[LocalSession](test.row_ms / test.step_ms, test.step_ms) if test else Schedule[LocalSession]()
     tokenizer = load_tokenizer(files)
     return LocalServer(

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import BaselineState, Checkpoint, DrafterConfig, DraftState, fresh_tensors, load_checkpoint
-from moa_shared.drafting import CHAIN, CopyGuesser, GrowthShape, draft_chain, draft_tree
+from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
+from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import ConfigError, InternalError, MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
@@ -144,7 +146,8 @@ def load_device(
         progress.note(f"There is no drafter for {files.target_id} {where}: the server answers by plain steps.")
     else:
         choice = Choice(settings.drafter, "as wished")
-        device = _with_checkpoint(device, _named_checkpoint(settings, files), choice, settings)
+        path = named_drafter(settings, files)
+        device = _with_checkpoint(device, _named_checkpoint(path, files), choice, settings, path)
     check_identity(served.identity, device.identity, served.drafters)
     return device
 
@@ -160,7 +163,9 @@ def change_drafter(device: Device, choice: Choice, settings: ClientSettings) -> 
     return _with_checkpoint(device, device.shelf.checkpoint(choice.name), choice, settings)
 
 
-def _with_checkpoint(device: Device, checkpoint: Checkpoint, choice: Choice, settings: ClientSettings) -> Device:
+def _with_checkpoint(
+    device: Device, checkpoint: Checkpoint, choice: Choice, settings: ClientSettings, path: Path | None = None
+) -> Device:
     identity = pb.Identity()
     identity.CopyFrom(device.identity)
     identity.drafter_fingerprint = bytes.fromhex(checkpoint.fingerprint)
@@ -168,7 +173,7 @@ def _with_checkpoint(device: Device, checkpoint: Checkpoint, choice: Choice, set
     return replace(
         device,
         identity=identity,
-        drafter=_moa_drafter(checkpoint, device.files, settings, reads_memory=config.memory_width > 0),
+        drafter=_moa_drafter(checkpoint, device.files, settings, reads_memory=config.memory_width > 0, path=path),
         memory_width=config.memory_width,
         state_width=config.hidden_size if config.reused_layers else 0,
         choice=choice,
@@ -185,8 +190,8 @@ def _check_draft_size(settings: ClientSettings, most: int) -> None:
         )
 
 
-def _named_checkpoint(settings: ClientSettings, files: ModelFiles) -> Checkpoint:
-    checkpoint = load_checkpoint(named_drafter(settings, files))
+def _named_checkpoint(path: Path, files: ModelFiles) -> Checkpoint:
+    checkpoint = load_checkpoint(path)
     if checkpoint.config.target_fingerprint not in ("", files.fingerprint):
         raise MismatchError(
             "target that the drafter was trained for",
@@ -198,15 +203,20 @@ def _named_checkpoint(settings: ClientSettings, files: ModelFiles) -> Checkpoint
 
 
 def _moa_drafter(
-    checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings, *, reads_memory: bool
+    checkpoint: Checkpoint,
+    files: ModelFiles,
+    settings: ClientSettings,
+    *,
+    reads_memory: bool,
+    path: Path | None = None,
 ) -> MoaDrafter:
-    copies = CopyGuesser() if settings.copies else None
+    guesser = TextGuesser(ngrams_for(files.fingerprint, path)) if settings.copies else None
     return MoaDrafter(
         drafter_states(checkpoint, files, settings),
-        _recipe(settings, copies),
+        _recipe(settings, guesser),
         reads_memory=reads_memory,
         shape=CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth),
-        copies=copies,
+        guesser=guesser,
     )
 
 
@@ -224,11 +234,11 @@ def drafter_states(
     return states
 
 
-def _recipe(settings: ClientSettings, copies: CopyGuesser | None) -> Recipe:
+def _recipe(settings: ClientSettings, guesser: TextGuesser | None) -> Recipe:
     if settings.mode == "chain":
-        return lambda state, sampling: draft_chain(state, settings.length, sampling, copies)
+        return lambda state, sampling: draft_chain(state, settings.length, sampling, guesser)
     shape = TreeShape(settings.depth, settings.breadth, settings.nodes)
-    return lambda state, sampling: draft_tree(state, shape, sampling, copies)[0]
+    return lambda state, sampling: draft_tree(state, shape, sampling, guesser)[0]
 
 
 def _random_checkpoint(files: ModelFiles) -> Checkpoint:

@@ -15,9 +15,9 @@ from moa_shared.drafting import (
     CHAIN,
     ConversationDraft,
     ConversationDrafter,
-    CopyGuesser,
     Growth,
     GrowthShape,
+    TextGuesser,
     TextIndex,
     barred_after,
 )
@@ -75,7 +75,7 @@ class MoaDrafter:
         recipe: of whole drafts: chain or tree.
         reads_memory: False for a drafter whose memory encoder the server does not have.
         shape: of drafts that grow.
-        copies: merges what the conversation suggests into trees, including the recipe's if it supports that.
+        guesser: merges what the text suggests into drafts; the recipe has its own.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class MoaDrafter:
         *,
         reads_memory: bool,
         shape: GrowthShape = CHAIN,
-        copies: CopyGuesser | None = None,
+        guesser: TextGuesser | None = None,
     ) -> None:
         self._recipe = recipe
-        self._draft = ConversationDraft(new_state, shape, copies)
+        self._draft = ConversationDraft(new_state, shape, guesser)
         self.reads_memory = reads_memory
 
     def restart(self, tokens: Sequence[int]) -> None:

@@ -1,7 +1,7 @@
-"""One conversation's drafter with its draft in flight and what it copies, kept on the same text.
+"""One conversation's drafter with its draft in flight and what its text suggests, kept on the same text.
 
 State: a drafter's state, made again when the conversation is another one. Invariant: drafter, draft in flight and
-copies have read the same tokens.
+guesser have read the same tokens.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.drafting.base import ConversationDrafter
-from moa_shared.drafting.copying import CopyGuesser
 from moa_shared.drafting.growing import GrowingDraft, GrowthShape
+from moa_shared.drafting.guesses.text_guesser import TextGuesser
 
 
 class ConversationDraft:
@@ -22,20 +22,20 @@ class ConversationDraft:
     Args:
         new_state: makes an empty state.
         shape: of drafts that grow.
-        copies: merges what the conversation suggests into trees.
+        guesser: merges what the text suggests into drafts.
     """
 
     def __init__(
         self,
         new_state: Callable[[], ConversationDrafter],
         shape: GrowthShape,
-        copies: CopyGuesser | None = None,
+        guesser: TextGuesser | None = None,
     ) -> None:
         self._new_state = new_state
         self._shape = shape
-        self._copies = copies
+        self._guesser = guesser
         self.state = new_state()
-        self.growing = GrowingDraft(self.state, shape, copies)
+        self.growing = GrowingDraft(self.state, shape, guesser)
 
     def restart(self, tokens: Sequence[int]) -> int:
         """Sets the tokens of the conversation; how many of them the drafter knew."""
@@ -49,16 +49,16 @@ class ConversationDraft:
             self.growing.forget()
         else:
             self.state = self._new_state()
-            self.growing = GrowingDraft(self.state, self._shape, self._copies)
+            self.growing = GrowingDraft(self.state, self._shape, self._guesser)
         self.growing.commit(tokens[common:])
-        if self._copies is not None:
-            self._copies.restart(tokens)
+        if self._guesser is not None:
+            self._guesser.restart(tokens)
         return common
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Appends tokens."""
-        if self._copies is not None:
-            self._copies.extend(tokens)
+        if self._guesser is not None:
+            self._guesser.extend(tokens)
         self.growing.commit(tokens)
 
     def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from moa_shared.drafting.base import Drafter
-from moa_shared.drafting.copying import COPY_FLOOR, CopyGuesser
+from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL
+from moa_shared.drafting.guesses.text_guesser import TextGuesser
 from moa_shared.drafting.pool import CandidatePool
 from moa_shared.sampling.coupling import Sampling, draft_candidates
 from moa_shared.tree.arithmetic import ROOT
@@ -31,13 +32,13 @@ class TreeShape:
 
 
 def draft_tree(
-    drafter: Drafter, shape: TreeShape, sampling: Sampling, copies: CopyGuesser | None = None
+    drafter: Drafter, shape: TreeShape, sampling: Sampling, guesser: TextGuesser | None = None
 ) -> tuple[DraftTree, CandidatePool, list[int]]:
     """A tree below the newest committed token, its candidate pool, and each node's index there.
 
     Args:
-        copies: of the same conversation, to merge with the drafter's candidates (not in the paper); copied text may go
-            deeper than the drafter was asked to.
+        guesser: of the same conversation, to merge with the drafter's candidates (not in the paper); what the text
+            suggests may go deeper than the drafter was asked to.
     """
     pool = CandidatePool()
     added: dict[int, int] = {ROOT: ROOT}  # pool index to the drafter's node number
@@ -59,7 +60,7 @@ def draft_tree(
         )
         for index in frontier:
             added[index] = len(added) - 1
-    if copies is not None:
-        pool.add_copies(copies, shape.nodes, COPY_FLOOR)
+    if guesser is not None:
+        pool.add_guesses(guesser, shape.nodes, LEAST_LOG_SURVIVAL)
     tree, chosen = pool.tree(shape.nodes)
     return tree, pool, chosen

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.drafting.base import GrowingDrafter
-from moa_shared.drafting.copying import COPY_FLOOR, LEAST_SURVIVAL, CopyGuesser
+from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL
+from moa_shared.drafting.guesses.text_guesser import TextGuesser
 from moa_shared.sampling.coupling import Sampling, draft_candidates
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
@@ -74,7 +75,7 @@ class _Node:
     said: float = -math.inf  # the drafter's own log-score
     least: float = 0.0  # the least log-score among its candidates, for what is none of them
     spare: tuple[tuple[int, float], ...] = ()  # further tokens with their log-scores, best first
-    looked: bool = False  # whether what the conversation suggests after it is among the children
+    looked: bool = False  # whether what the text suggests after it is among the children
 
 
 class GrowingDraft:
@@ -82,12 +83,12 @@ class GrowingDraft:
 
     Args:
         drafter: learns of committed tokens only through `commit`, so that both agree on what is left of a draft.
-        copies: of the same conversation, given its tokens by the caller; merged with the drafter's candidates.
+        guesser: of the same conversation, given its tokens by the caller; merged with the drafter's candidates.
     """
 
-    def __init__(self, drafter: GrowingDrafter, shape: GrowthShape, copies: CopyGuesser | None = None) -> None:
+    def __init__(self, drafter: GrowingDrafter, shape: GrowthShape, guesser: TextGuesser | None = None) -> None:
         self._drafter = drafter
-        self._copies = copies
+        self._guesser = guesser
         self._shape = shape
         self._floor = math.log(shape.survival) if shape.survival > 0 else -math.inf
         self._sampling = Sampling()
@@ -211,31 +212,36 @@ class GrowingDraft:
             self._look(node)
 
     def _look(self, node: _Node) -> None:
-        """Adds what the conversation suggests after a node, as far as it is likely enough."""
-        copies = self._copies
-        if copies is None or node.looked:
+        """Adds what the text suggests after a node, and after that, as far as it is likely enough."""
+        guesser = self._guesser
+        if guesser is None or node.looked:
             return
+        least = self._root.score + max(self._floor, LEAST_LOG_SURVIVAL)
+        below = [node]
+        while below:
+            node = below.pop()
+            if node.looked or node.score < least:
+                continue
+            node.looked = True
+            for token, log_chance in guesser.guesses(self._ahead(node)):
+                child = node.children.get(token)
+                if child is None:
+                    child = _Node(token, node, log_chance, node.score + log_chance, node.depth + 1)
+                    node.children[token] = child
+                else:
+                    child.step = max(child.step, log_chance)
+                    child.score = max(child.score, node.score + log_chance)
+                below.append(child)
+
+    def _ahead(self, node: _Node) -> list[int]:
+        """The tokens from below the root down to a node."""
         ahead: list[int] = []
         above: _Node | None = node
         while above is not None and above is not self._root:
             ahead.append(above.token)
             above = above.parent
         ahead.reverse()
-        least = self._root.score + max(self._floor, COPY_FLOOR)
-        while not node.looked and node.score >= least:
-            node.looked = True
-            guess = copies.guess(ahead)
-            if guess is None:
-                return
-            token, log_chance = guess
-            child = node.children.get(token)
-            if child is None:
-                child = node.children[token] = _Node(token, node, log_chance, node.score + log_chance, node.depth + 1)
-            else:
-                child.step = max(child.step, log_chance)
-                child.score = max(child.score, node.score + log_chance)
-            node = child
-            ahead.append(token)
+        return ahead
 
     def _best_open(self, nodes: Sequence[_Node]) -> list[_Node]:
         """The draft's best unexpanded nodes that are worth a step."""

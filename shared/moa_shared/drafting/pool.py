@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from moa_shared.drafting.copying import CopyGuesser
+from moa_shared.drafting.guesses.text_guesser import TextGuesser
 from moa_shared.tree.arithmetic import ROOT, path_to, pick
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -33,8 +33,8 @@ class CandidatePool:
             self.scores.append(base + min(0.0, log_score))
         return range(first, len(self.tokens))
 
-    def add_copies(self, copies: CopyGuesser, nodes: int, floor: float) -> None:
-        """Adds what the conversation suggests after the root and after each of the `nodes` best candidates.
+    def add_guesses(self, guesser: TextGuesser, nodes: int, floor: float) -> None:
+        """Adds what the text suggests after the root and after each of the `nodes` best candidates.
 
         A candidate that is already there gets the better of both scores.
 
@@ -45,23 +45,21 @@ class CandidatePool:
             (parent, token): index for index, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True))
         }
         for start in [ROOT, *self.best(range(len(self.tokens)), nodes)]:
-            at, score = start, 0.0 if start == ROOT else self.scores[start]
             ahead = [self.tokens[above] for above in path_to(self.parents, start)]
-            while (guess := copies.guess(ahead)) is not None:
-                token, log_chance = guess
-                score += log_chance
-                if score < floor:
-                    break
-                index = held.get((at, token))
-                if index is None:
-                    index = held[at, token] = self.add(at, [token], [0.0])[0]
+            below = [(start, 0.0 if start == ROOT else self.scores[start], ahead)]
+            while below:
+                at, above_score, ahead = below.pop()
+                for token, log_chance in guesser.guesses(ahead):
+                    score = above_score + log_chance
+                    if score < floor:
+                        break  # the others are less likely
+                    index = held.get((at, token))
+                    if index is None:
+                        index = held[at, token] = self.add(at, [token], [0.0])[0]
+                    elif self.scores[index] >= score:
+                        continue  # the drafter thinks better of it; what follows is added from there
                     self.scores[index] = score
-                elif self.scores[index] < score:
-                    self.scores[index] = score
-                else:
-                    break  # the drafter thinks better of it; what it copies is added from there
-                at = index
-                ahead = [*ahead, token]
+                    below.append((index, score, [*ahead, token]))
 
     def best(self, candidates: Sequence[int], count: int) -> list[int]:
         """The `count` best of some candidates, best first."""

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 from moa_shared.drafter import BaselineState, Checkpoint, DraftState, Weights
-from moa_shared.drafting import CHAIN, CopyGuesser, GrowingDraft, TextIndex, barred_after, draft_chain, draft_tree
+from moa_shared.drafting import CHAIN, GrowingDraft, TextGuesser, TextIndex, barred_after, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.tree.draft_tree import DraftTree, longest_path
@@ -148,21 +148,21 @@ class DrafterSubject:
 
     def _replay(self, ids: Sequence[int], prompt: int, memory: Rows, state: Rows | None, shape: Shape) -> Acceptance:
         drafter = self._new_state()
-        copies = CopyGuesser() if shape.merges_copies else None
+        guesser = TextGuesser() if shape.merges_copies else None
         counts = Acceptance()
         known = 0
         newest = prompt  # position of the newest committed token; the prefill chose it
         while newest + 1 < len(ids):
             new = ids[len(drafter.tokens) : newest + 1]
             drafter.extend(new)
-            if copies is not None:
-                copies.extend(new)
+            if guesser is not None:
+                guesser.extend(new)
             drafter.append_memory(known, memory[known:newest])
             if state is not None:
                 drafter.append_reused_state(known, state[known:newest])
             known = newest
             begun = time.perf_counter()
-            tree = _draft(drafter, shape, len(ids) - 1 - newest, copies)
+            tree = _draft(drafter, shape, len(ids) - 1 - newest, guesser)
             counts.draft_seconds += time.perf_counter() - begun
             newest += _verify(tree, ids, newest, counts)
         return counts
@@ -197,9 +197,9 @@ class LookupSubject:
         return counts
 
 
-def _draft(drafter: DraftState | BaselineState, shape: Shape, room: int, copies: CopyGuesser | None) -> DraftTree:
+def _draft(drafter: DraftState | BaselineState, shape: Shape, room: int, guesser: TextGuesser | None) -> DraftTree:
     if shape.tree is not None:
-        return draft_tree(drafter, shape.tree, GREEDY, copies)[0]
+        return draft_tree(drafter, shape.tree, GREEDY, guesser)[0]
     return draft_chain(drafter, min(shape.nodes, room), GREEDY)
 
 

@@ -7,7 +7,6 @@ Reading needs only numpy; torch is imported when a torch encoder is asked for.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,21 +25,20 @@ from moa_shared.drafter.checkpoint.shapes import expected_shapes
 from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY
 from moa_shared.drafter.checkpoint.stored_tensors import StoredTensors
 from moa_shared.drafter.checkpoint.weights import ArrayWeights
+from moa_shared.drafter.checkpoint.writing import whole_checkpoint
 from moa_shared.drafter.decoder import DraftDecoder
 from moa_shared.drafter.kernel_encoder import KernelEncoder
 from moa_shared.drafter.layers.arithmetic import INT8, Rows
 from moa_shared.drafter.state import DraftState
-from moa_shared.errors import CheckpointError, DiskFullError, ModelSourceError, NotFoundError
+from moa_shared.errors import CheckpointError, ModelSourceError, NotFoundError
 from moa_shared.models.network.layers import Weights
 from moa_shared.models.tensors.safetensors import map_tensors, read_metadata, write_tensors
-from moa_shared.programs.atomic import whole_file
 
 if TYPE_CHECKING:
     import torch
 
     from moa_shared.drafter.encoder import MemoryEncoder
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 NewState = Callable[[], DraftState | BaselineState]
 
 
@@ -164,14 +162,8 @@ def save_checkpoint(path: Path, config: DrafterConfig, tensors: Mapping[str, npt
         DiskFullError: no room.
     """
     _check(path, config, tensors)
-    try:
-        with whole_file(path) as partial:
-            write_tensors(partial, tensors, {CONFIG_KEY: config.to_json()})
-    except OSError as error:
-        message = f"The checkpoint {path} cannot be written ({error})."
-        if error.errno in _FULL:
-            raise DiskFullError(message) from None
-        raise CheckpointError(message, hint="Choose a folder that can be written.") from None
+    with whole_checkpoint(path, "checkpoint") as partial:
+        write_tensors(partial, tensors, {CONFIG_KEY: config.to_json()})
 
 
 def _check(path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]]) -> None:

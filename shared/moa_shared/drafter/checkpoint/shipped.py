@@ -1,4 +1,4 @@
-"""The drafters that come with the package: a folder each, found by the target that they were trained for."""
+"""What comes with the package for a target: drafters, a folder each, and a table of n-grams."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from moa_shared.errors import NotFoundError
 from moa_shared.text.json_text import parse_json
 
 CONFIG_KEY = "moa_drafter_config"  # in the metadata of the safetensors file, written by moa_shared.drafter
+NGRAMS_FILE = "ngrams.safetensors"
+NGRAMS_TARGET_KEY = "target_fingerprint"  # in the metadata of that file, written by moa-train ngrams
 DEFAULT_DRAFTER = "default"
 DEEP_DRAFTER = "deep"  # reuses many more of the target's layers: slower, and better at standalone text
 SHIPPED_DRAFTERS = (DEFAULT_DRAFTER, DEEP_DRAFTER)
@@ -26,7 +28,7 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
     """
     from moa_shared.models.tensors.safetensors import read_metadata
 
-    root = folder or Path(str(files("moa_shared") / "drafter" / "shipped"))
+    root = folder or _own_folder()
     for path in sorted(root.glob("*/drafter.safetensors")):
         if path.parent.name.endswith(f"-{DEEP_DRAFTER}") != (name == DEEP_DRAFTER):
             continue
@@ -45,3 +47,24 @@ def require_shipped_drafter(target_fingerprint: str, target_id: str, name: str, 
     if path is None:
         raise NotFoundError(f"No {name} drafter comes with the package for {target_id}.", hint=hint)
     return path
+
+
+def find_ngrams(target_fingerprint: str, drafter: Path | None = None, folder: Path | None = None) -> Path | None:
+    """The table of n-grams beside a drafter, else the one that comes with the package; None: there is none.
+
+    Args:
+        target_fingerprint: as above; a table for another target is passed over.
+        drafter: a checkpoint's path.
+        folder: holds a folder for each target; None: the package's own.
+    """
+    from moa_shared.models.tensors.safetensors import read_metadata
+
+    beside = [] if drafter is None else [drafter.parent / NGRAMS_FILE]
+    for path in [*beside, *sorted((folder or _own_folder()).glob(f"*/{NGRAMS_FILE}"))]:
+        if path.is_file() and read_metadata(path).get(NGRAMS_TARGET_KEY) == target_fingerprint:
+            return path
+    return None
+
+
+def _own_folder() -> Path:
+    return Path(str(files("moa_shared") / "drafter" / "shipped"))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.drafter.draft_nodes import DraftNodes
-from moa_shared.drafting import CHAIN, CopyGuesser, GrowingDraft, Growth, GrowthShape, draft_chain
+from moa_shared.drafting import CHAIN, GrowingDraft, Growth, GrowthShape, TextGuesser, draft_chain
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.sampling.scores import largest, log_softmax
 from moa_shared.tree.draft_tree import DraftTree
@@ -144,9 +144,9 @@ def test_looking_and_stepping_by_hand_is_growing(seed: int) -> None:
 
 def test_an_offer_takes_no_step_of_the_drafter() -> None:
     toy = ToyDrafter(3)
-    copies = CopyGuesser()
-    copies.restart([1, 2, 3, 4, 1, 2])
-    growing, draft = GrowingDraft(toy, TREE, copies), DraftTree((), ())
+    guesser = TextGuesser()
+    guesser.restart([1, 2, 3, 4, 1, 2])
+    growing, draft = GrowingDraft(toy, TREE, guesser), DraftTree((), ())
     offered = growing.offer(draft, GREEDY)
     assert offered.tokens[:2] == (3, 4)
     assert toy.steps == 0
@@ -166,13 +166,13 @@ def test_any_draft_is_gone_on_with_as_a_new_drafter_would(
     seed = data.draw(st.integers(0, 9))
     sampling = Sampling(data.draw(st.sampled_from([0.0, 0.8])), seed=3)
     toy = ToyDrafter(seed, keeps=keeps)
-    copies = CopyGuesser() if copying else None
-    growing, draft = GrowingDraft(toy, shape, copies), DraftTree((), ())
+    guesser = TextGuesser() if copying else None
+    growing, draft = GrowingDraft(toy, shape, guesser), DraftTree((), ())
 
     def commit(tokens: Sequence[int]) -> None:
         growing.commit(tokens)
-        if copies is not None:
-            copies.extend(tokens)
+        if guesser is not None:
+            guesser.extend(tokens)
 
     commit([1, 2, 3, 1, 2, 3, 1])
     for _ in range(data.draw(st.integers(1, 8))):
@@ -201,7 +201,7 @@ def test_any_draft_is_gone_on_with_as_a_new_drafter_would(
     fresh.text = list(toy.text)
     again = GrowingDraft(fresh, shape)
     assert growing.next_token(draft, sampling) == again.next_token(draft, sampling)
-    if shape is CHAIN and copies is None:
+    if shape is CHAIN and guesser is None:
         grown, expected = growing.grow(draft, sampling), again.grow(draft, sampling)
         assert (grown.tokens, grown.parents) == (expected.tokens, expected.parents)
     elif shape is TREE:
@@ -224,11 +224,11 @@ def test_what_a_verdict_confirms_is_not_computed_again() -> None:
 
 
 def test_copied_text_is_drafted_without_asking_the_drafter() -> None:
-    toy, copies = ToyDrafter(5), CopyGuesser()
-    growing = GrowingDraft(toy, TREE, copies)
+    toy, guesser = ToyDrafter(5), TextGuesser()
+    growing = GrowingDraft(toy, TREE, guesser)
     text = [1, 2, 3, 4, 5, 6, 1, 3, 5, 2, 4, 6, 1, 2, 3, 4, 5]
     growing.commit(text)
-    copies.restart([0, *text])
+    guesser.restart([0, *text])
     draft = add(DraftTree((), ()), growing.grow(DraftTree((), ()), GREEDY))
     node: int | None = -1
     for token in (6, 1, 3, 5):
@@ -237,7 +237,7 @@ def test_copied_text_is_drafted_without_asking_the_drafter() -> None:
     assert node is not None
     assert toy.steps <= 1
     growing.commit([6, 1])
-    copies.extend([6, 1])
+    guesser.extend([6, 1])
     first = draft.child_with(-1, 6)
     assert first is not None
     second = draft.child_with(first, 1)
@@ -250,10 +250,10 @@ def test_copied_text_is_drafted_without_asking_the_drafter() -> None:
 
 def test_standalone_text_is_not_copied() -> None:
     for seed in range(20):
-        toy, copies = ToyDrafter(seed), CopyGuesser()
-        growing = GrowingDraft(toy, CHAIN, copies)
+        toy, guesser = ToyDrafter(seed), TextGuesser()
+        growing = GrowingDraft(toy, CHAIN, guesser)
         growing.commit([1, 2, 3, 1, 2, 3, 1])
-        copies.restart([0, 1, 2, 3, 1, 2, 3, 1])
+        guesser.restart([0, 1, 2, 3, 1, 2, 3, 1])
         assert growing.next_token(DraftTree((), ()), GREEDY) == int(toy.logits(toy.text).argmax())
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, fresh_tensors
-from moa_shared.drafting import CopyGuesser, draft_chain, draft_tree
+from moa_shared.drafting import TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.models import ModelFiles, WeightReader, load_target_model
 from moa_shared.sampling.coupling import Sampling, select
@@ -97,7 +97,7 @@ def test_an_oracle_is_accepted_whole_and_a_liar_never(files: ModelFiles, monkeyp
     subject = subject_of(files, 0)
     answer = random.Random(2).choices(range(5, 90), k=21)
 
-    def oracle(drafter: DraftState, shape: Shape, room: int, _: CopyGuesser | None) -> DraftTree:
+    def oracle(drafter: DraftState, shape: Shape, room: int, _: TextGuesser | None) -> DraftTree:
         at = len(drafter.tokens) - len(PROMPT)
         return DraftTree.chain(answer[at : at + min(shape.nodes, room)])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from moa_shared.drafting.lookup import TextIndex
+from moa_shared.drafting.guesses.lookup import TextIndex
 
 # Share of right guesses after runs of 1, 2, ... tokens in the default target's greedy answers (3,055 tokens to 28
 # questions of seven kinds); the conversation's own count soon outweighs them.
@@ -17,7 +17,7 @@ _PRIOR = (0.23, 0.53, 0.63, 0.70, 0.76, 0.85)
 _PRIOR_WEIGHT = 16.0
 # A node costs the server 1 ms of 49 (docs/bench.md) and some bytes, and saves a plain step if it survives.
 LEAST_SURVIVAL = 0.02
-COPY_FLOOR = math.log(LEAST_SURVIVAL)
+LEAST_LOG_SURVIVAL = math.log(LEAST_SURVIVAL)
 SHORTEST = 2  # a single token that occurred before says too little
 
 
@@ -42,6 +42,10 @@ class CopyGuesser:
                 self._tries[size - 1] += 1
                 self._right[size - 1] += text.tokens[position] == token
             text.extend([token])
+
+    def newest(self, count: int) -> Sequence[int]:
+        """The text's newest tokens, as many as there are."""
+        return self._text.tokens[-count:]
 
     def log_chance(self, size: int) -> float:
         """The log-chance that the token after a run of `size` tokens is what followed it before."""

@@ -1,0 +1,118 @@
+"""What the text suggests, by itself and among the candidates of a tree."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_shared.drafting import CandidatePool, NgramTable, TextGuesser, TreeShape, draft_chain, draft_tree
+from moa_shared.drafting.guesses.copying import CopyGuesser
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.scores import log_softmax
+from moa_shared.tree.arithmetic import ROOT
+
+from tests.unit.moa_shared.drafting.test_growing import ToyDrafter
+
+
+def table(after: dict[tuple[int, ...], dict[int, int]]) -> NgramTable:
+    """Tokens with chances in parts of 255, by context."""
+    return NgramTable(
+        np.array([(-1,) * (3 - len(context)) + context for context in after], np.int32).reshape(-1, 3),
+        np.array([len(tokens) for tokens in after.values()], np.uint8),
+        np.array([token for tokens in after.values() for token in tokens], np.int32),
+        np.array([chance for tokens in after.values() for chance in tokens.values()], np.uint8),
+    )
+
+
+def test_without_copies_the_table_speaks_and_without_a_table_the_copies() -> None:
+    usual = TextGuesser(table({(7,): {1: 204, 2: 51}}))
+    usual.restart([5, 7])
+    assert usual.guesses() == [(1, math.log(204 / 255)), (2, math.log(51 / 255))]
+    assert usual.guesses([9]) == []
+    copying = TextGuesser()
+    copying.restart([1, 2, 3, 1, 2])
+    assert copying.guesses() == [(3, CopyGuesser().log_chance(2))]
+
+
+def test_both_are_ranked_together_and_each_token_comes_once() -> None:
+    chance = math.exp(CopyGuesser().log_chance(2))
+    guesser = TextGuesser(table({(2,): {8: 255, 3: 10, 4: 5}}))
+    guesser.restart([1, 2, 3, 1, 2])
+    assert [token for token, _ in guesser.guesses()] == [8, 3, 4]
+    assert math.exp(guesser.guesses()[1][1]) == chance  # the copy's: the better of both
+    likelier = TextGuesser(table({(2,): {3: 250}}))
+    likelier.restart([1, 2, 3, 1, 2])
+    assert likelier.guesses() == [(3, math.log(250 / 255))]
+
+
+def test_the_table_reads_across_the_end_of_the_text() -> None:
+    guesser = TextGuesser(table({(1, 2, 3): {4: 200}, (3,): {5: 100}}))
+    guesser.extend([1, 2])
+    assert guesser.guesses([3])[0][0] == 4
+    guesser.extend([2])
+    assert guesser.guesses([3])[0][0] == 5
+
+
+def test_a_tree_follows_what_is_usual_as_deep_as_it_is_likely() -> None:
+    guesser = TextGuesser(table({(token,): {token + 1: 200, token + 2: 51} for token in range(20)}))
+    guesser.restart([0])
+    pool = CandidatePool()
+    pool.add_guesses(guesser, 10, math.log(0.3))
+    tokens = {tuple(path(pool, index)) for index in range(len(pool.tokens))}
+    assert (1,) in tokens
+    assert (1, 2, 3, 4) in tokens  # 0.78 to the fourth
+    assert (1, 2, 3, 4, 5) not in tokens
+    assert (2,) not in tokens
+    before = list(pool.tokens)
+    pool.add_guesses(guesser, 10, math.log(0.3))
+    assert pool.tokens == before
+
+
+def path(pool: CandidatePool, index: int) -> list[int]:
+    above = [] if pool.parents[index] == ROOT else path(pool, pool.parents[index])
+    return [*above, pool.tokens[index]]
+
+
+@given(st.integers(0, 200), st.lists(st.integers(0, 4), min_size=2, max_size=30), st.integers(1, 30))
+def test_a_merged_tree_is_a_tree_of_the_best(seed: int, text: list[int], nodes: int) -> None:
+    guesser, toy = TextGuesser(), ToyDrafter(seed)
+    guesser.restart(text)
+    toy.text = list(text)
+    tree, pool, _ = draft_tree(toy, TreeShape(3, 3, nodes), Sampling(), guesser)
+    plain, _, _ = draft_tree(toy, TreeShape(3, 3, nodes), Sampling())
+    assert len(tree) >= len(plain)
+    pairs = list(zip(pool.parents, pool.tokens, strict=True))
+    assert len(set(pairs)) == len(pairs)
+    for index, parent in enumerate(pool.parents):
+        assert parent < index
+        assert parent == ROOT or pool.scores[index] <= pool.scores[parent] + 1e-9
+    guesses = guesser.guesses()
+    if guesses and nodes >= 20:
+        assert tree.child_with(ROOT, guesses[0][0]) is not None
+
+
+def test_a_copy_that_the_drafter_has_too_gets_the_better_score() -> None:
+    guesser = TextGuesser()
+    guesser.restart([1, 2, 3, 4, 1, 2])
+    pool = CandidatePool()
+    pool.add(ROOT, [3, 5], [-9.0, -0.1])
+    pool.add_guesses(guesser, 10, math.log(0.02))
+    assert pool.tokens[:2] == [3, 5]
+    assert pool.scores[0] == CopyGuesser().log_chance(2)
+    assert pool.tokens[2:4] == [4, 1]
+    assert pool.parents[2:4] == [0, 2]
+    before = list(pool.tokens)
+    pool.add_guesses(guesser, 10, math.log(0.02))
+    assert pool.tokens == before
+
+
+@given(st.integers(0, 200))
+def test_a_chain_takes_the_likelier_of_the_drafters_choice_and_the_copy(seed: int) -> None:
+    guesser, toy = TextGuesser(), ToyDrafter(seed)
+    toy.text = [0, 1, 2, 3, 4, 5, 0, 1, 2]
+    guesser.restart(toy.text)
+    first = draft_chain(toy, 3, Sampling(), guesser).tokens[0]
+    chances = log_softmax(toy.logits(toy.text))
+    assert first == (3 if CopyGuesser().log_chance(3) > float(chances.max()) else int(chances.argmax()))

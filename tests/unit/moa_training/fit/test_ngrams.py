@@ -1,0 +1,83 @@
+"""Tables of n-grams, counted on text."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+from inline_snapshot import snapshot
+from moa_shared.drafter.checkpoint.ngram_file import NgramArrays
+from moa_shared.drafting import NgramTable
+from moa_shared.errors import DataError
+from moa_training.data.shards import TokenRow
+from moa_training.fit.ngrams import NgramCounts, NgramOptions, build_ngrams
+
+from tests.support.messages import raises
+
+
+def table(arrays: NgramArrays) -> NgramTable:
+    return NgramTable(arrays.contexts, arrays.counts, arrays.tokens, arrays.chances)
+
+
+def text(chance: random.Random, length: int = 60) -> TokenRow:
+    """After 1 mostly comes 2, after 2 mostly 3 or 4 by what stood before; the rest is noise."""
+    ids = [1]
+    while len(ids) < length:
+        if ids[-1] == 1:
+            ids.append(2 if chance.random() < 0.9 else 5)
+        elif ids[-1] == 2:
+            ids.append(3 if len(ids) > 1 and ids[-2] == 1 else 4)
+        else:
+            ids.append(chance.choice([1, 1, 2, 5, 6, 7]))
+    return TokenRow(ids, [(1, length)])
+
+
+ROWS = [text(random.Random(seed)) for seed in range(80)]
+
+
+def test_the_chances_are_those_of_the_text() -> None:
+    learned = table(build_ngrams(ROWS, NgramOptions()))
+    (token, log_chance), *_ = learned.after([9, 9, 1])
+    assert token == 2
+    assert 0.8 < np.exp(log_chance) < 0.97
+    assert learned.after([9, 1, 2])[0][0] == 3
+    assert learned.after([9, 5, 2])[0][0] == 4
+    unseen, right, promised = [text(random.Random(seed)) for seed in range(1000, 1040)], 0, 0.0
+    for row in unseen:
+        for place in range(1, len(row.ids)):
+            for token, log_chance in learned.after(row.ids[max(0, place - 3) : place]):
+                promised += float(np.exp(log_chance))
+                right += row.ids[place] == token
+    assert 0.9 < right / promised < 1.1
+
+
+def test_a_chance_mixes_all_orders_and_sums_to_one() -> None:
+    counts = NgramCounts(ROWS, NgramOptions())
+    for context in [(), (1,), (5, 2), (3, 1, 2)]:
+        assert abs(sum(counts.chance(context, token) for token in range(8)) - 1) < 1e-9
+    assert counts.chance((99,), 1) == counts.chance((), 1)
+    assert counts.known((98, 99, 1)) == (1,)
+    assert counts.known((99,)) == ()
+
+
+def test_only_answers_are_counted_with_what_stands_before_them() -> None:
+    prompt_only = TokenRow([8, 9] * 20, [(39, 40)])
+    counts = NgramCounts([prompt_only], NgramOptions(least_count=1))
+    assert counts.contexts == [(8,), (8, 9, 8), (9, 8)]
+
+
+def test_the_order_of_the_rows_within_what_is_held_back_does_not_matter() -> None:
+    again = build_ngrams(ROWS, NgramOptions())
+    once = build_ngrams([*ROWS[:1], *reversed(ROWS[1:8]), *ROWS[8:]], NgramOptions())
+    for name in ("contexts", "counts", "tokens", "chances"):
+        assert np.array_equal(getattr(once, name), getattr(again, name))
+
+
+def test_rare_contexts_and_unlikely_tokens_are_left_out() -> None:
+    few = build_ngrams(ROWS, NgramOptions(least_count=200, least_chance=0.5))
+    assert 0 < len(few.contexts) < len(build_ngrams(ROWS, NgramOptions()).contexts)
+    assert few.chances.min() >= 127
+    with raises(
+        DataError, snapshot("No context occurs 10000 times in this text. Give more text, or lower --least-count.")
+    ):
+        build_ngrams(ROWS[:1], NgramOptions(least_count=10_000))

@@ -1,0 +1,152 @@
+"""Tables of n-grams: what a target says after its last one to three tokens, counted on text that it wrote.
+
+Chances are those of interpolated absolute discounting (Ney, Essen and Kneser 1994, "On structuring probabilistic
+dependences in stochastic language modelling"), corrected by how often such guesses were right on answers held back.
+Pure but for the progress; the same rows give the same table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from moa_shared.drafter.checkpoint.ngram_file import NgramArrays
+from moa_shared.drafting.guesses.ngrams import CHANCE_STEPS, LONGEST_CONTEXT, NO_TOKEN
+from moa_shared.errors import DataError
+
+from moa_training.data.shards import TokenRow
+
+Context = tuple[int, ...]
+MOST_TOKENS = 4  # of a context
+HELD_BACK = 8  # every so manieth row corrects the chances
+BINS = 20  # of chances, corrected each by itself
+BIN_WEIGHT = 10.0  # guesses that a bin's own chance is worth
+
+
+@dataclass(frozen=True, slots=True)
+class NgramOptions:
+    """What goes into a table.
+
+    Args:
+        least_count: times that a context must have occurred.
+        least_chance: of a token, to be kept.
+        discount: taken off each count, 0 to 1, for what was never seen.
+    """
+
+    least_count: int = 4
+    least_chance: float = 0.1
+    discount: float = 0.8
+
+
+class NgramCounts:
+    """How often each token followed each context.
+
+    Args:
+        rows: whose answers are counted; what stands before an answer is context.
+    """
+
+    def __init__(self, rows: Iterable[TokenRow], options: NgramOptions) -> None:
+        self._options = options
+        self._after: dict[Context, Counter[int]] = {}
+        for context, token in _places(rows):
+            for size in range(min(len(context), LONGEST_CONTEXT) + 1):
+                self._after.setdefault(context[len(context) - size :], Counter())[token] += 1
+        self._totals = {context: counts.total() for context, counts in self._after.items()}
+
+    @property
+    def contexts(self) -> list[Context]:
+        """Those that occurred often enough, in ascending order."""
+        least = self._options.least_count
+        return sorted(context for context, total in self._totals.items() if context and total >= least)
+
+    def known(self, context: Context) -> Context:
+        """The longest end of a context that occurred often enough; () for none."""
+        while context and self._totals.get(context, 0) < self._options.least_count:
+            context = context[1:]
+        return context
+
+    def chance(self, context: Context, token: int) -> float:
+        """Of a token after a context, with those of its shorter ends mixed in."""
+        counts = self._after.get(context)
+        if counts is None:
+            return self.chance(context[1:], token) if context else 0.0
+        total, discount = self._totals[context], self._options.discount
+        if not context:
+            return counts[token] / total
+        rest = discount * len(counts) / total
+        return max(counts[token] - discount, 0.0) / total + rest * self.chance(context[1:], token)
+
+    def best(self, context: Context) -> list[tuple[float, int]]:
+        """The likeliest tokens after a context, best first, with their chances."""
+        candidates: set[int] = set()
+        for first in range(len(context)):
+            counts = self._after.get(context[first:], Counter())
+            candidates.update(token for token, _ in _most_common(counts, 2 * MOST_TOKENS))
+        ranked = sorted(
+            ((self.chance(context, token), token) for token in candidates), key=lambda each: (-each[0], each[1])
+        )
+        return ranked[:MOST_TOKENS]
+
+
+def build_ngrams(rows: Sequence[TokenRow], options: NgramOptions) -> NgramArrays:
+    """The table of some text.
+
+    Raises:
+        DataError: no context occurs often enough.
+    """
+    curve = _correction(rows, options)
+    counts = NgramCounts(rows, options)
+    places = (np.arange(BINS) + 0.5) / BINS
+    contexts: list[Context] = []
+    kept: list[list[tuple[float, int]]] = []
+    for context in counts.contexts:
+        corrected = [(float(np.interp(chance, places, curve)), token) for chance, token in counts.best(context)]
+        likely = [(chance, token) for chance, token in corrected if chance >= options.least_chance]
+        if likely:
+            contexts.append(context)
+            kept.append(likely)
+    if not contexts:
+        raise DataError(
+            f"No context occurs {options.least_count} times in this text.",
+            hint="Give more text, or lower --least-count.",
+        )
+    filled = [(NO_TOKEN,) * (LONGEST_CONTEXT - len(context)) + context for context in contexts]
+    chances = [max(1, round(chance * CHANCE_STEPS)) for likely in kept for chance, _ in likely]
+    return NgramArrays(
+        np.array(filled, np.int32),
+        np.array([len(likely) for likely in kept], np.uint8),
+        np.array([token for likely in kept for _, token in likely], np.int32),
+        np.array(chances, np.uint8),
+    )
+
+
+def _correction(rows: Sequence[TokenRow], options: NgramOptions) -> Sequence[float]:
+    """The share of right guesses among those of each bin of chances, never falling, on rows held back."""
+    counted = NgramCounts((row for number, row in enumerate(rows) if number % HELD_BACK), options)
+    tries = np.full(BINS, BIN_WEIGHT)
+    right = tries * (np.arange(BINS) + 0.5) / BINS
+    guesses: dict[Context, list[tuple[int, int]]] = {}
+    for context, token in _places(rows[::HELD_BACK]):
+        known = counted.known(context)
+        if known not in guesses:
+            guesses[known] = [(min(BINS - 1, int(chance * BINS)), each) for chance, each in counted.best(known)]
+        for bin_, guess in guesses[known]:
+            tries[bin_] += 1
+            right[bin_] += guess == token
+    shares: list[float] = np.maximum.accumulate(right / tries).tolist()
+    return shares
+
+
+def _places(rows: Iterable[TokenRow]) -> Iterator[tuple[Context, int]]:
+    """Each token of the answers, with what stands before it, as far as a context goes."""
+    for row in rows:
+        for start, stop in row.answers:
+            for place in range(start, stop):
+                yield tuple(row.ids[max(0, place - LONGEST_CONTEXT) : place]), row.ids[place]
+
+
+def _most_common(counts: Counter[int], count: int) -> list[tuple[int, int]]:
+    """As `Counter.most_common`, the lower token first among equals, so that the order of rows does not matter."""
+    return sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:count]
