@@ -144,20 +144,18 @@ class SessionDrafter:
             read_rows: of the target; `cached`: those before this position exist.
         """
         pool = arrived
-        chances: list[float] = []
         reaches: list[float] = []
         steps: list[int] = []
-        record, trust = self._record, self._calibration.factor
+        record = self._record
         typical = self._unread <= FEW_TOKENS
         while True:
             growing = self._draft.growing
             offered = growing.offer(pool, sampling)
             pool = DraftTree(pool.tokens + offered.tokens, pool.parents + offered.parents)
-            chances += (trust * chance for chance in offered.chances)
             steps += [len(reaches) - 1] * len(offered.tokens)
             reach = growing.reach(pool, sampling) * (1.0 if reaches else 1.0 - covered)
             found = self._found[min(len(reaches), len(FOUND) - 1)].factor
-            if len(chances) >= rule.most_nodes or not reach or not rule.pays(reach, found, first=not reaches):
+            if len(steps) >= rule.most_nodes or not reach or not rule.pays(reach, found, first=not reaches):
                 break
             if not reaches:
                 follow_ms = self._follow(read_rows, cached)
@@ -168,10 +166,11 @@ class SessionDrafter:
             if typical or reaches:
                 record.step_ms.add(1e3 * (time.perf_counter() - began))
             reaches.append(reach)
-        first = len(arrived)
-        chosen = rule.choose(chances)
+        first, trust = len(arrived), self._calibration.factor
+        chances = self._draft.growing.chances(pool, sampling)[first:]  # a later step may have thought better of a node
+        chosen = rule.choose([trust * chance for chance in chances])
         own = [first + node for node in chosen]
-        promised = sum(chances[node] for node in chosen) / trust
+        promised = sum(chances[node] for node in chosen)
         tree = pool.pick([*range(first), *own])
         return Guess(tree, len(own), promised, tuple(reaches), tuple(steps[node] for node in chosen))
 

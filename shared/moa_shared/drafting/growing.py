@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from moa_shared.drafting.base import GrowingDrafter
 from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL
-from moa_shared.drafting.guesses.text_guesser import TextGuesser
+from moa_shared.drafting.guesses.text_guesser import MOST_PLACES, TextGuesser
 from moa_shared.sampling.coupling import Sampling, draft_candidates
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
@@ -30,12 +30,10 @@ class Growth:
 
     Args:
         parents: node numbers of the draft (-1: the newest committed token), continuing with the new nodes.
-        chances: as the drafter sees it, that the text goes through each.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
-    chances: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +144,10 @@ class GrowingDraft:
         self._look_below(nodes)
         return self._growth(nodes)
 
+    def chances(self, draft: DraftTree, sampling: Sampling) -> tuple[float, ...]:
+        """The chance of each node that the text goes through it, as it is seen now; never more than its parent's."""
+        return tuple(math.exp(node.score - self._root.score) for node in self._place(draft, sampling)[1:])
+
     def reach(self, draft: DraftTree, sampling: Sampling) -> float:
         """The chance, as the drafter sees it, that `expand` looks at the place where the text leaves what is known.
 
@@ -212,15 +214,18 @@ class GrowingDraft:
             self._look(node)
 
     def _look(self, node: _Node) -> None:
-        """Adds what the text suggests after a node, and after that, as far as it is likely enough."""
+        """Adds what the text suggests after a node, and after that, likeliest first, as far as it is likely enough."""
         guesser = self._guesser
         if guesser is None or node.looked:
             return
         least = self._root.score + max(self._floor, LEAST_LOG_SURVIVAL)
-        below = [node]
-        while below:
-            node = below.pop()
-            if node.looked or node.score < least:
+        order = count()
+        below = [(-node.score, next(order), node)]
+        for _ in range(MOST_PLACES):
+            if not below or -below[0][0] < least:
+                return
+            _, _, node = heapq.heappop(below)
+            if node.looked:
                 continue
             node.looked = True
             for token, log_chance in guesser.guesses(self._ahead(node)):
@@ -231,7 +236,7 @@ class GrowingDraft:
                 else:
                     child.step = max(child.step, log_chance)
                     child.score = max(child.score, node.score + log_chance)
-                below.append(child)
+                heapq.heappush(below, (-child.score, next(order), child))
 
     def _ahead(self, node: _Node) -> list[int]:
         """The tokens from below the root down to a node."""
@@ -301,7 +306,6 @@ class GrowingDraft:
         return Growth(
             tuple(node.token for node in given),
             tuple(_number(node.parent) for node in given),
-            tuple(math.exp(node.score - self._root.score) for node in given),
         )
 
     def _give(self, nodes: Sequence[_Node], room: int) -> list[_Node]:

@@ -7,10 +7,11 @@ is ever chosen without its parent (its score is at most the parent's).
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from moa_shared.drafting.guesses.text_guesser import TextGuesser
+from moa_shared.drafting.guesses.text_guesser import MOST_PLACES, TextGuesser
 from moa_shared.tree.arithmetic import ROOT, path_to, pick
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -25,7 +26,7 @@ class CandidatePool:
 
     def add(self, parent: int, tokens: Sequence[int], log_scores: Sequence[float]) -> range:
         """Adds the children of one candidate (-1: the root); returns their pool indices."""
-        base = 0.0 if parent == ROOT else self.scores[parent]
+        base = self._score(parent)
         first = len(self.tokens)
         for token, log_score in zip(tokens, log_scores, strict=True):
             self.tokens.append(token)
@@ -44,22 +45,28 @@ class CandidatePool:
         held = {
             (parent, token): index for index, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True))
         }
-        for start in [ROOT, *self.best(range(len(self.tokens)), nodes)]:
-            ahead = [self.tokens[above] for above in path_to(self.parents, start)]
-            below = [(start, 0.0 if start == ROOT else self.scores[start], ahead)]
-            while below:
-                at, above_score, ahead = below.pop()
-                for token, log_chance in guesser.guesses(ahead):
-                    score = above_score + log_chance
-                    if score < floor:
-                        break  # the others are less likely
-                    index = held.get((at, token))
-                    if index is None:
-                        index = held[at, token] = self.add(at, [token], [0.0])[0]
-                    elif self.scores[index] >= score:
-                        continue  # the drafter thinks better of it; what follows is added from there
-                    self.scores[index] = score
-                    below.append((index, score, [*ahead, token]))
+        starts = [ROOT, *self.best(range(len(self.tokens)), nodes)]
+        below = [(-self._score(start), start) for start in starts]
+        heapq.heapify(below)
+        for _ in range(len(starts) + MOST_PLACES):
+            if not below:
+                return
+            above_score, at = heapq.heappop(below)
+            ahead = [self.tokens[above] for above in path_to(self.parents, at)]
+            for token, log_chance in guesser.guesses(ahead):
+                score = log_chance - above_score
+                if score < floor:
+                    break  # the others are less likely
+                index = held.get((at, token))
+                if index is None:
+                    index = held[at, token] = self.add(at, [token], [0.0])[0]
+                elif self.scores[index] >= score:
+                    continue  # the drafter thinks better of it; what follows is added from there
+                self.scores[index] = score
+                heapq.heappush(below, (-score, index))
+
+    def _score(self, index: int) -> float:
+        return 0.0 if index == ROOT else self.scores[index]
 
     def best(self, candidates: Sequence[int], count: int) -> list[int]:
         """The `count` best of some candidates, best first."""

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from moa_shared.drafting.guesses.copying import CopyGuesser
 from moa_shared.drafting.guesses.ngrams import LONGEST_CONTEXT, NgramTable
 
+# Places that are looked at in one go: guesses that disagree at each token would otherwise double with each.
+MOST_PLACES = 64
+
 
 class TextGuesser:
     """Guesses for one conversation.

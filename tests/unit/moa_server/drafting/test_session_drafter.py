@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from moa_server.drafting.forward_cost import CostLine
 from moa_server.drafting.growth_rule import GrowthRule
 from moa_server.drafting.session_drafter import (
@@ -119,6 +122,27 @@ def test_what_the_target_usually_says_takes_no_step() -> None:
     bench.commit(50, 51, 60)
     bench.guess()
     assert bench.drafter.steps > 0
+
+
+@given(st.integers(0, 500), st.floats(0.001, 0.3), st.integers(1, 12))
+def test_whatever_several_sources_say_the_draft_is_a_tree(seed: int, rate: float, most_nodes: int) -> None:
+    """A step may think better of a node that was known before, and then of those below it."""
+    chance = random.Random(seed)
+    contexts = [(-1, -1, token) for token in range(12)]
+    usual = NgramTable(
+        np.array(contexts, np.int32),
+        np.full(len(contexts), 2, np.uint8),
+        np.array([chance.randrange(12) + 12 * place for _ in contexts for place in (0, 1)], np.int32) % 14,
+        np.array([chance.randint(1, 255) for _ in range(2 * len(contexts))], np.uint8),
+    )
+    bench = Bench([chance.randrange(12) for _ in range(20)], ngrams=usual)
+    for _ in range(4):
+        guess = bench.guess(rate=rate, most_nodes=most_nodes)
+        assert guess.own == len(guess.tree) == len(guess.steps) <= most_nodes
+        text = [chance.randrange(12) for _ in range(chance.randint(1, 3))]
+        taken = [guess.tree.tokens[0], *text] if len(guess.tree) and chance.random() < 0.5 else text
+        bench.session.learn(guess, taken)
+        bench.commit(*taken)
 
 
 def test_what_the_device_covers_is_not_looked_for() -> None:

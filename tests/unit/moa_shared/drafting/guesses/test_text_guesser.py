@@ -7,11 +7,22 @@ import math
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.drafting import CandidatePool, NgramTable, TextGuesser, TreeShape, draft_chain, draft_tree
+from moa_shared.drafting import (
+    CandidatePool,
+    GrowingDraft,
+    GrowthShape,
+    NgramTable,
+    TextGuesser,
+    TreeShape,
+    draft_chain,
+    draft_tree,
+)
 from moa_shared.drafting.guesses.copying import CopyGuesser
+from moa_shared.drafting.guesses.text_guesser import MOST_PLACES
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.tree.arithmetic import ROOT
+from moa_shared.tree.draft_tree import DraftTree
 
 from tests.unit.moa_shared.drafting.test_growing import ToyDrafter
 
@@ -68,6 +79,17 @@ def test_a_tree_follows_what_is_usual_as_deep_as_it_is_likely() -> None:
     before = list(pool.tokens)
     pool.add_guesses(guesser, 10, math.log(0.3))
     assert pool.tokens == before
+
+
+def test_text_that_is_sure_to_go_on_for_ever_does_not_take_for_ever() -> None:
+    guesser = TextGuesser(table({(token,): {(token + 1) % 4: 255, (token + 2) % 4: 255} for token in range(4)}))
+    guesser.restart([0])
+    pool = CandidatePool()
+    pool.add_guesses(guesser, 10, math.log(0.02))
+    assert len(pool.tokens) <= 2 * (MOST_PLACES + 11)
+    growing = GrowingDraft(ToyDrafter(1), GrowthShape(), guesser)
+    growing.commit([0])
+    assert len(growing.offer(DraftTree((), ()), Sampling()).tokens) == 64
 
 
 def path(pool: CandidatePool, index: int) -> list[int]:
