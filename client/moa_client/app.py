@@ -26,6 +26,7 @@ from moa_client.conversation.events import LinkState
 from moa_client.device.heap import trim_heap
 from moa_client.device.loading import load_device
 from moa_client.device.sources import Sources, find_local_sources, find_sources, means_served
+from moa_client.drafting.alone import READING_SPEED, AloneRule
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link, connect
@@ -80,7 +81,7 @@ async def _run(settings: ClientSettings, question: str | None, line: StartLine) 
             write_output(ready + "\n")
         if question is not None:
             chat.warn()
-            with quiet_keys():
+            with quiet_keys(chat.engine.write_alone):
                 finished = await chat.ask(question)
             remark(chat.engine.figures.line())
             if not finished:
@@ -134,9 +135,7 @@ async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, singl
         device = load_device(settings, sources.served, progress, sources, rtt_ms)
     trim_heap()
     line.clear()
-    mode = DraftingSettings(
-        settings.drafting, settings.rounds, settings.run_ahead, settings.reconcile, tree=settings.mode == "tree"
-    )
+    mode = drafting_settings(settings, is_read=not single and sys.stdout.isatty())
     vocab_size = int(device.files.config["vocab_size"])
     engine = ClientEngine(link, device, vocab_size, Codec[settings.codec.upper()], mode, offline=served is None)
     if served is None:
@@ -150,9 +149,34 @@ async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, singl
         engine,
         write_output,
         remark,
-        unverified=settings.offline or not single,
+        unverified=settings.offline or settings.alone == "always" or not single,
         settle_seconds=settle_seconds,
         row_ms=sources.served.row_ms,
+    )
+
+
+def drafting_settings(settings: ClientSettings, *, is_read: bool) -> DraftingSettings:
+    """How to draft, and how to write without a server.
+
+    Args:
+        is_read: by a person, as it comes.
+    """
+    leave_seconds = settings.silence_seconds if is_read else settings.alone_seconds
+    alone = AloneRule(
+        settings.alone,
+        settings.alone_chance,
+        settings.alone_tokens,
+        READING_SPEED if is_read else 0.0,
+        1e3 * settings.alone_seconds,
+        1e3 * leave_seconds,
+    )
+    return DraftingSettings(
+        settings.drafting,
+        settings.rounds,
+        settings.run_ahead,
+        settings.reconcile,
+        settings.mode == "tree",
+        alone,
     )
 
 

@@ -43,6 +43,20 @@ class ClientSettings(SettingsBase):
     reconcile: Literal["verify", "keep"] = setting(
         "verify", "What happens to provisional text when the server is back: it is verified, or kept as it is."
     )
+    alone: Literal["auto", "always", "never"] = setting(
+        "auto",
+        "Whether this device writes on when the server is lost. auto: while its text is likely to be right; never: it "
+        "waits for the server. Who goes offline by wish gets its text in any case.",
+    )
+    # of such text about three in five tokens are kept: docs/measurements/drafters.md
+    alone_chance: float = setting(
+        0.35, "In auto, how likely all text since the server was lost must be right.", "CHANCE", ge=0, le=1
+    )
+    alone_tokens: int = setting(256, "The most tokens written after the server was lost.", "TOKENS", ge=0, lt=1 << 31)
+    # a tunnel, a lift, a change of the network
+    alone_seconds: float = setting(
+        10.0, "How long the server must have been lost before an answer ends without it.", "SECONDS", ge=0
+    )
     # packed by default: docs/adr/0014-gguf-as-it-is.md
     parts: Literal["packed", "bf16"] = setting(
         "packed", "How the target's matrices are fetched: in 4 or 8 bits as its file has them, or in bf16."

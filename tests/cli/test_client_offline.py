@@ -96,13 +96,16 @@ def test_without_server_and_cache_it_says_what_is_missing(nowhere: str, run: Run
 def test_an_answer_that_no_server_has_verified_is_not_given_out_and_is_an_error(
     served: Served, nowhere: str, run: Run
 ) -> None:
-    code, out, err = run("chat", *options(served, server=nowhere, max_tokens=6), "w10")
+    willing = options(served, server=nowhere, max_tokens=6, alone="always", alone_seconds=0)
+    code, out, err = run("chat", *willing, "w10")
+    assert (code, len(out.split())) == (69, 6)
+    assert "(The last 6 tokens were written by the small model on this device; no server has checked them.)" in err
+    code, out, err = run("chat", *options(served, server=nowhere, max_tokens=6, alone_seconds=0), "w10")
     assert (code, out) == (69, "")
     assert untimed(err) == snapshot("""\
 There is no moa server at 127.0.0.1:PORT: the connection was refused. A small model on this device answers instead, much worse than tiny.
-(6 more tokens were written by the small model on this device. They are not printed, because no server has checked them; --offline prints such text.)
-(cut after 6 tokens: max_tokens)
-6 tokens in SECONDS, 6 written on this device, 6 of them unverified
+(What this device would write next is unlikely to be right. It waits for the server; --alone always shows such text.)
+0 tokens in SECONDS
 Error: No server has verified the answer to its end. Ask again when a server is available.
 """)
 
@@ -133,7 +136,12 @@ def test_events_for_programs(served: Served, nowhere: str, run: Run) -> None:
     assert [token for event in middle if event["event"] == "committed" for token in event["tokens"]] == answer  # type: ignore[attr-defined]
     assert "".join(str(event["text"]) for event in [*middle, last]) == words(answer)
     assert (last["event"], last["finish"], last["verified"]) == ("ended", "max_tokens", True)
-    code, out, _ = run("chat", *options(served, server=nowhere, max_tokens=6), "--json", "w10")
+    careful = options(served, server=nowhere, max_tokens=6, alone_seconds=0)
+    code, out, _ = run("chat", *careful, "--json", "w10")
+    assert code == 69
+    assert [event["event"] for event in events(out)] == ["ready", "held_back", "ended", "error"]
+    assert events(out)[2]["finish"] == "unfinished"
+    code, out, _ = run("chat", *careful, "--alone", "always", "--json", "w10")
     told = events(out)
     assert [event["event"] for event in told] == ["ready", *["provisional"] * 6, "ended", "error"]
     assert (code, told[0]["online"], told[-2]["verified"], told[-1]["code"]) == (69, False, False, "unavailable")
@@ -182,7 +190,7 @@ def test_a_chat_continues_offline_and_is_corrected_online(served: Served, termin
     assert len(re.findall(r"w\d+", terminal.display.dim)) == 6
     terminal.at_prompt("w11\r")
     terminal.wait_for("cut after 6 tokens")
-    terminal.wait_for(r"link OFFLINE[^\n]*2 unverified")
+    terminal.wait_for(r"link OFFLINE[^\n]*2 answers unverified")
     terminal.type("/online\r")
     first = [*ASKED, *alone(served, ASKED, max_tokens=6)]
     second = [*first, *template.next_turn("w11", first)]

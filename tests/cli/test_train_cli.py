@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from inline_snapshot import snapshot
+from moa_shared.drafter.checkpoint.ngram_file import load_ngrams
+from moa_shared.errors import DataError
 from moa_training.cli import cli, main
 
 from tests.support.programs import environment
@@ -36,7 +38,7 @@ def test_help_is_quick_and_does_not_import_torch() -> None:
     assert time.monotonic() - began < 30
 
 
-@pytest.mark.parametrize("command", ["prepare", "fit", "evaluate"])
+@pytest.mark.parametrize("command", ["prepare", "fit", "ngrams", "evaluate", "calibrate"])
 def test_each_command_has_help(command: str) -> None:
     result = CliRunner().invoke(cli, [command, "--help"])
     assert result.exit_code == 0
@@ -60,7 +62,16 @@ def test_from_conversations_to_an_evaluated_drafter(tmp_path: Path) -> None:
     result = runner.invoke(cli, ["fit", str(config)], catch_exceptions=False)
     checkpoint = tmp_path / "out" / "drafter.safetensors"
     assert str(checkpoint) in result.output
+    table = tmp_path / "out" / "ngrams.safetensors"
+    arguments = ["ngrams", str(own), "--output", str(table), "--least-count", "2", *common]
+    result = runner.invoke(cli, arguments, catch_exceptions=False)
+    assert f"{table}: {len(load_ngrams(table))} contexts" in result.output
     questions = tmp_path / "q.jsonl"
+    questions.write_text("".join(json.dumps({"turns": [f"w{n} w2 w3"]}) + "\n" for n in range(4)))
+    arguments = ["calibrate", str(checkpoint), str(questions), "--output", str(tmp_path / "c.json")]
+    result = runner.invoke(cli, [*arguments, "--execution", "float32", "--answer-tokens", "8", *common])
+    assert isinstance(result.exception, DataError)  # this target's answers are too short
+    assert "Give more questions" in str(result.exception)
     questions.write_text(json.dumps({"category": "toy", "turns": ["w1 w2 w3"]}) + "\n")
     arguments = [
         "evaluate",

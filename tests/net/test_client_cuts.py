@@ -15,6 +15,7 @@ from moa_client.conversation.events import (
     Ended,
     Event,
     ExecutionChanged,
+    HeldBack,
     LinkChanged,
     LinkState,
     Provisional,
@@ -22,6 +23,7 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_client.device.loading import Device
+from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
@@ -50,6 +52,7 @@ class Screen:
         self.provisional: list[int] = []
         self.states: list[LinkState] = []
         self.most_provisional = 0
+        self.held_back = 0
         self.end: Ended | Refused | None = None
         self.settled: list[Settled] = []
         self.executions: list[ExecutionChanged] = []
@@ -73,6 +76,8 @@ class Screen:
             self.settled.append(event)
         elif isinstance(event, ExecutionChanged):
             self.executions.append(event)
+        elif isinstance(event, HeldBack):
+            self.held_back += 1
         else:
             self.end = event
 
@@ -80,7 +85,7 @@ class Screen:
 class SlowDrafter(MoaDrafter):
     """Writes alone at the pace of a real one, so that a test has time to heal the link."""
 
-    def write(self, draft: DraftTree, sampling: Sampling) -> int | None:
+    def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
         time.sleep(0.005)
         return super().write(draft, sampling)
 
@@ -170,6 +175,99 @@ async def test_an_answer_that_ends_standalone_is_verified_at_the_next_contact(ta
             texts[0] != first.provisional, texts[1] != second.provisional
         ]  # fmt: skip
         assert engine.conversation.tokens == [*PROMPT, *texts[0], 9, 9, 4, *texts[1]]
+
+
+async def test_text_that_is_too_unlikely_waits_for_the_server_and_the_answer_goes_on(target: Target) -> None:
+    """Nothing is shown, the answer does not end, and the server continues it in place when it is back."""
+    expected, _ = plain_text(target, PROMPT, SETTINGS)
+    screen = Screen()
+    careful = DraftingSettings(alone=AloneRule("auto", least_chance=1.0))
+    async with (
+        serving(make_host(target, stepper=stepper(target, 0))) as running,
+        open_link("perfect", upstream=f"127.0.0.1:{running.port}") as link,
+        talking(target, link.target, careful) as engine,
+    ):
+
+        async def cut_and_heal(event: Event) -> None:
+            if not screen.states and len(screen.committed) > 5:
+                await link.cut("both")
+            elif isinstance(event, HeldBack):
+                assert engine.is_holding_back
+                await link.heal()
+
+        await watch(engine, screen, on_event=cut_and_heal)
+        assert screen.held_back
+        assert screen.most_provisional == 0
+        assert screen.committed == expected
+        assert screen.end == Ended(Finish.MAX_TOKENS)
+
+
+async def test_a_user_who_wants_the_text_gets_it_right_or_not(target: Target) -> None:
+    expected, _ = plain_text(target, PROMPT, SETTINGS)
+    screen = Screen()
+    careful = DraftingSettings(alone=AloneRule("never"))
+    async with (
+        serving(make_host(target, stepper=stepper(target, 0))) as running,
+        open_link("perfect", upstream=f"127.0.0.1:{running.port}") as link,
+        talking(target, link.target, careful) as engine,
+    ):
+
+        async def insist(event: Event) -> None:
+            if not screen.states and len(screen.committed) > 5:
+                await link.cut("both")
+            elif isinstance(event, HeldBack):
+                engine.write_alone()
+            elif len(screen.provisional) == 12:
+                await link.heal()
+
+        await watch(engine, screen, on_event=insist)
+        assert screen.most_provisional >= 12
+        assert screen.committed == expected
+        assert not engine.is_holding_back
+
+
+async def test_a_prompt_that_comes_back_leaves_its_answer_to_the_server(target: Target) -> None:
+    """It goes on when there is one, and is told as a whole."""
+    screen = Screen()
+    rule = AloneRule("auto", least_chance=1.0, end_ms=60_000.0, leave_ms=50.0)
+    async with (
+        serving(make_host(target, stepper=stepper(target, 0))) as running,
+        open_link("perfect", upstream=f"127.0.0.1:{running.port}") as link,
+        talking(target, link.target, DraftingSettings(alone=rule)) as engine,
+    ):
+
+        async def cut(event: Event) -> None:
+            if not screen.states and len(screen.committed) > 5:
+                await link.cut("both")
+
+        await watch(engine, screen, on_event=cut)
+        assert screen.end == Ended(Finish.UNFINISHED, provisional=True)
+        assert engine.unsettled == 1
+        await link.heal()
+        (settled,) = [event async for event in engine.settle() if isinstance(event, Settled)]
+        assert settled.changed
+        assert screen.committed + list(settled.tokens) == plain_text(target, PROMPT, SETTINGS)[0]
+
+
+async def test_an_answer_does_not_end_alone_a_moment_after_the_loss(target: Target) -> None:
+    short = AnswerSettings(Sampling(0.7, seed=4), max_tokens=20, ignore_end_of_text=True)
+    screen = Screen()
+    patient = DraftingSettings(alone=AloneRule(end_ms=60_000.0))
+    async with (
+        serving(make_host(target, stepper=stepper(target, 0))) as running,
+        open_link("perfect", upstream=f"127.0.0.1:{running.port}") as link,
+        talking(target, link.target, patient) as engine,
+    ):
+
+        async def cut_and_heal(event: Event) -> None:
+            if not screen.states and screen.committed:
+                await link.cut("both")
+            elif len(screen.committed) + len(screen.provisional) == 20:
+                await link.heal()
+
+        await watch(engine, screen, settings=short, on_event=cut_and_heal)
+        assert screen.end == Ended(Finish.MAX_TOKENS)
+        assert screen.committed == plain_text(target, PROMPT, short)[0]
 
 
 async def test_standalone_text_can_be_kept(target: Target) -> None:

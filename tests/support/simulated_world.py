@@ -196,8 +196,8 @@ class ToyDrafter:
             parents.append(parent)
         return Growth(tuple(tokens), tuple(parents))
 
-    def write(self, draft: DraftTree, sampling: Sampling) -> int | None:
-        return self._guess(draft.tokens, sampling)
+    def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
+        return self._guess(draft.tokens, sampling), self._world.chance.random()
 
     def _guess(self, draft: Sequence[int], sampling: Sampling) -> int:
         chance = self._world.chance

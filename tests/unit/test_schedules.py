@@ -28,6 +28,7 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_client.conversation.transcript import Transcript
+from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.drafting.streamed import StreamedDrafting
 from moa_client.engine.engine import ClientEngine
@@ -361,6 +362,7 @@ class Chat:
             rounds=self.chance.random() < 0.2,
             run_ahead=self.chance.random() < 0.8,
             tree=world.trees,
+            alone=self.any_rule(),
         )
         link = cast(Link, SimulatedLink(world))
         self.drafts = self.chance.random() < 0.7
@@ -429,6 +431,18 @@ class Chat:
         """Whether the conversation does not end with this question and its answer."""
         whole = sum(len(each.turn) + len(each.shown) for each in self.asked)
         return len(self.engine.conversation.tokens) < whole
+
+    def any_rule(self) -> AloneRule:
+        """How the device writes without its server: a slow writer, a careful one, one that soon gives the prompt back."""
+        chance = self.chance
+        return AloneRule(
+            chance.choice(["always", "auto", "never"]),
+            least_chance=0.2,
+            most_tokens=chance.choice([5, 1000]),
+            tokens_per_s=chance.choice([0.0, 30.0]),
+            end_ms=chance.choice([0.0, 500.0]),
+            leave_ms=chance.choice([0.0, 200.0, 3000.0]),
+        )
 
     def any_settings(self) -> AnswerSettings:
         chance = self.chance

@@ -253,6 +253,38 @@ def evaluate(
 
 
 @cli.command()
+@click.argument("checkpoint")
+@click.argument("questions", type=click.Path(path_type=Path))
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="confidence.json")
+@_TARGET
+@click.option("--limit", type=click.IntRange(1), help="Questions of each category.")
+@click.option("--answer-tokens", type=click.IntRange(2), default=128, show_default=True, help="Where answers are cut.")
+@click.option("--execution", type=click.Choice(["int8", "float32", "bf16"]), default="int8", show_default=True,
+              help="The arithmetic of the target, as of moa-server.")  # fmt: skip
+def calibrate(
+    checkpoint: str, questions: Path, output: Path, target: str, limit: int | None, answer_tokens: int, execution: str
+) -> None:
+    """Measure how far the standalone text of CHECKPOINT can be trusted, on QUESTIONS that training has not seen.
+
+    Put the file beside drafter.safetensors: devices then know when to stop writing without the server.
+    CHECKPOINT and QUESTIONS are as for evaluate.
+    """
+    from moa_shared.drafter.checkpoint.confidence_file import write_confidence
+    from moa_shared.programs.progress import make_progress
+
+    from moa_training.evaluation.calibrate import CalibrationOptions
+    from moa_training.evaluation.calibrate import calibrate as measure
+    from moa_training.evaluation.confidence import format_gates
+
+    result = measure(
+        checkpoint, questions, CalibrationOptions(target, limit, answer_tokens, execution), make_progress()
+    )
+    write_confidence(output, result.confidence, result.fingerprint)
+    click.echo(f"{output}: from {result.cuts} cuts of {result.questions} answers. On every other one of them:")
+    click.echo(format_gates(result.gates))
+
+
+@cli.command()
 @click.argument("results", nargs=-1, required=True, metavar="NAME=FILE...")
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Standalone quality, as a PNG.")
 @click.option(

@@ -38,7 +38,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.log import log_link_change
 from moa_client.settings import SECTION, ClientSettings
 
-COMMANDS = ("help", "reset", "set", "status", "offline", "online", "stats", "bye")
+COMMANDS = ("help", "reset", "set", "status", "offline", "online", "alone", "stats", "bye")
 ALIASES = {"quit": "bye", "exit": "bye", "q": "bye", "?": "help", "h": "help"}
 SETTABLE = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop", "system")
 
@@ -204,6 +204,9 @@ class Chat:
             self._wished_offline = False
             self.engine.go_online()
             self._err("Connecting. The server will check what was written offline.")
+        elif name == "alone":
+            self.engine.write_alone()
+            self._err("While the server is lost, the small model on this device writes on from now on, right or not.")
         elif name == "stats":
             self._err(self.engine.figures.line())
         elif name == "set":

@@ -14,6 +14,7 @@ from moa_client.conversation.events import (
     Corrected,
     Event,
     ExecutionChanged,
+    HeldBack,
     LinkChanged,
     Provisional,
     Refused,
@@ -33,7 +34,10 @@ def event_line(event: Event, piece: str, provisional: str, figures: Figures) -> 
     if isinstance(event, Committed):
         return _line("committed", text=piece, provisional=provisional, tokens=event.tokens, confirmed=event.confirmed)
     if isinstance(event, Provisional):
-        return _line("provisional", provisional=provisional, tokens=event.tokens)
+        chances = [round(chance, 3) for chance in event.chances]
+        return _line("provisional", provisional=provisional, tokens=event.tokens, chances=chances)
+    if isinstance(event, HeldBack):
+        return _line("held_back")
     if isinstance(event, Corrected):
         return _line("corrected", provisional=provisional, dropped=event.dropped)
     if isinstance(event, LinkChanged):

@@ -1,20 +1,32 @@
-"""Keys typed while an answer is written: kept for the next question, counted, and not echoed into the answer."""
+"""Keys typed while an answer is written: kept for the next question, counted, and not echoed into the answer.
+
+Two of them act at once: Ctrl-C, and Ctrl-O, which the terminal turns into SIGQUIT meanwhile.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
+import signal
 import struct
 import sys
 import termios
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 INPUT_FLAGS, LOCAL_FLAGS, CONTROL = 0, 3, 6  # indices into the list from termios
 
 
+CTRL_O = b"\x0f"
+
+
 @contextmanager
-def quiet_keys() -> Iterator[None]:
-    """On a terminal: turns echo off and delivers keys as they are typed. Ctrl-C works, and drops none."""
+def quiet_keys(on_ctrl_o: Callable[[], None] | None = None) -> Iterator[None]:
+    """On a terminal: turns echo off and delivers keys as they are typed. Ctrl-C acts, and drops none.
+
+    Args:
+        on_ctrl_o: called on the running event loop when Ctrl-O is typed; None: it is a key like any other.
+    """
     try:
         terminal = sys.stdin.fileno()
         before = termios.tcgetattr(terminal)
@@ -25,12 +37,27 @@ def quiet_keys() -> Iterator[None]:
     quiet[INPUT_FLAGS] &= ~termios.ICRNL  # otherwise Return arrives like Enter
     quiet[LOCAL_FLAGS] &= ~(termios.ECHO | termios.ICANON)
     quiet[LOCAL_FLAGS] |= termios.NOFLSH
-    termios.tcsetattr(terminal, termios.TCSANOW, quiet)
+    with ExitStack() as stack:
+        if on_ctrl_o is not None:
+            quiet[CONTROL][termios.VQUIT] = CTRL_O
+            stack.enter_context(_heeding(signal.SIGQUIT, on_ctrl_o))
+        termios.tcsetattr(terminal, termios.TCSANOW, quiet)
+        try:
+            yield
+        finally:
+            with suppress(termios.error):  # the terminal is gone
+                termios.tcsetattr(terminal, termios.TCSANOW, before)
+
+
+@contextmanager
+def _heeding(number: signal.Signals, handler: Callable[[], None]) -> Iterator[None]:
+    loop, before = asyncio.get_running_loop(), signal.getsignal(number)
+    loop.add_signal_handler(number, handler)
     try:
         yield
     finally:
-        with suppress(termios.error):  # the terminal is gone
-            termios.tcsetattr(terminal, termios.TCSANOW, before)
+        loop.remove_signal_handler(number)
+        signal.signal(number, before)
 
 
 def typed_ahead() -> int:

@@ -24,6 +24,7 @@ HELP = """\
                     VALUE may be: default
 /status             the state of the link
 /offline, /online   continue without the server, and with it again
+/alone              have the small model on this device write on while the server is lost, right or not
 /stats              figures of the last answer
 /bye                leave (also /quit, /exit, Ctrl-D)
 //QUESTION          a question that begins with one /
@@ -31,6 +32,10 @@ Dim text was written by the small model on this device. The server checks it, an
 is available.
 Ctrl-C stops an answer; a second one does not wait for the server. A line that ends with \\ continues in the next one;
 three double quotes begin and end a block; Alt-Enter makes a new line."""
+HELD_BACK_WORDS = (
+    "(What this device would write next is unlikely to be right. It waits for the server; "
+    "--alone always shows such text.)"
+)
 BACK_WORDS = "(the server is back)"
 SHOWN_CHARACTERS = 48  # of a question, enough to recognize it
 MARKS = {LinkState.GOOD: "good", LinkState.SLOW: "slow", LinkState.OFFLINE: "OFFLINE", LinkState.BACK: "back"}
@@ -48,15 +53,28 @@ def drafter_words(choice: Choice | None) -> str:
     return f"drafter {choice.name}: {choice.reason}" if choice is not None else "no drafter that reads memory"
 
 
-def status_line(status: LinkStatus, unsettled: int = 0, reason: str = "", typed_ahead: int = 0) -> str:
+def status_line(
+    status: LinkStatus,
+    unsettled: int = 0,
+    reason: str = "",
+    typed_ahead: int = 0,
+    *,
+    shows_guesses: bool = False,
+    holds_back: bool = False,
+) -> str:
     """One line, without line breaks.
 
     Args:
         unsettled: answers that ended without the server; it verifies them as soon as it is available.
         reason: why the link is in this state.
         typed_ahead: characters waiting for the next prompt.
+        shows_guesses: there is text that no server has decided.
+        holds_back: the device has more, which is too unlikely to be shown.
     """
-    parts = [f"link {MARKS[status.state]}" + (f" ({reason})" if reason else "")]
+    parts = ["waiting for the server (Ctrl-O: guess on)"] if holds_back else []
+    parts.append(f"link {MARKS[status.state]}" + (f" ({reason})" if reason else ""))
+    if shows_guesses:
+        parts.append("dim text is guessed here, the server will check it")
     if status.rtt_ms is not None:
         parts.append(f"RTT {status.rtt_ms:.0f} ms")
     if status.tokens_per_s:
@@ -65,7 +83,8 @@ def status_line(status: LinkStatus, unsettled: int = 0, reason: str = "", typed_
     if status.up_bytes or status.down_bytes:
         parts.append(f"{decimal(status.up_bytes)} up, {decimal(status.down_bytes)} down")
     if unsettled:
-        parts.append(f"{unsettled} unverified" if status.state is LinkState.OFFLINE else f"verifying {unsettled}")
+        answers = "1 answer" if unsettled == 1 else f"{unsettled} answers"
+        parts.append(f"{answers} unverified" if status.state is LinkState.OFFLINE else f"verifying {answers}")
     if typed_ahead:
         parts.append(f"{typed_ahead} typed ahead")
     return " | ".join(parts)
@@ -106,5 +125,5 @@ def unverified_words(count: int, *, is_printed: bool) -> str:
         return f"(The last {count} tokens were written by the small model on this device; no server has checked them.)"
     return (
         f"({count} more tokens were written by the small model on this device. They are not printed, because no server "
-        "has checked them; --offline prints such text.)"
+        "has checked them; --alone always prints such text.)"
     )

@@ -92,7 +92,7 @@ async def converse(chat: Chat) -> None:
         question = lines.push(line)
         if question is None:
             continue
-        with quiet_keys():
+        with quiet_keys(chat.engine.write_alone):
             if not await chat.on_line(question):
                 return
 

@@ -16,8 +16,15 @@ from moa_shared.text.plain_text import without_controls
 
 from moa_client.chat.json_events import event_line
 from moa_client.chat.keys import typed_ahead
-from moa_client.chat.messages import link_words, new_execution_words, settled_words, status_line, unverified_words
-from moa_client.conversation.events import Event, ExecutionChanged, LinkChanged, LinkState, Refused, Settled
+from moa_client.chat.messages import (
+    HELD_BACK_WORDS,
+    link_words,
+    new_execution_words,
+    settled_words,
+    status_line,
+    unverified_words,
+)
+from moa_client.conversation.events import Event, ExecutionChanged, HeldBack, LinkChanged, LinkState, Refused, Settled
 from moa_client.conversation.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -48,12 +55,12 @@ class TerminalView:
 
     Args:
         screen: for the terminal as it is now.
-        status: the newest status line.
+        status: the newest status line, given why the link is as it is, and whether guesses are shown.
         size: the terminal's columns and rows.
     """
 
     def __init__(
-        self, screen: Screen, status: Callable[[str], str], size: Callable[[], tuple[int, int]], write: Write
+        self, screen: Screen, status: Callable[[str, bool], str], size: Callable[[], tuple[int, int]], write: Write
     ) -> None:
         self._screen = screen
         self._status = status
@@ -63,7 +70,7 @@ class TerminalView:
         self._remark = ""  # below the answer
 
     def begin(self) -> None:
-        self._write(self._screen.update("", "", self._status("")))
+        self._write(self._screen.update("", "", self._status("", False)))
 
     def show(self, event: Event, piece: str, transcript: Transcript) -> None:
         if isinstance(event, LinkChanged):
@@ -71,7 +78,8 @@ class TerminalView:
         elif isinstance(event, ExecutionChanged):
             self._remark = new_execution_words(event) + "\n"
         drawn = self._screen.resize(*self._size())
-        drawn += self._screen.update(piece, transcript.provisional, self._status(self._reason))
+        status = self._status(self._reason, bool(transcript.provisional))
+        drawn += self._screen.update(piece, transcript.provisional, status)
         if drawn:
             self._write(drawn)
 
@@ -107,6 +115,8 @@ class PipeView:
             self._remark(words)
         elif isinstance(event, ExecutionChanged):
             self._remark(new_execution_words(event))
+        elif isinstance(event, HeldBack):
+            self._remark(HELD_BACK_WORDS)
 
     def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
         self._remark(settled_words(event, earlier))
@@ -154,8 +164,15 @@ def make_view(engine: ClientEngine, write: Write, remark: Write, *, json_events:
         return PipeView(lambda text: write(without_controls(text)), remark, unverified=unverified)
     from moa_client.chat.screen import Screen
 
-    def status(reason: str) -> str:
-        return status_line(engine.status, engine.unsettled, reason, typed_ahead())
+    def status(reason: str, shows_guesses: bool) -> str:
+        return status_line(
+            engine.status,
+            engine.unsettled,
+            reason,
+            typed_ahead(),
+            shows_guesses=shows_guesses,
+            holds_back=engine.is_holding_back,
+        )
 
     styled = not os.environ.get("NO_COLOR")
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS, AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask
-from moa_shared.tree.arithmetic import ROOT
-from moa_shared.tree.draft_tree import DraftTree
 
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.events import (
@@ -23,6 +21,7 @@ from moa_client.conversation.events import (
     Ended,
     Event,
     ExecutionChanged,
+    HeldBack,
     LinkChanged,
     Provisional,
     Refused,
@@ -138,7 +137,7 @@ class AnswerQueue:
             self.current = None
             self.events.append(Ended(finish))
         else:
-            self.events.append(Settled(tuple(job.verified), job.corrected, finish))
+            self.events.append(Settled(tuple(job.verified), job.corrected or job.left, finish))
         return self.ask_front()
 
     def on_refused(self, error: MoaError) -> Ask | None:
@@ -155,30 +154,29 @@ class AnswerQueue:
             self.conversation.keep(written, job.finish)
             if written:
                 self._tell(job, Committed(written, len(written)))
-            if not job.has_ended:
-                return
             if job is not self.current:
                 job.verified += written
+            if job.finish is Finish.UNFINISHED:
+                return
             self.on_finished(job.finish)
 
     # ------------------------------------------------------------ standalone text
 
-    def go_alone(self) -> None:
-        """Makes the draft in flight the beginning of the standalone text: it is already guessed."""
-        job, conversation = self.front, self.conversation
-        if job is None or conversation.phase is not Phase.ANSWERING:
-            return
-        ahead = _first_path(conversation.draft)
-        conversation.drop_draft()
-        if ahead[: len(job.written)] == job.written:
-            self.write(job, ahead[len(job.written) :])
+    def drop_draft(self) -> None:
+        """Forgets the draft in flight: no server will decide it."""
+        if self.conversation.phase is Phase.ANSWERING:
+            self.conversation.drop_draft()
 
     def text_before(self, job: Job) -> list[int]:
         """The text that a job's provisional text continues."""
         return self._jobs.text_before(job, self.conversation.tokens)
 
-    def write(self, job: Job, tokens: Sequence[int]) -> None:
-        """Appends to the standalone text, up to the end of the answer."""
+    def write(self, job: Job, tokens: Sequence[int], chances: Sequence[float] = ()) -> None:
+        """Appends to the standalone text, up to the end of the answer.
+
+        Args:
+            chances: of each token, that it is the target's if all before it are.
+        """
         rule, conversation = self.end_rule, self.conversation
         start = self._start_of(job)
         decided = conversation.answer_length if job is self.front else 0
@@ -188,9 +186,13 @@ class AnswerQueue:
         taken, finish = finishes.cut(recent, tokens, decided + len(job.written) - len(recent))
         job.written += taken
         if taken:
-            self._tell(job, Provisional(tuple(taken)))
+            self._tell(job, Provisional(tuple(taken), tuple(chances[: len(taken)])))
         if finish is not Finish.UNFINISHED:
             job.finish = finish
+
+    def hold_back(self, job: Job) -> None:
+        """Called when the next token of standalone text is too unlikely to be shown."""
+        self._tell(job, HeldBack())
 
     def end_alone(self) -> None:
         """Called when there is no server to wait for: the current answer, if ended, stays provisional."""
@@ -198,6 +200,12 @@ class AnswerQueue:
         if job is not None and job.has_ended:
             self.current = None
             self.events.append(Ended(job.finish, provisional=True))
+
+    def leave_to_server(self) -> None:
+        """Gives the prompt back: the current answer goes on when there is a server again."""
+        if self.current is not None:
+            self.current.left = True
+            self.end_alone()
 
     def stop(self) -> None:
         """Ends the current answer where it is for the user, without the server.
@@ -249,13 +257,3 @@ class AnswerQueue:
     def _tell(self, job: Job, event: Event) -> None:
         if job is self.current:
             self.events.append(event)
-
-
-def _first_path(tree: DraftTree) -> list[int]:
-    """The first child of the first child, and so on: the path the drafter found likeliest."""
-    path: list[int] = []
-    node = ROOT
-    while children := tree.children.get(node):
-        node = children[0]
-        path.append(tree.tokens[node])
-    return path

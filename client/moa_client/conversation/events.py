@@ -36,9 +36,19 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Provisional:
-    """Standalone text of the device, after everything shown so far."""
+    """Standalone text of the device, after everything shown so far.
+
+    Args:
+        chances: of each token, that it is the target's if all before it are.
+    """
 
     tokens: tuple[int, ...]
+    chances: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """The device has more text, which is too unlikely to be right: it waits for the server, or for the user's wish."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,4 +126,4 @@ class ExecutionChanged:
     exact: bool
 
 
-Event = Committed | Provisional | Corrected | LinkChanged | ExecutionChanged | Ended | Settled | Refused
+Event = Committed | Provisional | HeldBack | Corrected | LinkChanged | ExecutionChanged | Ended | Settled | Refused

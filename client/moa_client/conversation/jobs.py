@@ -26,6 +26,8 @@ class Job:
         finish: why the answer has ended without the server; UNFINISHED: it has not.
         asked: the question's tokens when the answer was begun on provisional text.
         verified: tokens that the server has decided since the user learned that the answer has ended.
+        corrected: whether provisional text was withdrawn since then.
+        left: the user waits for it no longer, although it has not ended: the server continues it when it is back.
     """
 
     turn: Turn
@@ -35,11 +37,12 @@ class Job:
     asked: list[int] = field(default_factory=list)
     verified: list[int] = field(default_factory=list)
     corrected: bool = False
+    left: bool = False
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended without the server."""
-        return self.finish is not Finish.UNFINISHED
+        """Whether it is over for the user, without the server."""
+        return self.left or self.finish is not Finish.UNFINISHED
 
 
 class Jobs:

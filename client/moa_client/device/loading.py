@@ -11,6 +11,7 @@ from pathlib import Path
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.drafter import BaselineState, Checkpoint, DrafterConfig, DraftState, fresh_tensors, load_checkpoint
+from moa_shared.drafter.checkpoint.confidence_file import confidence_for
 from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
 from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
@@ -217,6 +218,7 @@ def _moa_drafter(
         reads_memory=reads_memory,
         shape=CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth),
         guesser=guesser,
+        confidence=confidence_for(checkpoint.fingerprint, path) if checkpoint.fingerprint else None,
     )
 
 

@@ -47,7 +47,7 @@ class DeviceDrafting:
         self.memory = MemoryPlan(remember, planes, codec)
         drafts = self._thread if settings.device_drafts else None
         self.online = OnlineDrafting(settings, answers.conversation, drafts, self.memory, send, plain_ms)
-        self.standalone = StandaloneDrafting(answers, self._thread, self.tell)
+        self.standalone = StandaloneDrafting(answers, self._thread, self.tell, settings.alone)
         self.lets_server_run_ahead = drafter is None or settings.server_runs_ahead
 
     def tell(self, text: Sequence[int], hashes: PrefixHashes | None = None) -> None:

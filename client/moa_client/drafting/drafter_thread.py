@@ -99,7 +99,12 @@ class DrafterThread:
     def write(self, serial: int, written: Sequence[int], sampling: Sampling) -> None:
         """Writes the token after the standalone text."""
         chain = DraftTree.chain(written)
-        self._ask(lambda: Wrote(serial, self.drafter.write(chain, sampling)))
+
+        def run() -> Result:
+            written = self.drafter.write(chain, sampling)
+            return Wrote(serial, *written) if written is not None else Wrote(serial, None)
+
+        self._ask(run)
 
     def close(self) -> None:
         """Lets the running call end; its result is no longer posted."""

@@ -6,6 +6,7 @@ A drafter receives committed tokens and memory, and makes trees. `MoaDrafter` re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -21,6 +22,8 @@ from moa_shared.drafting import (
     TextIndex,
     barred_after,
 )
+from moa_shared.drafting.confidence import Confidence
+from moa_shared.drafting.guesses.copying import chance_of_copy
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
@@ -62,8 +65,10 @@ class ClientDrafter(Protocol):
         """
         ...
 
-    def write(self, draft: DraftTree, sampling: Sampling) -> int | None:
-        """The drafter's own token after the newest node of `draft`; None: it has nothing to say."""
+    def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
+        """The drafter's own token after the newest node of `draft`, and the chance that it is the target's if those
+        of the draft are; None: it has nothing to say.
+        """
         ...
 
 
@@ -76,6 +81,7 @@ class MoaDrafter:
         reads_memory: False for a drafter whose memory encoder the server does not have.
         shape: of drafts that grow.
         guesser: merges what the text suggests into drafts; the recipe has its own.
+        confidence: of standalone text; None: it was never measured, and the drafter's own chances are taken for it.
     """
 
     def __init__(
@@ -86,8 +92,10 @@ class MoaDrafter:
         reads_memory: bool,
         shape: GrowthShape = CHAIN,
         guesser: TextGuesser | None = None,
+        confidence: Confidence | None = None,
     ) -> None:
         self._recipe = recipe
+        self._confidence = confidence
         self._draft = ConversationDraft(new_state, shape, guesser)
         self.reads_memory = reads_memory
 
@@ -107,8 +115,11 @@ class MoaDrafter:
     def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
         return self._draft.growing.grow(draft, sampling)
 
-    def write(self, draft: DraftTree, sampling: Sampling) -> int | None:
-        return self._draft.growing.next_token(draft, sampling, barred_after(draft.tokens))
+    def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
+        token, log_chance = self._draft.growing.next_token(draft, sampling, barred_after(draft.tokens))
+        if self._confidence is None:
+            return token, math.exp(min(0.0, log_chance))
+        return token, self._confidence.chance(log_chance, len(draft) + 1)
 
 
 class LookupDrafter:
@@ -141,9 +152,9 @@ class LookupDrafter:
         tokens = self._text.continuation(self._length, _newest_path(draft))
         return Growth(tuple(tokens), tuple(range(newest, newest + len(tokens))))
 
-    def write(self, draft: DraftTree, sampling: Sampling) -> int | None:
-        tokens = self._text.continuation(1, _newest_path(draft))
-        return tokens[0] if tokens else None
+    def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
+        position, size = self._text.matched(_newest_path(draft), 1)
+        return (self._text.tokens[position], chance_of_copy(size)) if size else None
 
 
 def _newest_path(draft: DraftTree) -> list[int]:

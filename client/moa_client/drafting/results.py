@@ -63,10 +63,12 @@ class Wrote:
 
     Args:
         serial: of the text that it continues.
+        chance: that it is the target's, if all before it are.
     """
 
     serial: int
     token: int | None
+    chance: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

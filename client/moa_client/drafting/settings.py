@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from moa_client.drafting.alone import AloneRule
+
 
 @dataclass(frozen=True, slots=True)
 class DraftingSettings:
@@ -16,6 +18,7 @@ class DraftingSettings:
         run_ahead: the server steps on when no draft has come (streamed), or waits for one.
         reconcile: standalone text is verified, or kept as it is.
         tree: drafts are trees.
+        alone: how the device writes without a server.
     """
 
     drafting: Literal["auto", "server", "device", "off"] = "auto"
@@ -23,6 +26,7 @@ class DraftingSettings:
     run_ahead: bool = True
     reconcile: Literal["verify", "keep"] = "verify"
     tree: bool = False
+    alone: AloneRule = AloneRule()  # noqa: RUF009 (immutable)
 
     @property
     def server_runs_ahead(self) -> bool:

@@ -1,7 +1,8 @@
 """Writes the current answer on the device while no server decides its text: the counterpart of `drafting.online`.
 
-State: whether the drafter has more to say, and which text the step under way continues. What the drafter writes goes to
-the answer queue as provisional text. Invariant: a token that continues a text since changed is discarded.
+State: whether the drafter has more to say, which text the step under way continues, and a token that is too unlikely to
+be shown. What is shown goes to the answer queue as provisional text. Invariant: a token that continues a text since
+changed is discarded.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.jobs import Job
+from moa_client.drafting.alone import AloneRule, AloneText
 from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.results import Wrote
 
@@ -23,23 +25,37 @@ class StandaloneDrafting:
     """
 
     def __init__(
-        self, answers: AnswerQueue, thread: DrafterThread | None, tell: Callable[[Sequence[int]], None]
+        self,
+        answers: AnswerQueue,
+        thread: DrafterThread | None,
+        tell: Callable[[Sequence[int]], None],
+        rule: AloneRule,
     ) -> None:
+        self.asked_for = False  # the user wants the text, right or not
         self._answers = answers
         self._thread = thread
         self._tell = tell
+        self._text = AloneText(rule)
         self._has_more = True
+        self._held: Wrote | None = None
         self._serial = 0  # of the provisional text
         self._told: tuple[int, Job] | None = None  # the serial and the job whose beginning the drafter has
 
     @property
     def can_write(self) -> bool:
-        """Whether the device can continue the answer on its own."""
+        """Whether the device can continue the answer on its own, if it may."""
         return self._thread is not None and self._has_more
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the drafter has more to say, which is too unlikely to be shown."""
+        return self._held is not None and not self._may_show(self._held)
 
     def restart(self) -> None:
         """Called when the text that the drafter is writing after has changed."""
         self._serial += 1
+        self._held = None
+        self._text.begin()
 
     def renew(self) -> None:
         """Called when the drafter may have something to say again: for a new answer, or one that a server continues."""
@@ -47,27 +63,58 @@ class StandaloneDrafting:
         self._has_more = True
 
     def begin(self) -> None:
-        """Called when the device is on its own: the draft in flight begins the text, as it is already guessed."""
+        """Called when the device is on its own: what was guessed for the server is not shown as it is."""
         self.restart()
-        if self.can_write:
-            self._answers.go_alone()
+        self._answers.drop_draft()
 
-    def write_on(self) -> None:
-        """Lets the drafter write the next token of the current answer."""
-        job, thread = self._answers.current, self._thread
-        if job is None or job.has_ended or thread is None or not self._has_more or thread.busy:
+    def write_on(self, now: float) -> None:
+        """Lets the drafter write the next token of the current answer, when it is due."""
+        job, thread = self._next_job, self._thread
+        if job is None or thread is None:
+            return
+        if self._held is not None:
+            if not self._may_show(self._held):
+                return
+            held, self._held = self._held, None
+            self._show(now, job, held)
+            if job.has_ended:
+                return
+        if now < self._text.due_ms:
             return
         if self._told != (self._serial, job):  # it knows what it writes itself
             self._told = self._serial, job
             self._tell(self._answers.text_before(job))
         thread.write(self._serial, job.written, job.settings.sampling)
 
-    def on_wrote(self, wrote: Wrote) -> None:
+    def on_wrote(self, now: float, wrote: Wrote) -> None:
         """Takes in the drafter's token."""
         job = self._answers.current
         if job is None or job.has_ended or wrote.serial != self._serial:
             return
         if wrote.token is None:
             self._has_more = False
+        elif self._may_show(wrote):
+            self._show(now, job, wrote)
         else:
-            self._answers.write(job, [wrote.token])
+            self._held = wrote
+            self._answers.hold_back(job)
+
+    def wake_ms(self) -> float | None:
+        """When to call `write_on` again if nothing happens; None: no need."""
+        return self._text.due_ms if self._held is None and self._next_job is not None else None
+
+    @property
+    def _next_job(self) -> Job | None:
+        """What the drafter can continue now; None: nothing."""
+        job, thread = self._answers.current, self._thread
+        if job is None or job.has_ended or thread is None or thread.busy or not self._has_more:
+            return None
+        return job
+
+    def _may_show(self, wrote: Wrote) -> bool:
+        return self._text.takes(wrote.chance, asked_for=self.asked_for)
+
+    def _show(self, now: float, job: Job, wrote: Wrote) -> None:
+        if wrote.token is not None:
+            self._text.add(now, wrote.chance)
+            self._answers.write(job, [wrote.token], [wrote.chance])

@@ -57,7 +57,9 @@ class ClientEngine:
     ) -> None:
         self.conversation = Conversation(vocab_size)
         self.answers = AnswerQueue(self.conversation, device.end_rule)
-        self.presence = Presence(1e3 * link.silence_seconds, offline=offline)
+        settings = settings or DraftingSettings()
+        self._alone = settings.alone
+        self.presence = Presence(1e3 * link.silence_seconds, settings.alone.end_ms, offline=offline)
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
         self.connection = Connection(link, self._make_open, self._inbox.put_nowait)
         self._exchange = Exchange(
@@ -65,10 +67,11 @@ class ClientEngine:
             self.presence,
             self.connection,
             device,
-            settings or DraftingSettings(),
+            settings,
             codec,
             self._inbox.put_nowait,
         )
+        self._drafting.standalone.asked_for = offline
         self._next_device: Device | None = None
         self._is_stopping = False  # the user wants the current answer to end, and has not seen it end
         self._is_renewed = False  # the conversation was started again: the server's session is no longer usable
@@ -176,12 +179,23 @@ class ClientEngine:
     def go_offline(self) -> None:
         """Continues without the server until `go_online`."""
         self.presence.go_offline()
-        self._wake()
+        self.write_alone()
 
     def go_online(self) -> None:
         """Connects again."""
         self.presence.go_online()
+        self._drafting.standalone.asked_for = False
         self.connection.start()
+        self._wake()
+
+    @property
+    def is_holding_back(self) -> bool:
+        """Whether the device could continue the answer, but with text that is too unlikely to be right."""
+        return not self.presence.is_served and self.answers.current is not None and self._drafting.standalone.is_waiting
+
+    def write_alone(self) -> None:
+        """Continues the running answer without the server, however unlikely the text is, until the server is back."""
+        self._drafting.standalone.asked_for = True
         self._wake()
 
     def reset(self) -> None:
@@ -218,9 +232,10 @@ class ClientEngine:
         await self.connection.drop()
         self._drafting.close()
         self._empty_inbox()
-        window = self._drafting.online.window
+        before = self._drafting
         self._exchange.use(device)
-        self._drafting.online.window.take_over(window)
+        self._drafting.online.window.take_over(before.online.window)
+        self._drafting.standalone.asked_for = before.standalone.asked_for
 
     def _empty_inbox(self) -> None:
         while not self._inbox.empty():
@@ -280,7 +295,7 @@ class ClientEngine:
             case Drafted() if self.presence.is_served:
                 drafting.online.on_round(item)
             case Wrote() if not self.presence.is_served:
-                drafting.standalone.on_wrote(item)
+                drafting.standalone.on_wrote(now_ms(), item)
             case Fault(error):
                 if isinstance(error, ProtocolError):
                     raise error  # unreadable memory is the server's fault, everything else ours
@@ -305,11 +320,18 @@ class ClientEngine:
         if self._is_stopping and self.answers.current is not None:
             await self._stop_now()
         if not presence.is_served:
-            self._drafting.standalone.write_on()
-            if presence.may_end_answers:
-                self.answers.end_alone()
+            self._write_alone(now)
         elif connection.is_up:
             self._drafting.online.draft_on(now)
+
+    def _write_alone(self, now: float) -> None:
+        """Continues the answer on the device, and ends it when there is no server to wait for."""
+        standalone, presence = self._drafting.standalone, self.presence
+        standalone.write_on(now)
+        if presence.may_end_answers(now):
+            self.answers.end_alone()
+        if self.is_holding_back and presence.outages.has_lasted(now, self._alone.leave_ms):
+            self.answers.leave_to_server()
 
     def _follow(self, steps: Steps) -> None:
         """Does what does not wait."""
@@ -330,6 +352,10 @@ class ClientEngine:
         times = [self.presence.wake_ms(is_up=self.connection.is_up, is_waiting=self._is_waiting)]
         if self._drafting.memory.hold_until_ms > now_ms():
             times.append(self._drafting.memory.hold_until_ms)
+        if not self.presence.is_served:
+            times.append(self._drafting.standalone.wake_ms())
+            if self.is_holding_back:
+                times.append(self.presence.outages.reaches_ms(self._alone.leave_ms))
         return min((time for time in times if time is not None), default=None)
 
     def _wake(self) -> None:

@@ -196,6 +196,7 @@ class Exchange:
         steps = self._presence.on_return(is_answering=job is not None)
         if Step.RETURN in steps:
             standalone.renew()
+            standalone.asked_for = False
             if job is not None and job.written:
                 self.drafting.online.adopt_written(job.written, sent)
         self.report(steps)

@@ -14,6 +14,7 @@ from moa_shared.errors import MoaError, ProtocolError, UnavailableError
 
 from moa_client.conversation.events import LinkChanged, LinkState
 from moa_client.link.monitor import LinkMonitor
+from moa_client.link.outages import Outages
 
 SILENT_STREAM_MS = 500.0  # a stream silent for this long beyond the timer is replaced
 # Steps of the server in a round trip from which a link is slow, and below which it is good again.
@@ -61,10 +62,12 @@ class Presence:
 
     Args:
         silence_ms: how long a server may send nothing that advances the answer.
+        end_ms: how long it must have been lost, at least, before an answer may end without it.
         offline: begin without a server, as the user wishes.
     """
 
-    def __init__(self, silence_ms: float, *, offline: bool = False) -> None:
+    def __init__(self, silence_ms: float, end_ms: float = 0.0, *, offline: bool = False) -> None:
+        self.outages = Outages(end_ms)
         self.monitor = LinkMonitor(silence_ms)
         self.mode = Mode.OFFLINE_BY_WISH if offline else Mode.SERVED
         self.state = LinkState.OFFLINE if offline else LinkState.GOOD
@@ -79,10 +82,14 @@ class Presence:
         """Whether the server decides the text, as far as is known."""
         return self.mode is Mode.SERVED
 
-    @property
-    def may_end_answers(self) -> bool:
-        """Whether standalone text may end the answer: a stream that is only silent may recover."""
-        return self.mode in (Mode.STALLED, Mode.OFFLINE, Mode.OFFLINE_BY_WISH)
+    def may_end_answers(self, now: float) -> bool:
+        """Whether standalone text may end the answer.
+
+        A stream that is only silent may recover, and so may a link that was lost a moment ago.
+        """
+        if self.mode is Mode.OFFLINE_BY_WISH:
+            return True
+        return self.mode in (Mode.STALLED, Mode.OFFLINE) and self.outages.is_long(now)
 
     # ------------------------------------------------------------ the user
 
@@ -169,6 +176,11 @@ class Presence:
             is_expected: something is expected of the server.
             is_waiting: the user waits for an answer that this device cannot continue on its own.
         """
+        steps = self._tick(now, is_up=is_up, is_trying=is_trying, is_expected=is_expected, is_waiting=is_waiting)
+        self.outages.observe(now, is_served=self.is_served)
+        return steps
+
+    def _tick(self, now: float, *, is_up: bool, is_trying: bool, is_expected: bool, is_waiting: bool) -> Steps:
         steps: Steps = []
         if self.wants_offline and (is_up or is_trying or self.mode is not Mode.OFFLINE_BY_WISH):
             steps += [Step.LEAVE, *self._lose(Mode.OFFLINE_BY_WISH, "as you wished")]
@@ -206,6 +218,8 @@ class Presence:
                 times.append(monitor + (0.0 if self.is_served else SILENT_STREAM_MS))
         if self._waiting_since is not None and is_waiting and not self.is_served:
             times.append(self._waiting_since + self._silence_ms)
+        if self.mode in (Mode.STALLED, Mode.OFFLINE) and (ends := self.outages.next_long_ms) is not None:
+            times.append(ends)
         return min(times, default=None)
 
     # ------------------------------------------------------------ what the user sees

@@ -162,8 +162,10 @@ class GrowingDraft:
         nodes = self._place(draft, sampling)
         self._expand(self._best_open(nodes) if self._root.expanded else [])
 
-    def next_token(self, draft: DraftTree, sampling: Sampling, barred: Collection[int] = ()) -> int:
-        """The drafter's own choice after the newest node of a draft; not one of `barred` if it knows another."""
+    def next_token(self, draft: DraftTree, sampling: Sampling, barred: Collection[int] = ()) -> tuple[int, float]:
+        """The drafter's own choice after the newest node of a draft, and its log-chance; not one of `barred` if it
+        knows another.
+        """
         leaf = self._leaf(draft, sampling)
         if not leaf.expanded:
             self._expand([leaf])
@@ -173,7 +175,8 @@ class GrowingDraft:
             token, step = spare
             child = leaf.children[token] = _Node(token, leaf, step, leaf.score + step, leaf.depth + 1, said=step)
             allowed = [child]
-        return max(allowed or leaf.children.values(), key=lambda child: child.said).token
+        best = max(allowed or leaf.children.values(), key=lambda child: child.said)
+        return best.token, best.said
 
     # ------------------------------------------------------------ inside
 

@@ -86,6 +86,19 @@ class Acceptance:
         return [after / before for before, after in pairwise(reached) if before]
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a drafter wrote without the server.
+
+    Args:
+        log_chances: its own, of each token.
+        right: how many of the first tokens are the target's.
+    """
+
+    log_chances: tuple[float, ...]
+    right: int
+
+
 class Subject(Protocol):
     """What is under test, with the target that it drafts for."""
 
@@ -137,8 +150,43 @@ class DrafterSubject:
         written: list[int] = []
         for _ in range(length):
             barred = barred_after(written) if self._guarded else ()
-            written.append(draft.next_token(DraftTree.chain(written), GREEDY, barred))
+            written.append(draft.next_token(DraftTree.chain(written), GREEDY, barred)[0])
         return written
+
+    def runs(self, prompt: Sequence[int], answer: Sequence[int], cuts: Sequence[int], length: int) -> list[Run]:
+        """What it writes after each cut, if the server is lost there.
+
+        Args:
+            cuts: tokens of the answer before each, ascending, at least 1.
+            length: tokens written after a cut, at most as many as the answer has there.
+        """
+        ids = [*prompt, *answer]
+        memory, state = self._read(ids)
+        drafter = self._new_state()
+        draft = GrowingDraft(drafter, CHAIN)
+        known, runs = 0, []
+        for cut in cuts:
+            newest = len(prompt) + cut - 1
+            draft.forget()
+            draft.commit(ids[len(drafter.tokens) : newest + 1])
+            drafter.append_memory(known, memory[known:newest])
+            if state is not None:
+                drafter.append_reused_state(known, state[known:newest])
+            known = newest
+            runs.append(self._run(draft, ids[newest + 1 : newest + 1 + length]))
+        return runs
+
+    def _run(self, draft: GrowingDraft, expected: Sequence[int]) -> Run:
+        written: list[int] = []
+        log_chances: list[float] = []
+        for _ in expected:
+            barred = barred_after(written) if self._guarded else ()
+            token, log_chance = draft.next_token(DraftTree.chain(written), GREEDY, barred)
+            written.append(token)
+            log_chances.append(log_chance)
+        pairs = enumerate(zip(written, expected, strict=True))
+        right = next((place for place, (mine, theirs) in pairs if mine != theirs), len(expected))
+        return Run(tuple(log_chances), right)
 
     def _read(self, ids: Sequence[int]) -> tuple[Rows, Rows | None]:
         """Memory rows of a text, and the state that enters the first reused layer."""

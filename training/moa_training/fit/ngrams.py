@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from moa_shared.drafter.checkpoint.ngram_file import NgramArrays
 from moa_shared.drafting.guesses.ngrams import CHANCE_STEPS, LONGEST_CONTEXT, NO_TOKEN
+from moa_shared.drafting.reliability import ReliabilityCounts, ReliabilityCurve
 from moa_shared.errors import DataError
 
 from moa_training.data.shards import TokenRow
@@ -21,8 +22,6 @@ from moa_training.data.shards import TokenRow
 Context = tuple[int, ...]
 MOST_TOKENS = 4  # of a context
 HELD_BACK = 8  # every so manieth row corrects the chances
-BINS = 20  # of chances, corrected each by itself
-BIN_WEIGHT = 10.0  # guesses that a bin's own chance is worth
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +97,10 @@ def build_ngrams(rows: Sequence[TokenRow], options: NgramOptions) -> NgramArrays
     """
     curve = _correction(rows, options)
     counts = NgramCounts(rows, options)
-    places = (np.arange(BINS) + 0.5) / BINS
     contexts: list[Context] = []
     kept: list[list[tuple[float, int]]] = []
     for context in counts.contexts:
-        corrected = [(float(np.interp(chance, places, curve)), token) for chance, token in counts.best(context)]
+        corrected = [(curve.corrected(chance), token) for chance, token in counts.best(context)]
         likely = [(chance, token) for chance, token in corrected if chance >= options.least_chance]
         if likely:
             contexts.append(context)
@@ -122,21 +120,18 @@ def build_ngrams(rows: Sequence[TokenRow], options: NgramOptions) -> NgramArrays
     )
 
 
-def _correction(rows: Sequence[TokenRow], options: NgramOptions) -> Sequence[float]:
-    """The share of right guesses among those of each bin of chances, never falling, on rows held back."""
+def _correction(rows: Sequence[TokenRow], options: NgramOptions) -> ReliabilityCurve:
+    """What the chances are worth, by rows held back."""
     counted = NgramCounts((row for number, row in enumerate(rows) if number % HELD_BACK), options)
-    tries = np.full(BINS, BIN_WEIGHT)
-    right = tries * (np.arange(BINS) + 0.5) / BINS
-    guesses: dict[Context, list[tuple[int, int]]] = {}
+    reliability = ReliabilityCounts()
+    guesses: dict[Context, list[tuple[float, int]]] = {}
     for context, token in _places(rows[::HELD_BACK]):
         known = counted.known(context)
         if known not in guesses:
-            guesses[known] = [(min(BINS - 1, int(chance * BINS)), each) for chance, each in counted.best(known)]
-        for bin_, guess in guesses[known]:
-            tries[bin_] += 1
-            right[bin_] += guess == token
-    shares: list[float] = np.maximum.accumulate(right / tries).tolist()
-    return shares
+            guesses[known] = counted.best(known)
+        for chance, guess in guesses[known]:
+            reliability.add(chance, right=guess == token)
+    return reliability.curve()
 
 
 def _places(rows: Iterable[TokenRow]) -> Iterator[tuple[Context, int]]:

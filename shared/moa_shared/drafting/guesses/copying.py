@@ -21,6 +21,11 @@ LEAST_LOG_SURVIVAL = math.log(LEAST_SURVIVAL)
 SHORTEST = 2  # a single token that occurred before says too little
 
 
+def chance_of_copy(size: int) -> float:
+    """The chance that the token after a run of `size` tokens is what followed it before, in any conversation."""
+    return _PRIOR[min(size, len(_PRIOR)) - 1]
+
+
 class CopyGuesser:
     """Guesses what one conversation repeats."""
 

@@ -14,6 +14,7 @@ from moa_client.conversation.events import (
     Corrected,
     Ended,
     Event,
+    HeldBack,
     LinkChanged,
     LinkState,
     Provisional,
@@ -29,7 +30,11 @@ EVENTS: list[tuple[Event, dict[str, object]]] = [
         Committed((1, 2), 1),
         {"event": "committed", "text": "é\n", "provisional": "p", "tokens": [1, 2], "confirmed": 1},
     ),
-    (Provisional((3,)), {"event": "provisional", "provisional": "p", "tokens": [3]}),
+    (
+        Provisional((3, 4), (0.5, 1 / 3)),
+        {"event": "provisional", "provisional": "p", "tokens": [3, 4], "chances": [0.5, 0.333]},
+    ),
+    (HeldBack(), {"event": "held_back"}),
     (Corrected(4), {"event": "corrected", "provisional": "p", "dropped": 4}),
     (LinkChanged(LinkState.OFFLINE, "why"), {"event": "link", "state": "offline", "reason": "why"}),
     (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import io
 import os
 import pty
+import signal
 import sys
 import termios
 import time
@@ -39,6 +41,19 @@ def test_keys_are_kept_and_not_echoed(keyboard: int) -> None:
 def test_interrupts_still_work(keyboard: int) -> None:
     with quiet_keys():
         assert termios.tcgetattr(sys.stdin.fileno())[3] & termios.ISIG
+
+
+async def test_ctrl_o_acts_at_once(keyboard: int) -> None:
+    """The terminal turns it into SIGQUIT; as this one controls no process, the test sends it."""
+    asked = asyncio.Event()
+    before = signal.getsignal(signal.SIGQUIT)
+    with quiet_keys(asked.set):
+        assert termios.tcgetattr(sys.stdin.fileno())[6][termios.VQUIT] == b"\x0f"
+        os.kill(os.getpid(), signal.SIGQUIT)
+        async with asyncio.timeout(10):
+            await asked.wait()
+    assert signal.getsignal(signal.SIGQUIT) is before
+    assert termios.tcgetattr(sys.stdin.fileno())[6][termios.VQUIT] != b"\x0f"
 
 
 def test_the_terminal_is_as_before_after_an_error(keyboard: int) -> None:

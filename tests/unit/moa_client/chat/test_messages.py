@@ -16,8 +16,9 @@ def test_everything_that_is_known_is_said() -> None:
 
 def test_answers_are_unverified_until_the_server_is_there_to_verify_them() -> None:
     away, there = (LinkStatus(state, None, 0.0, 0.0, 0, 0) for state in (LinkState.OFFLINE, LinkState.GOOD))
-    assert status_line(away, 2, "the server is silent") == "link OFFLINE (the server is silent) | 2 unverified"
-    assert status_line(there, 2) == "link good | verifying 2"
+    assert status_line(away, 2, "the server is silent") == "link OFFLINE (the server is silent) | 2 answers unverified"
+    assert status_line(there, 2) == "link good | verifying 2 answers"
+    assert status_line(there, 1) == "link good | verifying 1 answer"
 
 
 def test_what_waits_for_the_next_prompt_is_counted() -> None:

@@ -145,9 +145,11 @@ def test_a_refused_answer_is_named_by_its_question() -> None:
 class Emulated:
     def __init__(self) -> None:
         self.display = Display(*SIZE)
-        self.view = TerminalView(
-            Screen(*SIZE, styled=False), lambda why: f"status {why}".strip(), lambda: SIZE, self.display.show
-        )
+        self.view = TerminalView(Screen(*SIZE, styled=False), self.status, lambda: SIZE, self.display.show)
+
+    @staticmethod
+    def status(reason: str, shows_guesses: bool) -> str:
+        return " ".join(["status", *([reason] if reason else []), *(["guesses"] if shows_guesses else [])])
 
     @property
     def lines(self) -> list[str]:
@@ -160,10 +162,10 @@ def test_a_terminal_has_the_status_below_while_the_answer_runs() -> None:
     assert terminal.lines == ["status"]
     for event in (Committed((0,)), LinkChanged(LinkState.OFFLINE, "cut"), Provisional((1,))):
         terminal.view.show(event, transcript.apply(event), transcript)
-    assert terminal.lines == ["a[unverified:] b", "status cut"]
+    assert terminal.lines == ["a[unverified:] b", "status cut guesses"]
     event = LinkChanged(LinkState.BACK)
     terminal.view.show(event, transcript.apply(event), transcript)
-    assert terminal.lines[-1] == "status"
+    assert terminal.lines[-1] == "status guesses"
     terminal.view.end(transcript.break_off(), transcript)
     assert terminal.lines == ["a[unverified:] b"]
 

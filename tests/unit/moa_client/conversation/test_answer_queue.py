@@ -231,10 +231,9 @@ class AnyOrder(RuleBasedStateMachine):
         if of_other_text:
             ahead[0] = (ahead[0] + 1) % (END + 1)
         self.conversation.propose(DraftTree.chain(ahead))
-        self.queue.go_alone()
-        taken = before if of_other_text and before else ahead
-        assert job.written == taken[: len(job.written)]
-        assert job.has_ended or job.written == taken
+        self.queue.drop_draft()
+        assert job.written == before
+        assert len(self.conversation.draft) == 0
         self.read()
 
     @precondition(lambda self: self.queue.current is not None and self.queue.current.has_ended)

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.conversation.answer_figures import Figures
 from moa_client.drafting.drafters import Growth, LookupDrafter
+from moa_shared.drafting.guesses.copying import chance_of_copy
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -52,5 +53,5 @@ def test_look_up_continues_below_any_draft_and_writes_standalone() -> None:
     assert drafter.grow(DraftTree.chain([]), Sampling()) == Growth((3, 4), (-1, 0))
     assert drafter.grow(DraftTree.chain([3, 4]), Sampling()) == Growth((5, 9), (1, 2))
     assert drafter.grow(DraftTree((3, 4, 7), (-1, 0, 0)), Sampling()) == Growth()
-    assert drafter.write(DraftTree.chain([3]), Sampling()) == 4
+    assert drafter.write(DraftTree.chain([3]), Sampling()) == (4, chance_of_copy(3))
     assert drafter.write(DraftTree.chain([8]), Sampling()) is None

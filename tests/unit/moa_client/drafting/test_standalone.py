@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 from moa_client.conversation.answer_queue import AnswerQueue, EndRule
 from moa_client.conversation.conversation import Conversation
-from moa_client.conversation.events import Ended, Provisional
+from moa_client.conversation.events import Ended, HeldBack, Provisional
+from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.results import Wrote
 from moa_client.drafting.standalone import StandaloneDrafting
@@ -18,6 +19,8 @@ from moa_shared.tree.draft_tree import DraftTree
 
 PROMPT = [1, 2, 3]
 END_OF_TEXT = 9
+ALWAYS = AloneRule("always")
+AUTO = AloneRule("auto", least_chance=0.5)
 
 
 class FakeThread:
@@ -36,20 +39,21 @@ class FakeThread:
 class Writer:
     """A device that is on its own after the question `PROMPT`."""
 
-    def __init__(self, *, has_drafter: bool = True) -> None:
+    def __init__(self, rule: AloneRule = ALWAYS, *, has_drafter: bool = True) -> None:
         self.answers = AnswerQueue(Conversation(50), EndRule(frozenset({END_OF_TEXT}), 1000, str))
         self.answers.begin(lambda _: PROMPT, AnswerSettings(max_tokens=20))
         self.thread = FakeThread()
         self.told: list[list[int]] = []
         thread = cast("DrafterThread", self.thread) if has_drafter else None
-        self.drafting = StandaloneDrafting(self.answers, thread, lambda text: self.told.append(list(text)))
+        self.drafting = StandaloneDrafting(self.answers, thread, lambda text: self.told.append(list(text)), rule)
+        self.now = 1000.0
 
-    def write(self, token: int | None) -> None:
+    def write(self, token: int | None, chance: float = 1.0) -> None:
         """One step: the drafter writes this token."""
-        self.drafting.write_on()
+        self.drafting.write_on(self.now)
         serial, _ = self.thread.asked[-1]
         self.thread.busy = False
-        self.drafting.on_wrote(Wrote(serial, token))
+        self.drafting.on_wrote(self.now, Wrote(serial, token, chance))
 
     @property
     def written(self) -> list[int]:
@@ -68,7 +72,7 @@ def test_the_text_grows_a_token_at_a_time(writer: Writer) -> None:
     writer.write(4)
     writer.write(5)
     assert writer.written == [4, 5]
-    assert list(writer.answers.events) == [Provisional((4,)), Provisional((5,))]
+    assert list(writer.answers.events) == [Provisional((4,), (1.0,)), Provisional((5,), (1.0,))]
     assert [written for _, written in writer.thread.asked] == [[], [4]]
 
 
@@ -81,30 +85,32 @@ def test_the_drafter_is_told_the_text_once_while_it_writes_itself(writer: Writer
     assert writer.told == [PROMPT, PROMPT]
 
 
-def test_a_draft_in_flight_begins_the_text(writer: Writer) -> None:
+def test_a_draft_in_flight_is_not_shown_as_it_is(writer: Writer) -> None:
+    """The drafter says anew how likely its tokens are; what it has computed of them stays."""
     writer.answers.conversation.propose(DraftTree((4, 7, 5), (-1, -1, 0)))
     writer.drafting.begin()
-    assert writer.written == [4, 5]
+    assert writer.written == []
+    assert len(writer.answers.conversation.draft) == 0
 
 
 def test_a_token_for_a_text_since_changed_is_discarded(writer: Writer) -> None:
-    writer.drafting.write_on()
+    writer.drafting.write_on(writer.now)
     (serial, _) = writer.thread.asked[-1]
     writer.drafting.restart()
-    writer.drafting.on_wrote(Wrote(serial, 4))
+    writer.drafting.on_wrote(writer.now, Wrote(serial, 4))
     assert writer.written == []
 
 
 def test_one_step_is_under_way_at_a_time(writer: Writer) -> None:
-    writer.drafting.write_on()
-    writer.drafting.write_on()
+    writer.drafting.write_on(writer.now)
+    writer.drafting.write_on(writer.now)
     assert len(writer.thread.asked) == 1
 
 
 def test_a_drafter_with_nothing_to_say_is_not_asked_again_before_it_may_have_something(writer: Writer) -> None:
     writer.write(None)
     assert not writer.drafting.can_write
-    writer.drafting.write_on()
+    writer.drafting.write_on(writer.now)
     assert len(writer.thread.asked) == 1
     writer.drafting.renew()
     assert writer.drafting.can_write
@@ -115,7 +121,7 @@ def test_a_drafter_with_nothing_to_say_is_not_asked_again_before_it_may_have_som
 def test_an_answer_that_has_ended_is_not_continued(writer: Writer) -> None:
     writer.write(4)
     writer.write(END_OF_TEXT)
-    writer.drafting.write_on()
+    writer.drafting.write_on(writer.now)
     assert len(writer.thread.asked) == 2
     writer.answers.end_alone()
     assert writer.answers.events[-1] == Ended(Finish.END_OF_TEXT, provisional=True)
@@ -124,6 +130,64 @@ def test_an_answer_that_has_ended_is_not_continued(writer: Writer) -> None:
 def test_a_device_without_a_drafter_writes_nothing() -> None:
     writer = Writer(has_drafter=False)
     writer.drafting.begin()
-    writer.drafting.write_on()
+    writer.drafting.write_on(writer.now)
     assert not writer.drafting.can_write
     assert writer.thread.asked == []
+
+
+class TestTextThatIsTooUnlikely:
+    def test_is_held_back_and_told_once(self) -> None:
+        writer = Writer(AUTO)
+        writer.write(4, 0.9)
+        writer.write(5, 0.8)
+        writer.write(6, 0.6)  # 0.43 for all of it
+        assert writer.written == [4, 5]
+        assert list(writer.answers.events)[2:] == [HeldBack()]
+        assert writer.drafting.is_waiting
+        assert writer.drafting.can_write
+        writer.drafting.write_on(writer.now)
+        assert len(writer.thread.asked) == 3
+        assert writer.drafting.wake_ms() is None
+
+    def test_is_shown_when_the_user_asks_for_it(self) -> None:
+        writer = Writer(AUTO)
+        writer.write(4, 0.4)
+        writer.drafting.asked_for = True
+        assert not writer.drafting.is_waiting
+        writer.write(5, 0.1)
+        assert writer.written == [4, 5]
+
+    def test_has_another_chance_after_what_the_server_decides(self) -> None:
+        writer = Writer(AUTO)
+        writer.write(4, 0.4)
+        writer.drafting.restart()
+        assert not writer.drafting.is_waiting
+        writer.write(4, 0.6)
+        assert writer.written == [4]
+
+    def test_is_all_text_for_who_wants_none(self) -> None:
+        writer = Writer(AloneRule("never"))
+        writer.write(4, 1.0)
+        assert writer.written == []
+        assert writer.drafting.is_waiting
+
+    def test_is_what_goes_beyond_the_limit_whatever_is_wanted(self) -> None:
+        writer = Writer(AloneRule("always", most_tokens=2))
+        writer.drafting.asked_for = True
+        for token in (4, 5, 6):
+            writer.write(token)
+        assert writer.written == [4, 5]
+        assert writer.drafting.is_waiting
+
+
+def test_it_writes_as_fast_as_people_read() -> None:
+    writer = Writer(AloneRule("always", tokens_per_s=10.0))
+    writer.write(4)
+    writer.drafting.write_on(writer.now + 99.0)
+    assert len(writer.thread.asked) == 1
+    assert writer.drafting.wake_ms() == writer.now + 100.0
+    writer.now += 100.0
+    writer.write(5)
+    writer.now += 1000.0  # nothing is made up for
+    writer.write(6)
+    assert writer.drafting.wake_ms() == writer.now + 100.0

@@ -149,9 +149,9 @@ def test_the_user_goes_offline_and_online_again(mode: Mode) -> None:
     assert steps == (expected if mode is Mode.SERVED else [Step.LEAVE])
     assert presence.mode is Mode.OFFLINE_BY_WISH
     presence.go_online()
-    assert presence.may_end_answers
     assert presence.mode.name == "OFFLINE"
     assert tick(presence, 1500.0, is_up=False, is_trying=True) == []
+    assert presence.may_end_answers(100_000.0)
 
 
 def test_going_offline_and_online_at_once_changes_nothing() -> None:
@@ -188,7 +188,34 @@ def test_another_stream_can_be_asked_for() -> None:
     ],
 )
 def test_a_silent_stream_may_recover_before_an_answer_ends(mode: Mode, may_end: bool) -> None:
-    assert presence_in(mode).may_end_answers is may_end
+    presence = presence_in(mode)
+    presence.outages.observe(100_000.0, is_served=presence.is_served)
+    assert presence.may_end_answers(100_000.0) is may_end
+
+
+def test_a_link_lost_a_moment_ago_may_recover_before_an_answer_ends() -> None:
+    presence = Presence(SILENCE_MS, 10_000.0)
+    presence.on_opened(1000.0, ROUND_TRIP_MS)
+    presence.on_return(is_answering=True)
+    tick(presence, 1000.0)
+    presence.on_down(GONE, broke=False, is_expected=True)
+    tick(presence, 1000.0, is_up=False, is_trying=True)
+    assert not presence.may_end_answers(10_999.0)
+    assert presence.wake_ms(is_up=False, is_waiting=False) == 11_000.0
+    tick(presence, 11_000.0, is_up=False, is_trying=True)
+    assert presence.may_end_answers(11_000.0)
+    assert presence.wake_ms(is_up=False, is_waiting=False) is None
+    presence.on_opened(12_000.0, ROUND_TRIP_MS)
+    presence.on_return(is_answering=True)
+    tick(presence, 12_000.0)
+    assert not presence.may_end_answers(12_000.0)
+
+
+def test_who_goes_offline_by_wish_waits_for_nobody() -> None:
+    presence = Presence(SILENCE_MS, 10_000.0)
+    presence.go_offline()
+    tick(presence, 1000.0)
+    assert presence.may_end_answers(1000.0)
 
 
 def given_up(steps: Steps) -> list[str]:

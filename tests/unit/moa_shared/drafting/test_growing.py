@@ -255,7 +255,7 @@ def test_standalone_text_is_not_copied() -> None:
         growing = GrowingDraft(toy, CHAIN, guesser)
         growing.commit([1, 2, 3, 1, 2, 3, 1])
         guesser.restart([0, 1, 2, 3, 1, 2, 3, 1])
-        assert growing.next_token(DraftTree((), ()), GREEDY) == int(toy.logits(toy.text).argmax())
+        assert growing.next_token(DraftTree((), ()), GREEDY)[0] == int(toy.logits(toy.text).argmax())
 
 
 def test_other_sampling_settings_begin_again() -> None:
@@ -273,14 +273,14 @@ def test_a_standalone_text_costs_a_step_a_token(seed: int, length: int, confirme
     growing = GrowingDraft(toy, TREE)
     written: list[int] = []
     for _ in range(length):
-        written.append(growing.next_token(DraftTree.chain(written), GREEDY))
+        written.append(growing.next_token(DraftTree.chain(written), GREEDY)[0])
     assert tuple(written) == draft_chain(ToyDrafter(seed), length, GREEDY).tokens
     assert toy.steps == length
     confirmed = min(confirmed, length - 1)
     growing.commit(written[:confirmed])
     rest = written[confirmed:]
     for _ in range(2):
-        rest.append(growing.next_token(DraftTree.chain(rest), GREEDY))
+        rest.append(growing.next_token(DraftTree.chain(rest), GREEDY)[0])
     assert toy.steps == length + 2
     assert (*written[:confirmed], *rest) == draft_chain(ToyDrafter(seed), length + 2, GREEDY).tokens
 
@@ -291,8 +291,8 @@ def test_a_barred_token_gives_way_to_the_next_best(shape: GrowthShape) -> None:
     growing = GrowingDraft(toy, shape)
     nothing = DraftTree((), ())
     ranked = np.argsort(-toy.logits(toy.text)).tolist()
-    assert growing.next_token(nothing, GREEDY, barred={ranked[1]}) == ranked[0]
-    second = growing.next_token(nothing, GREEDY, barred={ranked[0]})
+    assert growing.next_token(nothing, GREEDY, barred={ranked[1]})[0] == ranked[0]
+    second, _ = growing.next_token(nothing, GREEDY, barred={ranked[0]})
     assert second == ranked[1]
-    after = growing.next_token(DraftTree.chain([second]), GREEDY)
+    after, _ = growing.next_token(DraftTree.chain([second]), GREEDY)
     assert after == int(toy.logits([*toy.text, second]).argmax())

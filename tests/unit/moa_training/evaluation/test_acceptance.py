@@ -93,6 +93,22 @@ def test_the_replay_counts_what_the_real_verifier_accepts(files: ModelFiles, reu
     assert sum(got.accepted[1:]) > 0
 
 
+@pytest.mark.parametrize("reused", [0, 2])
+def test_a_run_after_a_cut_is_what_the_drafter_writes_there(files: ModelFiles, reused: int) -> None:
+    """Although one state goes from cut to cut."""
+    subject = subject_of(files, reused)
+    answer, _ = verify(files, subject, SHAPES[0], 40)
+    cuts = [*range(1, 33), 33, 39]
+    runs = subject.runs(PROMPT, answer[:40], cuts, 8)
+    assert [len(run.log_chances) for run in runs[-3:]] == [8, 7, 1]
+    for cut, run in zip(cuts, runs, strict=True):
+        written = subject.write([*PROMPT, *answer[:cut]], len(run.log_chances))
+        pairs = zip(written, answer[cut:40], strict=False)
+        assert run.right == next((at for at, (mine, theirs) in enumerate(pairs) if mine != theirs), len(written))
+        assert all(log_chance <= 0 for log_chance in run.log_chances)
+    assert any(run.right for run in runs)
+
+
 def test_an_oracle_is_accepted_whole_and_a_liar_never(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = subject_of(files, 0)
     answer = random.Random(2).choices(range(5, 90), k=21)

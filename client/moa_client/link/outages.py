@@ -1,0 +1,60 @@
+"""How long the server has been lost, and how long such losses lasted of late. Pure.
+
+Clock readings are arguments, in milliseconds. State: when this loss began, and the durations of the newest ones before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+REMEMBERED = 5  # losses
+MARGIN = 2.0  # times the longest of them
+MOST_TIMES = 6.0  # of the least time: after an hour in the cellar nobody wants to wait for another
+
+
+class Outages:
+    """Whether a loss has lasted so long that it will hardly be over in a moment.
+
+    Args:
+        least_ms: that this takes, at least.
+    """
+
+    def __init__(self, least_ms: float) -> None:
+        self._least_ms = least_ms
+        self._lengths: deque[float] = deque(maxlen=REMEMBERED)
+        self._since: float | None = None
+        self._is_long = False  # as last observed
+
+    @property
+    def patience_ms(self) -> float:
+        """How long a loss must last to be a long one."""
+        usual = MARGIN * max(self._lengths, default=0.0)
+        return min(max(self._least_ms, usual), MOST_TIMES * self._least_ms)
+
+    @property
+    def next_long_ms(self) -> float | None:
+        """When this loss will have become a long one; None: there is none, or it has already."""
+        return None if self._since is None or self._is_long else self._since + self.patience_ms
+
+    def observe(self, now: float, *, is_served: bool) -> None:
+        """The server is available or not."""
+        if is_served:
+            if self._since is not None:
+                self._lengths.append(now - self._since)
+            self._since, self._is_long = None, False
+            return
+        if self._since is None:
+            self._since = now
+        self._is_long = self.is_long(now)
+
+    def is_long(self, now: float) -> bool:
+        """Whether this loss has lasted that long."""
+        return self._since is not None and now - self._since >= self.patience_ms
+
+    def has_lasted(self, now: float, ms: float) -> bool:
+        """Whether this loss has lasted for `ms`."""
+        return self._since is not None and now - self._since >= ms
+
+    def reaches_ms(self, ms: float) -> float | None:
+        """When this loss has lasted for `ms`; None: there is none."""
+        return None if self._since is None else self._since + ms

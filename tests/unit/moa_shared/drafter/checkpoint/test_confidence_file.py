@@ -1,0 +1,58 @@
+"""Files that say how far a drafter can be trusted: what is written is read, and the right one is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from inline_snapshot import snapshot
+from moa_shared.drafter.checkpoint.confidence_file import (
+    CONFIDENCE_FILE,
+    confidence_for,
+    read_confidence,
+    write_confidence,
+)
+from moa_shared.drafting.confidence import GROUPS, Confidence
+from moa_shared.drafting.reliability import ReliabilityCurve
+from moa_shared.errors import CheckpointError
+
+from tests.support.messages import raises
+
+
+def confidence(share: float) -> Confidence:
+    return Confidence([ReliabilityCurve([share])] * len(GROUPS))
+
+
+def test_the_one_beside_the_drafter_comes_first_and_others_are_passed_over(tmp_path: Path) -> None:
+    drafter, package = tmp_path / "own" / "drafter.safetensors", tmp_path / "package"
+    write_confidence(package / "some" / CONFIDENCE_FILE, confidence(0.25), "one")
+    write_confidence(package / "other" / CONFIDENCE_FILE, confidence(0.5), "two")
+    found = confidence_for("two", drafter, package)
+    assert found is not None
+    assert found.chance(0.0, 1) == 0.5
+    assert confidence_for("three", drafter, package) is None
+    write_confidence(drafter.parent / CONFIDENCE_FILE, confidence(0.75), "two")
+    found = confidence_for("two", drafter, package)
+    assert found is not None
+    assert found.chance(0.0, 1) == 0.75
+    assert read_confidence(drafter.parent / CONFIDENCE_FILE)[0] == "two"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"drafter_fingerprint": "x"}', '{"curves": []}'])
+def test_what_is_damaged_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / CONFIDENCE_FILE
+    path.write_text(text)
+    with pytest.raises(CheckpointError) as error:
+        read_confidence(path)
+    assert "moa-train calibrate" in str(error.value)
+
+
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The confidence TMP/file/confidence.json cannot be written ([Errno 17] File exists: 'TMP/file'). Choose a folder that can be written."
+        ),
+    ):
+        write_confidence(tmp_path / "file" / CONFIDENCE_FILE, confidence(0.5), "one")

@@ -1,0 +1,75 @@
+"""How far a drafter's standalone text can be trusted, and what it is worth to stop where it cannot. Pure.
+
+A cut is a place of an answer where the server is lost; a run is what the drafter writes from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import exp
+from operator import mul
+from statistics import median
+
+from moa_shared.drafting.confidence import GROUPS, Confidence, group_of
+from moa_shared.drafting.reliability import ReliabilityCounts
+
+from moa_training.evaluation.acceptance import Run
+
+THRESHOLDS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """Standalone text that goes on while the chance that all of it is right is at least `threshold`.
+
+    Args:
+        shown: tokens a cut, on average; `median_shown`: in the middle one.
+        kept: share of all shown tokens that come before the first wrong one of their cut.
+        useful: such tokens a cut, on average.
+    """
+
+    threshold: float
+    shown: float
+    median_shown: float
+    kept: float
+    useful: float
+
+
+def fit_confidence(runs: Iterable[Run]) -> Confidence:
+    """The chances of a drafter's tokens, from runs on answers that it has not seen."""
+    counts = [ReliabilityCounts() for _ in GROUPS]
+    for run in runs:
+        for depth, log_chance in enumerate(run.log_chances[: run.right + 1], 1):
+            counts[group_of(depth)].add(exp(min(0.0, log_chance)), right=depth <= run.right)
+    return Confidence([each.curve() for each in counts])
+
+
+def gated(runs: Sequence[Run], confidence: Confidence, threshold: float) -> Gated:
+    """What of each run is shown, and kept.
+
+    Args:
+        runs: at least one.
+    """
+    shown = [_shown(run, confidence, threshold) for run in runs]
+    kept = sum(min(count, run.right) for count, run in zip(shown, runs, strict=True))
+    total = sum(shown)
+    return Gated(threshold, total / len(runs), median(shown), kept / total if total else 1.0, kept / len(runs))
+
+
+def _shown(run: Run, confidence: Confidence, threshold: float) -> int:
+    """How many tokens come before the chance of the run falls below the threshold."""
+    chances = (confidence.chance(log_chance, depth) for depth, log_chance in enumerate(run.log_chances, 1))
+    below = (count for count, all_right in enumerate(accumulate(chances, mul)) if all_right < threshold)
+    return next(below, len(run.log_chances))
+
+
+def format_gates(gates: Sequence[Gated]) -> str:
+    """As a table for people."""
+    lines = ["shown while the chance is  tokens a cut  middle cut  kept  right tokens a cut"]
+    lines += [
+        f"{each.threshold:25.2f}  {each.shown:12.2f}  {each.median_shown:10.1f}  {each.kept:4.2f}  {each.useful:18.2f}"
+        for each in gates
+    ]
+    return "\n".join(lines)
