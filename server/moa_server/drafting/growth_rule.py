@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from moa_server.drafting.forward_cost import CostLine
 
 NODES_OF_A_PLACE = 2  # that are worth their rows, on average
+FEW_NODES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,11 @@ class GrowthRule:
         ms = self.step_ms + (self.follow_ms if first else 0.0)
         nodes_ms = self.cost.ms(self.rows + NODES_OF_A_PLACE) - self.cost.ms(self.rows)
         return reach * (found - self.rate * nodes_ms) > self.rate * ms
+
+    @property
+    def least_chance(self) -> float:
+        """What a node must have so that it can pay among a few others."""
+        return min(1.0, self.rate * (self.cost.ms(self.rows + FEW_NODES) - self.cost.ms(self.rows)) / FEW_NODES)
 
     def choose(self, chances: Sequence[float]) -> list[int]:
         """The nodes to verify.

@@ -146,16 +146,19 @@ class SessionDrafter:
         pool = arrived
         reaches: list[float] = []
         steps: list[int] = []
-        record = self._record
+        record, trust = self._record, self._calibration.factor
+        least = rule.least_chance / trust if trust else 1.0  # where time is dear, looking for more would cost it too
         typical = self._unread <= FEW_TOKENS
         while True:
             growing = self._draft.growing
-            offered = growing.offer(pool, sampling)
+            offered = growing.offer(pool, sampling, least)
             pool = DraftTree(pool.tokens + offered.tokens, pool.parents + offered.parents)
             steps += [len(reaches) - 1] * len(offered.tokens)
-            reach = growing.reach(pool, sampling) * (1.0 if reaches else 1.0 - covered)
             found = self._found[min(len(reaches), len(FOUND) - 1)].factor
-            if len(steps) >= rule.most_nodes or not reach or not rule.pays(reach, found, first=not reaches):
+            if len(steps) >= rule.most_nodes or not rule.pays(1.0, found, first=not reaches):
+                break
+            reach = growing.reach(pool, sampling) * (1.0 if reaches else 1.0 - covered)
+            if not reach or not rule.pays(reach, found, first=not reaches):
                 break
             if not reaches:
                 follow_ms = self._follow(read_rows, cached)
@@ -166,7 +169,9 @@ class SessionDrafter:
             if typical or reaches:
                 record.step_ms.add(1e3 * (time.perf_counter() - began))
             reaches.append(reach)
-        first, trust = len(arrived), self._calibration.factor
+        if not steps:
+            return Guess(arrived, 0, 0.0, tuple(reaches), ())
+        first = len(arrived)
         chances = self._draft.growing.chances(pool, sampling)[first:]  # a later step may have thought better of a node
         chosen = rule.choose([trust * chance for chance in chances])
         own = [first + node for node in chosen]

@@ -138,11 +138,20 @@ class GrowingDraft:
                 return growth
         return Growth()
 
-    def offer(self, draft: DraftTree, sampling: Sampling) -> Growth:
-        """What is worth adding to `draft` by what is known already, without a step of the drafter."""
-        nodes = self._place(draft, sampling)
-        self._look_below(nodes)
-        return self._growth(nodes)
+    def offer(self, draft: DraftTree, sampling: Sampling, least: float = 0.0) -> Growth:
+        """What is worth adding to `draft` by what is known already, without a step of the drafter.
+
+        Args:
+            least: chance that a node must have; what is less likely than the shape wants is never offered.
+        """
+        floor = self._floor
+        self._floor = max(floor, math.log(least)) if least > 0 else floor
+        try:
+            nodes = self._place(draft, sampling)
+            self._look_below(nodes)
+            return self._growth(nodes)
+        finally:
+            self._floor = floor
 
     def chances(self, draft: DraftTree, sampling: Sampling) -> tuple[float, ...]:
         """The chance of each node that the text goes through it, as it is seen now; never more than its parent's."""
@@ -338,6 +347,7 @@ class GrowingDraft:
             _, _, node = heapq.heappop(heap)
             node.call, node.number = self._call, len(nodes) - 1 + len(given)
             given.append(node)
+            self._look(node)  # it may have been too unlikely when those above it were looked at
             for candidate in candidates(node):
                 heapq.heappush(heap, candidate)
         return given

@@ -34,6 +34,14 @@ def test_with_many_users_time_is_worth_more_and_the_server_stops_drafting() -> N
     assert not rule(rate=0.6, rows=15).pays(1.0, 0.65)
 
 
+def test_the_dearer_time_is_the_likelier_a_node_must_be() -> None:
+    assert rule(rate=0.1).least_chance == pytest.approx(0.05)
+    assert rule(rate=0.4, rows=15).least_chance == pytest.approx(0.2)
+    assert rule(rate=50.0).least_chance == 1.0
+    free = GrowthRule(0.1, CostLine(10.0, 8.0, 0.25), 0, 2.0, 1.0, 64)  # up to eight nodes take no time
+    assert free.least_chance == 0.0
+
+
 @pytest.mark.parametrize(
     ("chances", "chosen"),
     [

@@ -157,6 +157,22 @@ def test_an_offer_takes_no_step_of_the_drafter() -> None:
     assert set(offered.tokens) < set(growing.offer(draft, GREEDY).tokens)
 
 
+@given(st.integers(0, 99), st.sampled_from([0.0, 0.05, 0.2, 0.5, 1.5]))
+def test_an_offer_leaves_out_what_is_too_unlikely_to_pay_and_offers_it_when_it_does(seed: int, least: float) -> None:
+    guesser = TextGuesser()
+    guesser.restart([1, 2, 3, 4, 1, 2])
+    toy = ToyDrafter(seed)
+    growing, nothing = GrowingDraft(toy, TREE, guesser), DraftTree((), ())
+    growing.commit([1, 2, 3, 4, 1, 2])
+    growing.expand(nothing, GREEDY)
+    few = add(nothing, growing.offer(nothing, GREEDY, least))
+    assert all(chance >= least for chance in growing.chances(few, GREEDY))
+    again = GrowingDraft(ToyDrafter(seed), TREE, guesser)
+    again.commit([1, 2, 3, 4, 1, 2])
+    again.expand(nothing, GREEDY)
+    assert growing.offer(nothing, GREEDY) == again.offer(nothing, GREEDY)
+
+
 @pytest.mark.parametrize("copying", [True, False])
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
