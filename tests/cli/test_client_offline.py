@@ -134,7 +134,8 @@ def test_events_for_programs(served: Served, nowhere: str, run: Run) -> None:
         True,
     )
     assert [token for event in middle if event["event"] == "committed" for token in event["tokens"]] == answer  # type: ignore[attr-defined]
-    assert "".join(str(event["text"]) for event in [*middle, last]) == words(answer)
+    texts = [str(event.get("text", "")) for event in [*middle, last]]  # on a busy machine the link may be lost between
+    assert "".join(texts) == words(answer)
     assert (last["event"], last["finish"], last["verified"]) == ("ended", "max_tokens", True)
     careful = options(served, server=nowhere, max_tokens=6, alone_seconds=0)
     code, out, _ = run("chat", *careful, "--json", "w10")
