@@ -34,7 +34,7 @@ WIDTH, HEIGHT = 100, 24
 QUESTION = "Explain to a child why the sky is blue."
 GREETING = b"lists commands"  # the end of what the chat program says before its prompt
 ANSWER_TOKENS = 160
-CUT_AFTER_S, CUT_S = 2.5, 3.0  # from the question; the answer takes about eight seconds
+CUT_AFTER_S, CUT_S = 0.8, 4.0  # from the question; the answer takes about two seconds
 QUIET_S = 3.0  # without output after the cut: the answer is over
 LONGEST_S = 120.0
 
