@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from moa_shared.drafter.checkpoint.shipped import companions
 from moa_shared.drafter.checkpoint.writing import whole_checkpoint
 from moa_shared.drafting.confidence import Confidence
 from moa_shared.errors import CheckpointError
@@ -27,13 +27,10 @@ def confidence_for(fingerprint: str, drafter: Path | None = None, folder: Path |
     Raises:
         CheckpointError: a file cannot be used.
     """
-    root = folder or Path(str(files("moa_shared") / "drafter" / "shipped"))
-    beside = [] if drafter is None else [drafter.parent / CONFIDENCE_FILE]
-    for path in [*beside, *sorted(root.glob(f"*/{CONFIDENCE_FILE}"))]:
-        if path.is_file():
-            made_for, confidence = read_confidence(path)
-            if made_for == fingerprint:
-                return confidence
+    for path in companions(CONFIDENCE_FILE, drafter, folder):
+        made_for, confidence = read_confidence(path)
+        if made_for == fingerprint:
+            return confidence
     return None
 
 

@@ -59,11 +59,16 @@ def find_ngrams(target_fingerprint: str, drafter: Path | None = None, folder: Pa
     """
     from moa_shared.models.tensors.safetensors import read_metadata
 
-    beside = [] if drafter is None else [drafter.parent / NGRAMS_FILE]
-    for path in [*beside, *sorted((folder or _own_folder()).glob(f"*/{NGRAMS_FILE}"))]:
-        if path.is_file() and read_metadata(path).get(NGRAMS_TARGET_KEY) == target_fingerprint:
+    for path in companions(NGRAMS_FILE, drafter, folder):
+        if read_metadata(path).get(NGRAMS_TARGET_KEY) == target_fingerprint:
             return path
     return None
+
+
+def companions(name: str, drafter: Path | None = None, folder: Path | None = None) -> list[Path]:
+    """The files of a name that there are: the one beside a drafter first, then those that come with the package."""
+    beside = [] if drafter is None else [drafter.parent / name]
+    return [path for path in [*beside, *sorted((folder or _own_folder()).glob(f"*/{name}"))] if path.is_file()]
 
 
 def _own_folder() -> Path:
