@@ -6,13 +6,10 @@ as long as all before them since the cut were right. So the product over a run i
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from moa_shared.drafting.reliability import ReliabilityCurve
-from moa_shared.text.json_text import parse_json
 
 # The first depth of each group of depths; a depth is the number of tokens since the newest committed one. What was
 # verified says less and less about what comes, and a drafter does not know by how much.
@@ -32,7 +29,7 @@ class Confidence:
     def __init__(self, curves: Sequence[ReliabilityCurve]) -> None:
         if len(curves) != len(GROUPS):
             raise ValueError(f"{len(curves)} curves, expected {len(GROUPS)}")
-        self._curves = tuple(curves)
+        self.curves = tuple(curves)
 
     def chance(self, log_chance: float, depth: int) -> float:
         """The chance that a token is right if all before it are.
@@ -41,24 +38,7 @@ class Confidence:
             log_chance: the drafter's own.
             depth: 1 for the first token after the newest committed one.
         """
-        return self._curves[group_of(depth)].corrected(math.exp(min(0.0, log_chance)))
-
-    def to_json(self) -> str:
-        """The curves; `from_json` reads them."""
-        return json.dumps({"curves": [[round(share, 4) for share in curve.shares] for curve in self._curves]})
-
-    @classmethod
-    def from_json(cls, text: str) -> Confidence:
-        """What `to_json` wrote.
-
-        Raises:
-            ValueError: something else.
-        """
-        try:
-            content: Any = parse_json(text)
-            return cls([ReliabilityCurve([float(share) for share in shares]) for shares in content["curves"]])
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"no curves ({error})") from None
+        return self.curves[group_of(depth)].corrected(math.exp(min(0.0, log_chance)))
 
 
 def group_of(depth: int) -> int:

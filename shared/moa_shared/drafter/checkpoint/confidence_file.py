@@ -9,6 +9,7 @@ from typing import Any
 from moa_shared.drafter.checkpoint.shipped import companions
 from moa_shared.drafter.checkpoint.writing import whole_checkpoint
 from moa_shared.drafting.confidence import Confidence
+from moa_shared.drafting.reliability import ReliabilityCurve
 from moa_shared.errors import CheckpointError
 from moa_shared.text.json_text import parse_json
 
@@ -41,9 +42,9 @@ def read_confidence(path: Path) -> tuple[str, Confidence]:
         CheckpointError: it holds no such thing.
     """
     try:
-        text = path.read_text("utf-8")
-        content: Any = parse_json(text)
-        return str(content[FINGERPRINT_KEY]), Confidence.from_json(text)
+        content: Any = parse_json(path.read_text("utf-8"))
+        curves = [ReliabilityCurve([float(share) for share in shares]) for shares in content["curves"]]
+        return str(content[FINGERPRINT_KEY]), Confidence(curves)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path} does not say how far a drafter can be trusted ({error}).",
@@ -59,5 +60,6 @@ def write_confidence(path: Path, confidence: Confidence, fingerprint: str) -> No
         DiskFullError: no room.
     """
     with whole_checkpoint(path, "confidence") as partial:
-        content = {FINGERPRINT_KEY: fingerprint, **json.loads(confidence.to_json())}
+        curves = [[round(share, 4) for share in curve.shares] for curve in confidence.curves]
+        content = {FINGERPRINT_KEY: fingerprint, "curves": curves}
         partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

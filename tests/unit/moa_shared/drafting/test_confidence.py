@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,23 +43,3 @@ def test_each_depth_has_the_curve_of_its_group() -> None:
     assert [group_of(first) for first in GROUPS] == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="curves"):
         Confidence([curve(0.9)])
-
-
-def test_it_is_read_as_it_was_written() -> None:
-    counts = ReliabilityCounts()
-    for _ in range(50):
-        counts.add(0.9, right=False)
-    before = Confidence([counts.curve(), curve(0.5), curve(0.5), curve(0.125)])
-    after = Confidence.from_json(before.to_json())
-    for depth in (1, 2, 4, 8):
-        for log_chance in (-5.0, -0.7, -0.07, 0.0):
-            assert after.chance(log_chance, depth) == pytest.approx(before.chance(log_chance, depth), abs=1e-4)
-    assert math.isclose(after.chance(0.1, 2), 0.5)  # a chance above 1 is one of 1
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{}", "[]", '{"curves": 1}', '{"curves": [[0.5]]}', '{"curves": [["a"], [], [], []]}']
-)
-def test_what_is_no_confidence_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):
-        Confidence.from_json(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from moa_shared.drafter.checkpoint.confidence_file import (
     write_confidence,
 )
 from moa_shared.drafting.confidence import GROUPS, Confidence
-from moa_shared.drafting.reliability import ReliabilityCurve
+from moa_shared.drafting.reliability import BINS, ReliabilityCounts, ReliabilityCurve
 from moa_shared.errors import CheckpointError
 
 from tests.support.messages import raises
@@ -38,7 +39,29 @@ def test_the_one_beside_the_drafter_comes_first_and_others_are_passed_over(tmp_p
     assert read_confidence(drafter.parent / CONFIDENCE_FILE)[0] == "two"
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"drafter_fingerprint": "x"}', '{"curves": []}'])
+def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+    counts = ReliabilityCounts()
+    for _ in range(50):
+        counts.add(0.9, right=False)
+    flat = [ReliabilityCurve([share] * BINS) for share in (0.5, 0.5, 0.125)]
+    before = Confidence([counts.curve(), *flat])
+    write_confidence(tmp_path / CONFIDENCE_FILE, before, "one")
+    _, after = read_confidence(tmp_path / CONFIDENCE_FILE)
+    for depth in (1, 2, 4, 8):
+        for log_chance in (-5.0, -0.7, -0.07, 0.0):
+            assert after.chance(log_chance, depth) == pytest.approx(before.chance(log_chance, depth), abs=1e-4)
+    assert math.isclose(after.chance(0.1, 2), 0.5)  # a chance above 1 is one of 1
+
+
+@pytest.mark.parametrize("curves", ["1", "[[0.5]]", '[["a"], [], [], []]'], ids=["no list", "too few", "no numbers"])
+def test_curves_that_are_none_are_refused(tmp_path: Path, curves: str) -> None:
+    path = tmp_path / CONFIDENCE_FILE
+    path.write_text(f'{{"drafter_fingerprint": "x", "curves": {curves}}}')
+    with pytest.raises(CheckpointError):
+        read_confidence(path)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"drafter_fingerprint": "x"}', '{"curves": []}'])
 def test_what_is_damaged_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / CONFIDENCE_FILE
     path.write_text(text)
