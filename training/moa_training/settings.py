@@ -40,9 +40,15 @@ class DrafterSettings(SettingsBase):
         default=True, description="a norm of its own before the head where N = 0; the authors have none"
     )
     warm_start: bool = Field(default=True, description="start from the target's layers; the authors start at random")
+    memory_of: Path | None = Field(
+        default=None,
+        description="a drafter whose memory rows this one is to read: its memory encoder is taken over and not trained",
+    )
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> DrafterSettings:
+        if self.kind != "moa" and self.memory_of is not None:
+            raise ValueError(f"drafter.memory_of is for moa drafters only, not for {self.kind}")
         if self.kind != "moa" and self.reused_layers:
             raise ValueError(f"drafter.reused_layers is for moa drafters only, not for {self.kind}")
         if self.norms_near_zero and self.warm_start:
@@ -128,6 +134,10 @@ class FitSettings(SettingsBase):
     start_from: Path | None = Field(default=None, description="continue from this drafter instead of fresh tensors")
     seed: int = 0
     dtype: Literal["bf16", "float32"] = "bf16"
+    execution: Literal["torch", "int8"] = Field(
+        default="torch",
+        description="what computes the target: torch in `dtype`, or the kernels, on CPUs the faster one (docs/engine.md)",
+    )
     threads: int = Field(default=1, ge=0, description="of torch on a CPU; 0: its own choice")
     checkpoint_minutes: float = Field(default=3.0, ge=0)
     report_steps: int = Field(default=10, gt=0)
@@ -171,11 +181,14 @@ def load_fit_settings(path: Path, overrides: dict[str, Any] | None = None) -> Fi
         raise ConfigError(
             f"{name} in {path} is {first['input']!r}: {problem}.", hint="training/configs has examples."
         ) from None
-    folder = path.parent
+    folder, drafter = path.parent, settings.drafter
+    if drafter.memory_of is not None:
+        drafter = drafter.model_copy(update={"memory_of": folder / drafter.memory_of})
     return settings.model_copy(
         update={
             "shards": tuple(folder / shard for shard in settings.shards),
             "output": folder / settings.output,
             "start_from": None if settings.start_from is None else folder / settings.start_from,
+            "drafter": drafter,
         }
     )

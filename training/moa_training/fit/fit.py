@@ -16,8 +16,9 @@ from typing import Any
 import numpy.typing as npt
 import torch
 from moa_shared.bfloat16 import round_to_bfloat16
-from moa_shared.drafter import DrafterConfig, load_checkpoint, save_checkpoint
+from moa_shared.drafter import Checkpoint, DrafterConfig, load_checkpoint, save_checkpoint
 from moa_shared.drafter.checkpoint.config import EAGLE2, MOA
+from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS
 from moa_shared.errors import ConfigError, MismatchError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.progress import Progress, SilentProgress
@@ -40,6 +41,7 @@ from moa_training.objective.layer_memory import FastDrafter
 from moa_training.objective.losses import Losses, LossWeights, compute_losses
 from moa_training.objective.network import Activations
 from moa_training.settings import FitSettings
+from moa_training.teacher.kernel_teacher import KernelTeacher
 from moa_training.teacher.teacher import Teacher
 from moa_training.teacher.teacher_cache import TeacherCache
 
@@ -64,13 +66,16 @@ class Run:
         self.files: ModelFiles = resolve(settings.target, progress=progress)
         self.rows = self._read_rows()
         dtype = _DTYPES[settings.dtype]
-        self.teacher = Teacher.load(self.files, settings.drafter.reused_layers, dtype, self.device)
+        self.teacher = self._load_teacher(dtype)
         self.config: DrafterConfig = drafter_config(settings, self.files)
         self.identity = self._identity()
         saved = load_state(settings.output, self.identity)
         self.draft_ids, tensors = self._start(saved)
         self.drafter = self._network().to(self.device)
         self.drafter.load_state_dict({name: t for name, t in tensors.items() if name != "draft_ids"})
+        if settings.drafter.memory_of is not None and isinstance(self.drafter, FastDrafter):
+            self.drafter.freeze_encoder()
+        self.kept = {n: w.detach().numpy().copy() for n, w in self.drafter.named_parameters() if not w.requires_grad}
         self.stream = BatchStream(
             self.rows,
             batch_rows=settings.optimiser.batch_rows,
@@ -82,7 +87,7 @@ class Run:
         )
         self.cache = self._open_cache()
         self.position = Position(self.identity) if saved is None else saved[0]
-        if saved is None and settings.drafter.warm_start and settings.start_from is None:
+        if saved is None and settings.drafter.warm_start and settings.start_from is None and not self.kept:
             self._fit_inputs()
         start = {name: weight.detach().clone() for name, weight in self.drafter.named_parameters()}
         self.drafter.to(dtype)
@@ -199,7 +204,7 @@ class Run:
             return path
         tensors: dict[str, npt.NDArray[Any]] = {
             name: round_to_bfloat16(master.detach().cpu().numpy()) for name, master in self.masters.masters.items()
-        }
+        } | self.kept
         if self.draft_ids is not None:
             tensors["draft_ids"] = self.draft_ids.numpy()
         save_checkpoint(path, self.config, tensors)
@@ -210,6 +215,14 @@ class Run:
             state["draft_ids"] = self.draft_ids
         save_state(output, self.position, state)
         return path
+
+    def _load_teacher(self, dtype: torch.dtype) -> Teacher:
+        settings = self.settings
+        if settings.execution == "int8":
+            return KernelTeacher.load_int8(
+                self.files, settings.drafter.reused_layers, dtype, self.device, self.progress
+            )
+        return Teacher.load(self.files, settings.drafter.reused_layers, dtype, self.device)
 
     def _open_cache(self) -> TeacherCache | None:
         """The cache of this process; None if nothing is to be kept."""
@@ -227,19 +240,44 @@ class Run:
         return rows
 
     def _start(self, saved: Any) -> tuple[torch.Tensor | None, dict[str, torch.Tensor]]:
-        """Draft vocabulary and first tensors: of the saved run, of the drafter to continue from, or fresh ones."""
+        """Draft vocabulary and first tensors, with the memory encoder of `drafter.memory_of`."""
+        draft_ids, tensors = self._first_tensors(saved)
+        if self.settings.drafter.memory_of is not None:
+            tensors |= self._encoder_of(self.settings.drafter.memory_of)
+        return draft_ids, tensors
+
+    def _encoder_of(self, path: Path) -> dict[str, torch.Tensor]:
+        """The tensors of another drafter's memory encoder."""
+        other = self._same_target(path)
+        sizes = ("ca_kv_heads", "lsa", "lsa_heads", "lsa_kv_heads", "lsa_mlp", "unscaled_memory_rope")
+        for name in sizes:
+            theirs, ours = getattr(other.config, name), getattr(self.config, name)
+            if theirs != ours:
+                raise ConfigError(
+                    f"drafter.{name} is {ours}, but {path}, whose memory is to be read, has {theirs}.",
+                    hint="Set it to that drafter's own.",
+                )
+        return {name: t for name, t in other.torch_tensors().items() if name.startswith(ENCODER_TENSORS)}
+
+    def _same_target(self, path: Path) -> Checkpoint:
+        """Another drafter; raises MismatchError if it was made for another target."""
+        other = load_checkpoint(path)
+        if other.config.target_fingerprint != self.files.fingerprint:
+            raise MismatchError(
+                f"The drafter {path} was made for another target "
+                f"({other.config.target_fingerprint[:12]}, this one is {self.files.fingerprint[:12]}).",
+                hint="Name the target that it was made for.",
+            )
+        return other
+
+    def _first_tensors(self, saved: Any) -> tuple[torch.Tensor | None, dict[str, torch.Tensor]]:
+        """Of the saved run, of the drafter to continue from, or fresh ones."""
         settings = self.settings
         if saved is not None:
             tensors = {name.removeprefix("master."): t for name, t in saved[1].items() if name.startswith("master.")}
             return saved[1].get("draft_ids"), tensors
         if settings.start_from is not None:
-            begun = load_checkpoint(settings.start_from)
-            if begun.config.target_fingerprint != self.files.fingerprint:
-                raise MismatchError(
-                    f"The drafter {settings.start_from} was made for another target "
-                    f"({begun.config.target_fingerprint[:12]}, this one is {self.files.fingerprint[:12]}).",
-                    hint="Name the target that it was made for.",
-                )
+            begun = self._same_target(settings.start_from)
             if begun.config.kind != settings.drafter.kind:
                 raise ConfigError(
                     f"drafter.kind is {settings.drafter.kind}, but {settings.start_from} is {begun.config.kind}.",

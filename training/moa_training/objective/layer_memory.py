@@ -84,7 +84,8 @@ class FastDrafter(TrainingDrafter):
     def memory(self, kv: torch.Tensor) -> torch.Tensor:
         """Memory rows [batch, length, hidden] of [batch, length, layers, KV width]."""
         flat = kv.flatten(0, 1)
-        stride = round(1.0 / self.gradient_share) if self.training and torch.is_grad_enabled() else 1
+        learns = self.training and torch.is_grad_enabled() and self.Ekv2E.weight.requires_grad
+        stride = round(1.0 / self.gradient_share) if learns else 1
         if stride <= 1:
             return _rows(self, flat).view(*kv.shape[:2], -1)
         chosen = torch.zeros(flat.shape[0], dtype=torch.bool, device=flat.device)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from moa_shared.drafter import DrafterConfig
+from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS
 from moa_shared.drafter.layers.layers import DecoderLayer, RMSNorm, Rotary, attend, rotate
 from moa_shared.errors import InternalError
 from torch import nn
@@ -88,6 +89,12 @@ class TrainingDrafter(nn.Module):
         self._layer_rotary = Rotary(width // config.lsa_heads, config.memory_rope)
         self._frozen: tuple[list[Any], Any] = (list(reused or []), final_norm)  # not ours to train or to save
         self._inject = inject_true_state
+
+    def freeze_encoder(self) -> None:
+        """Keeps the memory encoder as it is: only the device's half is trained."""
+        for name, weight in self.named_parameters():
+            if name.startswith(ENCODER_TENSORS):
+                weight.requires_grad_(False)
 
     def memory(self, kv: torch.Tensor) -> torch.Tensor:
         """Memory rows [batch, length, hidden]."""

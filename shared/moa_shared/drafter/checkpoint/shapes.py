@@ -6,6 +6,14 @@ from moa_shared.drafter.checkpoint.config import EAGLE2, MOA, DrafterConfig
 
 FC = "spec_model_fc"  # the authors' name of EAGLE's projection
 Shapes = dict[str, tuple[int, ...]]
+# Beginnings of the names of what the server runs of a Mixture of Attentions drafter; the rest runs on the device.
+ENCODER_TENSORS = (
+    "layer_self_attention.",
+    "Ekv2E.",
+    "cross_attention.input_layernorm.",
+    "cross_attention.self_attn.k_proj.",
+    "cross_attention.self_attn.v_proj.",
+)
 
 
 def expected_shapes(config: DrafterConfig) -> Shapes:
