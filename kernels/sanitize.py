@@ -110,7 +110,7 @@ def exercise_stack(random: np.random.Generator, *, half: bool, reads_memory: boo
     else:
         segments = [Segment.chain(caches[0], 5), Segment.tree(caches[1], [-1, 0, 0, 1, 1, 2, 5])]
     rows = random.normal(size=(sum(segment.rows for segment in segments), hidden)).astype(np.float32)
-    stack.run(rows, segments, state_layer=1)
+    stack.run(rows, segments, state_layers=[1])
     if not reads_memory:
         stack.fill(rows, segments)
         caches[1].length += 7

@@ -65,7 +65,10 @@ class CSegment(ct.Structure):
 
 _INT, _POINTER = ct.c_int, ct.c_void_p
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
-    "moa_run": (_INT, [ct.POINTER(CStack), _INT, *[_POINTER] * 4, _INT, ct.POINTER(CSegment), _INT, _POINTER, _INT]),
+    "moa_run": (
+        _INT,
+        [ct.POINTER(CStack), _INT, *[_POINTER] * 4, _INT, ct.POINTER(CSegment), _INT, *[_POINTER] * 2, _INT],
+    ),
     "moa_linear": (_INT, [ct.POINTER(CLinear), _INT, _POINTER, _POINTER, _INT]),
     "moa_norm": (None, [_INT, _INT, ct.c_float, _POINTER, _POINTER, _POINTER]),
     "moa_pack": (None, [_INT, _INT, _INT, _POINTER, _POINTER]),

@@ -82,21 +82,22 @@ def run(
     positions: Numbers,
     cosines: Table,
     sines: Table,
-    state_layer: int | None,
+    state_layers: Sequence[int],
     only_fills: bool,
-) -> tuple[Rows, Rows | None]:
+) -> tuple[Rows, dict[int, Rows]]:
     """As `Stack.run`, which has checked its arguments."""
-    x, state = rows.astype(np.float32), None
+    x = rows.astype(np.float32)
+    states: dict[int, Rows] = {}
     starts = np.cumsum([0, *(segment.rows for segment in segments)])
     for index, layer in enumerate(stack.layers):
-        if index == state_layer:
-            state = x.copy()
+        if index in state_layers:
+            states[index] = x.copy()
         queries, keys, values = _project(stack, layer, x, cosines[positions][:, None], sines[positions][:, None])
         if only_fills and index == len(stack.layers) - 1:
             for segment, start in zip(segments, starts[:-1], strict=True):
                 own = slice(start, start + segment.rows)
                 _own_cache(segment).put(index, segment.first_slot, keys[own], values[own])
-            return x, state
+            return x, states
         attended = np.empty((len(x), stack.shape.heads * stack.shape.head_dim), np.float32)
         for segment, start in zip(segments, starts[:-1], strict=True):
             own = slice(start, start + segment.rows)
@@ -108,7 +109,9 @@ def run(
         x = x + layer.out(attended)
         gate, up = np.split(layer.gate_up(norm(x, layer.mlp_norm, stack.shape.eps)), 2, axis=-1)
         x = x + layer.down(gate / (1 + np.exp(-np.maximum(gate, np.float32(-88)))) * up)
-    return x, x.copy() if state_layer == len(stack.layers) else state
+    if len(stack.layers) in state_layers:
+        states[len(stack.layers)] = x.copy()
+    return x, states
 
 
 def _own_cache(segment: Segment) -> ReferenceCache:

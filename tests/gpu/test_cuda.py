@@ -47,7 +47,7 @@ def play(target: Target) -> list[TargetOutput]:
     for cache, length in zip(caches, (1, 63, 300, 700), strict=True):
         outputs.append(target.prefill(cache, [token % 97 for token in range(length)], want_state_layer=1))
     for _ in range(3):
-        requests = [Request(caches[0], TREE_TOKENS, TREE, range(len(TREE)), state_layer=2)]
+        requests = [Request(caches[0], TREE_TOKENS, TREE, range(len(TREE)), state_layers=(2,))]
         requests += [Request(cache, [token], None, [0]) for token, cache in enumerate(caches[1:])]
         outputs += target.forward_all(requests)
         caches[0].keep([0, 2, 5, 8])

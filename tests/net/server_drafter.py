@@ -50,7 +50,7 @@ class TargetDrafter(RecordingDrafter):
     def _logits(self, path: Sequence[int]) -> Rows:
         text = [*self.tokens, *path]
         cache = self.target.new_cache()
-        output = self.target.forward_all([Request(cache, text, None, [len(text) - 1], None)])[0]
+        output = self.target.forward_all([Request(cache, text, None, [len(text) - 1])])[0]
         logits: Rows = np.roll(self.sharpness * output.logits[0], self.shift)
         return logits
 

@@ -136,7 +136,7 @@ class FitSettings(SettingsBase):
     dtype: Literal["bf16", "float32"] = "bf16"
     execution: Literal["torch", "int8"] = Field(
         default="torch",
-        description="what computes the target: torch in `dtype`, or the kernels, on CPUs the faster one (docs/engine.md)",
+        description="what computes the target: torch in `dtype`, or the kernels, which are faster on CPUs",
     )
     threads: int = Field(default=1, ge=0, description="of torch on a CPU; 0: its own choice")
     checkpoint_minutes: float = Field(default=3.0, ge=0)

@@ -133,7 +133,7 @@ class LocalSession:
         source = server.stepper.find_source(b"")
         if source is None or source.drafter is None:
             raise DataError("No drafter is loaded here.", hint="Load the target with a drafter.")
-        self._tensors.keep_rows(source, server.stepper.widths(source, reused_state=True))
+        self._tensors.keep_rows(source, server.stepper.kept_widths(source, {}, drafts=True))
 
     def step(self) -> Step | None:
         """The next forward; None: it read a piece of the prompt and chose nothing."""

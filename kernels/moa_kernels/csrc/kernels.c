@@ -199,12 +199,12 @@ static int longest_context(int segments, const moa_segment_t *segment) {
 static int most_of(int a, int b) { return a > b ? a : b; }
 
 int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positions, const float *cosines,
-            const float *sines, int segments, const moa_segment_t *segment, int state_layer, float *state,
-            int threads) {
+            const float *sines, int segments, const moa_segment_t *segment, int states, const int32_t *state_layers,
+            float *state, int threads) {
     const moa_stack_t *s = stack;
     int widest = most_of(most_of(s->hidden, query_width(s)), s->inner), result = MOA_NO_MEMORY;
     size_t wide = (size_t)rows * most_of(most_of(qkv_width(s), 2 * s->inner), s->hidden);
-    size_t narrow = (size_t)rows * widest;
+    size_t narrow = (size_t)rows * widest, size = (size_t)rows * s->hidden;
     int blocks = segments * s->kv_heads + rows * s->heads / QUERIES_MOST + 1;
     threads = begin_parallel(threads);
     forward_t f = {.stack = s, .rows = rows, .threads = threads, .positions = positions, .cosines = cosines,
@@ -223,7 +223,8 @@ int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positio
         f.tasks = tasks;
         int count = list_tasks(s, segments, segment, tasks);
         for (int layer = 0; layer <= s->layers; layer++) {
-            if (layer == state_layer) memcpy(state, x, (size_t)rows * s->hidden * sizeof(float));
+            for (int i = 0; i < states; i++)
+                if (layer == state_layers[i]) memcpy(state + i * size, x, size * sizeof(float));
             if (layer == s->layers) break;
             f.layer = s->layer + layer;
             f.layer_index = layer;

@@ -54,8 +54,8 @@ typedef struct {
 } moa_segment_t;
 
 MOA_EXPORT int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positions, const float *cosines,
-                       const float *sines, int segments, const moa_segment_t *segment, int state_layer, float *state,
-                       int threads);
+                       const float *sines, int segments, const moa_segment_t *segment, int states,
+                       const int32_t *state_layers, float *state, int threads);
 MOA_EXPORT int moa_linear(const moa_linear_t *linear, int rows, const float *x, float *y, int threads);
 MOA_EXPORT void moa_norm(int rows, int width, float eps, const float *weight, const float *x, float *y);
 MOA_EXPORT void moa_pack(int kind, int outputs, int inputs, const uint8_t *blocks, uint8_t *tiles);

@@ -111,22 +111,24 @@ class Stack:
         kind = Cache if self.compiled else reference.ReferenceCache
         return kind(len(self.layers), self.shape.kv_heads, self.shape.head_dim, half=half)
 
-    def run(self, rows: Rows, segments: Sequence[Segment], state_layer: int | None = None) -> tuple[Rows, Rows | None]:
+    def run(
+        self, rows: Rows, segments: Sequence[Segment], state_layers: Sequence[int] = ()
+    ) -> tuple[Rows, dict[int, Rows]]:
         """Runs all layers; the new rows are written behind the caches' `length`, which the caller moves on afterwards.
 
         Args:
             rows: [rows of all segments, hidden] float32; left as it is.
-            state_layer: also give the rows that enter this layer; as many as there are layers: what leaves the last.
+            state_layers: also give the rows that enter these; as many as there are layers: what leaves the last.
 
         Returns:
-            what leaves the last layer, [rows, hidden] float32, and the state asked for.
+            what leaves the last layer, [rows, hidden] float32, and the states asked for, by layer.
 
         Raises:
             KernelError: rows or segments that do not fit this stack.
             MemoryError: the caches cannot grow, or there is no memory for the forward.
         """
-        self._check_call(rows, segments, state_layer)
-        return self._run(rows, segments, state_layer, only_fills=False)
+        self._check_call(rows, segments, state_layers)
+        return self._run(rows, segments, tuple(state_layers), only_fills=False)
 
     def fill(self, rows: Rows, segments: Sequence[Segment]) -> None:
         """As `run`, for rows of which only keys and values are wanted: the last layer computes no more than these.
@@ -136,12 +138,12 @@ class Stack:
         """
         if self.shape.reads_memory:
             raise KernelError("A stack that reads memory writes no keys and values.")
-        self._check_call(rows, segments, None)
-        self._run(rows, segments, None, only_fills=True)
+        self._check_call(rows, segments, ())
+        self._run(rows, segments, (), only_fills=True)
 
     def _run(
-        self, rows: Rows, segments: Sequence[Segment], state_layer: int | None, *, only_fills: bool
-    ) -> tuple[Rows, Rows | None]:
+        self, rows: Rows, segments: Sequence[Segment], state_layers: tuple[int, ...], *, only_fills: bool
+    ) -> tuple[Rows, dict[int, Rows]]:
         if not self.shape.reads_memory:
             for segment in segments:
                 segment.cache.make_writable(segment.first_slot, segment.first_slot + segment.rows)
@@ -152,9 +154,10 @@ class Stack:
         cosines, sines = self.rotary.tables(int(positions.max()) + 1)
         loaded = library()
         if loaded is None or not self.compiled:
-            return reference.run(self, rows, segments, positions, cosines, sines, state_layer, only_fills)
+            return reference.run(self, rows, segments, positions, cosines, sines, state_layers, only_fills)
         out = np.array(rows, np.float32, order="C", copy=True)
-        state = None if state_layer is None else np.empty_like(out)
+        states = np.empty((len(state_layers), *out.shape), np.float32) if state_layers else None
+        wanted = np.array(state_layers, np.int32)
         failed = loaded.moa_run(
             ct.byref(self._c_stacks[segments[0].cache.half, only_fills]),
             len(out),
@@ -164,13 +167,14 @@ class Stack:
             address(sines),
             len(segments),
             (CSegment * len(segments))(*map(_c_segment, segments)),
-            -1 if state_layer is None else state_layer,
-            address(state),
+            len(state_layers),
+            address(wanted),
+            address(states),
             threads(),
         )
         if failed:
             raise MemoryError("There is no memory for a forward.")
-        return out, state
+        return out, {} if states is None else dict(zip(state_layers, states, strict=True))
 
     def _check(self, layer: Layer) -> None:
         shape = self.shape
@@ -198,15 +202,16 @@ class Stack:
             if norm is not None and norm.shape != (width,):
                 raise KernelError(f"{name} has the shape {norm.shape}, expected ({width},).")
 
-    def _check_call(self, rows: Rows, segments: Sequence[Segment], state_layer: int | None) -> None:
+    def _check_call(self, rows: Rows, segments: Sequence[Segment], state_layers: Sequence[int]) -> None:
         shape = self.shape
         count = sum(segment.rows for segment in segments)
         if rows.shape != (count, shape.hidden) or not count:
             raise KernelError(f"Rows of the shape {rows.shape} came for segments of {count} rows of {shape.hidden}.")
-        if state_layer is not None and not 0 <= state_layer <= len(self.layers):
-            raise KernelError(
-                f"The state of layer {state_layer} was requested from a stack of {len(self.layers)} layers."
-            )
+        for layer in state_layers:
+            if not 0 <= layer <= len(self.layers):
+                raise KernelError(
+                    f"The state of layer {layer} was requested from a stack of {len(self.layers)} layers."
+                )
         for segment in segments:
             cache = segment.cache
             if (cache.layers, cache.kv_heads, cache.head_dim) != (len(self.layers), shape.kv_heads, shape.head_dim):

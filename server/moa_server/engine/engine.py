@@ -17,7 +17,6 @@ from functools import partial
 import structlog
 from moa_shared.errors import InternalError, MoaError
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.protocol.messages import Plane
 
 from moa_server.engine.forward_planner import ForwardPlanner, Part
 from moa_server.engine.inference_thread import InferenceThread
@@ -27,6 +26,7 @@ from moa_server.engine.schedule import Rows, Schedule
 from moa_server.engine.server_drafts import ServerDrafts, TimePrice
 from moa_server.engine.stepper import CodedRows, MemorySource, Outcome, Stepper
 from moa_server.memory.feed import Chunk, MemoryFeed
+from moa_server.memory.row_store import KeptPlane
 from moa_server.session.verification import Verification
 
 log = structlog.get_logger()
@@ -131,11 +131,11 @@ class Engine:
         self._short_of_time.add(live)
         return False
 
-    def keep_rows(self, live: LiveSession, source: MemorySource | None, widths: Mapping[Plane, int]) -> None:
-        """Keeps rows of the planes that a client wants; what was read without keeping its state is read again."""
+    def keep_rows(self, live: LiveSession, source: MemorySource | None, widths: Mapping[KeptPlane, int]) -> None:
+        """Keeps rows of these planes; what was read without keeping its state is read again."""
         if source is None:
             return  # the next client may want them again
-        before: Mapping[Plane, int] = live.widths if live.source is source else {}
+        before: Mapping[KeptPlane, int] = live.widths if live.source is source else {}
         added = [plane for plane in widths if plane not in before]
         live.source, live.widths = source, {**before, **widths}
         if any(self.stepper.made_by_forward(source, plane) for plane in added):

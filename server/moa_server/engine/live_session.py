@@ -12,12 +12,13 @@ from itertools import count
 from typing import Protocol
 
 from moa_shared.errors import MoaError
-from moa_shared.protocol.messages import Plane, Verdict
+from moa_shared.protocol.messages import Verdict
 
 from moa_server.drafting.draft_record import DraftRecord
 from moa_server.engine.stepper import CodedRows, MemorySource, SessionTensors
 from moa_server.memory.budget import MemoryBudget
 from moa_server.memory.feed import MemoryFeed
+from moa_server.memory.row_store import KeptPlane
 from moa_server.session.session import Phase, Session
 
 
@@ -67,7 +68,7 @@ class LiveSession:
     session: Session
     tensors: SessionTensors
     source: MemorySource | None = None
-    widths: Mapping[Plane, int] = field(default_factory=dict)
+    widths: Mapping[KeptPlane, int] = field(default_factory=dict)
     feed: MemoryFeed | None = None
     drafts: DraftRecord | None = None
     verifies_all: bool = False

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import structlog
+from moa_shared.protocol.messages import Plane
 
 from moa_server.drafting.forward_cost import CostLine
 from moa_server.drafting.growth_rule import GrowthRule
 from moa_server.drafting.session_drafter import DrafterRecord, Guess, SessionDrafter
-from moa_server.engine.stepper import Outcome, SessionTensors
+from moa_server.engine.stepper import MemorySource, Outcome, SessionTensors
 from moa_server.session.verification import StepPlan, Verification
 
 log = structlog.get_logger()
@@ -62,7 +63,7 @@ class ServerDrafts:
     """Extends plans by what the server guesses."""
 
     def __init__(self) -> None:
-        self._records: dict[int, DrafterRecord] = {}  # by the source's identity
+        self._records: dict[int, DrafterRecord] = {}  # by its identity
         self._guesses: list[Guess | None] = []
 
     def extend(self, orders: Sequence[Order], price: TimePrice) -> tuple[list[StepPlan], float]:
@@ -93,22 +94,29 @@ class ServerDrafts:
         source = tensors.source
         if source is None or source.drafter is None:
             return None
-        record = self._records.get(id(source))
+        record = self._records.get(id(source.drafter))
         if record is None:
-            record = self._records[id(source)] = DrafterRecord(STEP_SHARE * price.cost.plain_ms)
+            record = self._records[id(source.drafter)] = DrafterRecord(STEP_SHARE * price.cost.plain_ms)
         try:
             if tensors.drafter is None:
                 if order.base:
                     return None  # it has failed in this answer
-                tensors.drafter = SessionDrafter(source.drafter, record, tuple(tensors.planes))
+                tensors.drafter = SessionDrafter(source.drafter, record, _planes(source))
             tensors.crop(plan.cached)
             tensors.drafter.tell(order.base, order.tokens)
             step_ms, follow_ms = record.step_ms.mean, record.follow_ms.mean
             rate = 0.0 if order.at_any_price else price.rate
             rule = GrowthRule(rate, price.cost, rows, step_ms, follow_ms, order.most_nodes)
             sampling = plan.settings.sampling
-            return tensors.drafter.guess(plan.tree, order.covered, sampling, rule, tensors.read, plan.cached)
+            read_rows = tensors.read_for_drafter
+            return tensors.drafter.guess(plan.tree, order.covered, sampling, rule, read_rows, plan.cached)
         except Exception as error:
             tensors.drafter = None
             log.error("the server's drafter failed: the session goes on without it", exc_info=error)
             return None
+
+
+def _planes(source: MemorySource) -> tuple[Plane, ...]:
+    """The planes that the server's drafter reads."""
+    reuses_layers = source.state_layer is not None and not source.reads_state
+    return (Plane.MEMORY, Plane.REUSED_STATE) if reuses_layers else (Plane.MEMORY,)

@@ -20,7 +20,7 @@ from moa_shared.tree.arithmetic import below_chain
 
 from moa_server.drafting.session_drafter import OwnDrafter, SessionDrafter
 from moa_server.memory.feed import Chunk
-from moa_server.memory.row_store import RowStore
+from moa_server.memory.row_store import KeptPlane, OwnPlane, RowStore
 from moa_server.session.verification import StepPlan, Verification
 from moa_server.target import Request
 
@@ -41,7 +41,8 @@ class MemorySource:
         reads_state: `encode` takes that state, [tokens, hidden size], in place of keys and values, and no plane holds
             it (EAGLE-2, which reads what leaves the last layer).
         fingerprint: sha256 of the drafter that reads these rows.
-        drafter: that one, for drafts of the server's own; None: the server does not draft with it.
+        drafter: for drafts of the server's own, over the same memory rows; None: the server does not draft.
+        drafter_layer: decoder layer whose input `drafter` reads, where that is not `state_layer`.
     """
 
     encode: Callable[[Rows], Rows]
@@ -50,6 +51,13 @@ class MemorySource:
     reads_state: bool = False
     fingerprint: bytes = b""
     drafter: OwnDrafter | None = None
+    drafter_layer: int | None = None
+
+    def layer_of(self, plane: KeptPlane) -> int | None:
+        """The decoder layer whose input a forward must give for a plane; None: its rows are made from the cache."""
+        if plane is OwnPlane.STATE:
+            return self.drafter_layer
+        return self.state_layer if plane is Plane.REUSED_STATE or self.reads_state else None
 
 
 @dataclass(slots=True)
@@ -57,13 +65,13 @@ class SessionTensors:
     """What the inference thread keeps for one session.
 
     Args:
-        planes: rows of the planes that the session's client wants.
+        planes: rows of the planes that the session's client wants, or the server's drafter.
         source: makes them; None: the client wants none.
         drafter: guesses here; None: it has not begun, or has failed.
     """
 
     cache: KVCache
-    planes: dict[Plane, RowStore]
+    planes: dict[KeptPlane, RowStore]
     source: MemorySource | None = None
     drafter: SessionDrafter | None = None
 
@@ -74,7 +82,7 @@ class SessionTensors:
         rows = sum(store.nbytes for store in tuple(self.planes.values()))
         return self.cache.nbytes + rows + (drafter.nbytes if drafter is not None else 0)
 
-    def keep_rows(self, source: MemorySource | None, widths: Mapping[Plane, int]) -> None:
+    def keep_rows(self, source: MemorySource | None, widths: Mapping[KeptPlane, int]) -> None:
         """Keeps the rows that `source` makes, of these planes too; those of another source are dropped."""
         if source is not self.source:
             self.source, self.planes, self.drafter = source, {}, None
@@ -83,15 +91,11 @@ class SessionTensors:
                 self.planes[plane] = RowStore(width)
 
     @property
-    def states(self) -> RowStore | None:
-        """Where the states that the forward yields go; None: nobody wants them."""
-        reads_state = self.source is not None and self.source.reads_state
-        return self.planes.get(Plane.MEMORY if reads_state else Plane.REUSED_STATE)
-
-    @property
-    def state_layer(self) -> int | None:
-        """The layer whose input is wanted of a forward."""
-        return self.source.state_layer if self.states is not None and self.source is not None else None
+    def states(self) -> dict[KeptPlane, int]:
+        """The planes whose rows a forward yields, with the layer whose input they are."""
+        source = self.source
+        layers = {plane: source.layer_of(plane) for plane in self.planes} if source is not None else {}
+        return {plane: layer for plane, layer in layers.items() if layer is not None}
 
     def crop(self, length: int) -> None:
         """Forgets the rows from position `length` on."""
@@ -99,7 +103,7 @@ class SessionTensors:
         for store in self.planes.values():
             store.crop(length)
 
-    def read(self, plane: Plane, start: int, stop: int) -> Rows:
+    def read(self, plane: KeptPlane, start: int, stop: int) -> Rows:
         """Rows of a plane that is kept, [stop - start, width]; memory rows are encoded now as far as they are missing.
 
         Raises:
@@ -110,6 +114,11 @@ class SessionTensors:
         if plane is Plane.MEMORY and missing < stop and source is not None and not source.reads_state:
             store.write(missing, source.encode(self.cache.lsa_input(missing, stop)))
         return store.read(start, stop)
+
+    def read_for_drafter(self, plane: Plane, start: int, stop: int) -> Rows:
+        """As `read`, with the states that the server's drafter needs."""
+        own = plane is Plane.REUSED_STATE and OwnPlane.STATE in self.planes
+        return self.read(OwnPlane.STATE if own else plane, start, stop)
 
     def release(self) -> None:
         """Gives all memory back: every token must be read again."""
@@ -164,9 +173,18 @@ class Stepper:
             widths[Plane.REUSED_STATE] = self.target.hidden_size
         return widths
 
-    def made_by_forward(self, source: MemorySource, plane: Plane) -> bool:
+    def kept_widths(self, source: MemorySource, widths: Mapping[Plane, int], *, drafts: bool) -> dict[KeptPlane, int]:
+        """Row widths of the planes to keep for a client that wants `widths`; `drafts`: the server drafts too."""
+        kept: dict[KeptPlane, int] = {plane: width for plane, width in widths.items()}  # noqa: C416 (of a wider type)
+        if drafts:
+            kept.update(self.widths(source, reused_state=source.drafter_layer is None).items())
+            if source.drafter_layer is not None:
+                kept[OwnPlane.STATE] = self.target.hidden_size
+        return kept
+
+    def made_by_forward(self, source: MemorySource, plane: KeptPlane) -> bool:
         """Whether a plane's rows come from the forward itself and cannot be made from the cache later."""
-        return plane is Plane.REUSED_STATE or source.reads_state
+        return source.layer_of(plane) is not None
 
     def new_tensors(self) -> SessionTensors:
         return SessionTensors(self.target.new_cache(), {})
@@ -193,11 +211,9 @@ class Stepper:
         requests = []
         for tensors, plan in work:
             tensors.crop(plan.cached)
-            fed, state_layer = len(plan.feed), tensors.state_layer
+            fed, layers = len(plan.feed), tuple(sorted(set(tensors.states.values())))
             wanted = range(fed - 1, fed + len(plan.tree)) if plan.chooses else ()
-            requests.append(
-                Request(tensors.cache, [*plan.feed, *plan.tree.tokens], _parents(plan), wanted, state_layer)
-            )
+            requests.append(Request(tensors.cache, [*plan.feed, *plan.tree.tokens], _parents(plan), wanted, layers))
         return self.target.forward_all(requests)
 
     def _verify(self, tensors: SessionTensors, plan: StepPlan, output: TargetOutput) -> Verification | None:
@@ -209,11 +225,12 @@ class Stepper:
             verification = plan.verify(select(output.logits, plan.positions, plan.settings.sampling))
             kept = [fed + node for node in verification.kept]
             tensors.cache.keep([*range(fed), *kept])
-        states = tensors.states
-        if states is not None and output.state is not None:
-            rows = output.state[[*range(fed), *kept]]
-            source = tensors.source
-            states.write(plan.cached, source.encode(rows) if source is not None and source.reads_state else rows)
+        source = tensors.source
+        for plane, layer in tensors.states.items():
+            rows = output.states[layer][[*range(fed), *kept]]
+            if source is not None and source.reads_state:
+                rows = source.encode(rows)
+            tensors.planes[plane].write(plan.cached, rows)
         return verification
 
     def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:

@@ -8,14 +8,25 @@ another store holds too is never written, but copied first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 from moa_kernels import PAGE_ROWS, Page
 from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import InternalError
+from moa_shared.protocol.messages import Plane
 
 Rows = npt.NDArray[np.float32]
+
+
+class OwnPlane(Enum):
+    """Rows that are kept, and never sent."""
+
+    STATE = "the state that enters the first layer which the server's drafter reuses, where the device's reuses others"
+
+
+KeptPlane = Plane | OwnPlane
 
 
 def most_nbytes(width: int, rows: int) -> int:

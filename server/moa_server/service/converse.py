@@ -170,10 +170,8 @@ class ConverseStream:
         widths = stepper.widths(source, reused_state=message.reused_state) if source is not None else {}
         live.takes_drafts = host.settings.takes_drafts
         drafts_by = host.let_draft(live, source, wanted=message.server_drafts)
-        if drafts_by is not None:
-            host.engine.keep_rows(live, drafts_by, stepper.widths(drafts_by, reused_state=True))
-        else:
-            host.engine.keep_rows(live, source, widths)
+        if (kept_by := drafts_by or source) is not None:
+            host.engine.keep_rows(live, kept_by, stepper.kept_widths(kept_by, widths, drafts=drafts_by is not None))
         cached = min(cached, session.cached)  # less than before if a plane was not kept
         self.state = StreamState.OPEN
         self._frame_writer.put(

@@ -58,7 +58,7 @@ class Generation:
         drafts_by = host.let_draft(live, None, wanted=request.server_drafts)
         if drafts_by is not None:
             stepper = host.engine.stepper
-            host.engine.keep_rows(live, drafts_by, stepper.widths(drafts_by, reused_state=True))
+            host.engine.keep_rows(live, drafts_by, stepper.kept_widths(drafts_by, {}, drafts=True))
         session.on_ask(Ask(1, 0, session.hashes.at(0), tuple(request.tokens), settings))
         host.registry.attach(live, self._client)
         host.enter(self)

@@ -17,7 +17,6 @@ from typing import Protocol
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ConfigError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.messages import Plane
 
 from moa_server.drafting.forward_cost import NODE_SHARE
 from moa_server.drafting.session_drafter import OwnDrafter
@@ -29,7 +28,7 @@ from moa_server.engine.prefixes.sharing import PrefixSharing
 from moa_server.engine.registry import SessionRegistry
 from moa_server.engine.schedule import Schedule
 from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper
-from moa_server.memory.row_store import most_nbytes
+from moa_server.memory.row_store import KeptPlane, most_nbytes
 from moa_server.service.allowance import Allowances
 from moa_server.service.fetch import DrafterFiles
 from moa_server.session.session import Session, SessionLimits
@@ -219,12 +218,14 @@ class Host:
         tensors, widths, drafter = self._stepper.new_tensors(), {}, None
         if self._stepper.sources:
             source = self._stepper.sources[0]
-            widths = self._stepper.widths(source, reused_state=True)
             drafter = source.drafter
+            widths = self._stepper.kept_widths(
+                source, self._stepper.widths(source, reused_state=True), drafts=drafter is not None
+            )
         return self.pool.budget // self._most_nbytes(tensors, widths, tokens, drafter)
 
     def _most_nbytes(
-        self, tensors: SessionTensors, widths: Mapping[Plane, int], tokens: int, drafter: OwnDrafter | None
+        self, tensors: SessionTensors, widths: Mapping[KeptPlane, int], tokens: int, drafter: OwnDrafter | None
     ) -> int:
         """The most bytes that a conversation of so many tokens takes, with a draft below the last.
 

@@ -108,44 +108,24 @@ class KernelTarget(Target):
     def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
         return drafter.rows()
 
-    def _run_by_layer(self, requests: Sequence[Request]) -> list[TargetOutput]:
-        outputs: dict[int, TargetOutput] = {}
-        for group in _group_by_layer(requests):
-            outputs.update(zip(group, self._run([requests[number] for number in group], ()), strict=True))
-        return [outputs[number] for number in range(len(requests))]
-
     def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
-        layers = {request.state_layer for request in requests if request.state_layer is not None}
-        if len(layers) > 1:  # a forward gives the state of one layer
-            return self._run_by_layer(requests)
+        layers = sorted({layer for request in requests for layer in request.state_layers})
         starts = np.cumsum([0, *(len(request.tokens) for request in requests)])
         wanted = [start + row for start, request in zip(starts, requests, strict=False) for row in request.logits_for]
         output = self.network.forward(
             [token for request in requests for token in request.tokens],
             [_own(request).segment(request) for request in requests],
             wanted,
-            min(layers, default=None),
+            layers,
         )
         outputs, row = [], 0
         for request, start in zip(requests, starts, strict=False):
             count = len(request.logits_for)
-            state = None
-            if request.state_layer is not None and output.state is not None:
-                state = output.state[start : start + len(request.tokens)]
-            outputs.append(TargetOutput(output.logits[row : row + count], output.hidden[row : row + count], state))
+            own = slice(start, start + len(request.tokens))
+            states = {layer: output.states[layer][own] for layer in request.state_layers}
+            outputs.append(TargetOutput(output.logits[row : row + count], output.hidden[row : row + count], states))
             row += count
         return outputs
-
-
-def _group_by_layer(requests: Sequence[Request]) -> list[list[int]]:
-    """Numbers of the requests that can share a forward; those that want no state join the largest group."""
-    groups: dict[int | None, list[int]] = {}
-    for number, request in enumerate(requests):
-        groups.setdefault(request.state_layer, []).append(number)
-    without = groups.pop(None, [])
-    by_size = sorted(groups.values(), key=len)
-    by_size[-1].extend(without)
-    return by_size
 
 
 def _own(request: Request) -> KernelCache:

@@ -104,8 +104,8 @@ def compare_with_float32(network: Network, weights: Weights, config: Mapping[str
 
 def _state(network: Network, tokens: list[int], layer: int) -> Rows:
     cache = network.new_cache()
-    _, state = network.hidden(tokens, [Segment.chain(cache, len(tokens))], layer)
-    return np.empty(0, np.float32) if state is None else state
+    _, states = network.hidden(tokens, [Segment.chain(cache, len(tokens))], [layer])
+    return states[layer]
 
 
 def _error(got: Rows, expected: Rows) -> float:

@@ -7,8 +7,8 @@ Arrays in and out are numpy's, float32. Invariants: for a path of a tree the res
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,12 +37,17 @@ class TargetOutput:
     Attributes:
         logits: [rows asked, vocab].
         hidden: [rows asked, hidden_size] after the final norm.
-        state: [tokens, hidden_size] entering the layer asked for, or None.
+        states: [tokens, hidden_size] entering each layer asked for.
     """
 
     logits: Rows
     hidden: Rows
-    state: Rows | None
+    states: Mapping[int, Rows] = field(default_factory=dict)
+
+    @property
+    def state(self) -> Rows | None:
+        """The state, where one layer's was asked for."""
+        return next(iter(self.states.values()), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +58,15 @@ class Request:
         tokens: to run after what the cache holds; their keys and values are the cache's new tail.
         parents: of each token within `tokens`, -1 for the last token of the cache; None for a chain.
         logits_for: the rows (of `tokens`) whose logits and hidden state are wanted.
-        state_layer: also give the state that enters this decoder layer; as many as there are layers: what leaves the
-            last one.
+        state_layers: also give the states that enter these decoder layers; as many as there are layers: what leaves
+            the last one.
     """
 
     cache: KVCache
     tokens: Sequence[int]
     parents: Sequence[int] | None = None
     logits_for: Sequence[int] = ()
-    state_layer: int | None = None
+    state_layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +150,8 @@ class Target(ABC):
     ) -> TargetOutput:
         """One conversation's forward; arguments as of `Request`, errors as of `forward_all`."""
         wanted = range(len(tokens))[logits_for] if isinstance(logits_for, slice) else logits_for
-        return self.forward_all([Request(cache, tokens, parents, wanted, want_state_layer)])[0]
+        layers = () if want_state_layer is None else (want_state_layer,)
+        return self.forward_all([Request(cache, tokens, parents, wanted, layers)])[0]
 
     def prefill(
         self,
@@ -171,11 +177,12 @@ class Target(ABC):
         if output is None:
             raise InternalError("A prefill ran no chunk.")
         kept = [part for part in states if part is not None]
-        return TargetOutput(output.logits, output.hidden, np.concatenate(kept) if kept else None)
+        whole = {} if want_state_layer is None else {want_state_layer: np.concatenate(kept)}
+        return TargetOutput(output.logits, output.hidden, whole)
 
     def _check(self, request: Request) -> Sequence[int]:
         """Validate what came from outside; return the depth of each token."""
-        tokens, parents, layer = request.tokens, request.parents, request.state_layer
+        tokens, parents = request.tokens, request.parents
         if not tokens:
             raise TokenRangeError("A forward needs at least one token, got none.", hint="Send at least one token.")
         if min(tokens) < 0 or max(tokens) >= self.vocab_size:
@@ -185,8 +192,9 @@ class Target(ABC):
         needed = request.cache.length + max(depths) + 1
         if needed > self.context_length:
             raise ContextLengthError(f"{needed} tokens do not fit into the context of {self.context_length}.")
-        if layer is not None and not 0 <= layer <= self.layer_count:
-            raise InternalError(f"Layer {layer} was requested from a target with {self.layer_count} layers.")
+        for layer in request.state_layers:
+            if not 0 <= layer <= self.layer_count:
+                raise InternalError(f"Layer {layer} was requested from a target with {self.layer_count} layers.")
         if any(not 0 <= row < len(tokens) for row in request.logits_for):
             raise InternalError(
                 f"Rows {list(request.logits_for)} were requested from a forward of {len(tokens)} tokens."

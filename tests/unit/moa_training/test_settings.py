@@ -139,6 +139,7 @@ def test_a_changed_default_raises_the_version() -> None:
         "start_from": None,
         "seed": 0,
         "dtype": "bf16",
+        "execution": "torch",
         "threads": 1,
         "checkpoint_minutes": 3.0,
         "report_steps": 10,
@@ -160,6 +161,7 @@ def test_a_changed_default_raises_the_version() -> None:
             "lsa_mlp": 512,
             "output_norm": True,
             "warm_start": True,
+            "memory_of": None,
         },
         "blocks": {
             "shortest": 5,

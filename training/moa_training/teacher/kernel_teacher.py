@@ -55,14 +55,15 @@ class KernelTeacher(Teacher):
         used = sum(lengths)
         caches = [network.new_cache() for _ in lengths]
         segments = [Segment.chain(cache, length) for cache, length in zip(caches, lengths, strict=True)]
-        out, entering = network.hidden(ids[:used].tolist(), segments, self.layers - self.reused_layers)
+        first = self.layers - self.reused_layers
+        out, entering = network.hidden(ids[:used].tolist(), segments, [first])
         for cache, length in zip(caches, lengths, strict=True):
             cache.length = length
         kv = [
             cache.read(0, length).reshape(length, self.layers, -1)
             for cache, length in zip(caches, lengths, strict=True)
         ]
-        parts = (np.concatenate(kv), network.normed(out), entering)
+        parts = (np.concatenate(kv), network.normed(out), entering[first])
         padded = []
         for part in parts:
             whole = torch.zeros(len(ids), *part.shape[1:], dtype=dtype)

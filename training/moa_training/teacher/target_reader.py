@@ -126,15 +126,15 @@ class KernelReader:
 
     def read(self, ids: Sequence[int]) -> Reading:
         network, cache = self._network, self._network.new_cache()
-        wanted = network.layer_count - self.reused_layers if self.reused_layers else None
-        hidden, states = [], []
+        wanted = [network.layer_count - self.reused_layers] if self.reused_layers else []
+        hidden: list[Rows] = []
+        states: list[Rows] = []
         for start in range(0, len(ids), _CHUNK):
             chunk = ids[start : start + _CHUNK]
-            out, state = network.hidden(chunk, [Segment.chain(cache, len(chunk))], wanted)
+            out, entering = network.hidden(chunk, [Segment.chain(cache, len(chunk))], wanted)
             cache.length += len(chunk)
             hidden.append(network.normed(out))
-            if state is not None:
-                states.append(state)
+            states += entering.values()
         kv = cache.read(0, len(ids)).reshape(len(ids), network.layer_count, -1)
         return Reading(kv, np.concatenate(hidden), np.concatenate(states) if states else None)
 

@@ -84,8 +84,8 @@ class BatchedSession:
     def request(self, part: Part) -> Request:
         from moa_server.target.target import Request
 
-        state_layer = self.reference.state_layer if self._wants_state else None
-        return Request(self.cache, part.feed.tokens, part.feed.parents, part.wanted, state_layer)
+        state_layers = (self.reference.state_layer,) if self._wants_state else ()
+        return Request(self.cache, part.feed.tokens, part.feed.parents, part.wanted, state_layers)
 
     def compare(self, part: Part, output: TargetOutput, tally: Tally) -> None:
         """Keeps what is the text's, and counts its rows."""

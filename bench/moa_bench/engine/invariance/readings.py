@@ -70,7 +70,7 @@ class Reading:
     def request(self, feed: Feed) -> Request:
         from moa_server.target.target import Request
 
-        return Request(self.cache, feed.tokens, feed.parents, range(len(feed.tokens)), self.reference.state_layer)
+        return Request(self.cache, feed.tokens, feed.parents, range(len(feed.tokens)), (self.reference.state_layer,))
 
     def compare(self, feed: Feed, output: TargetOutput) -> None:
         """Keeps what is the text's, and counts its rows."""

@@ -7,7 +7,7 @@ by a hash alone; pages in use are never dropped, and a page is dropped after tho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -60,18 +60,18 @@ class PrefixIndex(Generic[Holder]):
         """The pages that a holder uses, from the beginning of its text."""
         return self._held.get(holder, ())
 
-    def find(self, owner: str, tokens: Sequence[int], kind: Hashable | None = None) -> list[TextPage]:
+    def find(self, owner: str, tokens: Sequence[int], kinds: Collection[Hashable] = ()) -> list[TextPage]:
         """The longest run of kept pages that `tokens` begins with.
 
         Args:
             owner: whose pages may be used.
-            kind: of states that must be kept with each; None: none are needed.
+            kinds: of states that must be kept with each.
         """
         found: list[TextPage] = []
         page = self._roots.get(owner)
         for text in self._texts(tokens) if page is not None else ():
             page = page.pages.get(text) if page is not None else None
-            if page is None or (kind is not None and kind not in page.kinds):
+            if page is None or not page.kinds.issuperset(kinds):
                 break
             found.append(page)
         return found
@@ -92,16 +92,14 @@ class PrefixIndex(Generic[Holder]):
         owner: str,
         tokens: Sequence[int],
         nbytes: int,
-        kind: Hashable | None = None,
-        state_nbytes: int = 0,
+        state_nbytes: Mapping[Hashable, int] | None = None,
     ) -> list[TextPage]:
         """Keeps the full pages of a holder's text beyond those it holds, and holds them.
 
         Args:
             tokens: its text, whose full pages it has.
             nbytes: keys and values of a page.
-            kind: of the states that it has of them; None: it has none.
-            state_nbytes: these states of a page.
+            state_nbytes: states of a page that it has too, by kind.
 
         Returns:
             The pages after those that it held. Where others had kept one of the same text, that one.
@@ -122,10 +120,11 @@ class PrefixIndex(Generic[Holder]):
                 del self._spare[following]
                 self.spare_nbytes -= following.nbytes
             following.holders += 1
-            if kind is not None and kind not in following.kinds:
-                following.kinds.add(kind)
-                following.nbytes += state_nbytes
-                self.nbytes += state_nbytes
+            for kind, added in (state_nbytes or {}).items():
+                if kind not in following.kinds:
+                    following.kinds.add(kind)
+                    following.nbytes += added
+                    self.nbytes += added
             held.append(following)
             page = following
         return held[before:]

@@ -13,7 +13,10 @@ from moa_kernels import Page
 from moa_shared.errors import InternalError
 
 from moa_server.engine.stepper import MemorySource, SessionTensors
+from moa_server.memory.row_store import KeptPlane, RowStore
 from moa_server.target.kernel_target import KernelCache
+
+StateKind = tuple[MemorySource, KeptPlane]
 
 
 @dataclass(slots=True)
@@ -21,7 +24,7 @@ class KeptPage:
     """Keys and values of a page of text, and the states that drafters' sources read of it."""
 
     keys_values: Page
-    states: dict[MemorySource, Page] = field(default_factory=dict)
+    states: dict[StateKind, Page] = field(default_factory=dict)
 
 
 class PageStore:
@@ -43,19 +46,18 @@ class PageStore:
         Raises:
             InternalError, KernelError: the session does not hold these pages in full.
         """
-        pages, states = _cache(tensors).pages, tensors.states
+        pages, stores = _cache(tensors).pages, _stores(tensors)
         for place, number in enumerate(numbers, first):
             kept = self._kept.get(number)
             if kept is None:
                 kept = self._kept[number] = KeptPage(pages.full_page(place).hold())
             else:
                 pages.replace_page(place, kept.keys_values)
-            if states is None or tensors.source is None:
-                continue
-            if tensors.source in kept.states:
-                states.replace_page(place, kept.states[tensors.source])
-            else:
-                kept.states[tensors.source] = states.full_page(place).hold()
+            for kind, store in stores.items():
+                if kind in kept.states:
+                    store.replace_page(place, kept.states[kind])
+                else:
+                    kept.states[kind] = store.full_page(place).hold()
 
     def give(self, tensors: SessionTensors, cached: int, numbers: Sequence[int]) -> None:
         """Makes a session hold these pages, and nothing after them.
@@ -68,15 +70,14 @@ class PageStore:
         """
         missing = [number for number in numbers if number not in self._kept]
         kept = [self._kept[number] for number in numbers if number in self._kept]
-        states, source = tensors.states, tensors.source
-        rows = [page.states[source] for page in kept if source in page.states] if source is not None else []
-        if missing or (states is not None and len(rows) < len(kept)):
+        stores = _stores(tensors)
+        if missing or any(kind not in page.states for page in kept for kind in stores):
             raise InternalError(f"Of {len(numbers)} shared pages {len(missing)} are not kept, or lack their states.")
         _cache(tensors).adopt([page.keys_values for page in kept])
         for store in tensors.planes.values():
             store.crop(cached)
-        if states is not None:
-            states.adopt(rows)
+        for kind, store in stores.items():
+            store.adopt([page.states[kind] for page in kept])
 
     def drop(self, numbers: Sequence[int]) -> None:
         """Keeps these pages no longer; each is freed once no session uses it."""
@@ -84,6 +85,12 @@ class PageStore:
             kept = self._kept.pop(number, None)
             for page in (kept.keys_values, *kept.states.values()) if kept is not None else ():
                 page.let_go()
+
+
+def _stores(tensors: SessionTensors) -> dict[StateKind, RowStore]:
+    """The rows of a session that only a forward makes."""
+    source = tensors.source
+    return {(source, plane): tensors.planes[plane] for plane in tensors.states} if source is not None else {}
 
 
 def _cache(tensors: SessionTensors) -> KernelCache:

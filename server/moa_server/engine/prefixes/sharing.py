@@ -7,14 +7,14 @@ once for all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.engine.prefixes.page_store import PageStore
-from moa_server.engine.stepper import MemorySource, Stepper
+from moa_server.engine.stepper import Stepper
 from moa_server.memory.row_store import most_nbytes
 
 
@@ -57,7 +57,7 @@ class PrefixSharing:
 
     def page_nbytes(self, live: LiveSession) -> int:
         """Bytes of a page that a session shares: each one less that it must be promised."""
-        return self._cache_nbytes(live) + self._state_nbytes(live) if self._index.page_tokens else 0
+        return self._cache_nbytes(live) + sum(self._states(live).values()) if self._index.page_tokens else 0
 
     def begin(self, live: LiveSession) -> Adoption | None:
         """Finds kept pages beyond what a session holds of its text, and reserves them for it; None if there are none.
@@ -74,7 +74,7 @@ class PrefixSharing:
         most = (len(session.tokens) - 1) // size * size  # the newest token is always fed
         if most < session.cached + 1:
             return None
-        pages = self._index.find(self._owner(live), session.tokens[:most], self._kind(live))
+        pages = self._index.find(self._owner(live), session.tokens[:most], self._states(live))
         tokens = len(pages) * size
         if tokens <= session.cached:
             return None
@@ -92,29 +92,23 @@ class PrefixSharing:
             return None  # the conversation has moved to another client, who owns none of what it shares
         first = len(held)
         text = session.tokens[: session.cached]
-        nbytes, states = self._cache_nbytes(live), self._state_nbytes(live)
-        pages = self._index.extend(live, self._owner(live), text, nbytes, self._kind(live), states)
+        nbytes, states = self._cache_nbytes(live), self._states(live)
+        pages = self._index.extend(live, self._owner(live), text, nbytes, states)
         return partial(self._store.keep, live.tensors, first, [page.number for page in pages])
 
     def _owner(self, live: LiveSession) -> str:
         return "" if self._everyone else live.client
 
-    def _kind(self, live: LiveSession) -> MemorySource | None:
-        """The source whose states must be kept with a session's pages; None if what its client wants needs none."""
-        source = live.source
-        if source is None or not any(self._stepper.made_by_forward(source, plane) for plane in live.widths):
-            return None
-        return source
+    def _states(self, live: LiveSession) -> dict[Hashable, int]:
+        """The states that must be kept with a session's pages, and their bytes in a page."""
+        source, stepper, size = live.source, self._stepper, self._index.page_tokens
+        if source is None:
+            return {}
+        made = {plane: width for plane, width in live.widths.items() if stepper.made_by_forward(source, plane)}
+        return {(source, plane): most_nbytes(width, size) for plane, width in made.items()}
 
     def _cache_nbytes(self, live: LiveSession) -> int:
         return live.tensors.cache.most_nbytes(self._index.page_tokens)
-
-    def _state_nbytes(self, live: LiveSession) -> int:
-        source = self._kind(live)
-        if source is None:
-            return 0
-        made = [width for plane, width in live.widths.items() if self._stepper.made_by_forward(source, plane)]
-        return sum(most_nbytes(width, self._index.page_tokens) for width in made)
 
     # ------------------------------------------------------------ on the inference thread
 

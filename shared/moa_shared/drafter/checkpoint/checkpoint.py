@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.drafter.baseline.decoder import BaselineDecoder
 from moa_shared.drafter.baseline.state import BaselineState
 from moa_shared.drafter.checkpoint.config import MOA, DrafterConfig
-from moa_shared.drafter.checkpoint.shapes import expected_shapes
+from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS, expected_shapes
 from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY
 from moa_shared.drafter.checkpoint.stored_tensors import StoredTensors
 from moa_shared.drafter.checkpoint.weights import ArrayWeights
@@ -55,6 +56,21 @@ class Checkpoint:
     config: DrafterConfig
     tensors: Mapping[str, npt.NDArray[Any]]
     fingerprint: str
+
+    @property
+    def memory_fingerprint(self) -> str:
+        """Hexadecimal sha256 of the memory encoder; drafters that have it in common read the same memory rows.
+
+        Empty for baselines, which have none.
+        """
+        if self.config.kind != MOA:
+            return ""
+        config, digest = self.config, hashlib.sha256()
+        digest.update(json.dumps([config.lsa, config.lsa_heads, config.memory_rope], sort_keys=True).encode())
+        for name in sorted(self.tensors):
+            if name.startswith(ENCODER_TENSORS):
+                digest.update(name.encode() + np.ascontiguousarray(self.tensors[name]).tobytes())
+        return digest.hexdigest()
 
     def rows(self, weights: str = INT8) -> Callable[[Rows], Rows]:
         """A function that makes wire rows, [tokens, memory width], from what `config.reads_last_hidden` says.

@@ -27,12 +27,12 @@ class NetworkOutput:
     Attributes:
         logits: [rows asked, vocab] float32.
         hidden: [rows asked, hidden size] float32, after the final norm.
-        state: [rows, hidden size] float32 entering the layer asked for, or None.
+        states: [rows, hidden size] float32 entering each layer asked for.
     """
 
     logits: Rows
     hidden: Rows
-    state: Rows | None
+    states: Mapping[int, Rows]
 
 
 class Network:
@@ -80,27 +80,27 @@ class Network:
         tokens: Sequence[int],
         segments: Sequence[Segment],
         logits_for: Sequence[int] | npt.NDArray[np.int64],
-        state_layer: int | None = None,
+        state_layers: Sequence[int] = (),
     ) -> NetworkOutput:
         """Runs the rows of all segments, whose caches' `length` the caller moves on afterwards.
 
         Args:
             tokens: of all rows, checked by the caller.
             logits_for: rows whose logits and hidden state are wanted.
-            state_layer: also give the rows that enter this layer; as many as there are layers: what leaves the last.
+            state_layers: also give the rows that enter these; as many as there are layers: what leaves the last.
 
         Raises:
             MemoryError: no room for the caches or the forward.
         """
-        x, state = self.hidden(tokens, segments, state_layer)
+        x, states = self.hidden(tokens, segments, state_layers)
         hidden = self.normed(x[np.asarray(logits_for, np.int64)])
-        return NetworkOutput(self.logits(hidden), hidden, state)
+        return NetworkOutput(self.logits(hidden), hidden, states)
 
     def hidden(
-        self, tokens: Sequence[int], segments: Sequence[Segment], state_layer: int | None = None
-    ) -> tuple[Rows, Rows | None]:
-        """As `forward`, without head: what leaves the last layer, and the state asked for; [rows, hidden size]."""
-        return self.stack.run(self._weights.rows(EMBEDDINGS, tokens), segments, state_layer)
+        self, tokens: Sequence[int], segments: Sequence[Segment], state_layers: Sequence[int] = ()
+    ) -> tuple[Rows, dict[int, Rows]]:
+        """As `forward`, without head: what leaves the last layer, and the states asked for; [rows, hidden size]."""
+        return self.stack.run(self._weights.rows(EMBEDDINGS, tokens), segments, state_layers)
 
     def logits(self, hidden: Rows) -> Rows:
         """[rows, hidden size] after the final norm to [rows, vocab]."""

@@ -155,7 +155,7 @@ def test_a_batch_has_the_bits_of_each_conversation(
         own = None if number % 2 else parents  # trees and chains side by side
         output = target.forward(single, tokens, own, want_state_layer=LAYER)
         expected.append(rows_of(output, single.lsa_input(len(text), len(text) + len(tokens))))
-        requests.append(Request(shared, tokens, own, range(len(tokens)), LAYER))
+        requests.append(Request(shared, tokens, own, range(len(tokens)), (LAYER,)))
     for request, output, rows in zip(requests, target.forward_all(requests), expected, strict=True):
         stop = request.cache.length
         assert rows_of(output, request.cache.lsa_input(stop - len(rows), stop)) == rows
@@ -174,7 +174,7 @@ def test_all_variants_and_numbers_of_threads_give_the_same_bits(family: str, mon
             caches = [target.new_cache(), target.new_cache()]
             target.prefill(caches[0], text, chunk_tokens=70)
             outputs = target.forward_all(
-                [Request(caches[0], text[:62], parents, range(62), LAYER), Request(caches[1], text[:9], None, [8])]
+                [Request(caches[0], text[:62], parents, range(62), (LAYER,)), Request(caches[1], text[:9], None, [8])]
             )
             arrays = [outputs[0].logits, outputs[0].hidden, outputs[0].state, outputs[1].logits]
             arrays += [cache.lsa_input(0, cache.length) for cache in caches]

@@ -245,8 +245,8 @@ def test_a_forward_for_several_conversations_gives_each_its_own(make_target: Tar
     outputs = target.forward_all(
         [
             Request(caches[0], TREE_TOKENS, TREE, range(len(TREE))),
-            Request(caches[1], PREFIX, None, [6], state_layer=2),
-            Request(caches[2], [7], None, [0], state_layer=1),
+            Request(caches[1], PREFIX, None, [6], state_layers=(2,)),
+            Request(caches[2], [7], None, [0], state_layers=(1,)),
         ]
     )
     for node in range(len(TREE)):

@@ -51,7 +51,9 @@ class StatelessTarget(KernelTarget):
         outputs = super()._run(requests, depths)
         if len(requests) > 1:
             outputs = [
-                each if each.state is None else TargetOutput(each.logits, each.hidden, np.zeros_like(each.state))
+                each
+                if each.state is None
+                else TargetOutput(each.logits, each.hidden, dict.fromkeys(each.states, np.zeros_like(each.state)))
                 for each in outputs
             ]
         return outputs

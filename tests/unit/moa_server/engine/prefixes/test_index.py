@@ -14,7 +14,7 @@ Key = tuple[str, tuple[int, ...]]  # an owner and all tokens up to a page's end
 
 owners = st.sampled_from(["a", "b"])
 texts = st.lists(st.integers(0, 1), max_size=9)
-kinds = st.sampled_from([None, "x", "y"])
+kinds = st.sets(st.sampled_from(["x", "y"]))
 holders = st.integers(0, 3)
 
 
@@ -54,14 +54,14 @@ class IndexMachine(RuleBasedStateMachine):
             self.now += 1
             self.known[key].let_go = self.now
 
-    @rule(holder=holders, owner=owners, tokens=texts, kind=kinds)
-    def read_and_keep(self, holder: int, owner: str, tokens: list[int], kind: str | None) -> None:
+    @rule(holder=holders, owner=owners, tokens=texts, kinds=kinds)
+    def read_and_keep(self, holder: int, owner: str, tokens: list[int], kinds: set[str]) -> None:
         """A session reads a text, and takes over what it may."""
-        found = self.index.find(owner, tokens, kind)
+        found = self.index.find(owner, tokens, kinds)
         keys: list[Key] = []
         for text in pages_of(tokens):
             known = self.known.get((owner, text))
-            if known is None or (kind is not None and kind not in known.kinds):
+            if known is None or not kinds <= known.kinds:
                 break
             keys.append((owner, text))
         assert [page.number for page in found] == [self.numbers[key] for key in keys]
@@ -72,11 +72,10 @@ class IndexMachine(RuleBasedStateMachine):
             self.held[holder].remove(key)
             self.now += 1
             self.known[key].let_go = self.now
-        added = self.index.extend(holder, owner, tokens, 10, kind, 1)
+        added = self.index.extend(holder, owner, tokens, 10, dict.fromkeys(kinds, 1))
         for page, text in zip(added, pages_of(tokens)[len(keys) :], strict=True):
             known = self.known.setdefault((owner, text), Known())
-            if kind is not None:
-                known.kinds.add(kind)
+            known.kinds |= kinds
             assert self.numbers.setdefault((owner, text), page.number) == page.number
             self.held[holder].append((owner, text))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.engine.prefixes.sharing import Adoption, PrefixSharing
 from moa_server.engine.stepper import MemorySource, Stepper
 from moa_server.memory.feed import Chunk
+from moa_server.memory.row_store import RowStore
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import Verification
 from moa_server.target import Target
@@ -51,12 +53,13 @@ class Bench:
         self.index: PrefixIndex[LiveSession] = PrefixIndex(target.page_tokens, self.dropped.extend)
         self.sharing = PrefixSharing(self.stepper, self.index, everyone=everyone)
 
-    def live(self, client: str = "a", *, memory: bool = True, state: bool = True) -> LiveSession:
+    def live(self, client: str = "a", *, memory: bool = True, state: bool = True, drafts: bool = False) -> LiveSession:
         session = Session(SessionLimits(CONTEXT, VOCAB), end_of_text=frozenset(), decode=str, run_ahead=True)
         live = LiveSession(client.encode(), session, self.stepper.new_tensors(), client=client)
         if memory:
             live.source = self.stepper.sources[0]
-            live.widths = self.stepper.widths(live.source, reused_state=state)
+            widths = self.stepper.widths(live.source, reused_state=state)
+            live.widths = self.stepper.kept_widths(live.source, widths, drafts=drafts)
             live.tensors.keep_rows(live.source, live.widths)
         return live
 
@@ -262,6 +265,12 @@ def test_a_conversation_that_moves_to_another_client_keeps_what_it_says_there_to
     assert bench.index.find("b", text) == []
 
 
+def the_states(live: LiveSession) -> RowStore:
+    """The rows that only a forward makes."""
+    [plane] = live.tensors.states
+    return live.tensors.planes[plane]
+
+
 @pytest.mark.parametrize("reads_state", [False, True])
 def test_states_go_along_with_their_pages(target: Target, reads_state: bool) -> None:
     bench = Bench(target, reads_state=reads_state)
@@ -276,16 +285,29 @@ def test_states_go_along_with_their_pages(target: Target, reads_state: bool) -> 
     kept = bench.index.nbytes
     assert bench.ask(first, TEXT) is None  # the states are missing
     assert bench.read(first) == TEXT
-    states = first.tensors.states
-    assert states is not None
+    states = the_states(first)
     assert bench.index.nbytes == kept + 3 * 2 * PAGE * states.width
     assert bench.sharing._store.nbytes == bench.index.nbytes
     bench.take_over(second, TEXT)
-    taken = second.tensors.states
-    assert taken is not None
-    np.testing.assert_array_equal(taken.read(0, 3 * PAGE), states.read(0, 3 * PAGE))
+    np.testing.assert_array_equal(the_states(second).read(0, 3 * PAGE), states.read(0, 3 * PAGE))
     third = bench.live(memory=False)
     bench.take_over(third, TEXT)
+
+
+def test_states_for_the_servers_own_drafter_go_along_too(target: Target) -> None:
+    bench = Bench(target)
+    bench.stepper.sources = (replace(bench.stepper.sources[0], drafter_layer=2),)
+    first, second, without = (bench.live(drafts=drafts) for drafts in (True, True, False))
+    bench.ask(first, TEXT)
+    bench.read(first)
+    bench.take_over(second, TEXT)
+    expected = target.forward(target.new_cache(), TEXT, want_state_layer=2).state
+    assert expected is not None
+    got = second.tensors.read_for_drafter(Plane.REUSED_STATE, 0, 3 * PAGE)
+    np.testing.assert_allclose(got, expected[: 3 * PAGE], rtol=0.01)
+    assert not np.array_equal(got, second.tensors.read(Plane.REUSED_STATE, 0, 3 * PAGE))
+    assert bench.sharing._store.nbytes == bench.index.nbytes
+    bench.take_over(without, TEXT)  # it needs fewer states
 
 
 def test_a_client_that_reuses_no_layers_needs_no_states(bench: Bench) -> None:
