@@ -77,7 +77,7 @@ def drafter_line(choice: Choice) -> str:
 
 
 def _drafter(choice: Choice) -> dict[str, Any]:
-    return {"name": choice.name, "reason": choice.reason}
+    return {"name": choice.name, "reason": choice.reason, "alone": choice.alone or choice.name}
 
 
 def _figures(figures: Figures) -> dict[str, Any]:

@@ -50,7 +50,10 @@ def execution_words(execution: pb.Execution) -> str:
 
 def drafter_words(choice: Choice | None) -> str:
     """Which drafter drafts, and why."""
-    return f"drafter {choice.name}: {choice.reason}" if choice is not None else "no drafter that reads memory"
+    if choice is None:
+        return "no drafter that reads memory"
+    alone = f"\n{choice.alone} writes while no server answers" if choice.alone else ""
+    return f"drafter {choice.name}: {choice.reason}{alone}"
 
 
 def status_line(

@@ -47,10 +47,15 @@ class ServerPace:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A drafter, and why it was chosen."""
+    """A drafter, and why it was chosen.
+
+    Args:
+        alone: another one that writes without a server; empty: the same does.
+    """
 
     name: str
     reason: str
+    alone: str = ""
 
 
 def speedup(candidate: Candidate, server: ServerPace) -> float:
@@ -86,7 +91,6 @@ def choose(candidates: Sequence[Candidate], server: ServerPace, current: str | N
     return Choice(best.name, reason)
 
 
-def choose_alone(candidates: Sequence[Candidate]) -> Choice:
+def best_alone(candidates: Sequence[Candidate]) -> str:
     """The candidate for use without a server: the one most often right, which writes best on its own."""
-    best = max(candidates, key=lambda each: each.tokens_a_forward)
-    return Choice(best.name, "no server has said how fast it is: the one that writes best by itself")
+    return max(candidates, key=lambda each: each.tokens_a_forward).name

@@ -13,7 +13,7 @@ from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, load_check
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.weights.weights import WeightReader
 
-from moa_client.device.drafter_choice import Candidate, Choice, ServerPace, choose, choose_alone
+from moa_client.device.drafter_choice import Candidate, Choice, ServerPace, best_alone, choose
 from moa_client.device.drafter_speed import level_ms
 from moa_client.device.sources import AUTO, Sources, meant_drafters
 from moa_client.settings import ClientSettings
@@ -56,8 +56,12 @@ class DrafterShelf:
             only = next(iter(self._named))
             wished = self._settings.drafter != AUTO
             return Choice(only, "as wished" if wished else "the only one that the server gives memory for")
+        if self._settings.drafting in ("server", "off"):
+            reason = "this device does not draft for the server: the one that writes best by itself"
+            return Choice(best_alone(self._candidates), reason)
         if server is None:
-            return choose_alone(self._candidates)
+            reason = "no server has said how fast it is: the one that writes best by itself"
+            return Choice(best_alone(self._candidates), reason)
         if server.step_ms <= 0:
             first = current or self._candidates[0].name
             return Choice(first, "the server has not said yet how fast it is: its first one")
@@ -66,6 +70,18 @@ class DrafterShelf:
     def checkpoint(self, name: str) -> Checkpoint:
         """The checkpoint of a drafter."""
         return self._load(self._sources.drafters[self._named[name].fingerprint])
+
+    def beside(self, name: str) -> str | None:
+        """The drafter that writes without a server beside one that drafts for it; None: there is no better one.
+
+        Both must read the same memory rows, and the states that enter the deeper one's layers are those sent.
+        """
+        best = best_alone(self._candidates) if self._candidates else name
+        if best == name:
+            return None
+        online, alone = self.checkpoint(name), self.checkpoint(best)
+        shares = online.memory_fingerprint and online.memory_fingerprint == alone.memory_fingerprint
+        return best if shares and 0 < online.config.reused_layers <= alone.config.reused_layers else None
 
     def _measured(self, drafter: pb.Drafter) -> Candidate:
         settings, files = self._settings, self._sources.files

@@ -5,14 +5,16 @@ Everything is checked against what the server describes before a conversation is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.drafter import BaselineState, Checkpoint, DrafterConfig, DraftState, fresh_tensors, load_checkpoint
+from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors, load_checkpoint
+from moa_shared.drafter.checkpoint.checkpoint import NewState
 from moa_shared.drafter.checkpoint.confidence_file import confidence_for
 from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
+from moa_shared.drafter.layers.target_layers import TargetLayers
 from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import ConfigError, InternalError, MismatchError
@@ -28,6 +30,7 @@ from moa_client.device.drafter_choice import Choice, ServerPace
 from moa_client.device.drafter_shelf import DrafterShelf
 from moa_client.device.sources import Sources, means_served, named_drafter, resolve_sources
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter, Recipe
+from moa_client.drafting.paired import PairedDrafter
 from moa_client.settings import ClientSettings
 
 
@@ -135,7 +138,9 @@ def load_device(
     if settings.drafter == "lookup":
         return replace(device, drafter=LookupDrafter(settings.length))
     if settings.drafter == "random":
-        return replace(device, drafter=_moa_drafter(_random_checkpoint(files), files, settings, reads_memory=False))
+        random = _random_checkpoint(files)
+        states = drafter_states(random, files, settings)
+        return replace(device, drafter=_moa_drafter(random, states, files, settings, reads_memory=False))
     if settings.drafter == "none":
         return device
     shelf = DrafterShelf(settings, sources)
@@ -161,12 +166,44 @@ def change_drafter(device: Device, choice: Choice, settings: ClientSettings) -> 
     """
     if device.shelf is None:
         raise InternalError("A drafter was to be changed on a device that has no others.")
-    return _with_checkpoint(device, device.shelf.checkpoint(choice.name), choice, settings)
+    shelf, files = device.shelf, device.files
+    online, beside = shelf.checkpoint(choice.name), shelf.beside(choice.name)
+    if beside is None:
+        return _with_checkpoint(device, online, choice, settings)
+    alone = shelf.checkpoint(beside)
+    return _reading_memory_of(device, alone, _pair(online, alone, files, settings), replace(choice, alone=beside))
+
+
+def _pair(online: Checkpoint, alone: Checkpoint, files: ModelFiles, settings: ClientSettings) -> PairedDrafter:
+    """Two drafters over the same layers of the target, with the states that the second one reads."""
+    reader = WeightReader(files)
+    layers = TargetLayers(reader)
+    first = alone.config.target_layers - alone.config.reused_layers
+    drafters = [
+        _moa_drafter(
+            each,
+            each.states(reader, settings.dtype, layers=layers, states_from=first),
+            files,
+            settings,
+            reads_memory=True,
+        )
+        for each in (online, alone)
+    ]
+    reader.drop_pages()
+    return PairedDrafter(*drafters)
 
 
 def _with_checkpoint(
     device: Device, checkpoint: Checkpoint, choice: Choice, settings: ClientSettings, path: Path | None = None
 ) -> Device:
+    files, reads_memory = device.files, checkpoint.config.memory_width > 0
+    states = drafter_states(checkpoint, files, settings)
+    drafter = _moa_drafter(checkpoint, states, files, settings, reads_memory=reads_memory, path=path)
+    return _reading_memory_of(device, checkpoint, drafter, choice)
+
+
+def _reading_memory_of(device: Device, checkpoint: Checkpoint, drafter: ClientDrafter, choice: Choice) -> Device:
+    """The device with a drafter that reads the rows which a server has for this checkpoint."""
     identity = pb.Identity()
     identity.CopyFrom(device.identity)
     identity.drafter_fingerprint = bytes.fromhex(checkpoint.fingerprint)
@@ -174,7 +211,7 @@ def _with_checkpoint(
     return replace(
         device,
         identity=identity,
-        drafter=_moa_drafter(checkpoint, device.files, settings, reads_memory=config.memory_width > 0, path=path),
+        drafter=drafter,
         memory_width=config.memory_width,
         state_width=config.hidden_size if config.reused_layers else 0,
         choice=choice,
@@ -205,6 +242,7 @@ def _named_checkpoint(path: Path, files: ModelFiles) -> Checkpoint:
 
 def _moa_drafter(
     checkpoint: Checkpoint,
+    states: NewState,
     files: ModelFiles,
     settings: ClientSettings,
     *,
@@ -213,7 +251,7 @@ def _moa_drafter(
 ) -> MoaDrafter:
     guesser = TextGuesser(ngrams_for(files.fingerprint, path)) if settings.copies else None
     return MoaDrafter(
-        drafter_states(checkpoint, files, settings),
+        states,
         _recipe(settings, guesser),
         reads_memory=reads_memory,
         shape=CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth),
@@ -222,9 +260,7 @@ def _moa_drafter(
     )
 
 
-def drafter_states(
-    checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings
-) -> Callable[[], DraftState | BaselineState]:
+def drafter_states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings) -> NewState:
     """The factory of a conversation's draft state, over the parts of the target in `files`.
 
     Raises:

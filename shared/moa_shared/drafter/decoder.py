@@ -15,6 +15,9 @@ from moa_kernels import Cache, Rotary, Stack, StackShape
 from moa_shared.drafter.checkpoint.config import DrafterConfig
 from moa_shared.drafter.checkpoint.weights import check_tables, draft_ids, read_head
 from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
+from moa_shared.drafter.layers.bridged_layers import BridgedLayers
+from moa_shared.drafter.layers.reused_layers import ReusedLayers
+from moa_shared.drafter.layers.target_layers import TargetLayers
 from moa_shared.models.network.layers import Weights, read_layer
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM
 
@@ -29,6 +32,8 @@ class DraftDecoder:
         own: the checkpoint's tensors.
         target: the target's embeddings, head and, where layers are reused, these and the final norm.
         weights: "int8", or "float32" for a reference.
+        layers: the target's, where other drafters run them too.
+        states_from: the layer that the states which come enter, where it is an earlier one than the first reused layer.
 
     Raises:
         ConfigError: other `weights`.
@@ -36,7 +41,16 @@ class DraftDecoder:
         KernelError: weights that the kernels cannot use.
     """
 
-    def __init__(self, config: DrafterConfig, own: Weights, target: Weights, weights: str) -> None:
+    def __init__(
+        self,
+        config: DrafterConfig,
+        own: Weights,
+        target: Weights,
+        weights: str,
+        *,
+        layers: TargetLayers | None = None,
+        states_from: int | None = None,
+    ) -> None:
         check_tables(target, config.vocab_size, config.hidden_size)
         self.config = config
         last = range(config.target_layers - config.reused_layers, config.target_layers)
@@ -58,10 +72,15 @@ class DraftDecoder:
             memory_rotary,
         )
         self.reused: Stack | None = None
+        self.bridge: Stack | None = None  # from the layer whose states come to the first reused one
         self._norm: Rows | None = None
         if last:
-            layers = [read_layer(target, f"model.layers.{layer}", arithmetic.linear) for layer in last]
-            self.reused = arithmetic.stack(self._shape(config.target_kv_heads, reused_inner), layers, rotary)
+            layers = layers or TargetLayers(target)
+            shape = self._shape(config.target_kv_heads, reused_inner)
+            self.reused = arithmetic.stack(shape, layers.read(last, arithmetic), rotary)
+            if states_from is not None and states_from < last.start:
+                between = layers.read(range(states_from, last.start), arithmetic)
+                self.bridge = arithmetic.stack(shape, between, rotary)
             self._norm = target.array(FINAL_NORM)
         elif config.output_norm:
             self._norm = own.array("output_norm.weight")
@@ -96,6 +115,12 @@ class DraftDecoder:
     def new_cache(self, stack: Stack) -> Cache:
         """An empty cache for one conversation's rows of one of the stacks."""
         return stack.new_cache(half=self.arithmetic.half_caches)
+
+    def new_reused(self) -> ReusedLayers | None:
+        """The reused layers of one conversation; None: there are none."""
+        if self.reused is None:
+            return None
+        return ReusedLayers(self, self.reused) if self.bridge is None else BridgedLayers(self, self.reused, self.bridge)
 
     def remember(self, cache: Cache, rows: Rows, positions: Numbers) -> None:
         """Appends wire rows, [rows, memory width], to those that cross-attention reads; keys are rotated here."""

@@ -17,7 +17,6 @@ from moa_shared.drafter.base_state import BaseState
 from moa_shared.drafter.decoder import DraftDecoder
 from moa_shared.drafter.layers.arithmetic import Rows
 from moa_shared.drafter.layers.placement import Placement, batches, draft_rows, run_of_text
-from moa_shared.drafter.layers.reused_layers import ReusedLayers
 from moa_shared.errors import ProtocolError
 
 
@@ -31,7 +30,7 @@ class DraftState(BaseState):
         self._memory = decoder.new_cache(decoder.cross_attention)
         self._memory_positions: list[int] = []  # by row
         self._remembered: set[int] = set()  # the same positions
-        self._reused = ReusedLayers(decoder, decoder.reused) if decoder.reused is not None else None
+        self._reused = decoder.new_reused()
         self._read = 0  # committed tokens in the self-attention cache
 
     # ------------------------------------------------------------ what the server said

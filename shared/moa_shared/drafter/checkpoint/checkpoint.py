@@ -30,6 +30,7 @@ from moa_shared.drafter.checkpoint.writing import whole_checkpoint
 from moa_shared.drafter.decoder import DraftDecoder
 from moa_shared.drafter.kernel_encoder import KernelEncoder
 from moa_shared.drafter.layers.arithmetic import INT8, Rows
+from moa_shared.drafter.layers.target_layers import TargetLayers
 from moa_shared.drafter.state import DraftState
 from moa_shared.errors import CheckpointError, ModelSourceError, NotFoundError
 from moa_shared.models.network.layers import Weights
@@ -84,28 +85,44 @@ class Checkpoint:
             encoder = KernelEncoder(self.config, ArrayWeights(self.tensors), weights)
         return encoder.project if self.config.reads_last_hidden else encoder.encode
 
-    def states(self, target: Weights, weights: str = INT8) -> NewState:
+    def states(
+        self,
+        target: Weights,
+        weights: str = INT8,
+        *,
+        layers: TargetLayers | None = None,
+        states_from: int | None = None,
+    ) -> NewState:
         """A function that makes a conversation's drafter, of any kind; arguments and errors as of `decoder`."""
         if self.config.kind != MOA:
             with _computable():
                 baseline = BaselineDecoder(self.config, ArrayWeights(self.tensors), target, weights)
             return lambda: BaselineState(baseline)
-        decoder = self.decoder(target, weights)
+        decoder = self.decoder(target, weights, layers=layers, states_from=states_from)
         return lambda: DraftState(decoder)
 
-    def decoder(self, target: Weights, weights: str = INT8) -> DraftDecoder:
+    def decoder(
+        self,
+        target: Weights,
+        weights: str = INT8,
+        *,
+        layers: TargetLayers | None = None,
+        states_from: int | None = None,
+    ) -> DraftDecoder:
         """The client's half.
 
         Args:
             target: its embeddings and head, and the reused layers with the final norm.
             weights: "int8", or "float32" for a reference.
+            layers, states_from: as of `DraftDecoder`.
 
         Raises:
             ConfigError: other weights.
             ModelSourceError: a part of the target is missing, does not fit, or cannot be used.
         """
         with _computable():
-            return DraftDecoder(self.config, ArrayWeights(self.tensors), target, weights)
+            own = ArrayWeights(self.tensors)
+            return DraftDecoder(self.config, own, target, weights, layers=layers, states_from=states_from)
 
     def torch_tensors(self) -> dict[str, torch.Tensor]:
         """The tensors for training."""

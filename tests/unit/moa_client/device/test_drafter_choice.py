@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.device.drafter_choice import HYSTERESIS, Candidate, ServerPace, choose, choose_alone, speedup
+from moa_client.device.drafter_choice import HYSTERESIS, Candidate, ServerPace, best_alone, choose, speedup
 
 ONLINE, DEEP = Candidate("online", 4.2, 2.40), Candidate("deep", 7.5, 3.71)
 SLOW_ONLINE, SLOW_DEEP = Candidate("online", 11.0, 2.40), Candidate("deep", 22.0, 3.71)
@@ -34,7 +34,7 @@ def test_the_one_in_use_stays_unless_another_is_clearly_faster() -> None:
 
 
 def test_without_a_server_the_one_that_is_right_most_often_writes() -> None:
-    assert choose_alone((ONLINE, DEEP)).name == "deep"
+    assert best_alone((ONLINE, DEEP)) == "deep"
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.device import drafter_shelf
 from moa_client.device.drafter_choice import ServerPace
 from moa_client.device.drafter_shelf import DrafterShelf
 from moa_client.device.sources import Sources
 from moa_client.settings import ClientSettings
+from moa_shared.drafter import Checkpoint, fresh_tensors
+from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS
+
+from tests.support.decoders import EVEN
 
 ONLINE = pb.Drafter(name="online", fingerprint=b"o" * 32, tokens_a_forward=2.4)
 DEEP = pb.Drafter(name="deep", fingerprint=b"d" * 32, tokens_a_forward=3.7)
@@ -31,11 +38,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return timed
 
 
-def shelf(*here: pb.Drafter, **settings: Any) -> DrafterShelf:
+def shelf(*here: pb.Drafter, load: Any = lambda path: path, **settings: Any) -> DrafterShelf:
     """Of a server with both drafters, on a device that holds some."""
     paths = {drafter.fingerprint: Path(drafter.name) for drafter in here}
     sources = Sources(pb.DescribeResponse(drafters=[ONLINE, DEEP]), cast("Any", None), paths)
-    return DrafterShelf(ClientSettings(**settings), sources, load=lambda path: cast("Any", path))
+    return DrafterShelf(ClientSettings(**settings), sources, load=load)
 
 
 def test_the_fastest_of_those_here_is_taken(measured: list[tuple[str, int]]) -> None:
@@ -74,3 +81,40 @@ def test_the_one_that_was_asked_for_is_taken(measured: list[tuple[str, int]]) ->
 def test_a_device_may_hold_none() -> None:
     assert shelf().is_empty
     assert not shelf(ONLINE).is_empty
+
+
+def test_a_device_that_does_not_draft_for_the_server_takes_the_one_that_writes_best(
+    measured: list[tuple[str, int]],
+) -> None:
+    choice = shelf(ONLINE, DEEP, drafting="server").choose(ServerPace(9.0, 0.9, 0.5))
+    assert choice.name == "deep"
+    assert choice.reason == snapshot("this device does not draft for the server: the one that writes best by itself")
+
+
+def checkpoints(online_layers: int, deep_layers: int, *, share: bool) -> Callable[[Path], Checkpoint]:
+    """Loads drafters with so many reused layers, which read the same memory rows or not."""
+
+    def load(path: Path) -> Checkpoint:
+        is_online = path.name == "online"
+        config = replace(EVEN, reused_layers=online_layers if is_online else deep_layers)
+        tensors = dict(fresh_tensors(config, seed=int(is_online)))
+        if share:
+            encoder = fresh_tensors(config, seed=7).items()
+            tensors |= {name: tensor for name, tensor in encoder if name.startswith(ENCODER_TENSORS)}
+        return Checkpoint(config, tensors, "")
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("online_layers", "deep_layers", "share", "beside"),
+    [(1, 3, True, "deep"), (1, 3, False, None), (0, 3, True, None), (3, 1, True, None)],
+    ids=["deeper, same memory", "another memory", "online one reuses none", "less deep"],
+)
+def test_the_one_that_writes_best_joins_one_that_reads_the_same(
+    measured: list[tuple[str, int]], online_layers: int, deep_layers: int, share: bool, beside: str | None
+) -> None:
+    both = shelf(ONLINE, DEEP, load=checkpoints(online_layers, deep_layers, share=share))
+    assert both.beside("online") == beside
+    assert both.beside("deep") is None
+    assert shelf(ONLINE).beside("online") is None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.drafter import load_checkpoint
-from moa_shared.errors import CheckpointError, DiskFullError, MismatchError
+from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, MismatchError
 from moa_shared.models import ModelFiles
 from moa_shared.models.tensors.safetensors import map_tensors
 from moa_shared.programs.progress import SilentProgress
@@ -193,3 +193,31 @@ def test_curves_are_json_lines(tmp_path: Path, files: ModelFiles, shard: Path) -
     lines = (path.parent / "curves.jsonl").read_text().splitlines()
     assert all(isinstance(json.loads(line)["agreement"], float) for line in lines)
     assert path.name == DRAFTER
+
+
+def test_a_drafter_may_read_the_memory_of_another(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
+    first = run(tmp_path / "first", files, shard, tokens=600)
+    options = f'[drafter]\ndraft_vocab = 48\nlsa_mlp = 32\nreused_layers = 2\nmemory_of = "{first}"\n'
+    folder = tmp_path / "second"
+    folder.mkdir()
+    path = write_fit_config(folder, files.folder, shard, tokens=1500)
+    text = path.read_text()
+    start, end = text.index("[drafter]"), text.index("[blocks]")
+    path.write_text(
+        text[:start].replace('dtype = "float32"', 'dtype = "float32"\nexecution = "int8"') + options + text[end:]
+    )
+    second = load_checkpoint(Run(load_fit_settings(path), SilentProgress()).train())
+    one = load_checkpoint(first)
+    assert second.memory_fingerprint == one.memory_fingerprint
+    assert second.config.reused_layers == 2
+    assert not np.array_equal(
+        second.tensors["cross_attention.self_attn.q_proj.weight"],
+        one.tensors["cross_attention.self_attn.q_proj.weight"],
+    )
+    resumed = path.read_text().replace("tokens = 1500", "tokens = 2000")
+    path.write_text(resumed)
+    again = load_checkpoint(Run(load_fit_settings(path), SilentProgress()).train())
+    assert again.memory_fingerprint == one.memory_fingerprint
+    path.write_text(resumed.replace("lsa_mlp = 32", "lsa_mlp = 16").replace('output = "out"', 'output = "other"'))
+    with pytest.raises(ConfigError, match=r"drafter.lsa_mlp is 16, but .*, whose memory is to be read, has 32"):
+        Run(load_fit_settings(path), SilentProgress())

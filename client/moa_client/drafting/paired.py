@@ -1,0 +1,52 @@
+"""Two drafters on one device: the faster one drafts for the server, the one that writes better writes without it.
+
+They read the same memory rows and run the same layers of the target; the states that the server sends are those of the
+one that reuses more layers. State: each drafter's own; both have read the same text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.tree.draft_tree import DraftTree
+
+from moa_client.drafting.drafters import ClientDrafter, Growth
+
+
+class PairedDrafter:
+    """A drafter for each situation.
+
+    Args:
+        online: drafts for a server that answers.
+        alone: writes while none does.
+    """
+
+    reads_memory = True
+
+    def __init__(self, online: ClientDrafter, alone: ClientDrafter) -> None:
+        self._online = online
+        self._alone = alone
+
+    def restart(self, tokens: Sequence[int]) -> None:
+        self._online.restart(tokens)
+        self._alone.restart(tokens)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._online.commit(tokens)
+        self._alone.commit(tokens)
+
+    def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
+        self._online.remember(start, rows, state=state)
+        self._alone.remember(start, rows, state=state)
+
+    def draft(self, sampling: Sampling) -> DraftTree:
+        return self._online.draft(sampling)
+
+    def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
+        return self._online.grow(draft, sampling)
+
+    def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
+        return self._alone.write(draft, sampling)
