@@ -10,7 +10,11 @@ import torch
 from moa_shared.models import ModelFiles, WeightReader, load_target_model, resolve
 from moa_shared.models.network.network import Network
 from moa_shared.programs.progress import SilentProgress
+from moa_training.data.packing import pack
+from moa_training.data.shards import TokenRow
+from moa_training.teacher.kernel_teacher import KernelTeacher
 from moa_training.teacher.target_reader import KernelReader, TargetReader, load_reader
+from moa_training.teacher.teacher import Teacher
 
 from tests.support.tiny_models import tiny_model
 from tests.support.tiny_training import WORDS, save_tiny_target
@@ -67,3 +71,19 @@ def test_int8_is_close_to_float32(files: ModelFiles) -> None:
     assert packed.read(ids).state is None
     expected, got = wide.read(ids).last_hidden, packed.read(ids).last_hidden
     assert float(np.abs(got - expected).mean() / np.abs(expected).mean()) < 0.12
+
+
+def test_the_kernels_teach_nearly_what_torch_does(files: ModelFiles) -> None:
+    rows = [TokenRow([5, 6, 7, 8, 9, 10], [(2, 6)]), TokenRow([11, 12, 13], [(1, 3)])]
+    batch, cpu = pack([rows, rows[:1]], 12), torch.device("cpu")
+    expected = Teacher.load(files, 1, torch.float32, cpu).run_packed(batch)
+    got = KernelTeacher.load_int8(files, 1, torch.float32, cpu, SilentProgress()).run_packed(batch)
+    inside = batch.segment >= 0
+    assert got.state is not None
+    assert expected.state is not None
+    pairs = ((got.kv, expected.kv), (got.last_hidden, expected.last_hidden), (got.state, expected.state))
+    for ours, theirs in pairs:
+        assert ours.shape == theirs.shape
+        assert (ours[inside] - theirs[inside]).norm() < 0.15 * theirs[inside].norm()
+        assert not ours[~inside].any()
+    torch.testing.assert_close(got.embeddings, expected.embeddings)
