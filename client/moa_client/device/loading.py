@@ -14,7 +14,7 @@ from moa_shared.drafter import Checkpoint, DrafterConfig, fresh_tensors, load_ch
 from moa_shared.drafter.checkpoint.checkpoint import NewState
 from moa_shared.drafter.checkpoint.confidence_file import confidence_for
 from moa_shared.drafter.checkpoint.ngram_file import ngrams_for
-from moa_shared.drafter.layers.target_layers import TargetLayers
+from moa_shared.drafter.layers.target_parts import TargetParts
 from moa_shared.drafting import CHAIN, GrowthShape, TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import ConfigError, InternalError, MismatchError
@@ -175,14 +175,14 @@ def change_drafter(device: Device, choice: Choice, settings: ClientSettings) -> 
 
 
 def _pair(online: Checkpoint, alone: Checkpoint, files: ModelFiles, settings: ClientSettings) -> PairedDrafter:
-    """Two drafters over the same layers of the target, with the states that the second one reads."""
+    """Two drafters over the same parts of the target, with the states that the second one reads."""
     reader = WeightReader(files)
-    layers = TargetLayers(reader)
+    parts = TargetParts(reader)
     first = alone.config.target_layers - alone.config.reused_layers
     drafters = [
         _moa_drafter(
             each,
-            each.states(reader, settings.dtype, layers=layers, states_from=first),
+            each.states(reader, settings.dtype, parts=parts, states_from=first),
             files,
             settings,
             reads_memory=True,

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from moa_kernels import Cache, Rotary, Stack, StackShape
 
 from moa_shared.drafter.checkpoint.config import DrafterConfig
-from moa_shared.drafter.checkpoint.weights import check_tables, draft_ids, read_head
+from moa_shared.drafter.checkpoint.weights import check_tables, draft_ids
 from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
 from moa_shared.drafter.layers.bridged_layers import BridgedLayers
 from moa_shared.drafter.layers.reused_layers import ReusedLayers
-from moa_shared.drafter.layers.target_layers import TargetLayers
+from moa_shared.drafter.layers.target_parts import TargetParts
 from moa_shared.models.network.layers import Weights, read_layer
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM
 
@@ -32,7 +32,7 @@ class DraftDecoder:
         own: the checkpoint's tensors.
         target: the target's embeddings, head and, where layers are reused, these and the final norm.
         weights: "int8", or "float32" for a reference.
-        layers: the target's, where other drafters run them too.
+        parts: of the target, where other drafters run them too.
         states_from: the layer that the states which come enter, where it is an earlier one than the first reused layer.
 
     Raises:
@@ -48,7 +48,7 @@ class DraftDecoder:
         target: Weights,
         weights: str,
         *,
-        layers: TargetLayers | None = None,
+        parts: TargetParts | None = None,
         states_from: int | None = None,
     ) -> None:
         check_tables(target, config.vocab_size, config.hidden_size)
@@ -71,22 +71,22 @@ class DraftDecoder:
             [read_layer(own, "cross_attention", arithmetic.linear, reads_memory=True)],
             memory_rotary,
         )
+        parts = parts or TargetParts(target)
         self.reused: Stack | None = None
         self.bridge: Stack | None = None  # from the layer whose states come to the first reused one
         self._norm: Rows | None = None
         if last:
-            layers = layers or TargetLayers(target)
             shape = self._shape(config.target_kv_heads, reused_inner)
-            self.reused = arithmetic.stack(shape, layers.read(last, arithmetic), rotary)
+            self.reused = arithmetic.stack(shape, parts.layers(last, arithmetic), rotary)
             if states_from is not None and states_from < last.start:
-                between = layers.read(range(states_from, last.start), arithmetic)
+                between = parts.layers(range(states_from, last.start), arithmetic)
                 self.bridge = arithmetic.stack(shape, between, rotary)
             self._norm = target.array(FINAL_NORM)
         elif config.output_norm:
             self._norm = own.array("output_norm.weight")
         self.draft_ids = draft_ids(own)
         self._target = target
-        self._head = read_head(target, self.draft_ids, arithmetic)
+        self._head = parts.head(self.draft_ids, arithmetic)
 
     def _shape(self, kv_heads: int, inner: int, *, reads_memory: bool = False) -> StackShape:
         config = self.config

@@ -75,7 +75,11 @@ class Run:
         self.drafter.load_state_dict({name: t for name, t in tensors.items() if name != "draft_ids"})
         if settings.drafter.memory_of is not None and isinstance(self.drafter, FastDrafter):
             self.drafter.freeze_encoder()
-        self.kept = {n: w.detach().numpy().copy() for n, w in self.drafter.named_parameters() if not w.requires_grad}
+        self.kept = {
+            name: round_to_bfloat16(weight.detach().cpu().numpy())
+            for name, weight in self.drafter.named_parameters()
+            if not weight.requires_grad
+        }
         self.stream = BatchStream(
             self.rows,
             batch_rows=settings.optimiser.batch_rows,

@@ -30,7 +30,7 @@ from moa_shared.drafter.checkpoint.writing import whole_checkpoint
 from moa_shared.drafter.decoder import DraftDecoder
 from moa_shared.drafter.kernel_encoder import KernelEncoder
 from moa_shared.drafter.layers.arithmetic import INT8, Rows
-from moa_shared.drafter.layers.target_layers import TargetLayers
+from moa_shared.drafter.layers.target_parts import TargetParts
 from moa_shared.drafter.state import DraftState
 from moa_shared.errors import CheckpointError, ModelSourceError, NotFoundError
 from moa_shared.models.network.layers import Weights
@@ -90,7 +90,7 @@ class Checkpoint:
         target: Weights,
         weights: str = INT8,
         *,
-        layers: TargetLayers | None = None,
+        parts: TargetParts | None = None,
         states_from: int | None = None,
     ) -> NewState:
         """A function that makes a conversation's drafter, of any kind; arguments and errors as of `decoder`."""
@@ -98,7 +98,7 @@ class Checkpoint:
             with _computable():
                 baseline = BaselineDecoder(self.config, ArrayWeights(self.tensors), target, weights)
             return lambda: BaselineState(baseline)
-        decoder = self.decoder(target, weights, layers=layers, states_from=states_from)
+        decoder = self.decoder(target, weights, parts=parts, states_from=states_from)
         return lambda: DraftState(decoder)
 
     def decoder(
@@ -106,7 +106,7 @@ class Checkpoint:
         target: Weights,
         weights: str = INT8,
         *,
-        layers: TargetLayers | None = None,
+        parts: TargetParts | None = None,
         states_from: int | None = None,
     ) -> DraftDecoder:
         """The client's half.
@@ -114,7 +114,7 @@ class Checkpoint:
         Args:
             target: its embeddings and head, and the reused layers with the final norm.
             weights: "int8", or "float32" for a reference.
-            layers, states_from: as of `DraftDecoder`.
+            parts, states_from: as of `DraftDecoder`.
 
         Raises:
             ConfigError: other weights.
@@ -122,7 +122,7 @@ class Checkpoint:
         """
         with _computable():
             own = ArrayWeights(self.tensors)
-            return DraftDecoder(self.config, own, target, weights, layers=layers, states_from=states_from)
+            return DraftDecoder(self.config, own, target, weights, parts=parts, states_from=states_from)
 
     def torch_tensors(self) -> dict[str, torch.Tensor]:
         """The tensors for training."""

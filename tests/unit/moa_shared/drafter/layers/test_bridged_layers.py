@@ -11,7 +11,7 @@ import torch
 from moa_kernels import Segment
 from moa_shared.drafter import ArrayWeights, Checkpoint, DraftDecoder, DrafterConfig, fresh_tensors
 from moa_shared.drafter.layers.placement import run_of_text
-from moa_shared.drafter.layers.target_layers import TargetLayers
+from moa_shared.drafter.layers.target_parts import TargetParts
 
 from tests.support.decoders import EVEN, ODD, Rows, normal, target_arrays
 from tests.support.tiny_models import tiny_model
@@ -89,13 +89,13 @@ def test_what_is_cut_back_may_come_again_and_be_another(sizes: DrafterConfig) ->
     np.testing.assert_allclose(outputs[0], outputs[1], rtol=0, atol=2e-5)
 
 
-def test_layers_that_two_drafters_run_are_packed_once() -> None:
+def test_parts_that_two_drafters_run_are_packed_once() -> None:
     config = dataclasses.replace(EVEN, reused_layers=1)
     deeper = dataclasses.replace(EVEN, reused_layers=3)
     target = ArrayWeights(target_arrays(EVEN))
-    layers = TargetLayers(target)
+    parts = TargetParts(target)
     online, alone = (
-        Checkpoint(each, fresh_tensors(each, seed=0), "").decoder(target, "int8", layers=layers, states_from=1)
+        Checkpoint(each, fresh_tensors(each, seed=0), "").decoder(target, "int8", parts=parts, states_from=1)
         for each in (config, deeper)
     )
     assert online.reused is not None
@@ -104,6 +104,7 @@ def test_layers_that_two_drafters_run_are_packed_once() -> None:
     assert alone.bridge is None
     both = [*online.bridge.layers, *online.reused.layers]
     assert all(mine is theirs for mine, theirs in zip(both, alone.reused.layers, strict=True))
+    assert online._head is alone._head
     cache = online.bridge.new_cache(half=False)
     rows = normal(3, EVEN.hidden_size, seed=3)
     assert online.bridge.run(rows, [Segment.chain(cache, 3)])[0].shape == (3, EVEN.hidden_size)
