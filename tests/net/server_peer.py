@@ -22,6 +22,8 @@ from moa_server.target.torch_target import TorchTarget
 from moa_shared.protocol.continued_frames import VerdictReader, rows_from_proto
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
+from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.memory_codec import decode as decode_rows
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.coupling import select
@@ -252,6 +254,13 @@ class Peer:
             if all(position in held for position in range(stop)):
                 return held
             assert await self.receive() is not None, "the stream ended before the memory"
+
+
+def row_of(frame: pb.Memory, position: int, width: int = ROW_WIDTH) -> npt.NDArray[np.float32]:
+    """The row of a position, of `width` numbers."""
+    rows: npt.NDArray[np.float32] = decode_rows(frame.payload, Codec(frame.codec), frame.count, width)
+    row: npt.NDArray[np.float32] = rows[position - frame.start]
+    return row
 
 
 async def generate(

@@ -14,7 +14,6 @@ from moa.v1 import moa_pb2 as pb
 from moa_server.app import RunningServer
 from moa_server.target import Target
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.memory_codec import Codec, decode
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.coupling import Sampling
 
@@ -28,6 +27,7 @@ from tests.net.server_peer import (
     Peer,
     make_host,
     plain_text,
+    row_of,
     serving,
     toy_source,
     until,
@@ -179,11 +179,6 @@ def expected_rows(target: Target, tokens: Sequence[int]) -> npt.NDArray[np.float
     cache = target.new_cache()
     target.forward(cache, tokens)
     return toy_source(target).encode(cache.lsa_input(0, len(tokens)))
-
-
-def row_of(frame: pb.Memory, position: int, width: int = ROW_WIDTH) -> npt.NDArray[np.float32]:
-    row: npt.NDArray[np.float32] = decode(frame.payload, Codec(frame.codec), frame.count, width)[position - frame.start]
-    return row
 
 
 @pytest.mark.parametrize(("codec", "error"), [(pb.CODEC_BF16, 0.01), (pb.CODEC_INT8, 0.03), (pb.CODEC_INT4, 0.3)])

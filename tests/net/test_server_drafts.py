@@ -5,21 +5,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.app import RunningServer
 from moa_server.engine.stepper import Stepper
 from moa_server.target import Target
+from moa_shared.drafting.base import Rows
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.coupling import Sampling
 from structlog.testing import capture_logs
 
 from tests.net.server_drafter import FailingDrafter, TargetDrafter, drafting_source
-from tests.net.server_peer import CONTEXT, Peer, channel_to, make_host, plain_text, serving
+from tests.net.server_peer import (
+    CONTEXT,
+    IDENTITY,
+    STATE_LAYER,
+    Peer,
+    channel_to,
+    make_host,
+    plain_text,
+    row_of,
+    serving,
+)
 from tests.support.tiny_models import tiny_kernel_target, tiny_model
 
 PROMPT = [5, 9, 11, 40]
@@ -63,6 +76,52 @@ async def test_the_server_drafts_for_a_device_that_sends_nothing(
         assert verdict.drafted == verdict.server_drafted > 0
         assert verdict.accepted == verdict.server_accepted
     assert sum(verdict.server_accepted for verdict in drafted) > 15
+
+
+class ReadingDrafter(TargetDrafter):
+    """Keeps the states that it was given."""
+
+    given: ClassVar[dict[int, Rows]] = {}
+
+    def append_reused_state(self, start: int, rows: Rows) -> None:
+        super().append_reused_state(start, rows)
+        self.given.update(enumerate(rows, start))
+
+
+async def test_device_and_server_may_read_the_states_of_different_layers(target: Target) -> None:
+    """A device with a deeper drafter, whose memory rows the server's drafter reads too."""
+    first = drafting_source(target, ReadingDrafter)
+    deeper = replace(first, fingerprint=b"p" * 32, state_layer=STATE_LAYER - 1, drafter_layer=STATE_LAYER)
+    drafters = [
+        pb.Drafter(name=each.fingerprint[:1].decode(), fingerprint=each.fingerprint) for each in (first, deeper)
+    ]
+    ReadingDrafter.given.clear()
+    async with (
+        serving(
+            make_host(target, stepper=Stepper(target, [first, deeper]), drafters=drafters, draft_nodes=6)
+        ) as running,
+        channel_to(running) as channel,
+    ):
+        peer = Peer(channel)
+        identity = pb.Identity()
+        identity.CopyFrom(IDENTITY)
+        identity.drafter_fingerprint = deeper.fingerprint
+        await peer.open(identity=identity, reused_state=True, run_ahead=True, server_drafts=True)
+        assert await answer(peer, GREEDY) == plain_text(target, PROMPT, GREEDY)[0]
+        stop = len(peer.tokens) - 1
+        sent = await peer.rows(stop, pb.PLANE_REUSED_STATE)
+    assert sum(verdict.server_accepted for verdict in peer.verdicts) > 15
+    own, devices = (
+        target.forward(target.new_cache(), peer.tokens, want_state_layer=layer).state
+        for layer in (STATE_LAYER, STATE_LAYER - 1)
+    )
+    assert own is not None
+    assert devices is not None
+    for position in range(stop):
+        assert np.abs(row_of(sent[position], position, target.hidden_size) - devices[position]).max() < 0.05
+    assert len(ReadingDrafter.given) > 20
+    for position, row in ReadingDrafter.given.items():
+        assert np.abs(row - own[position]).max() < 0.05
 
 
 async def test_a_drafter_that_is_hardly_ever_right_changes_nothing(target: Target) -> None:
