@@ -66,11 +66,20 @@ class BlockSettings(SettingsBase):
     memory_dropout: float = Field(
         default=0.1, ge=0, le=1, description="share of rows with one block a conversation: memory of its start only"
     )
+    own_text: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="scheduled sampling: share of updates, from half time on, in which half of the tokens behind a "
+        "block's beginning are the drafter's own choices; it learns what the target says after these",
+    )
     prompts: bool = Field(default=True, description="blocks and losses in prompts too; authors: only in answers")
     depth_decay: float = Field(default=0.9, gt=0, le=1, description="weight of each further token of a block")
 
     @model_validator(mode="after")
     def _ordered(self) -> BlockSettings:
+        if self.own_text and not self.bounded:
+            raise ValueError("blocks.own_text needs blocks.bounded = true")
         if self.longest < self.shortest:
             raise ValueError(f"blocks.longest ({self.longest}) is below blocks.shortest ({self.shortest})")
         return self
@@ -127,6 +136,12 @@ class CacheSettings(SettingsBase):
 
 class FitSettings(SettingsBase):
     """The settings of a training run."""
+
+    @model_validator(mode="after")
+    def _own_text_of_moa(self) -> FitSettings:
+        if self.blocks.own_text and self.drafter.kind != "moa":
+            raise ValueError(f"blocks.own_text is for moa drafters only, not for {self.drafter.kind}")
+        return self
 
     target: str = "default"
     shards: tuple[Path, ...] = Field(min_length=1, description="files or folders of token shards")

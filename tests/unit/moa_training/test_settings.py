@@ -169,6 +169,7 @@ def test_a_changed_default_raises_the_version() -> None:
             "bounded": True,
             "staircase": True,
             "memory_dropout": 0.1,
+            "own_text": 0.0,
             "prompts": True,
             "depth_decay": 0.9,
         },

@@ -36,7 +36,7 @@ from moa_training.fit.schedule import learning_rate
 from moa_training.fit.warm_start import fit_memory, fit_projection, starting_tensors
 from moa_training.objective.baselines import TrainingBaseline, baseline_objective
 from moa_training.objective.batch import draw_objective
-from moa_training.objective.blocks import staircase_probability
+from moa_training.objective.blocks import Blocks, own_share, staircase_probability, with_own_choices
 from moa_training.objective.layer_memory import FastDrafter
 from moa_training.objective.losses import Losses, LossWeights, compute_losses
 from moa_training.objective.network import Activations
@@ -174,8 +174,20 @@ class Run:
         else:
             blocks, weight = baseline_objective(batch, settings.blocks)
         target = self.teacher.run_packed(batch) if self.cache is None else self.cache.run_packed(batch, epoch)
+        if float(torch.rand((), generator=generator)) < own_share(spent, settings.blocks.own_text):
+            target = self._with_own_text(target, batch, blocks, generator)
         weights = LossWeights(settings.losses.cross_entropy, settings.losses.feature, settings.losses.count_starts)
         return compute_losses(self.module(target, blocks), target, self.head, weight, weights, blocks.is_start)
+
+    @torch.no_grad()
+    def _with_own_text(
+        self, target: Activations, batch: PackedBatch, blocks: Blocks, generator: torch.Generator
+    ) -> Activations:
+        """The target's activations where half of what follows a block's beginning is what the drafter says there."""
+        choices = (self.module(target, blocks).feature @ self.head.t()).argmax(-1)
+        if self.draft_ids is not None:
+            choices = self.draft_ids.to(choices.device).long()[choices]
+        return self.teacher.run_behind(target, with_own_choices(batch.ids, choices, blocks, generator), blocks)
 
     @staticmethod
     def _count(losses: Losses, norm: float, rate: float, sums: dict[str, float]) -> None:

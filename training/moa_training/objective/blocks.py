@@ -26,6 +26,12 @@ class Blocks:
     memory_visible: torch.Tensor
 
     @property
+    def behind(self) -> torch.Tensor:
+        """[batch, length, length] bool: who sees what of its own block, after the block's start."""
+        positions = torch.arange(self.start.shape[1], device=self.start.device)
+        return (positions[None, None] > self.start[..., None]) & (positions[None, None] <= positions[None, :, None])
+
+    @property
     def is_start(self) -> torch.Tensor:
         """[batch, length] bool: positions at which the drafter has the token's own memory (it never drafts there)."""
         return self.start == torch.arange(self.start.shape[1], device=self.start.device)
@@ -59,6 +65,28 @@ def build_blocks(inside: torch.Tensor, every: torch.Tensor | None, staircase: to
     causal = column <= row
     own = (column > start[:, :, None]) | (column == row)
     return Blocks(start, causal & (own | ~staircase[:, None, None]), column <= start[:, :, None])
+
+
+def own_share(spent: float, most: float) -> float:
+    """Share of updates that teach on the drafter's own text: from 0 growing linearly to `most` at half time."""
+    return most * min(1.0, 2.0 * spent)
+
+
+def with_own_choices(
+    ids: torch.Tensor, choices: torch.Tensor, blocks: Blocks, generator: torch.Generator
+) -> torch.Tensor:
+    """Tokens of which half of those that the drafter would have to guess are its own choices.
+
+    A block's first token after the start is the newest that the drafter is given, and so stays.
+
+    Args:
+        ids: [batch, length]; choices: what the drafter chooses after each of them.
+    """
+    guessed = ~blocks.is_start
+    guessed[:, 1:] &= ~blocks.is_start[:, :-1]
+    guessed[:, 0] = False
+    own = torch.rand(ids.shape, generator=generator) < 0.5
+    return torch.where(guessed & own.to(ids.device), choices.roll(1, dims=1), ids)
 
 
 def staircase_probability(step: int, total: int) -> float:

@@ -6,6 +6,7 @@ State: the trained tensors, under the checkpoint's names; the target's parts are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,8 @@ class Activations:
         last_hidden: [batch, length, hidden] after the final norm.
         state: [batch, length, hidden] that enters the first reused layer; None for N = 0.
         positions: [batch, length] absolute.
+        guessed: embeddings of the tokens that the drafter reads behind block starts, where these are not the text's;
+            `last_hidden` and `state` are then the target's after these, and `kv` its of the text.
     """
 
     embeddings: torch.Tensor
@@ -36,6 +39,7 @@ class Activations:
     last_hidden: torch.Tensor
     state: torch.Tensor | None
     positions: torch.Tensor
+    guessed: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,10 @@ class TrainingDrafter(nn.Module):
         """Predictions at every position of every row."""
         memory = self.memory(target.kv) if self.config.lsa else target.last_hidden
         cos, sin = (part[:, None] for part in self._rotary(target.positions, target.embeddings.dtype))
-        self_out = self._attend(self.self_attention, target.embeddings, None, blocks.self_visible, cos, sin)
+        if target.guessed is None:
+            self_out = self._attend(self.self_attention, target.embeddings, None, blocks.self_visible, cos, sin)
+        else:
+            self_out = self._attend_behind(target, target.guessed, blocks, cos, sin)
         turns = (part[:, None] for part in self._memory_rotary(target.positions, target.embeddings.dtype))
         crossed = self._attend(self.cross_attention, self_out, memory, blocks.memory_visible, *turns)
         if not self.config.reused_layers:
@@ -137,6 +144,18 @@ class TrainingDrafter(nn.Module):
         keys = rotate(attention.keys(seen), cos, sin)
         return layer.finish(x, attend(queries, keys, attention.values(seen), visible[:, None]))
 
+    def _attend_behind(
+        self, target: Activations, guessed: torch.Tensor, blocks: Blocks, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor:
+        """Self-attention of guessed tokens, over the text up to their block's start and over guesses behind it."""
+        layer = self.self_attention
+        before, own = layer.input_layernorm(target.embeddings), layer.input_layernorm(guessed)
+        attention = layer.self_attn
+        keys = torch.cat([rotate(attention.keys(part), cos, sin) for part in (before, own)], 2)
+        values = torch.cat([attention.values(part) for part in (before, own)], 2)
+        visible = torch.cat((blocks.memory_visible, blocks.behind), dim=-1)[:, None]
+        return layer.finish(guessed, attend(rotate(attention.queries(own), cos, sin), keys, values, visible))
+
     def _run_injected(
         self, x: torch.Tensor, target: Activations, blocks: Blocks, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
@@ -153,20 +172,35 @@ class TrainingDrafter(nn.Module):
     def _run_exact(
         self, x: torch.Tensor, target: Activations, blocks: Blocks, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
-        length = x.shape[1]
-        positions = torch.arange(length, device=x.device)
-        behind = (positions[None, None] > blocks.start[..., None]) & (positions[None, None] <= positions[None, :, None])
-        visible = torch.cat((blocks.memory_visible, behind), dim=-1)[:, None]
-        layers = target.kv.shape[2]
-        first = layers - len(self._frozen[0])
-        for index, layer in enumerate(self._frozen[0]):
-            queries, keys, values = _project(layer, x, self.config.target_head_dim, cos, sin)
-            own = target.kv[:, :, first + index]
-            true = own.view(*own.shape[:2], self.config.target_kv_heads, 2, -1)
-            true = true.permute(3, 0, 2, 1, 4).to(keys.dtype)  # [2, batch, kv heads, length, head_dim]
-            attended = attend(queries, torch.cat((true[0], keys), 2), torch.cat((true[1], values), 2), visible)
-            x = _finish(layer, x, attended)
-        return x
+        first = target.kv.shape[2] - len(self._frozen[0])
+        return run_behind(self._frozen[0], x, target.kv[:, :, first:], self.config.target_head_dim, blocks, cos, sin)
+
+
+def run_behind(
+    layers: Sequence[Any],
+    x: torch.Tensor,
+    kv: torch.Tensor,
+    head_dim: int,
+    blocks: Blocks,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+) -> torch.Tensor:
+    """What leaves the last of some target layers, for rows that see the text up to their block's start and their own
+    block behind it.
+
+    Args:
+        x: [batch, length, hidden] entering the first of them.
+        kv: [batch, length, layers, KV width] of the text.
+    """
+    visible = torch.cat((blocks.memory_visible, blocks.behind), dim=-1)[:, None]
+    for index, layer in enumerate(layers):
+        queries, keys, values = _project(layer, x, head_dim, cos, sin)
+        own = kv[:, :, index]
+        true = own.view(*own.shape[:2], -1, 2, head_dim)
+        true = true.permute(3, 0, 2, 1, 4).to(keys.dtype)  # [2, batch, kv heads, length, head_dim]
+        attended = attend(queries, torch.cat((true[0], keys), 2), torch.cat((true[1], values), 2), visible)
+        x = _finish(layer, x, attended)
+    return x
 
 
 def _attend_over_layers(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ State: the target's weights, frozen. Any causal model of transformers that cache
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from moa_shared.models import ModelFiles, load_target_model
 from torch import nn
 
 from moa_training.data.packing import PackedBatch
-from moa_training.objective.network import Activations
+from moa_training.objective.blocks import Blocks
+from moa_training.objective.network import Activations, run_behind
 
 
 class Teacher:
@@ -80,6 +82,22 @@ class Teacher:
             kv[:, :, index, :, 1] = layer.values.transpose(1, 2)
         embeddings = self.embeddings[ids]
         return Activations(embeddings, kv.flatten(3), out.last_hidden_state, states[0] if states else None, positions)
+
+    @torch.no_grad()
+    def run_behind(self, target: Activations, ids: torch.Tensor, blocks: Blocks) -> Activations:
+        """What it computes of other tokens behind block starts, [rows, length], each block after the text before it.
+
+        Args:
+            target: of the text.
+        """
+        guessed, layers = self.embeddings[ids], self.model.model.layers
+        cos, sin = (part[:, None] for part in self.model.model.rotary_emb(guessed, target.positions))
+        first = self.layers - self.reused_layers
+        head_dim = cos.shape[-1]
+        state = run_behind(layers[:first], guessed, target.kv[:, :, :first], head_dim, blocks, cos, sin)
+        last = run_behind(layers[first:], state, target.kv[:, :, first:], head_dim, blocks, cos, sin)
+        own_state = state if self.reused_layers else None
+        return replace(target, last_hidden=self.final_norm(last), state=own_state, guessed=guessed)
 
     def run_packed(self, batch: PackedBatch) -> Activations:
         """Activations of packed rows; no conversation sees another."""

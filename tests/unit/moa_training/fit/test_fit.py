@@ -55,7 +55,8 @@ def test_training_lowers_the_loss_and_leaves_a_whole_checkpoint(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    "options", ["", "[drafter]\nreused_layers = 0\n", "[blocks]\nbounded = false\n", "[cache]\ngigabytes = 1"]
+    "options",
+    ["", "[drafter]\nreused_layers = 0\n", "[blocks]\nbounded = false\n", "own text", "[cache]\ngigabytes = 1"],
 )
 def test_a_killed_run_continues_as_it_would_have(
     tmp_path: Path, files: ModelFiles, shard: Path, monkeypatch: pytest.MonkeyPatch, options: str
@@ -69,7 +70,9 @@ def test_a_killed_run_continues_as_it_would_have(
         elif options.startswith("[cache]"):
             text = text.replace("tokens = 1200", "tokens = 4000") + options  # so many are three epochs
         elif options:
-            text = text.replace("[blocks]", "[blocks]\nbounded = false")
+            text = text.replace(
+                "[blocks]", f"[blocks]\n{'own_text = 1' if options == 'own text' else 'bounded = false'}"
+            )
         path.write_text(text)
         return load_fit_settings(path)
 

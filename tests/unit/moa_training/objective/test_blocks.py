@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moa_training.objective.blocks import block_starts, build_blocks, staircase_probability
+from moa_training.objective.blocks import block_starts, build_blocks, own_share, staircase_probability, with_own_choices
 
 LENGTH = 24
 
@@ -49,3 +49,21 @@ def test_a_row_that_begins_inside_an_answer_starts_at_its_first_token() -> None:
 def test_the_staircase_ends_at_half_time(step: int, probability: float) -> None:
     assert staircase_probability(step, 100) == pytest.approx(probability)
     assert staircase_probability(1, 0) == 0.0
+
+
+def test_the_drafters_own_choices_replace_half_of_what_it_must_guess() -> None:
+    length, every = 4000, 8
+    ids, choices = torch.zeros(1, length, dtype=torch.long), torch.arange(1, length + 1)[None]
+    inside = (torch.arange(length) >= 100)[None]
+    blocks = build_blocks(inside, torch.tensor([every]), torch.tensor([False]))
+    own = with_own_choices(ids, choices, blocks, torch.Generator().manual_seed(3))[0]
+    replaced = own > 0
+    places = torch.arange(length)
+    assert own[replaced].equal(places[replaced])  # each by the choice made after the token before it
+    given = (places < 100) | (places % every <= 1)  # the prompt, a block's start, and the newest known token
+    assert not replaced[given].any()
+    assert 0.45 < float(replaced[~given].float().mean()) < 0.55
+
+
+def test_own_text_comes_gradually() -> None:
+    assert [own_share(spent, 0.4) for spent in (0.0, 0.25, 0.5, 1.0)] == [0.0, 0.2, 0.4, 0.4]

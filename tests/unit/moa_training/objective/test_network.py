@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_shared.drafter import ArrayWeights, Checkpoint, DrafterConfig, DraftState, fresh_tensors
 from moa_shared.errors import InternalError
-from moa_training.objective.blocks import Blocks, build_blocks
+from moa_training.objective.blocks import Blocks, build_blocks, with_own_choices
 from moa_training.objective.network import Activations, TrainingDrafter
 
 from tests.support.messages import raises
@@ -99,6 +99,24 @@ def test_every_position_is_what_drafting_gives(reused_layers: int, every: int, p
             torch.testing.assert_close(logits[start + 1 : stop], drafted, rtol=0, atol=1e-4)
             compared += stop - start - 1
     assert compared > 0
+
+
+@pytest.mark.parametrize("reused_layers", [0, 1, 3])
+def test_guesses_are_drafted_on_as_the_drafter_does_alone(reused_layers: int) -> None:
+    """Other tokens behind the newest known one of each block: later blocks do not see them."""
+    generator = torch.Generator().manual_seed(2)
+    tokens, others = (torch.randint(VOCAB, (1, LENGTH), generator=generator) for _ in range(2))
+    target = activations(tokens, reused_layers)
+    blocks = build_blocks(torch.arange(LENGTH)[None] >= 2, torch.tensor([6]), torch.tensor([False]))
+    guessed = with_own_choices(tokens, others, blocks, generator)
+    assert not guessed.equal(tokens)
+    read = dataclasses.replace(target, guessed=EMBEDDINGS[guessed])
+    with torch.no_grad():
+        logits = make_drafter(reused_layers)(read, blocks).feature[0] @ EMBEDDINGS.t()
+    for start in (6, 12):
+        text = [*tokens[0, : start + 1].tolist(), *guessed[0, start + 1 : start + 6].tolist()]
+        drafted = draft_at(text, start, reused_layers, target)
+        torch.testing.assert_close(logits[start + 1 : start + 6], drafted, rtol=0, atol=1e-4)
 
 
 def test_injecting_true_states_differs_after_a_second_block_start() -> None:

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from moa_shared.models import ModelFiles, load_target_model
 from moa_training.data.packing import pack
 from moa_training.data.shards import TokenRow
+from moa_training.objective.blocks import Blocks, build_blocks
 from moa_training.teacher.teacher import Teacher
 
 ROWS = [TokenRow([5, 6, 7, 8, 9, 10], [(2, 6)]), TokenRow([11, 12, 13], [(1, 3)])]
@@ -41,3 +43,36 @@ def test_activations_are_the_models_own(files: ModelFiles) -> None:
     torch.testing.assert_close(pairs[:, :, 0], layer.keys[0].transpose(0, 1))
     torch.testing.assert_close(pairs[:, :, 1], layer.values[0].transpose(0, 1))
     assert len(teacher.reused) == 2
+
+
+def blocks_of(length: int, every: int) -> Blocks:
+    """One conversation in blocks of `every` tokens, after four tokens of prompt."""
+    inside = (torch.arange(length) >= 4)[None]
+    return build_blocks(inside, torch.tensor([every]), torch.tensor([False]))
+
+
+@pytest.mark.parametrize("reused_layers", [0, 1, 3])
+def test_other_tokens_behind_block_starts_are_read_after_the_text_before_them(
+    files: ModelFiles, reused_layers: int
+) -> None:
+    length, every = 24, 6
+    ids = torch.randint(5, 90, (1, length), generator=torch.Generator().manual_seed(1))
+    teacher = Teacher.load(files, reused_layers, torch.float32, torch.device("cpu"))
+    text = teacher.run(ids, torch.arange(length)[None], None)
+    blocks = blocks_of(length, every)
+    same = teacher.run_behind(text, ids, blocks)
+    torch.testing.assert_close(same.last_hidden, text.last_hidden)
+    torch.testing.assert_close(same.state, text.state)
+    other = torch.where(blocks.is_start, ids, (ids + 3) % 90)
+    got = teacher.run_behind(text, other, blocks)
+    for start in range(6, length, every):
+        mixed = torch.cat((ids[:, : start + 1], other[:, start + 1 : start + every]), 1)
+        expected = teacher.run(mixed, torch.arange(mixed.shape[1])[None], None)
+        inside = slice(start, mixed.shape[1])
+        torch.testing.assert_close(got.last_hidden[:, inside], expected.last_hidden[:, inside])
+        if reused_layers:
+            assert got.state is not None
+            assert expected.state is not None
+            torch.testing.assert_close(got.state[:, inside], expected.state[:, inside])
+    assert got.guessed is not None
+    torch.testing.assert_close(got.guessed, teacher.embeddings[other])
