@@ -277,7 +277,7 @@ class Run:
 
     def _same_target(self, path: Path) -> Checkpoint:
         """Another drafter; raises MismatchError if it was made for another target."""
-        other = load_checkpoint(path)
+        other = load_checkpoint(path / DRAFTER if path.is_dir() else path)
         if other.config.target_fingerprint != self.files.fingerprint:
             raise MismatchError(
                 f"The drafter {path} was made for another target "

@@ -200,7 +200,7 @@ def test_curves_are_json_lines(tmp_path: Path, files: ModelFiles, shard: Path) -
 
 def test_a_drafter_may_read_the_memory_of_another(tmp_path: Path, files: ModelFiles, shard: Path) -> None:
     first = run(tmp_path / "first", files, shard, tokens=600)
-    options = f'[drafter]\ndraft_vocab = 48\nlsa_mlp = 32\nreused_layers = 2\nmemory_of = "{first}"\n'
+    options = f'[drafter]\ndraft_vocab = 48\nlsa_mlp = 32\nreused_layers = 2\nmemory_of = "{first.parent}"\n'
     folder = tmp_path / "second"
     folder.mkdir()
     path = write_fit_config(folder, files.folder, shard, tokens=1500)
