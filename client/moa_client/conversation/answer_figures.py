@@ -82,6 +82,12 @@ class Figures:
         """Speed of the text shown."""
         return (self.tokens + self.undecided) / self.seconds if self.seconds else 0.0
 
+    def status(self, state: LinkState, rtt_ms: float | None) -> LinkStatus:
+        """What a status line shows, of a link in this state."""
+        acceptance = self.accepted / self.tokens if self.tokens else 0.0
+        traffic = self.up_bytes, self.down_bytes
+        return LinkStatus(state, rtt_ms, self.tokens_per_second, acceptance, *traffic, self.provisional, self.kept)
+
     def on_event(self, event: Event, seconds: float) -> None:
         """Counts an event, `seconds` after the question."""
         if isinstance(event, Committed):

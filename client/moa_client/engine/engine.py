@@ -97,18 +97,7 @@ class ClientEngine:
     @property
     def status(self) -> LinkStatus:
         """The state for a status line."""
-        figures = self.figures
-        acceptance = figures.accepted / figures.tokens if figures.tokens else 0.0
-        return LinkStatus(
-            self.state,
-            self.rtt_ms,
-            figures.tokens_per_second,
-            acceptance,
-            figures.up_bytes,
-            figures.down_bytes,
-            figures.provisional,
-            figures.kept,
-        )
+        return self.figures.status(self.state, self.rtt_ms)
 
     @property
     def rtt_ms(self) -> float | None:

@@ -122,9 +122,9 @@ def test_an_earlier_answer_is_reported_next_to_this_one() -> None:
     view.show_earlier(SETTLED, earlier)
     assert not out
     assert remarks == [settled_remark(SETTLED, earlier)]
-    view = JsonView(out.append, cast("Any", ClientEngine()))
-    view.show_earlier(progress, earlier)
-    view.show_earlier(SETTLED, earlier)
+    lines = JsonView(out.append, cast("Any", ClientEngine()))
+    lines.show_earlier(progress, earlier)
+    lines.show_earlier(SETTLED, earlier)
     [line] = out
     assert json.loads(line)["text"] == "ac"
 
