@@ -17,6 +17,7 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_shared.text.word_wrap import wrap_words
 
 from moa_client.chat.chat import Chat
+from moa_client.chat.display.page import make_page
 from moa_client.chat.json_events import error_line, ready_line
 from moa_client.chat.keys import quiet_keys
 from moa_client.chat.signals import interruptible_work, leaving_on_signals
@@ -83,6 +84,8 @@ async def _run(settings: ClientSettings, question: str | None, line: StartLine) 
             chat.warn()
             with quiet_keys(chat.engine.write_alone):
                 finished = await chat.ask(question)
+            if chat.page is not None:
+                chat.page.close()
             remark(chat.engine.figures.line())
             if not finished:
                 raise CancelledAnswerError("The answer was stopped.")
@@ -144,14 +147,16 @@ async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, singl
     if absent is not None:
         engine.go_online()
     settle_seconds = settings.settle_seconds if single and absent is None else 0.0
+    page = None if settings.json_events else make_page(lambda: terminal_size(sys.stdout), write_output)
     return Chat(
         settings,
         engine,
         write_output,
-        remark,
+        page.say if page is not None and sys.stderr.isatty() else remark,
         unverified=settings.offline or settings.alone == "always" or not single,
         settle_seconds=settle_seconds,
         row_ms=sources.served.row_ms,
+        page=page,
     )
 
 

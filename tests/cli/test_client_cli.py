@@ -313,7 +313,7 @@ def test_a_chat(served: Served, terminal: Terminal) -> None:
     terminal.at_prompt("/stat\r")
     terminal.wait_for(r"There is no command /stat\. Did you mean /stats\?")
     terminal.at_prompt("/?\r")
-    terminal.wait_for("makes a new line")
+    terminal.wait_for(r"makes a new\s+line")
     terminal.at_prompt("//w10\r")
     terminal.wait_for("cut after 6 tokens")
     terminal.at_prompt("/set max_tokens many\r")

@@ -117,7 +117,7 @@ def test_offline_on_request_is_no_error(served: Served, run: Run) -> None:
 You are offline. A small model on this device answers instead, much worse than tiny.
 (The last 6 tokens were written by the small model on this device; no server has checked them.)
 (cut after 6 tokens: max_tokens)
-6 tokens in SECONDS, 6 written on this device, 6 of them unverified
+6 tokens in SECONDS, alone 6 tokens, 0 kept, 6 not checked
 """)
 
 
@@ -191,13 +191,19 @@ def test_a_chat_continues_offline_and_is_corrected_online(served: Served, termin
     assert len(re.findall(r"w\d+", terminal.display.dim)) == 6
     terminal.at_prompt("w11\r")
     terminal.wait_for("cut after 6 tokens")
-    terminal.wait_for(r"link OFFLINE[^\n]*2 answers unverified")
+    terminal.wait_for(r"link OFFLINE[^\n]*12 words to be checked")
     terminal.type("/online\r")
     first = [*ASKED, *alone(served, ASKED, max_tokens=6)]
     second = [*first, *template.next_turn("w11", first)]
-    terminal.wait_for(r'corrected the answer to "w10"\. It reads:\)\s+' + words(first[len(ASKED) :]))
-    terminal.wait_for(r'corrected the answer to "w11"\. It reads:\)\s+' + words(alone(served, second, max_tokens=6)))
-    terminal.wait_until(lambda: re.search(r"link (good|slow)(?!.*verif)[^\n]*\s*$", terminal.text), "all verified")
+    answers = rf"> w10\n{words(first[len(ASKED) :])}\n.*> w11\n{words(alone(served, second, max_tokens=6))}\n"
+    terminal.wait_until(lambda: re.search(answers, terminal.text, re.DOTALL), "answers corrected in their places")
+    terminal.wait_until(lambda: re.search(r"link (good|slow)(?!.*server)[^\n]*\s*$", terminal.text), "all verified")
+    for question in ("w10", "w11"):
+        assert re.search(rf'has corrected the answer to "{question}"; \d of 6 tokens', terminal.text)
+    assert terminal.display.dim.split() == []
+    terminal.type("/stats\r")
+    told = r"this session: alone 12 tokens, \d+ kept\n"
+    terminal.wait_until(lambda: re.search(told, terminal.text), told)
     terminal.type("/bye\r")
     assert terminal.end() == 0
 
@@ -228,7 +234,7 @@ def test_settings_go_back_to_their_defaults(terminal: Terminal) -> None:
 
 def test_help_lists_every_command(terminal: Terminal) -> None:
     terminal.at_prompt("/help\r")
-    text = terminal.wait_for("makes a new line")
+    text = terminal.wait_for(r"makes a new\s+line")
     for command in ("help", "reset", "set", "set NAME VALUE", "status", "offline", "online", "stats", "bye"):
         assert f"/{command}" in text
         if " " not in command and command not in ("help", "bye"):

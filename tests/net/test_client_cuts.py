@@ -12,6 +12,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.events import (
     Committed,
     Corrected,
+    Earlier,
     Ended,
     Event,
     ExecutionChanged,
@@ -54,11 +55,12 @@ class Screen:
         self.most_provisional = 0
         self.held_back = 0
         self.end: Ended | Refused | None = None
+        self.earlier: list[Earlier] = []
         self.settled: list[Settled] = []
         self.executions: list[ExecutionChanged] = []
 
     def take(self, event: Event) -> None:
-        assert self.end is None or isinstance(event, LinkChanged | Settled), "the answer was over"
+        assert self.end is None or isinstance(event, LinkChanged | Earlier | Settled), "the answer was over"
         if isinstance(event, Committed):
             assert list(event.tokens[: event.confirmed]) == self.provisional[: event.confirmed]
             del self.provisional[: event.confirmed]
@@ -72,6 +74,8 @@ class Screen:
             self.provisional.clear()
         elif isinstance(event, LinkChanged):
             self.states.append(event.state)
+        elif isinstance(event, Earlier):
+            self.earlier.append(event)
         elif isinstance(event, Settled):
             self.settled.append(event)
         elif isinstance(event, ExecutionChanged):

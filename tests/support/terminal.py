@@ -39,8 +39,16 @@ class Display(pyte.HistoryScreen):
     @property
     def dim(self) -> str:
         """The provisional text on the screen."""
+        return self._cells_with("blink")
+
+    @property
+    def underlined(self) -> str:
+        """The text on the screen that is marked as a correction."""
+        return self._cells_with("underscore")
+
+    def _cells_with(self, style: str) -> str:
         rows = [self.buffer[row] for row in range(self.lines)]
-        return "".join(row[at].data for row in rows for at in range(self.columns) if row[at].blink)
+        return "".join(row[at].data for row in rows for at in range(self.columns) if getattr(row[at], style))
 
 
 class Terminal:

@@ -20,6 +20,7 @@ from moa_client.conversation.conversation import Conversation, Phase, Progress
 from moa_client.conversation.events import (
     Committed,
     Corrected,
+    Earlier,
     Ended,
     Event,
     LinkChanged,
@@ -459,9 +460,12 @@ class Chat:
             self.take(event)
 
     def take(self, event: Event) -> None:
-        if isinstance(event, Settled):
+        if isinstance(event, Earlier | Settled):
             earliest = next(each for each in self.asked if not each.settled)
-            earliest.settle(event)
+            if isinstance(event, Settled):
+                earliest.settle(event)
+            else:
+                earliest.transcript.apply(event)
         elif not isinstance(event, LinkChanged):
             assert self.current is not None
             self.current.take(event)

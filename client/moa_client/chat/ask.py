@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
 
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_client.chat.views import View
-from moa_client.conversation.events import Ended, Event, LinkChanged, LinkState, Refused, Settled
+from moa_client.conversation.events import Earlier, Ended, Event, LinkChanged, LinkState, Refused, Settled
 from moa_client.conversation.jobs import Turn
 from moa_client.conversation.transcript import Transcript
 from moa_client.engine.engine import ClientEngine
@@ -74,11 +74,16 @@ class Asker:
                     now = asyncio.get_running_loop().time()
                     waiting.reschedule(now + self._settle_seconds if lost else None)
 
-    def settle(self, event: Settled | Refused) -> Transcript | None:
-        """The complete transcript of the oldest undecided answer, which is decided now or never will be."""
+    @property
+    def unsettled(self) -> Sequence[Transcript]:
+        """The answers that ended without the server and are not decided yet, oldest first."""
+        return self._unsettled
+
+    def settle(self, event: Earlier | Settled | Refused) -> Transcript | None:
+        """The transcript of the oldest undecided answer after an event about it; None: that answer is forgotten."""
         if not self._unsettled:
             return None
-        transcript = self._unsettled.popleft()
+        transcript = self._unsettled[0] if isinstance(event, Earlier) else self._unsettled.popleft()
         transcript.apply(event)
         return transcript
 
@@ -88,14 +93,15 @@ class Asker:
 
     def _show(self, event: Event, transcript: Transcript, view: View) -> None:
         log_link_change(event)
-        if isinstance(event, Settled | Refused):
+        if isinstance(event, Earlier | Settled | Refused):
             if self._unsettled and self._unsettled[0] is transcript:
                 if isinstance(event, Refused):
                     raise event.error
-                self._unsettled.popleft()
+                if isinstance(event, Settled):
+                    self._unsettled.popleft()
                 view.show(event, transcript.apply(event), transcript)
             elif (earlier := self.settle(event)) is not None:
-                view.show_settled(event, earlier)
+                view.show_earlier(event, earlier)
             return
         piece = transcript.apply(event)
         if isinstance(event, Ended) and event.provisional:

@@ -18,19 +18,22 @@ from moa_shared.protocol.levels import BF16
 from moa_shared.text.template import ChatTemplate
 
 from moa_client.chat.ask import Asker
+from moa_client.chat.display.page import Page
 from moa_client.chat.json_events import drafter_line, error_line, event_line
 from moa_client.chat.messages import (
     BACK_WORDS,
     HELP,
+    LEFT_WORDS,
     drafter_words,
     execution_words,
     link_words,
     new_execution_words,
-    settled_words,
+    settled_remark,
     status_line,
+    unchecked,
 )
 from moa_client.chat.views import make_view
-from moa_client.conversation.events import Event, ExecutionChanged, LinkChanged, LinkState, Refused, Settled
+from moa_client.conversation.events import Earlier, Event, ExecutionChanged, LinkChanged, LinkState, Refused, Settled
 from moa_client.conversation.transcript import Transcript
 from moa_client.device.drafter_choice import ServerPace
 from moa_client.device.loading import Device, change_drafter
@@ -53,6 +56,7 @@ class Chat:
         unverified: also write text that no server has verified where it cannot be taken back.
         settle_seconds: how long an answer that ended without the server waits for it; 0: it is decided later.
         row_ms: time the server takes for each row of a verification, as it reported.
+        page: the terminal, if it can move its cursor; it shows the answers.
     """
 
     def __init__(
@@ -65,9 +69,11 @@ class Chat:
         unverified: bool = True,
         settle_seconds: float = 0.0,
         row_ms: float = 0.0,
+        page: Page | None = None,
     ) -> None:
         self.settings = settings
         self.engine = engine
+        self.page = page
         self._out = out
         self._err = err
         self._unverified = unverified
@@ -106,7 +112,13 @@ class Chat:
 
         transcript = Transcript(self.device.decode, self.settings.stop, question)
         view = make_view(
-            self.engine, self._out, self._err, json_events=self.settings.json_events, unverified=self._unverified
+            self.engine,
+            self._out,
+            self._err,
+            json_events=self.settings.json_events,
+            unverified=self._unverified,
+            page=self.page,
+            unsettled=self._asker.unsettled,
         )
         finished = await self._asker.answer(turn, self.settings.answer, transcript, view)
         finish = transcript.finish
@@ -145,7 +157,9 @@ class Chat:
     @property
     def status(self) -> str:
         """The status line."""
-        return status_line(self.engine.status, self.engine.unsettled)
+        unsettled = self._asker.unsettled
+        texts = [transcript.provisional for transcript in unsettled]
+        return status_line(self.engine.status, unchecked(texts, len(unsettled)))
 
     @property
     def _execution(self) -> list[str]:
@@ -154,11 +168,15 @@ class Chat:
     def _tell(self, event: Event) -> None:
         """Reports an event between questions."""
         log_link_change(event)
-        earlier = self._asker.settle(event) if isinstance(event, Settled | Refused) else None
+        earlier = self._asker.settle(event) if isinstance(event, Earlier | Settled | Refused) else None
         if self.settings.json_events:
-            self._out(event_line(event, earlier.committed if earlier else "", "", self.engine.figures) + "\n")
-        elif isinstance(event, Settled | Refused) and earlier is not None:
-            self._err(settled_words(event, earlier))
+            if line := event_line(event, earlier.committed if earlier else "", "", self.engine.figures):
+                self._out(line + "\n")
+        elif isinstance(event, Earlier | Settled | Refused):
+            if earlier is not None and self.page is not None:
+                self.page.show_earlier(event, earlier)
+            elif earlier is not None and (words := settled_remark(event, earlier)):
+                self._err(words)
         elif isinstance(event, ExecutionChanged):
             self._err(new_execution_words(event))
         elif isinstance(event, LinkChanged):
@@ -181,6 +199,8 @@ class Chat:
             try:
                 if not await self.ask(line.removeprefix("/")):
                     self._err("(stopped)")
+                elif self._asker.unsettled and self._asker.unsettled[-1].finish is Finish.UNFINISHED:
+                    self._err(LEFT_WORDS)
                 await self.reconsider()
             except MoaError as error:
                 self._fail(error)
@@ -208,7 +228,7 @@ class Chat:
             self.engine.write_alone()
             self._err("While the server is lost, the small model on this device writes on from now on, right or not.")
         elif name == "stats":
-            self._err(self.engine.figures.line())
+            self._err(self.engine.session_figures.lines())
         elif name == "set":
             self._set(values)
         else:
@@ -218,6 +238,8 @@ class Chat:
     def _reset(self) -> None:
         self.engine.reset()
         self._asker.reset()
+        if self.page is not None:
+            self.page.forget_earlier()
 
     def _set(self, values: list[str]) -> None:
         if not values:

@@ -12,6 +12,7 @@ from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.events import (
     Committed,
     Corrected,
+    Earlier,
     Event,
     ExecutionChanged,
     HeldBack,
@@ -24,13 +25,15 @@ from moa_client.device.drafter_choice import Choice
 
 
 def event_line(event: Event, piece: str, provisional: str, figures: Figures) -> str:
-    """The line for one event.
+    """The line for one event; empty for what `Settled` will tell.
 
     Args:
         piece: what it adds to the committed text (`Settled`: the whole text of the answer it decides).
         provisional: all provisional text after it; replaces the previous one.
         figures: of the answer so far.
     """
+    if isinstance(event, Earlier):
+        return ""
     if isinstance(event, Committed):
         return _line("committed", text=piece, provisional=provisional, tokens=event.tokens, confirmed=event.confirmed)
     if isinstance(event, Provisional):
@@ -46,7 +49,16 @@ def event_line(event: Event, piece: str, provisional: str, figures: Figures) -> 
         return _line("execution", level=event.level, exact=event.exact)
     if isinstance(event, Settled):
         finish = event.finish.name.lower()
-        return _line("settled", text=piece, tokens=event.tokens, changed=event.changed, finish=finish)
+        return _line(
+            "settled",
+            text=piece,
+            tokens=event.tokens,
+            changed=event.changed,
+            outcome=event.outcome.value,
+            written_alone=event.written,
+            kept=event.kept,
+            finish=finish,
+        )
     if isinstance(event, Refused):
         return _line("refused", code=event.error.code, message=event.error.message, hint=event.error.hint)
     return _line(
@@ -84,6 +96,7 @@ def _figures(figures: Figures) -> dict[str, Any]:
     return {
         "tokens": figures.tokens,
         "written_alone": figures.provisional,
+        "kept": figures.kept,
         "seconds": round(figures.seconds, 4),
         "first_token_seconds": round(figures.first_token_seconds, 4),
         "steps": figures.verdicts,

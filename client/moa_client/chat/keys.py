@@ -60,10 +60,18 @@ def _heeding(number: signal.Signals, handler: Callable[[], None]) -> Iterator[No
         signal.signal(number, before)
 
 
+def has_keys() -> bool:
+    """Whether the user can type."""
+    try:
+        return sys.stdin.isatty()
+    except (ValueError, AttributeError):
+        return False
+
+
 def typed_ahead() -> int:
     """How many bytes were typed and not read yet; 0 if standard input is not a terminal."""
     try:
-        if not sys.stdin.isatty():
+        if not has_keys():
             return 0
         (count,) = struct.unpack("i", fcntl.ioctl(sys.stdin.fileno(), termios.FIONREAD, bytes(4)))
         return int(count)

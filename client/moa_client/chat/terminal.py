@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 from prompt_toolkit.patch_stdout import patch_stdout
+from prompt_toolkit.renderer import HeightIsUnknownError
 from prompt_toolkit.styles import Style
 
 from moa_client.chat.chat import Chat
+from moa_client.chat.display.layout import fit
+from moa_client.chat.display.page import Page
 from moa_client.chat.keys import quiet_keys
 
 QUOTES = '"""'
+REDRAW_S = 0.1  # as often as a reader follows
 
 
 def key_bindings() -> KeyBindings:
@@ -70,14 +75,74 @@ class Lines:
         return text
 
 
+class AbovePrompt:
+    """Draws a page above a prompt, a few times a second at most.
+
+    Args:
+        session: whose prompt is shown.
+    """
+
+    def __init__(self, page: Page, session: PromptSession[str]) -> None:
+        self._page = page
+        self._app = session.app
+        self._buffer = session.default_buffer
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_typed_into(self) -> bool:
+        """Whether the user is in the middle of a line."""
+        return bool(self._buffer.text)
+
+    def request(self) -> None:
+        """Draws soon."""
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(max(self._due, loop.time()), self._draw)
+
+    def on_rendered(self, _: object) -> None:
+        """The prompt has been drawn: it may have moved everything up."""
+        if (drawn := self._app.renderer.last_rendered_screen) is not None:
+            self._page.leave_room(drawn.height)
+
+    def cancel(self) -> None:
+        """The prompt is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _draw(self) -> None:
+        renderer, output = self._app.renderer, self._app.output
+        self._due = asyncio.get_running_loop().time() + REDRAW_S
+        self._timer = None
+        if not self._app.is_running or renderer.waiting_for_cpr:  # where the prompt is will be known in a moment
+            self.request()
+            return
+        try:
+            above: int | None = renderer.rows_above_layout
+        except HeightIsUnknownError:
+            above = None
+        before = self._page.descended
+        renderer.erase(leave_alternate_screen=False)
+        output.write_raw(self._page.draw())
+        output.flush()
+        if above is not None:  # otherwise the line at the bottom would jump up and down again
+            row = above + self._page.descended - before
+            renderer.report_absolute_cursor_row(1 + max(0, min(row, output.get_size().rows - 1)))
+        self._app.invalidate()
+
+
 async def converse(chat: Chat) -> None:
     """Reads questions and shows answers until the user leaves."""
     chat.greet()
+
+    def status() -> str:
+        return fit(chat.status, session.output.get_size().columns - 1)
+
     # An answer may be piped out while questions are typed: then the prompt belongs on standard error.
     session: PromptSession[str] = PromptSession(
         key_bindings=key_bindings(),
         output=create_output(always_prefer_tty=True),
-        bottom_toolbar=lambda: chat.status,
+        bottom_toolbar=status,
         style=Style.from_dict({"bottom-toolbar": "noreverse"}),
     )
     lines = Lines()
@@ -98,17 +163,34 @@ async def converse(chat: Chat) -> None:
 
 
 async def _prompt(chat: Chat, session: PromptSession[str], mark: str) -> str:
-    """Reads a line from the user; changes of the link are reported above it."""
+    """Reads a line from the user; what happens meanwhile is shown above it."""
 
     async def attend() -> None:
         async with aclosing(chat.attend()) as happenings:
             async for _ in happenings:
                 session.app.invalidate()
 
-    with patch_stdout():
+    with patch_stdout(), _drawn_above(chat.page, session, mark):
         attending = asyncio.ensure_future(attend())
         try:
             return await session.prompt_async(mark)
         finally:
             attending.cancel()
             await asyncio.gather(attending, return_exceptions=True)
+
+
+@contextmanager
+def _drawn_above(page: Page | None, session: PromptSession[str], mark: str) -> Iterator[None]:
+    """While a line is read, the page is drawn above it; then the line is part of the page."""
+    if page is None:
+        yield
+        return
+    above = AbovePrompt(page, session)
+    session.app.after_render += above.on_rendered
+    try:
+        with page.below(above):
+            yield
+    finally:
+        session.app.after_render -= above.on_rendered
+        above.cancel()
+        page.adopt(mark + session.default_buffer.text)

@@ -1,6 +1,6 @@
 """How an answer is shown: on a terminal, on a pipe, or as lines of JSON.
 
-A view receives each event after the transcript has applied it. Views write; the pure `Screen` and `json_events` decide
+A view receives each event after the transcript has applied it. Views write; the pure `display` and `json_events` decide
 what.
 """
 
@@ -9,26 +9,37 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from moa_shared.text.plain_text import without_controls
 
 from moa_client.chat.json_events import event_line
-from moa_client.chat.keys import typed_ahead
+from moa_client.chat.keys import has_keys, typed_ahead
 from moa_client.chat.messages import (
     HELD_BACK_WORDS,
     link_words,
     new_execution_words,
-    settled_words,
+    settled_remark,
     status_line,
+    unchecked,
     unverified_words,
 )
-from moa_client.conversation.events import Event, ExecutionChanged, HeldBack, LinkChanged, LinkState, Refused, Settled
+from moa_client.conversation.events import (
+    Earlier,
+    Ended,
+    Event,
+    ExecutionChanged,
+    HeldBack,
+    LinkChanged,
+    LinkState,
+    Refused,
+    Settled,
+)
 from moa_client.conversation.transcript import Transcript
 
 if TYPE_CHECKING:
-    from moa_client.chat.screen import Screen
+    from moa_client.chat.display.page import Page
     from moa_client.engine.engine import ClientEngine
 
 Write = Callable[[str], None]
@@ -43,53 +54,48 @@ class View(Protocol):
     def show(self, event: Event, piece: str, transcript: Transcript) -> None:
         """Shows an event; `piece` is what it adds to the committed text."""
 
-    def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
-        """Shows that an earlier answer was decided or refused while this one is undecided."""
+    def show_earlier(self, event: Earlier | Settled | Refused, earlier: Transcript) -> None:
+        """Shows what was decided about an earlier answer while this one is undecided."""
 
     def end(self, piece: str, transcript: Transcript) -> None:
         """Called when nothing more comes; `piece` is the part of a broken answer's committed text not shown yet."""
 
 
 class TerminalView:
-    """Shows provisional text dim, replaces it in place, and draws a status line below.
+    """Shows an answer on a page, with a status line below it.
 
     Args:
-        screen: for the terminal as it is now.
-        status: the newest status line, given why the link is as it is, and whether guesses are shown.
-        size: the terminal's columns and rows.
+        status: the newest status line, given why the link is as it is, and the provisional text.
     """
 
-    def __init__(
-        self, screen: Screen, status: Callable[[str, bool], str], size: Callable[[], tuple[int, int]], write: Write
-    ) -> None:
-        self._screen = screen
+    def __init__(self, page: Page, status: Callable[[str, str], str]) -> None:
+        self._page = page
         self._status = status
-        self._size = size
-        self._write = write
         self._reason = ""
         self._remark = ""  # below the answer
+        self._is_open = False  # it has ended, and a server may still change it
 
     def begin(self) -> None:
-        self._write(self._screen.update("", "", self._status("", False)))
+        self._page.begin(self._status("", ""))
 
     def show(self, event: Event, piece: str, transcript: Transcript) -> None:
         if isinstance(event, LinkChanged):
             self._reason = event.reason if event.state is LinkState.OFFLINE else ""
         elif isinstance(event, ExecutionChanged):
-            self._remark = new_execution_words(event) + "\n"
-        drawn = self._screen.resize(*self._size())
-        status = self._status(self._reason, bool(transcript.provisional))
-        drawn += self._screen.update(piece, transcript.provisional, status)
-        if drawn:
-            self._write(drawn)
+            self._remark = new_execution_words(event)
+        elif isinstance(event, Ended):
+            self._is_open = event.provisional
+        elif isinstance(event, Settled):
+            self._is_open = False
+        self._page.show(transcript, self._status(self._reason, transcript.provisional))
 
-    def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
-        """Writes above this answer, which has no committed text yet; provisional text is redrawn below."""
-        drawn = self._screen.resize(*self._size())
-        self._write(drawn + self._screen.interject(settled_words(event, earlier)))
+    def show_earlier(self, event: Earlier | Settled | Refused, earlier: Transcript) -> None:
+        self._page.show_earlier(event, earlier)
 
     def end(self, piece: str, transcript: Transcript) -> None:
-        self._write(self._screen.update(piece, transcript.provisional, "") + self._screen.finish() + self._remark)
+        self._page.end(transcript, is_open=self._is_open)
+        if self._remark:
+            self._page.say(self._remark)
 
 
 class PipeView:
@@ -118,8 +124,9 @@ class PipeView:
         elif isinstance(event, HeldBack):
             self._remark(HELD_BACK_WORDS)
 
-    def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
-        self._remark(settled_words(event, earlier))
+    def show_earlier(self, event: Earlier | Settled | Refused, earlier: Transcript) -> None:
+        if words := settled_remark(event, earlier):
+            self._remark(words)
 
     def end(self, piece: str, transcript: Transcript) -> None:
         shown = transcript.committed + (transcript.provisional if self._unverified else "")
@@ -141,46 +148,52 @@ class JsonView:
 
     def show(self, event: Event, piece: str, transcript: Transcript) -> None:
         text = transcript.committed if isinstance(event, Settled) else piece
-        self._write(event_line(event, text, transcript.provisional, self._engine.figures) + "\n")
+        if line := event_line(event, text, transcript.provisional, self._engine.figures):
+            self._write(line + "\n")
 
-    def show_settled(self, event: Settled | Refused, earlier: Transcript) -> None:
-        self._write(event_line(event, earlier.committed, "", self._engine.figures) + "\n")
+    def show_earlier(self, event: Earlier | Settled | Refused, earlier: Transcript) -> None:
+        if line := event_line(event, earlier.committed, "", self._engine.figures):
+            self._write(line + "\n")
 
     def end(self, piece: str, transcript: Transcript) -> None:
         """Writes nothing; `Ended`, or the error, was the last line."""
 
 
-def make_view(engine: ClientEngine, write: Write, remark: Write, *, json_events: bool, unverified: bool) -> View:
-    """Makes the view for standard output: a terminal that can move its cursor, or anything else.
+def make_view(
+    engine: ClientEngine,
+    write: Write,
+    remark: Write,
+    *,
+    json_events: bool,
+    unverified: bool,
+    page: Page | None = None,
+    unsettled: Sequence[Transcript] = (),
+) -> View:
+    """Makes the view for standard output.
 
     Args:
         unverified: where text cannot be taken back, write at the end what no server has verified.
+        page: a terminal that can move its cursor.
+        unsettled: earlier answers that no server has decided.
     """
     if json_events:
         return JsonView(write, engine)
-    if not sys.stdout.isatty():
+    if page is None:
+        if sys.stdout.isatty():  # it claims no abilities, but may act on escape sequences anyway
+            return PipeView(lambda text: write(without_controls(text)), remark, unverified=unverified)
         return PipeView(write, remark, unverified=unverified)
-    if os.environ.get("TERM", "dumb") == "dumb":  # claims no abilities; it may act on escape sequences anyway
-        return PipeView(lambda text: write(without_controls(text)), remark, unverified=unverified)
-    from moa_client.chat.screen import Screen
 
-    def status(reason: str, shows_guesses: bool) -> str:
+    def status(reason: str, provisional: str) -> str:
         return status_line(
             engine.status,
-            engine.unsettled,
+            unchecked([*(earlier.provisional for earlier in unsettled), provisional], len(unsettled)),
             reason,
             typed_ahead(),
-            shows_guesses=shows_guesses,
             holds_back=engine.is_holding_back,
+            has_keys=has_keys(),
         )
 
-    styled = not os.environ.get("NO_COLOR")
-
-    def size() -> tuple[int, int]:
-        return terminal_size(sys.stdout)
-
-    reflows = "XTERM_VERSION" not in os.environ  # xterm cuts lines off where others reflow them
-    return TerminalView(Screen(*size(), styled=styled, reflows=reflows), status, size, write)
+    return TerminalView(page, status)
 
 
 def terminal_size(stream: TextIO) -> tuple[int, int]:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Verdict
 
 from moa_client.conversation.conversation import Progress
-from moa_client.conversation.events import Committed, Corrected, Ended, Event, LinkState, Provisional
+from moa_client.conversation.events import (
+    Committed,
+    Corrected,
+    Earlier,
+    Ended,
+    Event,
+    LinkState,
+    Provisional,
+    Refused,
+    Settled,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +32,8 @@ class LinkStatus:
     acceptance: float
     up_bytes: int
     down_bytes: int
+    written_alone: int = 0
+    kept: int = 0
 
 
 @dataclass(slots=True)
@@ -37,7 +50,7 @@ class Figures:
         cpu_seconds: of this program, all its threads together: what the answer took of a battery.
         seconds, first_token_seconds: since the question was sent.
         step_ms: of each forward, at the server.
-        provisional: tokens of standalone text; `undecided`: those of them not yet decided.
+        provisional: tokens of standalone text; `undecided`: those of them not yet decided; `kept`: those committed.
         finish: why the answer ended.
     """
 
@@ -50,6 +63,7 @@ class Figures:
     stale: int = 0
     provisional: int = 0
     undecided: int = 0
+    kept: int = 0
     seconds: float = 0.0
     first_token_seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -68,11 +82,18 @@ class Figures:
         """Speed of the text shown."""
         return (self.tokens + self.undecided) / self.seconds if self.seconds else 0.0
 
+    def status(self, state: LinkState, rtt_ms: float | None) -> LinkStatus:
+        """What a status line shows, of a link in this state."""
+        acceptance = self.accepted / self.tokens if self.tokens else 0.0
+        traffic = self.up_bytes, self.down_bytes
+        return LinkStatus(state, rtt_ms, self.tokens_per_second, acceptance, *traffic, self.provisional, self.kept)
+
     def on_event(self, event: Event, seconds: float) -> None:
         """Counts an event, `seconds` after the question."""
         if isinstance(event, Committed):
             self.tokens += len(event.tokens)
             self.undecided -= event.confirmed
+            self.kept += event.confirmed
         elif isinstance(event, Provisional):
             self.provisional += len(event.tokens)
             self.undecided += len(event.tokens)
@@ -107,6 +128,53 @@ class Figures:
             parts.append(f"{self.up_bytes / each:.0f} bytes up and {self.down_bytes / each:.0f} down a token")
             parts.append(f"{1000 * self.cpu_seconds / each:.1f} ms of this device's CPU a token")
         if self.provisional:
-            standalone = f"{self.provisional} written on this device"
-            parts.append(standalone + (f", {self.undecided} of them unverified" if self.undecided else ""))
+            parts.append(alone_words(self.provisional, self.kept, self.undecided))
         return ", ".join(parts)
+
+
+class SessionFigures:
+    """The figures of a session: of its newest answer, and of all text that was written without a server.
+
+    State: the figures of answers that ended without the server, oldest first, until it has decided them.
+    """
+
+    def __init__(self) -> None:
+        self.newest = Figures()
+        self._all = Figures()
+        self._unsettled: deque[Figures] = deque()
+
+    def begin(self) -> Figures:
+        """Begins the figures of an answer."""
+        self.newest = Figures()
+        return self.newest
+
+    def on_event(self, event: Event, seconds: float) -> None:
+        """Counts an event, `seconds` after the newest question."""
+        self._all.on_event(event.event if isinstance(event, Earlier) else event, seconds)
+        if isinstance(event, Earlier):
+            if self._unsettled:
+                self._unsettled[0].on_event(event.event, self._unsettled[0].seconds)
+        elif isinstance(event, Settled | Refused):
+            if self._unsettled:
+                self._unsettled.popleft()
+        else:
+            self.newest.on_event(event, seconds)
+            if isinstance(event, Ended) and event.provisional:
+                self._unsettled.append(self.newest)
+
+    def reset(self) -> None:
+        """Starts a new conversation: no answer of the old one will be decided."""
+        self._unsettled.clear()
+
+    def lines(self) -> str:
+        """What the newest answer cost, and how much of all standalone text was right, for a person."""
+        count = self._all
+        if not count.provisional:
+            return self.newest.line()
+        return f"{self.newest.line()}\nthis session: {alone_words(count.provisional, count.kept, count.undecided)}"
+
+
+def alone_words(written: int, kept: int, undecided: int = 0) -> str:
+    """How much was written without a server, and how much of it was right."""
+    waiting = f", {undecided} not checked" if undecided else ""
+    return f"alone {written} tokens, {kept} kept{waiting}"

@@ -18,11 +18,13 @@ from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.events import (
     Committed,
     Corrected,
+    Earlier,
     Ended,
     Event,
     ExecutionChanged,
     HeldBack,
     LinkChanged,
+    Outcome,
     Provisional,
     Refused,
     Settled,
@@ -95,14 +97,14 @@ class AnswerQueue:
     def forget_current(self) -> None:
         """Abandons the current answer, whose reader is gone; a question that got no answer is taken back."""
         self._take_back()
-        self.events = deque(
-            event for event in self.events if isinstance(event, LinkChanged | ExecutionChanged | Settled)
-        )
+        lasting = LinkChanged | ExecutionChanged | Earlier | Settled | Refused
+        self.events = deque(event for event in self.events if isinstance(event, lasting))
 
     def reset(self) -> None:
         """Starts a new conversation."""
         self._jobs.clear()
         self.current = None
+        self.events = deque(event for event in self.events if not isinstance(event, Earlier | Settled | Refused))
         self.conversation.reset()
 
     # ------------------------------------------------------------ what the server decides
@@ -118,6 +120,7 @@ class AnswerQueue:
                 break
             confirmed += 1
         del job.written[:confirmed]
+        job.kept += confirmed
         if job is not self.current:
             job.verified += tokens
         if confirmed:
@@ -137,7 +140,7 @@ class AnswerQueue:
             self.current = None
             self.events.append(Ended(finish))
         else:
-            self.events.append(Settled(tuple(job.verified), job.corrected or job.left, finish))
+            self._settle(job, finish, _outcome(job))
         return self.ask_front()
 
     def on_refused(self, error: MoaError) -> Ask | None:
@@ -152,13 +155,19 @@ class AnswerQueue:
         while (job := self.front) is not None:
             written, job.written = tuple(job.written), []
             self.conversation.keep(written, job.finish)
+            job.kept += len(written)
             if written:
                 self._tell(job, Committed(written, len(written)))
             if job is not self.current:
                 job.verified += written
             if job.finish is Finish.UNFINISHED:
                 return
-            self.on_finished(job.finish)
+            if job is self.current:
+                self.on_finished(job.finish)
+            else:
+                self._jobs.pop_front()
+                self._settle(job, job.finish, Outcome.KEPT)
+                self.ask_front()
 
     # ------------------------------------------------------------ standalone text
 
@@ -185,6 +194,7 @@ class AnswerQueue:
         finishes = FinishRule(job.settings, start, rule.context_tokens, rule.end_of_text, rule.decode)
         taken, finish = finishes.cut(recent, tokens, decided + len(job.written) - len(recent))
         job.written += taken
+        job.shown += len(taken)
         if taken:
             self._tell(job, Provisional(tuple(taken), tuple(chances[: len(taken)])))
         if finish is not Finish.UNFINISHED:
@@ -254,6 +264,19 @@ class AnswerQueue:
                 job.corrected = True
             self._tell(job, Corrected(dropped))
 
+    def _settle(self, job: Job, finish: Finish, outcome: Outcome) -> None:
+        self.events.append(Settled(tuple(job.verified), outcome, finish, job.shown, job.kept))
+
     def _tell(self, job: Job, event: Event) -> None:
+        """Reports an event of the current answer, or of the oldest that ended without the server."""
         if job is self.current:
             self.events.append(event)
+        elif isinstance(event, Committed | Corrected):
+            self.events.append(Earlier(event))
+
+
+def _outcome(job: Job) -> Outcome:
+    """What has become of an answer that ended without the server."""
+    if job.corrected:
+        return Outcome.CORRECTED
+    return Outcome.COMPLETED if job.left else Outcome.CONFIRMED

@@ -87,17 +87,40 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class Earlier:
+    """Something has been decided about the oldest answer that ended without the server; `Settled` follows."""
+
+    event: Committed | Corrected
+
+
+class Outcome(Enum):
+    """What has become of an answer that ended without the server."""
+
+    CONFIRMED = "confirmed"  # it is what was shown
+    COMPLETED = "completed"  # it begins with what was shown, and goes on
+    CORRECTED = "corrected"  # provisional text was withdrawn
+    KEPT = "kept"  # as it was shown, unverified, at the user's request
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
     """An earlier answer, which ended without the server, has been verified (or kept).
 
     Args:
         tokens: what the server has decided of it; replaces the provisional tokens.
-        changed: whether that differs from what was shown.
+        written: how many of its tokens were shown as provisional at any time; `kept`: of these, how many remain.
     """
 
     tokens: tuple[int, ...]
-    changed: bool
+    outcome: Outcome
     finish: Finish
+    written: int = 0
+    kept: int = 0
+
+    @property
+    def changed(self) -> bool:
+        """Whether the answer differs from what was shown."""
+        return self.outcome in (Outcome.COMPLETED, Outcome.CORRECTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,4 +149,15 @@ class ExecutionChanged:
     exact: bool
 
 
-Event = Committed | Provisional | HeldBack | Corrected | LinkChanged | ExecutionChanged | Ended | Settled | Refused
+Event = (
+    Committed
+    | Provisional
+    | HeldBack
+    | Corrected
+    | LinkChanged
+    | ExecutionChanged
+    | Ended
+    | Earlier
+    | Settled
+    | Refused
+)

@@ -27,6 +27,7 @@ class Job:
         asked: the question's tokens when the answer was begun on provisional text.
         verified: tokens that the server has decided since the user learned that the answer has ended.
         corrected: whether provisional text was withdrawn since then.
+        shown: how many tokens were shown as provisional; `kept`: of these, how many have been committed.
         left: the user waits for it no longer, although it has not ended: the server continues it when it is back.
     """
 
@@ -37,6 +38,8 @@ class Job:
     asked: list[int] = field(default_factory=list)
     verified: list[int] = field(default_factory=list)
     corrected: bool = False
+    shown: int = 0
+    kept: int = 0
     left: bool = False
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.text.text_stream import TextStream
 
-from moa_client.conversation.events import Committed, Corrected, Ended, Event, Provisional, Settled
+from moa_client.conversation.events import Committed, Corrected, Earlier, Ended, Event, Provisional, Settled
 
 
 class Transcript:
@@ -28,16 +28,22 @@ class Transcript:
         self.finish = Finish.UNFINISHED
         self.committed = ""
         self.provisional = ""
+        self.ended = ""  # all text when it ended without the server
         self.waiting: list[int] = []  # provisional tokens
         self._stream = TextStream(decode, stop)
         self._ahead = self._stream  # with the provisional tokens, if any
+        self._decided: int | None = None  # tokens committed since it ended without the server
 
     def apply(self, event: Event) -> str:
-        """Applies an event; what it adds to the committed text. `Settled` must be that of this answer."""
+        """Applies an event; what it adds to the committed text. `Earlier` and `Settled` must be of this answer."""
         piece = ""
+        if isinstance(event, Earlier):
+            event = event.event
         if isinstance(event, Ended | Settled):
             self.finish = event.finish
         if isinstance(event, Committed):
+            if self._decided is not None:
+                self._decided += len(event.tokens)
             piece = self._stream.push(event.tokens)
             del self.waiting[: event.confirmed]
             self._look_ahead()
@@ -54,7 +60,7 @@ class Transcript:
         elif isinstance(event, Settled):
             self.waiting.clear()
             self.provisional = ""
-            piece = self._stream.push(event.tokens) + self._stream.finish()
+            piece = self._stream.push(event.tokens[self._decided or 0 :]) + self._stream.finish()
         self.committed += piece
         return piece
 
@@ -68,9 +74,11 @@ class Transcript:
 
     def _end(self, event: Ended) -> str:
         if event.provisional:
+            self._decided = 0
             if not self.waiting:
                 self._ahead = self._stream.fork()
             self.provisional += self._ahead.finish()
+            self.ended = self.committed + self.provisional
             return ""
         self.provisional = ""
         return self._stream.finish()

@@ -16,7 +16,7 @@ from moa_shared.errors import InternalError, MoaError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 
-from moa_client.conversation.answer_figures import Figures, LinkStatus
+from moa_client.conversation.answer_figures import Figures, LinkStatus, SessionFigures
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import Event, LinkState
@@ -73,6 +73,7 @@ class ClientEngine:
         )
         self._drafting.standalone.asked_for = offline
         self._next_device: Device | None = None
+        self._began = time.monotonic()  # the newest question
         self._is_stopping = False  # the user wants the current answer to end, and has not seen it end
         self._is_renewed = False  # the conversation was started again: the server's session is no longer usable
 
@@ -81,6 +82,11 @@ class ClientEngine:
     @property
     def figures(self) -> Figures:
         """What the newest answer cost so far."""
+        return self._exchange.figures.newest
+
+    @property
+    def session_figures(self) -> SessionFigures:
+        """The same, and what was written without a server in this session."""
         return self._exchange.figures
 
     @property
@@ -91,11 +97,7 @@ class ClientEngine:
     @property
     def status(self) -> LinkStatus:
         """The state for a status line."""
-        figures = self.figures
-        acceptance = figures.accepted / figures.tokens if figures.tokens else 0.0
-        return LinkStatus(
-            self.state, self.rtt_ms, figures.tokens_per_second, acceptance, figures.up_bytes, figures.down_bytes
-        )
+        return self.figures.status(self.state, self.rtt_ms)
 
     @property
     def rtt_ms(self) -> float | None:
@@ -130,9 +132,9 @@ class ClientEngine:
         """
         traffic = self.connection.link.traffic
         up, down = traffic.up_bytes, traffic.down_bytes
-        began, began_cpu = time.monotonic(), time.process_time()
+        self._began, began_cpu = time.monotonic(), time.process_time()
         await self._catch_up()
-        figures = self._exchange.figures = Figures()
+        figures = self._exchange.figures.begin()
         fixed = turn
         begun = self.answers.begin(turn if callable(turn) else lambda _: fixed, settings)  # type: ignore[arg-type,return-value]
         job = self.answers.current
@@ -141,7 +143,6 @@ class ClientEngine:
             if not self.presence.wants_offline:
                 self.connection.start()
             async for event in self._run(lambda: self.answers.current is None):
-                figures.on_event(event, time.monotonic() - began)
                 figures.up_bytes, figures.down_bytes = traffic.up_bytes - up, traffic.down_bytes - down
                 figures.cpu_seconds = time.process_time() - began_cpu
                 yield event
@@ -201,6 +202,7 @@ class ClientEngine:
     def reset(self) -> None:
         """Starts a new conversation; the server learns of it with the next question."""
         self.answers.reset()
+        self._exchange.figures.reset()
         self._drafting.online.restart()
         self._is_renewed = True
 
@@ -248,7 +250,9 @@ class ClientEngine:
         while True:
             await self._advance()
             while self.answers.events:
-                yield self.answers.events.popleft()
+                event = self.answers.events.popleft()
+                exchange.figures.on_event(event, time.monotonic() - self._began)
+                yield event
             if exchange.failure is not None:
                 failure, exchange.failure = exchange.failure, None
                 raise failure

@@ -16,7 +16,7 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Memory, Verdict
 
-from moa_client.conversation.answer_figures import Figures
+from moa_client.conversation.answer_figures import SessionFigures
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import ExecutionChanged, LinkChanged
@@ -68,7 +68,7 @@ class Exchange:
         post: Callable[[Result], None],
     ) -> None:
         self.answers = answers
-        self.figures = Figures()
+        self.figures = SessionFigures()
         self.failure: MoaError | None = None  # that ends the answer
         self._conversation = answers.conversation
         self._presence = presence
@@ -271,7 +271,7 @@ class Exchange:
         progress = self.drafting.online.on_verdict(now, verdict)
         if progress.tokens:
             if self.answers.current_is_front:  # others belong to an earlier answer
-                self.figures.on_verdict(progress, verdict)
+                self.figures.newest.on_verdict(progress, verdict)
             self.answers.on_committed(progress.tokens)
             text = self._conversation.tokens
             self.drafting.tell(text, self._conversation.hashes)

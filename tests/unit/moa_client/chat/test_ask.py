@@ -19,6 +19,7 @@ from moa_client.conversation.events import (
     Event,
     LinkChanged,
     LinkState,
+    Outcome,
     Provisional,
     Refused,
     Settled,
@@ -133,7 +134,7 @@ def decode(tokens: Sequence[int]) -> str:
     return "".join(chr(ord("a") + token) for token in tokens)
 
 
-SETTLED = Settled((1, 3), True, Finish.MAX_TOKENS)
+SETTLED = Settled((1, 3), Outcome.CORRECTED, Finish.MAX_TOKENS)
 SETTINGS = AnswerSettings(Sampling(), 8)
 
 
@@ -222,7 +223,7 @@ async def test_an_earlier_answer_that_is_decided_while_another_is_written_is_rep
     asked.out.clear()
     assert await asked.answer("second")
     assert asked.text == "e\n"
-    assert asked.remarks[-1] == '(The server has corrected the answer to "first". It reads:)\nabd'
+    assert asked.remarks[-1].endswith("From the sentence that changes:\nabd")
 
 
 async def test_a_single_answer_that_the_server_will_not_verify_is_shown_and_is_an_error() -> None:

@@ -17,6 +17,7 @@ from moa_client.conversation.events import (
     HeldBack,
     LinkChanged,
     LinkState,
+    Outcome,
     Provisional,
     Refused,
     Settled,
@@ -38,8 +39,17 @@ EVENTS: list[tuple[Event, dict[str, object]]] = [
     (Corrected(4), {"event": "corrected", "provisional": "p", "dropped": 4}),
     (LinkChanged(LinkState.OFFLINE, "why"), {"event": "link", "state": "offline", "reason": "why"}),
     (
-        Settled((5,), True, Finish.STOP),
-        {"event": "settled", "text": "é\n", "tokens": [5], "changed": True, "finish": "stop"},
+        Settled((5,), Outcome.CORRECTED, Finish.STOP, 24, 15),
+        {
+            "event": "settled",
+            "text": "é\n",
+            "tokens": [5],
+            "changed": True,
+            "outcome": "corrected",
+            "written_alone": 24,
+            "kept": 15,
+            "finish": "stop",
+        },
     ),
     (
         Refused(ContextLengthError("Too long.", hint="Shorten it.")),
@@ -78,6 +88,6 @@ def test_the_guide_names_every_line_and_field() -> None:
     names |= {name for line in told for name in (line.get("figures") or line.get("execution") or {})} | {
         finish.name.lower() for finish in Finish
     }
-    names |= {state.value for state in LinkState}
+    names |= {state.value for state in LinkState} | {outcome.value for outcome in Outcome}
     missing = names - set(re.findall(r"`([a-z_]+)`", guide)) - {"unfinished", "draining"}
     assert not missing

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from moa_client.chat.messages import status_line
+from moa_client.chat.messages import HELP, Unchecked, status_line, unchecked
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.events import LinkState
 
@@ -14,11 +14,29 @@ def test_everything_that_is_known_is_said() -> None:
     assert status_line(status) == "link slow | RTT 151 ms | 12.3 tokens/s | 56 % drafted here | 1.2 kB up, 45.6 kB down"
 
 
-def test_answers_are_unverified_until_the_server_is_there_to_verify_them() -> None:
+def test_what_becomes_of_unchecked_text_is_said_in_words() -> None:
     away, there = (LinkStatus(state, None, 0.0, 0.0, 0, 0) for state in (LinkState.OFFLINE, LinkState.GOOD))
-    assert status_line(away, 2, "the server is silent") == "link OFFLINE (the server is silent) | 2 answers unverified"
-    assert status_line(there, 2) == "link good | verifying 2 answers"
-    assert status_line(there, 1) == "link good | verifying 1 answer"
+    assert status_line(away, Unchecked(12, 2), "the server is silent") == (
+        "link OFFLINE (the server is silent) | 12 words to be checked"
+    )
+    assert status_line(there, Unchecked(12, 2)) == "link good | the server checks 12 words"
+    assert status_line(there, Unchecked(1, 0)) == "link good | the server checks 1 word"
+    assert status_line(there, Unchecked(0, 1)) == "link good | the server finishes 1 answer"
+    assert status_line(away, Unchecked(0, 2)) == "link OFFLINE | 2 answers to be finished"
+    assert unchecked(["two words", "", "three\n"], 2) == Unchecked(3, 2)
+
+
+def test_once_it_is_checked_it_says_how_much_was_right() -> None:
+    there = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0, 24, 15)
+    assert status_line(there) == "link good | alone 24 tokens, 15 kept"
+    assert "alone" not in status_line(there, Unchecked(3))
+
+
+def test_ctrl_o_is_offered_to_who_can_type() -> None:
+    away = LinkStatus(LinkState.OFFLINE, None, 0.0, 0.0, 0, 0)
+    assert status_line(away, holds_back=True) == "waiting for the server (Ctrl-O: guess on) | link OFFLINE"
+    assert status_line(away, holds_back=True, has_keys=False) == "waiting for the server | link OFFLINE"
+    assert "Ctrl-O" in HELP
 
 
 def test_what_waits_for_the_next_prompt_is_counted() -> None:

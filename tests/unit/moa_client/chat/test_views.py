@@ -8,17 +8,20 @@ from typing import Any, cast
 
 import pytest
 from inline_snapshot import snapshot
-from moa_client.chat.messages import settled_words, unverified_words
-from moa_client.chat.screen import Screen
+from moa_client.chat.display.page import Page, make_page
+from moa_client.chat.display.screen import Screen
+from moa_client.chat.messages import changed_part, first_cut_words, settled_remark, settled_words, unverified_words
 from moa_client.chat.views import JsonView, PipeView, TerminalView, View, make_view
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.events import (
     Committed,
     Corrected,
+    Earlier,
     Ended,
     Event,
     LinkChanged,
     LinkState,
+    Outcome,
     Provisional,
     Refused,
     Settled,
@@ -63,7 +66,7 @@ def settled_answer() -> Transcript:
     return earlier
 
 
-SETTLED = Settled((2,), True, Finish.STOP)
+SETTLED = Settled((2,), Outcome.CORRECTED, Finish.STOP)
 
 
 def test_a_pipe_gets_committed_text_alone() -> None:
@@ -103,36 +106,87 @@ def test_a_pipe_gets_what_was_settled_in_time_and_nothing_that_was_not() -> None
         Committed((0,)),
         Provisional((1, 2)),
         Ended(Finish.STOP, provisional=True),
-        Settled((3,), True, Finish.STOP),
+        Settled((3,), Outcome.CORRECTED, Finish.STOP),
     )
     assert piped(*events) == ("ad\n", [])
 
 
 def test_an_earlier_answer_is_reported_next_to_this_one() -> None:
     earlier = settled_answer()
-    earlier.apply(SETTLED)
     out: list[str] = []
     remarks: list[str] = []
     view = PipeView(out.append, remarks.append, unverified=False)
-    view.show_settled(SETTLED, earlier)
+    progress = Earlier(Corrected(1))
+    view.show_earlier(progress, earlier)
+    earlier.apply(SETTLED)
+    view.show_earlier(SETTLED, earlier)
     assert not out
-    assert remarks == [settled_words(SETTLED, earlier)]
-    JsonView(out.append, cast("Any", ClientEngine())).show_settled(SETTLED, earlier)
+    assert remarks == [settled_remark(SETTLED, earlier)]
+    lines = JsonView(out.append, cast("Any", ClientEngine()))
+    lines.show_earlier(progress, earlier)
+    lines.show_earlier(SETTLED, earlier)
     [line] = out
     assert json.loads(line)["text"] == "ac"
 
 
-def test_a_settled_answer_is_named_by_its_question() -> None:
-    earlier = settled_answer()
-    unchanged = Settled((1,), False, Finish.STOP)
-    assert settled_words(unchanged, earlier) == snapshot('(The server confirms the answer to "why is the sky blue?".)')
-    earlier.apply(SETTLED)
-    assert settled_words(SETTLED, earlier) == snapshot("""\
-(The server has corrected the answer to "why is the sky blue?". It reads:)
+@pytest.mark.parametrize(
+    ("settled", "message"),
+    [
+        (
+            Settled((1,), Outcome.CONFIRMED, Finish.STOP, 1, 1),
+            snapshot('(The server confirms the answer to "why is the sky blue?".)'),
+        ),
+        (
+            Settled((1,), Outcome.KEPT, Finish.STOP, 1, 1),
+            snapshot('(The answer to "why is the sky blue?" stays as it was written here.)'),
+        ),
+        (
+            Settled((1, 3), Outcome.COMPLETED, Finish.STOP, 1, 1),
+            snapshot("""\
+(The server has completed the answer to "why is the sky blue?"; 1 of 1 token written here was right.) It goes on:
+abd\
+"""),
+        ),
+        (
+            Settled((2,), Outcome.CORRECTED, Finish.STOP, 24, 15),
+            snapshot("""\
+(The server has corrected the answer to "why is the sky blue?"; 15 of 24 tokens written here were right.) From the sentence that changes:
 ac\
+"""),
+        ),
+    ],
+)
+def test_the_outcome_of_an_earlier_answer_is_one_sentence_and_what_has_changed(settled: Settled, message: str) -> None:
+    earlier = settled_answer()
+    earlier.apply(settled)
+    assert settled_remark(settled, earlier) == message
+
+
+def test_an_answer_of_which_nothing_was_shown_is_answered() -> None:
+    earlier = Transcript(decode, question="why?")
+    earlier.apply(Ended(Finish.UNFINISHED, provisional=True))
+    settled = Settled((2,), Outcome.COMPLETED, Finish.STOP)
+    earlier.apply(settled)
+    assert settled_remark(settled, earlier) == snapshot("""\
+(The server has answered "why?".)
+c\
 """)
+
+
+def test_a_long_question_is_cut() -> None:
     long = Transcript(decode, question="word " * 30)
-    assert len(settled_words(unchanged, long)) < 90
+    assert len(settled_words(Settled((1,), Outcome.CONFIRMED, Finish.STOP), long)) < 90
+
+
+def test_only_what_has_changed_is_said_again() -> None:
+    shown = "It is blue. Light is scattered by air. It is red at night."
+    assert changed_part(shown, "It is blue. Light is scattered by the air. It is red.") == (
+        "Light is scattered by the air. It is red."
+    )
+    assert changed_part(shown, shown + " Really.") == "It is red at night. Really."
+    assert changed_part(shown + " Never.", shown) == "It is red at night."
+    assert changed_part("blue", "red") == "red"
+    assert changed_part("", "red.") == "red."
 
 
 def test_a_refused_answer_is_named_by_its_question() -> None:
@@ -145,11 +199,12 @@ def test_a_refused_answer_is_named_by_its_question() -> None:
 class Emulated:
     def __init__(self) -> None:
         self.display = Display(*SIZE)
-        self.view = TerminalView(Screen(*SIZE, styled=False), self.status, lambda: SIZE, self.display.show)
+        self.page = Page(Screen(*SIZE, styled=False), lambda: SIZE, self.display.show, styled=False, clock=lambda: 0.0)
+        self.view = TerminalView(self.page, self.status)
 
     @staticmethod
-    def status(reason: str, shows_guesses: bool) -> str:
-        return " ".join(["status", *([reason] if reason else []), *(["guesses"] if shows_guesses else [])])
+    def status(reason: str, provisional: str) -> str:
+        return " ".join(["status", *([reason] if reason else []), *(["guesses"] if provisional else [])])
 
     @property
     def lines(self) -> list[str]:
@@ -162,27 +217,33 @@ def test_a_terminal_has_the_status_below_while_the_answer_runs() -> None:
     assert terminal.lines == ["status"]
     for event in (Committed((0,)), LinkChanged(LinkState.OFFLINE, "cut"), Provisional((1,))):
         terminal.view.show(event, transcript.apply(event), transcript)
-    assert terminal.lines == ["a[unverified:] b", "status cut guesses"]
+    assert (terminal.lines[0], terminal.lines[-1]) == ("a[unverified:] b", "status cut guesses")
     event = LinkChanged(LinkState.BACK)
     terminal.view.show(event, transcript.apply(event), transcript)
     assert terminal.lines[-1] == "status guesses"
     terminal.view.end(transcript.break_off(), transcript)
-    assert terminal.lines == ["a[unverified:] b"]
+    assert terminal.lines[0] == "a[unverified:] b"
+    assert "status" not in terminal.display.text
 
 
-def test_on_a_terminal_an_earlier_answer_is_above_this_one() -> None:
-    terminal, transcript, earlier = Emulated(), Transcript(decode), settled_answer()
-    terminal.view.begin()
-    event = Provisional((4,))
-    terminal.view.show(event, transcript.apply(event), transcript)
-    earlier.apply(SETTLED)
-    terminal.view.show_settled(SETTLED, earlier)
-    event2 = Committed((4, 5), 1)
-    terminal.view.show(event2, transcript.apply(event2), transcript)
-    assert " ".join(terminal.lines).startswith('(The server has corrected the answer to "why is the sky blue')
-    assert terminal.lines[-3:] == ["ac", "ef", "status"]
-    terminal.view.end("", transcript)
-    assert terminal.lines[-2:] == ["ac", "ef"]
+def test_the_first_provisional_text_of_a_session_is_explained_once() -> None:
+    terminal = Emulated()
+    for _ in range(2):
+        transcript = Transcript(decode)
+        terminal.view.begin()
+        for event in (Provisional((1,)), Committed((1,), 1), Ended(Finish.STOP)):
+            terminal.view.show(event, transcript.apply(event), transcript)
+        terminal.view.end("", transcript)
+    assert terminal.display.text.rstrip() == snapshot("""\
+b
+(Text after [unverified:] was written by the small model on
+this device while the server does not answer. The server
+will check it, and correct it where it is wrong.)
+b\
+""")
+    assert first_cut_words(styled=True) == snapshot(
+        "(Dim text was written by the small model on this device while the server does not answer. The server will check it, and correct it where it is wrong.)"
+    )
 
 
 def test_nothing_that_a_model_wrote_acts_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,8 +254,8 @@ def test_nothing_that_a_model_wrote_acts_on_a_terminal(monkeypatch: pytest.Monke
     earlier.apply(Ended(Finish.STOP, provisional=True))
     earlier.apply(SETTLED)
     assert "\x1b" in earlier.committed
-    assert "\x1b" not in settled_words(SETTLED, earlier)
-    assert "\x1b" not in settled_words(Settled((1,), False, Finish.STOP), earlier)
+    assert "\x1b" not in settled_remark(SETTLED, earlier)
+    assert "\x1b" not in settled_remark(Settled((1,), Outcome.CONFIRMED, Finish.STOP), earlier)
     out: list[str] = []
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
@@ -205,18 +266,21 @@ def test_nothing_that_a_model_wrote_acts_on_a_terminal(monkeypatch: pytest.Monke
 
 
 def test_programs_and_pipes_get_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def view(*, json_events: bool) -> View:
-        return make_view(
-            cast("Any", ClientEngine()), lambda _: None, lambda _: None, json_events=json_events, unverified=False
-        )
+    def view(page: Page | None, *, json_events: bool) -> View:
+        engine = cast("Any", ClientEngine())
+        return make_view(engine, print, print, json_events=json_events, unverified=False, page=page)
 
-    assert isinstance(view(json_events=True), JsonView)
-    assert isinstance(view(json_events=False), PipeView)  # pytest captures standard output
+    def page() -> Page | None:
+        return make_page(lambda: SIZE, print)
+
+    assert page() is None  # pytest captures standard output
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(view(json_events=False), PipeView)
+    assert page() is None
+    assert isinstance(view(None, json_events=True), JsonView)
+    assert isinstance(view(None, json_events=False), PipeView)
     monkeypatch.setenv("TERM", "xterm")
-    assert isinstance(view(json_events=False), TerminalView)
+    assert isinstance(view(page(), json_events=False), TerminalView)
 
 
 def test_json_gives_the_whole_text_of_what_is_settled() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from moa_client.conversation.answer_figures import Figures
-from moa_client.conversation.events import Committed, Corrected, Ended, Provisional
+from moa_client.conversation.answer_figures import Figures, SessionFigures
+from moa_client.conversation.events import Committed, Corrected, Earlier, Ended, Outcome, Provisional, Settled
 from moa_shared.protocol.finish_rule import Finish
 
 
@@ -32,11 +32,31 @@ def test_figures_of_an_answer_without_a_server_say_nothing_of_one() -> None:
     figures = Figures(up_bytes=1542)
     figures.on_event(Provisional((1, 2, 3)), 1.5)
     assert figures.line() == (
-        "3 tokens in 1.50 s, 2.0 tokens/s, first after 1500 ms, 3 written on this device, 3 of them unverified"
+        "3 tokens in 1.50 s, 2.0 tokens/s, first after 1500 ms, alone 3 tokens, 0 kept, 3 not checked"
     )
     figures.verdicts = 1
     figures.on_event(Committed((1, 2, 3), confirmed=3), 2.0)
     assert figures.line() == (
         "3 tokens in 2.00 s, 1.5 tokens/s, first after 1500 ms, 3.00 tokens a verification (1 steps), "
-        "514 bytes up and 0 down a token, 0.0 ms of this device's CPU a token, 3 written on this device"
+        "514 bytes up and 0 down a token, 0.0 ms of this device's CPU a token, alone 3 tokens, 3 kept"
     )
+
+
+def test_what_was_right_is_counted_when_the_server_has_checked_it() -> None:
+    session = SessionFigures()
+    first = session.begin()
+    for event in (Committed((1,)), Provisional((2, 3, 4)), Ended(Finish.MAX_TOKENS, provisional=True)):
+        session.on_event(event, 1.0)
+    second = session.begin()
+    session.on_event(Earlier(Committed((2,), 1)), 7.0)
+    session.on_event(Earlier(Corrected(2)), 7.0)
+    session.on_event(Settled((2, 9), Outcome.CORRECTED, Finish.MAX_TOKENS), 7.0)
+    session.on_event(Provisional((5,)), 8.0)
+    assert (first.provisional, first.kept, first.undecided, first.seconds) == (3, 1, 0, 1.0)
+    assert (second.provisional, second.kept, second.undecided) == (1, 0, 1)
+    assert session.lines().split("\n")[1] == "this session: alone 4 tokens, 1 kept, 1 not checked"
+    session.on_event(Ended(Finish.STOP, provisional=True), 8.0)
+    session.reset()
+    session.begin()
+    session.on_event(Earlier(Committed((5,), 1)), 9.0)  # of a conversation that is forgotten
+    assert second.kept == 0

@@ -13,6 +13,7 @@ from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.events import (
     Committed,
     Corrected,
+    Earlier,
     Ended,
     Event,
     LinkChanged,
@@ -106,6 +107,7 @@ class Shown:
         self.number = number
         self.committed: list[int] = []
         self.provisional: list[int] = []
+        self.ended: tuple[list[int], list[int]] = [], []  # committed and provisional tokens, without the server
         self.figures = Figures()
 
     def apply(self, event: Event) -> None:
@@ -138,10 +140,15 @@ class AnyOrder(RuleBasedStateMachine):
     def read(self, answer: Sequence[int] = ()) -> None:
         """Takes in all events; `answer`: that of the front question, if the server has just decided something."""
         for event in self.queue.events:
-            if isinstance(event, Settled):
+            if isinstance(event, Earlier):
+                self.earlier[0].apply(event.event)
+            elif isinstance(event, Settled):
                 settled = self.earlier.pop(0)
-                assert settled.committed + list(event.tokens) == list(answer)
-                assert event.changed == (list(event.tokens) != settled.provisional)
+                before, shown = settled.ended
+                assert before + list(event.tokens) == settled.committed == list(answer)
+                assert not settled.provisional
+                assert event.changed == (list(event.tokens) != shown)
+                assert (event.written, event.kept) == (settled.figures.provisional, settled.figures.kept)
             elif isinstance(event, Refused):
                 self.earlier.pop(0)
             else:
@@ -152,6 +159,7 @@ class AnyOrder(RuleBasedStateMachine):
                 assert event.provisional or not self.reading.provisional
                 if event.provisional:
                     assert self.reading.provisional
+                    self.reading.ended = [*self.reading.committed], [*self.reading.provisional]
                     self.earlier.append(self.reading)
                 self.reading = None
         self.queue.events.clear()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.conversation.events import Committed, Corrected, Ended, Provisional, Settled
+from moa_client.conversation.events import Committed, Corrected, Earlier, Ended, Outcome, Provisional, Settled
 from moa_client.conversation.transcript import Transcript
 from moa_shared.protocol.finish_rule import Finish
 
@@ -36,9 +36,22 @@ def test_an_answer_that_ended_standalone_is_settled_from_where_it_was_committed(
     assert transcript.apply(Ended(Finish.MAX_TOKENS, provisional=True)) == ""
     assert (transcript.committed, transcript.provisional) == ("a", "zcd")
     finishes = [transcript.finish]
-    assert transcript.apply(Settled((2, 5), True, Finish.END_OF_TEXT)) == "zcf"
+    assert transcript.apply(Settled((2, 5), Outcome.CORRECTED, Finish.END_OF_TEXT)) == "zcf"
     assert [*finishes, transcript.finish] == [Finish.MAX_TOKENS, Finish.END_OF_TEXT]
     assert (transcript.committed, transcript.provisional, transcript.waiting) == ("azcf", "", [])
+
+
+def test_what_is_decided_after_the_end_comes_piece_by_piece() -> None:
+    transcript = Transcript(decode)
+    transcript.apply(Committed((0,)))
+    transcript.apply(Provisional((2, 3)))
+    transcript.apply(Ended(Finish.MAX_TOKENS, provisional=True))
+    assert transcript.apply(Earlier(Committed((2,), 1))) == "c"
+    assert transcript.provisional == "d"
+    transcript.apply(Earlier(Corrected(1)))
+    assert transcript.apply(Earlier(Committed((5,)))) == "f"
+    assert (transcript.committed, transcript.provisional, transcript.ended) == ("acf", "", "acd")
+    assert transcript.apply(Settled((2, 5, 6), Outcome.CORRECTED, Finish.STOP)) == "g"
 
 
 def test_a_settled_answer_ends_before_its_stop_string() -> None:
@@ -46,7 +59,7 @@ def test_a_settled_answer_ends_before_its_stop_string() -> None:
     transcript.apply(Committed((0, 25)))
     transcript.apply(Provisional((2,)))
     transcript.apply(Ended(Finish.MAX_TOKENS, provisional=True))
-    transcript.apply(Settled((25,), True, Finish.STOP))
+    transcript.apply(Settled((25,), Outcome.CORRECTED, Finish.STOP))
     assert transcript.committed == "a"
 
 
@@ -68,7 +81,7 @@ def test_settled_text_is_that_of_the_committed_tokens(first: list[int], alone: l
     if alone:
         transcript.apply(Provisional(tuple(alone)))
     transcript.apply(Ended(Finish.CANCELLED, provisional=True))
-    transcript.apply(Settled(tuple(then), True, Finish.CANCELLED))
+    transcript.apply(Settled(tuple(then), Outcome.CORRECTED, Finish.CANCELLED))
     assert transcript.committed == decode([*first, *then]).split("ab")[0]
 
 
@@ -106,5 +119,5 @@ def test_pieces_that_are_corrected_inside_a_character_join_to_the_whole_text(tex
             done += len(new)
         assert "\ufffd" not in transcript.committed
     transcript.apply(Ended(Finish.MAX_TOKENS, provisional=True))
-    pieces.append(transcript.apply(Settled(tuple(whole[done:]), True, Finish.MAX_TOKENS)))
+    pieces.append(transcript.apply(Settled(tuple(whole[done:]), Outcome.CORRECTED, Finish.MAX_TOKENS)))
     assert "".join(pieces) == transcript.committed == text

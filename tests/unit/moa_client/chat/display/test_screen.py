@@ -7,8 +7,11 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moa_client.chat.screen import DIM, NORMAL, PLAIN_MARK, WITHDRAWN, Screen, cells
+from moa_client.chat.display.layout import cells
+from moa_client.chat.display.passage import CORRECTED, MARKED_S, UNVERIFIED, Passage
+from moa_client.chat.display.screen import DIM, NORMAL, SAID_AGAIN, Screen
 from moa_shared.text.plain_text import without_controls
+from moa_shared.text.word_wrap import wrap_words
 from wcwidth import wcswidth
 
 from tests.support.terminal import Display
@@ -18,15 +21,31 @@ TEXT = st.text(alphabet="ab \n漢字\u00e9x", max_size=14)  # pyte wraps before 
 
 
 class Terminal:
+    """A screen with one answer, and a clock."""
+
     def __init__(self, columns: int = COLUMNS, rows: int = ROWS, *, styled: bool = True, reflows: bool = True) -> None:
         self.screen = Screen(columns, rows, styled=styled, reflows=reflows)
         self.display = Display(columns, rows)
+        self.now = 0.0
+        self.committed = self.provisional = ""
+        self.answer = self.screen.begin()
 
     def update(self, piece: str, provisional: str = "", status: str = "") -> None:
-        self.display.show(self.screen.update(piece, provisional, status))
+        self.committed += piece
+        self.provisional = provisional
+        self.answer.update(self.now, self.committed, provisional)
+        self.paint(status)
+
+    def paint(self, *footer: str) -> None:
+        self.display.show(self.screen.paint(self.now, footer))
+
+    def wait(self, seconds: float, *footer: str) -> None:
+        self.now += seconds
+        self.paint(*footer)
 
     def finish(self) -> None:
-        self.display.show(self.screen.finish())
+        self.screen.end(is_verified=not self.provisional)
+        self.paint()
 
     def resize(self, columns: int, rows: int) -> None:
         self.display.show(self.screen.resize(columns, rows))
@@ -39,6 +58,9 @@ class Terminal:
 
     def dim(self) -> str:
         return self.display.dim
+
+    def marked(self) -> str:
+        return self.display.underlined
 
 
 def shown(text: str, columns: int = COLUMNS) -> str:
@@ -98,13 +120,28 @@ def test_the_status_line_is_below_and_goes_at_the_end() -> None:
     assert (terminal.display.cursor.x, terminal.display.cursor.y) == (0, 1)
 
 
-def test_text_that_scrolled_out_is_marked_where_it_was_wrong() -> None:
+def test_text_that_scrolled_out_is_said_again_from_the_line_where_it_is_wrong() -> None:
     terminal = Terminal(columns=70)
-    terminal.update("sure\n", "wrong\n" * 20)
+    terminal.update("one\nsure ", "wrong\n" * 20)
     terminal.update("right", "")
-    lines = terminal.lines()
-    assert lines.count("wrong") == 20
-    assert lines[lines.index(WITHDRAWN) + 1] == "right"
+    assert re.sub(r"\s*\n", "\n", terminal.text()).count("wrong\n") == 20
+    assert [line for line in terminal.lines() if line][-3:] == [*wrap_words(SAID_AGAIN, 70).split("\n"), "sure right"]
+    assert terminal.marked() == "right"
+    terminal.wait(MARKED_S)
+    assert terminal.marked() == ""
+
+
+def test_what_has_not_scrolled_out_is_corrected_in_place() -> None:
+    """Although what is before it has, and was right."""
+    terminal = Terminal()
+    lines = [f"line {number}\n" for number in range(20)]
+    terminal.update("sure\n", "".join(lines))
+    terminal.update("".join(lines[:18]), "".join(lines[18:]))
+    terminal.update("", "")
+    terminal.update("right")
+    terminal.finish()
+    assert terminal.text() == "sure\n" + "".join(lines[:18]) + "right"
+    assert terminal.marked() == "right"
 
 
 def test_text_that_scrolled_out_stays_where_it_was_right() -> None:
@@ -125,21 +162,25 @@ def test_another_size_begins_a_new_line_and_takes_nothing_back() -> None:
     terminal.resize(69, ROWS)
     terminal.update("right", "", "good")
     terminal.finish()
-    assert [line for line in terminal.lines() if line] == ["sure wrong", WITHDRAWN, "right"]
+    said = wrap_words(SAID_AGAIN, 69).split("\n")
+    assert [line for line in terminal.lines() if line] == ["sure wrong", *said, "sure right"]
 
 
 def test_without_styles_provisional_text_has_a_mark() -> None:
     terminal = Terminal(columns=40, styled=False)
     terminal.update("sure ", "perhaps")
-    assert terminal.text() == f"sure {PLAIN_MARK}perhaps"
+    assert terminal.text() == f"sure {UNVERIFIED}perhaps"
     terminal.update("per", "haps")
     terminal.finish()
-    assert terminal.text() == f"sure per{PLAIN_MARK}haps"
+    assert terminal.text() == f"sure per{UNVERIFIED}haps"
 
 
 def test_a_model_moves_no_cursor_and_sets_no_colours() -> None:
     assert without_controls("a\x1b[2Jb\x07\tc\r\n\x9bd") == "a�[2Jb�    c\n�d"
-    assert "\x1b" not in Screen(80, 24, styled=False).update("\x1b]0;title\x07", "\x1b[31m", "")
+    screen = Screen(80, 24, styled=False)
+    screen.begin().update(0.0, "\x1b]0;title\x07", "\x1b[31m")
+    screen.say("\x1b[2J")
+    assert "\x1b" not in screen.paint(0.0)
 
 
 def test_marks_of_no_width_stay_with_their_character() -> None:
@@ -157,8 +198,9 @@ def test_whatever_happened_the_screen_shows_the_text(steps: list[tuple[str, str,
     committed = ""
     for piece, provisional, status in steps:
         terminal.update(piece, provisional, status)
+        terminal.wait(MARKED_S, status)
         committed += piece
-        mark = "" if styled or not provisional else PLAIN_MARK
+        mark = "" if styled or not provisional else UNVERIFIED
         text = shown(committed + mark + provisional)
         rows = 1 + (committed + mark + provisional).count("\n") + text.count("\n")
         if status:
@@ -172,20 +214,204 @@ def test_whatever_happened_the_screen_shows_the_text(steps: list[tuple[str, str,
     assert terminal.text() == shown(committed + (mark + provisional if steps else ""))
 
 
-def test_lines_of_their_own_are_between_committed_and_provisional_text() -> None:
+def test_a_remark_is_above_the_answer_that_is_written_now() -> None:
     terminal = Terminal(columns=40)
-    terminal.update("sure", "perhaps", "good")
-    terminal.display.show(terminal.screen.interject("told\x1b[2J\nmore"))
-    assert terminal.text() == "sure\ntold\N{REPLACEMENT CHARACTER}[2J\nmore"
     terminal.update("", "perhaps", "good")
+    terminal.screen.say("told\x1b[2J\nmore")
+    terminal.paint("good")
+    assert terminal.text() == "told\N{REPLACEMENT CHARACTER}[2J\nmore\nperhaps\ngood"
     terminal.update("right", "", "good")
-    assert terminal.lines()[3:5] == ["right", "good"]
+    assert terminal.lines()[2:4] == ["right", "good"]
     terminal.finish()
     assert terminal.text().endswith("more\nright")
 
 
 def test_dim_is_what_terminals_take_for_it() -> None:
-    assert Screen(80, 24, styled=True).update("", "x", "") == f"{DIM}x{NORMAL}"
+    screen = Screen(80, 24, styled=True)
+    screen.begin().update(0.0, "", "x")
+    assert screen.paint(0.0) == f"{DIM}x{NORMAL}"
+
+
+# ---------------------------------------------------------------- corrections
+
+
+def test_a_correction_is_marked_from_the_first_wrong_word_on_for_a_moment() -> None:
+    terminal = Terminal(columns=60)
+    terminal.update("blue light has a ", "shorter colour, but it is a mix", "good")
+    terminal.update("shorter ", "colour, but it is a mix", "good")
+    assert (terminal.dim().rstrip(), terminal.marked()) == ("colour, but it is a mixgood", "")
+    terminal.update("", "", "good")
+    assert terminal.text() == "blue light has a shorter\ngood"
+    terminal.now = 9.0
+    terminal.update("co", "", "good")  # so far it is what was there before
+    assert terminal.marked() == ""
+    terminal.update("mb ", "", "good")
+    assert (terminal.lines()[0], terminal.marked()) == ("blue light has a shorter comb", "comb ")
+    assert terminal.screen.due == 9.0 + MARKED_S
+    terminal.wait(MARKED_S / 2)
+    terminal.update("than", "", "good")
+    assert terminal.marked() == "comb than"
+    terminal.wait(MARKED_S / 2, "good")
+    assert terminal.marked() == ""
+    assert terminal.text() == "blue light has a shorter comb than\ngood"
+
+
+def test_confirmed_text_is_neither_marked_nor_moved() -> None:
+    terminal = Terminal(columns=30)
+    terminal.update("one ", "two three", "good")
+    terminal.update("two three four", "", "good")
+    assert (terminal.lines()[:2], terminal.marked(), terminal.screen.due) == (["one two three four", "good"], "", None)
+
+
+def test_without_styles_a_label_marks_a_correction() -> None:
+    terminal = Terminal(columns=60, styled=False)
+    terminal.update("sure ", "wrong")
+    terminal.update("right")
+    assert terminal.text() == f"sure {CORRECTED}right"
+    terminal.wait(MARKED_S)
+    assert terminal.text() == "sure right"
+
+
+@pytest.mark.parametrize("styled", [True, False])
+def test_ten_cuts_in_one_answer(styled: bool) -> None:
+    terminal = Terminal(columns=30, rows=12, styled=styled)
+    expected = ""
+    for number in range(10):
+        terminal.update(f"served {number} ", "", "good")
+        terminal.update("", "guessed", "OFFLINE")
+        terminal.update("", "guessed and wrong", "OFFLINE")
+        terminal.update("guessed ", "and wrong", "back")
+        terminal.update("", "", "back")
+        terminal.update("or not ", "", "good")
+        assert terminal.marked() == ("or not " if styled else "")
+        terminal.wait(MARKED_S, "good")
+        expected += f"served {number} guessed or not "
+    terminal.finish()
+    assert terminal.text() == shown(expected, 30)
+    assert (terminal.dim(), terminal.marked()) == ("", "")
+
+
+# ---------------------------------------------------------------- after the answer
+
+
+class Chat(Terminal):
+    """Answers that ended without the server, with a prompt below them."""
+
+    def ended(self, committed: str, provisional: str) -> Passage:
+        answer = self.screen.begin()
+        answer.update(self.now, committed, provisional)
+        self.screen.end(is_verified=not provisional)
+        self.paint()
+        return answer
+
+    def ask(self, line: str) -> None:
+        self.display.show(line + "\r\n")  # as the prompt leaves it
+        self.screen.adopt(line)
+        self.paint()
+
+
+def test_an_answer_that_ended_alone_is_corrected_where_it_stands() -> None:
+    chat = Chat(columns=30, rows=12)
+    chat.finish()
+    first = chat.ended("sure ", "wrong and long enough for two lines")
+    chat.screen.say("(a remark)")
+    chat.paint()
+    chat.ask("> next")
+    second = chat.ended("", "guessed")
+    first.update(chat.now, "sure right", "")
+    first.close()
+    chat.paint()
+    assert chat.text() == "sure right\n(a remark)\n> next\nguessed"
+    assert (chat.dim(), chat.marked()) == ("guessed", "right")
+    second.update(chat.now, "guessed, and more\nof it", "")
+    chat.wait(MARKED_S)
+    assert chat.text() == "sure right\n(a remark)\n> next\nguessed, and more\nof it"
+    assert (chat.dim(), chat.marked()) == ("", "")
+    assert (chat.display.cursor.x, chat.display.cursor.y) == (0, 5)
+
+
+def test_an_answer_that_had_nothing_to_show_comes_where_it_belongs() -> None:
+    chat = Chat(columns=30, rows=12)
+    chat.finish()
+    chat.ask("> first")
+    left = chat.ended("", "")
+    assert not left.is_open
+    left = chat.screen.begin()
+    chat.screen.end(is_verified=False)
+    chat.ask("> second")
+    left.update(chat.now, "the answer", "")
+    chat.paint()
+    assert chat.text() == "> first\nthe answer\n> second"
+
+
+@pytest.mark.parametrize("line", ["> two\nlines", "> " + "long " * 9])
+def test_above_a_line_of_unknown_height_nothing_is_changed(line: str) -> None:
+    chat = Chat(columns=30, rows=12)
+    chat.finish()
+    answer = chat.ended("sure ", "wrong")
+    chat.ask(line)
+    assert not answer.takes("sure right", "")
+
+
+def test_what_the_prompt_has_pushed_out_cannot_be_changed() -> None:
+    chat = Chat(columns=30, rows=12)
+    chat.finish()
+    answer = chat.ended("a\n", "b\nc\nd\ne")
+    chat.screen.leave_room(9)  # of 12 rows; three are left of five
+    assert answer.takes("a\nb\nC", "")
+    assert not answer.takes("a\nB", "")
+    answer.update(chat.now, "a\nb\n", "c\nd\ne")
+    answer.update(chat.now, "a\nb\nC", "")
+    chat.paint()
+    assert chat.text() == "a\nb\nC"
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("answer"), TEXT, TEXT),
+        st.tuples(st.just("say"), TEXT.filter(bool), st.just("")),
+        st.tuples(st.just("ask"), st.text("ab \u6f22", max_size=4), st.just("")),
+        st.tuples(st.just("decide"), TEXT, TEXT),
+        st.tuples(st.just("wait"), st.just(""), st.just("")),
+    ),
+    max_size=14,
+)
+
+
+@given(STEPS, st.booleans())
+@settings(max_examples=150)
+def test_in_any_order_the_screen_shows_what_a_fresh_one_would(steps: list[tuple[str, str, str]], styled: bool) -> None:
+    """As long as nothing has scrolled out, however passages grow and shrink above others."""
+    chat = Chat(columns=COLUMNS, rows=200, styled=styled)
+    chat.finish()
+    parts: list[str | Passage] = []
+    texts: dict[Passage, str] = {}
+    for kind, text, more in steps:
+        undecided = [passage for passage in texts if passage.is_open]
+        if kind == "answer":
+            passage = chat.ended(text, more + "?")
+            parts.append(passage)
+            texts[passage] = text
+        elif kind == "say":
+            chat.screen.say(text)
+            parts.append(wrap_words(text, COLUMNS))
+        elif kind == "ask":
+            chat.ask("> " + text)
+            parts.append("> " + text)
+        elif kind == "decide" and undecided:
+            texts[undecided[0]] += text
+            undecided[0].update(chat.now, texts[undecided[0]], more)
+            if not more:
+                undecided[0].close()
+        chat.wait(MARKED_S)
+        label = "" if styled else UNVERIFIED
+        expected = ""
+        for part in parts:
+            loose = "" if isinstance(part, str) else part.shown[len(texts[part]) :]
+            whole = part if isinstance(part, str) else texts[part] + (label + loose if loose else "")
+            expected += whole + ("\n" if whole and whole[-1] != "\n" else "")
+        assert chat.text() == shown(expected)
+        assert chat.display.cursor.x == 0
 
 
 def test_words_are_not_broken_however_they_come() -> None:

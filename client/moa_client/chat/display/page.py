@@ -1,0 +1,201 @@
+"""The terminal of a chat: what the screen decides is written at once, or above the prompt while there is one.
+
+State: the screen, the answers on it that a server has not decided, the lines below the answer, and a timer for marks
+that go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from moa_client.chat.display.screen import Screen
+from moa_client.chat.messages import changed_words, first_cut_words, settled_words
+from moa_client.conversation.events import Earlier, Refused, Settled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from moa_client.chat.display.passage import Passage
+    from moa_client.conversation.transcript import Transcript
+
+
+class Prompt(Protocol):
+    """A prompt below everything else."""
+
+    @property
+    def is_typed_into(self) -> bool:
+        """Whether the user is in the middle of a line: nothing may move it."""
+
+    def request(self) -> None:
+        """Asks for `Page.draw` as soon as it can be written above the prompt."""
+
+
+class Page:
+    """Shows answers and remarks on one terminal.
+
+    Args:
+        screen: for the terminal as it is now.
+        size: the terminal's columns and rows.
+        write: to it.
+        clock: in seconds.
+    """
+
+    def __init__(
+        self,
+        screen: Screen,
+        size: Callable[[], tuple[int, int]],
+        write: Callable[[str], None],
+        *,
+        styled: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._screen = screen
+        self._size = size
+        self._write = write
+        self._styled = styled
+        self._clock = clock
+        self._footer: Sequence[str] = ()
+        self._earlier: dict[Transcript, Passage] = {}
+        self._live: Passage | None = None
+        self._prompt: Prompt | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._note = ""  # below the answer that is written now
+        self._has_told = False
+
+    @property
+    def descended(self) -> int:
+        """How many rows the cursor has moved down, in all."""
+        return self._screen.descended
+
+    # ------------------------------------------------------------ an answer that is written now
+
+    def begin(self, status: str) -> None:
+        """An answer begins."""
+        self._live = self._screen.begin()
+        self._footer = (status,)
+        self._paint()
+
+    def show(self, transcript: Transcript, status: str) -> None:
+        """Shows the answer as it is now."""
+        if self._live is None:
+            return
+        self._live.update(self._clock(), transcript.committed, transcript.provisional)
+        if transcript.provisional.strip() and not self._has_told:
+            self._has_told, self._note = True, first_cut_words(styled=self._styled)
+        self._footer = (*([self._note] if self._note else []), status)
+        self._paint()
+
+    def end(self, transcript: Transcript, *, is_open: bool) -> None:
+        """The answer is over for now.
+
+        Args:
+            is_open: a server may still change it.
+        """
+        if self._live is None:
+            return
+        self._live.update(self._clock(), transcript.committed, transcript.provisional)
+        self._screen.end(is_verified=not transcript.provisional and not is_open)
+        if is_open:
+            self._earlier[transcript] = self._live
+        elif transcript.provisional:
+            self._live.close(is_verified=False)
+        self._live, self._footer = None, ()
+        if self._note:
+            self._screen.say(self._note)
+            self._note = ""
+        self._paint()
+
+    # ------------------------------------------------------------ everything else
+
+    def say(self, text: str) -> None:
+        """Shows a remark on lines of its own."""
+        self._screen.say(text)
+        self._paint()
+
+    def show_earlier(self, event: Earlier | Settled | Refused, transcript: Transcript) -> None:
+        """Shows what has been decided about an answer that ended without the server, in its place if that can be."""
+        passage, now = self._earlier.get(transcript), self._clock()
+        committed, provisional = transcript.committed, transcript.provisional
+        may_move = self._prompt is None or not self._prompt.is_typed_into
+        in_place = (
+            passage is not None
+            and passage.takes(committed, provisional)
+            and (may_move or passage.is_same(committed, provisional))
+        )
+        if passage is not None and in_place and not isinstance(event, Refused):
+            passage.update(now, committed, provisional)
+        if not isinstance(event, Earlier):
+            self._earlier.pop(transcript, None)
+            shown = "" if passage is None else passage.shown
+            if passage is not None:
+                passage.close(is_verified=False)
+            words = settled_words(event, transcript)
+            if isinstance(event, Refused) or in_place:
+                self._screen.say(words)
+            else:
+                lead, changed = changed_words(event, shown, committed)
+                self._screen.say(f"{words} {lead}".rstrip(), now, changed)
+        self._paint()
+
+    def forget_earlier(self) -> None:
+        """No answer of before will be decided any more."""
+        for passage in self._earlier.values():
+            passage.close(is_verified=False)
+        self._earlier.clear()
+
+    def close(self) -> None:
+        """Shows everything as it will stay."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._write(self._screen.paint(float("inf")))
+
+    # ------------------------------------------------------------ the prompt
+
+    @contextmanager
+    def below(self, prompt: Prompt) -> Iterator[None]:
+        """While the user is asked for a line, everything is drawn above that."""
+        self._prompt = prompt
+        try:
+            yield
+        finally:
+            self._prompt = None
+
+    def leave_room(self, rows: int) -> None:
+        """Called when the prompt has taken so many rows."""
+        self._screen.leave_room(rows)
+
+    def adopt(self, line: str) -> None:
+        """Called when the prompt has left a line on the terminal."""
+        self._screen.adopt(line)
+        self._paint()
+
+    def draw(self) -> str:
+        """What to write to show everything as it is now, from where the text ends."""
+        drawn = self._screen.resize(*self._size()) + self._screen.paint(self._clock(), self._footer)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if (due := self._screen.due) is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, due - self._clock()), self._paint)
+        return drawn
+
+    def _paint(self) -> None:
+        if self._prompt is not None:
+            self._prompt.request()
+        elif drawn := self.draw():
+            self._write(drawn)
+
+
+def make_page(size: Callable[[], tuple[int, int]], write: Callable[[str], None]) -> Page | None:
+    """A page on standard output; None if that is no terminal that can move its cursor."""
+    if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        return None
+    styled = not os.environ.get("NO_COLOR")
+    reflows = "XTERM_VERSION" not in os.environ  # xterm cuts lines off where others reflow them
+    return Page(Screen(*size(), styled=styled, reflows=reflows), size, write, styled=styled)

@@ -1,0 +1,204 @@
+"""One answer, or one remark, as it stands on the terminal: what can still be changed of it, and how it looks. Pure.
+
+State: the text from where it may still change; what was shown there and may be contradicted; and until when a
+correction is marked. Clock readings are arguments, in seconds. Invariant: `gone`, `text` and `loose` add up to what was
+shown after the text that will never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from moa_shared.text.plain_text import without_controls
+from prompt_toolkit.utils import get_cwidth
+
+from moa_client.chat.display.layout import Cell, Placed, Style, cells, is_break, last_break
+
+MARKED_S = 1.5  # long enough to be seen, short enough not to be in the way
+UNVERIFIED = "[unverified:] "  # before provisional text on terminals without styles
+CORRECTED = "[corrected:] "  # before a correction there
+
+
+class Passage:
+    """Text on lines of its own.
+
+    Args:
+        styled: provisional text is dim and a correction is underlined; without styles labels say so.
+    """
+
+    def __init__(self, text: str = "", *, styled: bool = True) -> None:
+        self.is_open = not text  # more may come, or other text
+        self.is_live = False  # it is written now: the cursor stays at its end
+        self.is_cut_off = False  # other output follows it: nothing can be appended to it in its place
+        self.contradicts = False  # the text differs where it can no longer be changed
+        self._styled = styled
+        self._text = text  # committed
+        self._gone = ""  # provisional text that has scrolled out
+        self._loose = ""  # provisional text after it
+        self._has_label = True  # the label before provisional text can still be changed
+        self._committed = text
+        self._expected = ""  # what was shown after the committed text, even if it was withdrawn since
+        self._marked = 0  # where in the text the correction begins
+        self._until: float | None = None
+        self._row = ""  # the committed text before it on the same line
+        self._last = "\n"  # the character before all that can still be changed
+
+    @property
+    def shown(self) -> str:
+        """All text that it shows."""
+        return self._committed + self._gone + self._loose
+
+    @property
+    def due(self) -> float | None:
+        """When the mark of a correction goes; None: there is none."""
+        return self._until
+
+    def mark(self, now: float, text: str) -> None:
+        """Appends text to a remark, marked as a correction."""
+        self._marked, self._until = len(self._text), now + MARKED_S
+        self._text += without_controls(text)
+
+    # ------------------------------------------------------------ what the answer is
+
+    def update(self, now: float, committed: str, provisional: str) -> None:
+        """Shows an answer as it is now.
+
+        Args:
+            committed: begins with all that was committed before.
+            provisional: replaces the provisional text.
+        """
+        piece = without_controls(committed[len(self._committed) :])
+        self._committed = committed
+        loose = without_controls(provisional)
+        whole, expected = piece + loose, self._expected
+        same = _common(whole, expected)
+        if same < len(whole) or same == len(expected):
+            self._expected = loose
+        else:
+            self._expected = expected[len(piece) :]  # withdrawn, or held back: what comes may be the same
+        scrolled = _common(whole, self._gone)
+        if scrolled < min(len(self._gone), len(whole)):
+            self._begin_again()
+            scrolled = 0
+        hidden = min(len(self._gone), len(piece))
+        if same < min(len(expected), len(piece)):
+            self._mark(now, len(self._text) + same - hidden, piece[hidden:])
+        self._row = (self._row + piece[:hidden]).rpartition("\n")[2]
+        self._gone = self._gone[hidden:]
+        self._text += piece[hidden:]
+        self._loose = loose[len(self._gone) :]
+        self._has_label = self._has_label or not (self._loose or self._gone)
+
+    def takes(self, committed: str, provisional: str) -> bool:
+        """Whether `update` can show that in its place."""
+        whole = without_controls(committed[len(self._committed) :] + provisional)
+        return not self.is_cut_off and whole.startswith(self._gone)
+
+    def is_same(self, committed: str, provisional: str) -> bool:
+        """Whether that is the text that it shows, although its style may differ."""
+        return without_controls(committed[len(self._committed) :] + provisional) == self._gone + self._loose
+
+    def close(self, *, is_verified: bool = True) -> None:
+        """Called when nothing will change any more, apart from the mark.
+
+        Args:
+            is_verified: no provisional text is right any more.
+        """
+        self.is_open = False
+        self.contradicts = self.contradicts or (is_verified and bool(self._gone))
+
+    def expire(self, now: float) -> None:
+        """Takes the mark away when it is time."""
+        if self._until is not None and now >= self._until:
+            self._until = None
+
+    # ------------------------------------------------------------ how it looks
+
+    def cells(self) -> Iterator[Cell]:
+        """All that may still change."""
+        firm = self._text if self._until is None else self._text[: self._marked]
+        yield from _styled(firm, Style.PLAIN)
+        if marked := self._text[len(firm) :]:
+            if not self._styled:
+                yield from _styled(CORRECTED, Style.LABEL)
+            yield from _styled(marked, Style.MARKED)
+        if self._loose:
+            if not self._styled and self._has_label and not self._gone:
+                yield from _styled(UNVERIFIED, Style.LABEL)
+            yield from _styled(self._loose, Style.DIM)
+        if not self.is_live and (self._loose or self._text or self._last)[-1] != "\n":
+            yield Cell("\n", Style.LABEL)
+
+    def firm_cells(self, columns: int) -> int:
+        """How many cells from the first one on will never change, nor move."""
+        firm = self._text if self._until is None else self._text[: self._marked]
+        if self.is_open:
+            cut = last_break(firm)
+            firm = firm if get_cwidth(firm[cut:]) >= columns else firm[:cut]
+        elif self._until is None:
+            return sum(1 for _ in self.cells())
+        return sum(1 for _ in cells(firm))
+
+    def drop(self, cell: Placed) -> None:
+        """Forgets the first cell, which will not be drawn again."""
+        self._last = cell.text
+        if cell.style is Style.LABEL and cell.text == "\n":
+            self.is_cut_off = True
+        elif cell.style is Style.LABEL:
+            self._has_label, self._until = self._until is not None, None
+        elif cell.style is Style.DIM:
+            self._loose = self._loose[len(cell.text) :]
+            self._gone += cell.text
+        else:
+            self._text = self._text[len(cell.text) :]
+            self._marked = max(0, self._marked - len(cell.text))
+            self._row = cell.drawn.lstrip("\r\n") if cell.drawn.startswith("\r\n") else self._row + cell.text
+
+    def cut_off(self) -> None:
+        """Called when other output has followed, or the place of the text is no longer known."""
+        self.is_cut_off = True
+        self._row += self._text
+        self._gone += self._loose
+        self._text = self._loose = ""
+        self._until, self._last = None, "\n"
+
+    def draw_again(self, columns: int) -> None:
+        """Makes the line in which the text differs part of what is drawn."""
+        line = self._row.rpartition("\n")[2]
+        if get_cwidth(line) >= columns:  # it was longer when it was laid out
+            line = line[-columns // 2 :].partition(" ")[2]
+        self._text, self._row, self._gone = line + self._text, "", ""
+        self._marked += len(line)
+        self.contradicts = self.is_cut_off = False
+
+    # ------------------------------------------------------------ inside
+
+    def _begin_again(self) -> None:
+        """The text that has scrolled out is wrong."""
+        self.contradicts = True
+        self._row += self._text
+        self._text = self._gone = ""
+
+    def _mark(self, now: float, at: int, piece: str) -> None:
+        """Marks the text from the word at `at` on."""
+        text = self._text + piece
+        at = max(0, at)
+        if at < len(text) and is_break(text[at]):
+            while at + 1 < len(text) and text[at] in " \n":
+                at += 1
+        else:
+            at = last_break(text[:at])
+        self._marked = at if self._until is None else min(self._marked, at)
+        self._until = now + MARKED_S
+
+
+def _styled(text: str, style: Style) -> Iterator[Cell]:
+    return (Cell(cell, style) for cell in cells(text))
+
+
+def _common(first: str, second: str) -> int:
+    """How many characters two texts have in common."""
+    for index, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one != other:
+            return index
+    return min(len(first), len(second))
