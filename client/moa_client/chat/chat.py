@@ -18,19 +18,19 @@ from moa_shared.protocol.levels import BF16
 from moa_shared.text.template import ChatTemplate
 
 from moa_client.chat.ask import Asker
-from moa_client.chat.json_events import drafter_line, error_line, event_line
+from moa_client.chat.json_events import error_line, event_line
 from moa_client.chat.messages import (
     BACK_WORDS,
     HELP,
     drafter_words,
     execution_words,
     link_words,
-    new_execution_words,
+    notice_words,
     settled_words,
     status_line,
 )
 from moa_client.chat.views import make_view
-from moa_client.conversation.events import Event, ExecutionChanged, LinkChanged, LinkState, Refused, Settled
+from moa_client.conversation.events import DrafterChanged, Event, LinkChanged, LinkState, Notice, Refused, Settled
 from moa_client.conversation.transcript import Transcript
 from moa_client.device.drafter_choice import ServerPace
 from moa_client.device.loading import Device, change_drafter
@@ -126,10 +126,7 @@ class Chat:
         if choice.name == device.choice.name:
             return
         engine.change_device(await asyncio.to_thread(change_drafter, device, choice, self.settings))
-        if self.settings.json_events:
-            self._out(drafter_line(choice) + "\n")
-        else:
-            self._err(f"({choice.name} drafts from now on)")
+        self._tell(DrafterChanged(choice.name, choice.reason))
 
     async def attend(self) -> AsyncGenerator[None, None]:
         """Maintains the link between questions and reports what happens; yields after each event."""
@@ -159,8 +156,8 @@ class Chat:
             self._out(event_line(event, earlier.committed if earlier else "", "", self.engine.figures) + "\n")
         elif isinstance(event, Settled | Refused) and earlier is not None:
             self._err(settled_words(event, earlier))
-        elif isinstance(event, ExecutionChanged):
-            self._err(new_execution_words(event))
+        elif isinstance(event, Notice):
+            self._err(notice_words(event))
         elif isinstance(event, LinkChanged):
             back = event.state is not LinkState.OFFLINE and self._told_offline
             words = BACK_WORDS if back else link_words(event)

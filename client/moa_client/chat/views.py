@@ -19,12 +19,21 @@ from moa_client.chat.keys import typed_ahead
 from moa_client.chat.messages import (
     HELD_BACK_WORDS,
     link_words,
-    new_execution_words,
+    notice_words,
     settled_words,
     status_line,
     unverified_words,
 )
-from moa_client.conversation.events import Event, ExecutionChanged, HeldBack, LinkChanged, LinkState, Refused, Settled
+from moa_client.conversation.events import (
+    Event,
+    HeldBack,
+    LinkChanged,
+    LinkState,
+    Notice,
+    Refused,
+    ServerChanged,
+    Settled,
+)
 from moa_client.conversation.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -67,7 +76,7 @@ class TerminalView:
         self._size = size
         self._write = write
         self._reason = ""
-        self._remark = ""  # below the answer
+        self._remarks = ""  # below the answer
 
     def begin(self) -> None:
         self._write(self._screen.update("", "", self._status("", False)))
@@ -75,8 +84,10 @@ class TerminalView:
     def show(self, event: Event, piece: str, transcript: Transcript) -> None:
         if isinstance(event, LinkChanged):
             self._reason = event.reason if event.state is LinkState.OFFLINE else ""
-        elif isinstance(event, ExecutionChanged):
-            self._remark = new_execution_words(event) + "\n"
+        elif isinstance(event, Notice):
+            self._remarks += notice_words(event) + "\n"
+            if isinstance(event, ServerChanged) and event.what == "model":
+                self._reason = "another model is served there"
         drawn = self._screen.resize(*self._size())
         status = self._status(self._reason, bool(transcript.provisional))
         drawn += self._screen.update(piece, transcript.provisional, status)
@@ -89,7 +100,7 @@ class TerminalView:
         self._write(drawn + self._screen.interject(settled_words(event, earlier)))
 
     def end(self, piece: str, transcript: Transcript) -> None:
-        self._write(self._screen.update(piece, transcript.provisional, "") + self._screen.finish() + self._remark)
+        self._write(self._screen.update(piece, transcript.provisional, "") + self._screen.finish() + self._remarks)
 
 
 class PipeView:
@@ -113,8 +124,8 @@ class PipeView:
             self._write(piece)
         if isinstance(event, LinkChanged) and (words := link_words(event)):
             self._remark(words)
-        elif isinstance(event, ExecutionChanged):
-            self._remark(new_execution_words(event))
+        elif isinstance(event, Notice):
+            self._remark(notice_words(event))
         elif isinstance(event, HeldBack):
             self._remark(HELD_BACK_WORDS)
 

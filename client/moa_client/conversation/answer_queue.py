@@ -20,9 +20,9 @@ from moa_client.conversation.events import (
     Corrected,
     Ended,
     Event,
-    ExecutionChanged,
     HeldBack,
     LinkChanged,
+    Notice,
     Provisional,
     Refused,
     Settled,
@@ -95,9 +95,7 @@ class AnswerQueue:
     def forget_current(self) -> None:
         """Abandons the current answer, whose reader is gone; a question that got no answer is taken back."""
         self._take_back()
-        self.events = deque(
-            event for event in self.events if isinstance(event, LinkChanged | ExecutionChanged | Settled)
-        )
+        self.events = deque(event for event in self.events if isinstance(event, LinkChanged | Notice | Settled))
 
     def reset(self) -> None:
         """Starts a new conversation."""
