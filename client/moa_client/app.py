@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 
 from moa_shared.errors import CancelledAnswerError, ConfigError, DataError, MoaError, NotFoundError, UnavailableError
 from moa_shared.programs.output import write_output
@@ -26,6 +27,7 @@ from moa_client.chat.views import terminal_size
 from moa_client.conversation.events import LinkState
 from moa_client.device.heap import trim_heap
 from moa_client.device.loading import load_device
+from moa_client.device.refitting import refit
 from moa_client.device.sources import Sources, find_local_sources, find_sources, means_served
 from moa_client.drafting.alone import READING_SPEED, AloneRule
 from moa_client.drafting.settings import DraftingSettings
@@ -140,7 +142,15 @@ async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, singl
     line.clear()
     mode = drafting_settings(settings, is_read=not single and sys.stdout.isatty())
     vocab_size = int(device.files.config["vocab_size"])
-    engine = ClientEngine(link, device, vocab_size, Codec[settings.codec.upper()], mode, offline=served is None)
+    engine = ClientEngine(
+        link,
+        device,
+        vocab_size,
+        Codec[settings.codec.upper()],
+        mode,
+        offline=served is None,
+        refit=None if single else partial(refit, settings, link),  # another drafter begins with the next question
+    )
     if served is None:
         why = absent.message if absent is not None else "You are offline."
         remark(f"{why} A small model on this device answers instead, much worse than {device.files.target_id}.")

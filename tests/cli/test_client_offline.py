@@ -179,7 +179,64 @@ def test_one_answer_through_a_killed_server_is_the_same(own: tuple[Path, Path, i
     assert logged[3:] == ["link back"]
 
 
+def test_one_answer_through_a_server_that_is_replaced_by_one_of_another_drafter_is_the_same(
+    own: tuple[Path, Path, int], tmp_path: Path
+) -> None:
+    model, drafter, port = own
+    arguments = ["--max-tokens", "400", "--alone-seconds", str(PATIENCE), "--json", "w10"]
+    stack = ExitStack()
+    with serving(tmp_path, model, drafter, port) as running:
+        expected = words(alone(running, ASKED, max_tokens=400))
+        client = stack.enter_context(started([*CHAT, *options(running), *arguments], ENVIRONMENT))
+        begun = client.out.read(300)
+        running.process.kill()
+    with stack, serving(tmp_path, model, make_drafter(tmp_path / "other.safetensors", seed=2), port):
+        code, rest, err = client.end()
+    told = events(begun + rest)
+    assert code == 0, err
+    assert "".join(str(event.get("text", "")) for event in told) == expected
+    [replaced] = [event for event in told if event["event"] == "server"]
+    assert replaced["what"] == "drafter"
+
+
 # ---------------------------------------------------------------- a chat
+
+
+@pytest.mark.long
+def test_a_chat_takes_the_other_drafter_of_a_replaced_server_and_outlives_another_model(
+    own: tuple[Path, Path, int], tmp_path: Path
+) -> None:
+    model, drafter, port = own
+    with serving(tmp_path, model, drafter, port) as running:
+        asked = ["--server", running.address, "--max-tokens", "6"]
+        program = Terminal([*CHAT, *asked], ENVIRONMENT | {"MOA_CACHE_DIR": os.environ["MOA_CACHE_DIR"]})
+        program.wait_for("Talking to tiny")
+        program.at_prompt("w10\r")
+        program.wait_for("cut after 6 tokens")
+        first = [*ASKED, *alone(running, ASKED, max_tokens=6)]
+        running.process.kill()
+    program.wait_for(r"\(offline: ")
+    with serving(tmp_path, model, make_drafter(tmp_path / "other.safetensors", seed=2), port) as running:
+        program.wait_for(r"\(The server has another drafter now")
+        program.wait_for(r"\((\w+) drafts from now on\)")
+        template = ChatTemplate(load_tokenizer(resolve(str(running.model))))
+        second = [*first, *template.next_turn("w11", first)]
+        program.at_prompt("w11\r")
+        program.wait_for("cut after 6 tokens")
+        whole = [*second, *alone(running, second, max_tokens=6)]
+        assert words(whole[len(second) :]) in program.text
+        running.process.kill()
+    with serving(tmp_path, make_model(tmp_path / "other", 2), drafter, port):
+        program.wait_for(r"serves other\s+now: this\s+conversation\s+with\s+tiny\s+is\s+kept")
+        program.type("w12")
+    with serving(tmp_path, model, drafter, port) as running:
+        program.type("\r")  # who asks need not wait
+        program.wait_for("cut after 6 tokens")
+        third = [*whole, *template.next_turn("w12", whole)]
+        program.wait_until(
+            lambda: re.search(words(alone(running, third, max_tokens=6)), program.text), "the answer to w12"
+        )
+        program.close()
 
 
 def test_a_chat_continues_offline_and_is_corrected_online(served: Served, terminal: Terminal) -> None:

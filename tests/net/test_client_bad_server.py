@@ -332,7 +332,8 @@ async def test_a_refusal_between_questions_belongs_to_its_answer_is_reported_and
         told = [event async for event in engine.settle()]
         assert [event.error.code for event in told if isinstance(event, Refused)] == ["context_length"]
         assert engine.unsettled == 0
-        second = [event async for event in engine.ask(SECOND, AnswerSettings(max_tokens=4))]
+        longer = AnswerSettings(max_tokens=150)  # the device does not end it alone before the stream is open
+        second = [event async for event in engine.ask(SECOND, longer)]
         assert Ended(Finish.END_OF_TEXT) in second
         assert engine.conversation.tokens == [*SECOND, 7, 8]
         await engine.close()

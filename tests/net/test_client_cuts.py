@@ -3,132 +3,32 @@
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
 
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.events import (
     Committed,
-    Corrected,
-    Earlier,
     Ended,
     Event,
     ExecutionChanged,
     HeldBack,
-    LinkChanged,
     LinkState,
     Provisional,
-    Refused,
     Settled,
 )
-from moa_client.device.loading import Device
 from moa_client.drafting.alone import AloneRule
-from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import connect
 from moa_server.app import RunningServer, start
 from moa_server.target import Target
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.coupling import Sampling
-from moa_shared.tree.draft_tree import DraftTree
 
 from netsim import LinkHandle, open_link
-from tests.net.client_device import device, stepper
-from tests.net.server_peer import END_OF_TEXT, IDENTITY, VOCAB, make_host, plain_text, serving
+from tests.net.client_device import stepper
+from tests.net.client_talk import PROMPT, SETTINGS, Screen, talking, talking_over_a_link, watch
+from tests.net.server_peer import END_OF_TEXT, IDENTITY, make_host, plain_text, serving
 
-PROMPT = [5, 17, 42, 8, 17, 42]
-SETTINGS = AnswerSettings(Sampling(0.7, seed=4), max_tokens=80, ignore_end_of_text=True)
 KEEP = DraftingSettings(reconcile="keep")
-
-
-class Screen:
-    """What a reader sees, put together from events."""
-
-    def __init__(self) -> None:
-        self.committed: list[int] = []
-        self.provisional: list[int] = []
-        self.states: list[LinkState] = []
-        self.most_provisional = 0
-        self.held_back = 0
-        self.end: Ended | Refused | None = None
-        self.earlier: list[Earlier] = []
-        self.settled: list[Settled] = []
-        self.executions: list[ExecutionChanged] = []
-
-    def take(self, event: Event) -> None:
-        assert self.end is None or isinstance(event, LinkChanged | Earlier | Settled), "the answer was over"
-        if isinstance(event, Committed):
-            assert list(event.tokens[: event.confirmed]) == self.provisional[: event.confirmed]
-            del self.provisional[: event.confirmed]
-            assert event.confirmed == len(event.tokens) or not self.provisional
-            self.committed += event.tokens
-        elif isinstance(event, Provisional):
-            self.provisional += event.tokens
-            self.most_provisional = max(self.most_provisional, len(self.provisional))
-        elif isinstance(event, Corrected):
-            assert event.dropped == len(self.provisional) > 0
-            self.provisional.clear()
-        elif isinstance(event, LinkChanged):
-            self.states.append(event.state)
-        elif isinstance(event, Earlier):
-            self.earlier.append(event)
-        elif isinstance(event, Settled):
-            self.settled.append(event)
-        elif isinstance(event, ExecutionChanged):
-            self.executions.append(event)
-        elif isinstance(event, HeldBack):
-            self.held_back += 1
-        else:
-            self.end = event
-
-
-class SlowDrafter(MoaDrafter):
-    """Writes alone at the pace of a real one, so that a test has time to heal the link."""
-
-    def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
-        time.sleep(0.005)
-        return super().write(draft, sampling)
-
-
-def slow_device(target: Target, name: str = "chain") -> Device:
-    made = device(target, name)
-    assert isinstance(made.drafter, MoaDrafter)
-    made.drafter.__class__ = SlowDrafter
-    return made
-
-
-@asynccontextmanager
-async def talking(
-    target: Target,
-    address: str,
-    settings: DraftingSettings | None = None,
-    *,
-    name: str = "chain",
-    offline: bool = False,
-) -> AsyncIterator[ClientEngine]:
-    async with connect(address, 5.0, 20.0) as link:
-        engine = ClientEngine(link, slow_device(target, name), VOCAB, Codec.INT4, settings, offline=offline)
-        try:
-            yield engine
-        finally:
-            await engine.close()
-
-
-async def watch(
-    engine: ClientEngine,
-    screen: Screen,
-    turn: Sequence[int] = PROMPT,
-    settings: AnswerSettings = SETTINGS,
-    on_event: Callable[[Event], Awaitable[None]] | None = None,
-) -> None:
-    async for event in engine.ask(turn, settings):
-        screen.take(event)
-        if on_event is not None:
-            await on_event(event)
 
 
 @pytest.mark.parametrize("name", ["chain", "tree", "chain of N = 1"])
@@ -186,14 +86,11 @@ async def test_text_that_is_too_unlikely_waits_for_the_server_and_the_answer_goe
     expected, _ = plain_text(target, PROMPT, SETTINGS)
     screen = Screen()
     careful = DraftingSettings(alone=AloneRule("auto", least_chance=1.0))
-    async with (
-        serving(make_host(target, stepper=stepper(target, 0))) as running,
-        open_link("perfect", upstream=f"127.0.0.1:{running.port}") as link,
-        talking(target, link.target, careful) as engine,
-    ):
+    async with talking_over_a_link(target, careful) as (link, engine):
 
         async def cut_and_heal(event: Event) -> None:
-            if not screen.states and len(screen.committed) > 5:
+            if not screen.cuts and len(screen.committed) > 5:
+                screen.cuts += 1
                 await link.cut("both")
             elif isinstance(event, HeldBack):
                 assert engine.is_holding_back
@@ -210,14 +107,11 @@ async def test_a_user_who_wants_the_text_gets_it_right_or_not(target: Target) ->
     expected, _ = plain_text(target, PROMPT, SETTINGS)
     screen = Screen()
     careful = DraftingSettings(alone=AloneRule("never"))
-    async with (
-        serving(make_host(target, stepper=stepper(target, 0))) as running,
-        open_link("perfect", upstream=f"127.0.0.1:{running.port}") as link,
-        talking(target, link.target, careful) as engine,
-    ):
+    async with talking_over_a_link(target, careful) as (link, engine):
 
         async def insist(event: Event) -> None:
-            if not screen.states and len(screen.committed) > 5:
+            if not screen.cuts and len(screen.committed) > 5:
+                screen.cuts += 1
                 await link.cut("both")
             elif isinstance(event, HeldBack):
                 engine.write_alone()
@@ -234,14 +128,11 @@ async def test_a_prompt_that_comes_back_leaves_its_answer_to_the_server(target: 
     """It goes on when there is one, and is told as a whole."""
     screen = Screen()
     rule = AloneRule("auto", least_chance=1.0, end_ms=60_000.0, leave_ms=50.0)
-    async with (
-        serving(make_host(target, stepper=stepper(target, 0))) as running,
-        open_link("perfect", upstream=f"127.0.0.1:{running.port}") as link,
-        talking(target, link.target, DraftingSettings(alone=rule)) as engine,
-    ):
+    async with talking_over_a_link(target, DraftingSettings(alone=rule)) as (link, engine):
 
         async def cut(event: Event) -> None:
-            if not screen.states and len(screen.committed) > 5:
+            if not screen.cuts and len(screen.committed) > 5:
+                screen.cuts += 1
                 await link.cut("both")
 
         await watch(engine, screen, on_event=cut)
@@ -257,14 +148,11 @@ async def test_an_answer_does_not_end_alone_a_moment_after_the_loss(target: Targ
     short = AnswerSettings(Sampling(0.7, seed=4), max_tokens=20, ignore_end_of_text=True)
     screen = Screen()
     patient = DraftingSettings(alone=AloneRule(end_ms=60_000.0))
-    async with (
-        serving(make_host(target, stepper=stepper(target, 0))) as running,
-        open_link("perfect", upstream=f"127.0.0.1:{running.port}") as link,
-        talking(target, link.target, patient) as engine,
-    ):
+    async with talking_over_a_link(target, patient) as (link, engine):
 
         async def cut_and_heal(event: Event) -> None:
-            if not screen.states and screen.committed:
+            if not screen.cuts and screen.committed:
+                screen.cuts += 1
                 await link.cut("both")
             elif len(screen.committed) + len(screen.provisional) == 20:
                 await link.heal()
@@ -334,12 +222,12 @@ async def test_an_answer_that_continues_in_another_arithmetic_says_so(target: Ta
 
             await watch(engine, screen, on_event=replace_server)
             assert screen.committed == expected
-            assert screen.executions == [ExecutionChanged("float32", exact=False)]
+            assert screen.notices == [ExecutionChanged("float32", exact=False)]
             assert engine.device.identity.execution == b"x" * 32
             assert engine.device.end_of_text == {END_OF_TEXT}
             after = Screen()
             await watch(engine, after)  # the next answer begins on it
-            assert not after.executions
+            assert not after.notices
     finally:
         await running.stop(0.0)
 

@@ -16,7 +16,7 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.channel import Link, connect
 from moa_server.app import start
 from moa_server.target import Target
-from moa_shared.errors import ContextLengthError, MismatchError, UnavailableError
+from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.coupling import Sampling
@@ -190,18 +190,6 @@ async def test_a_server_that_was_restarted_between_two_questions_is_not_noticed(
         assert engine.conversation.tokens == [*whole, *plain_text(target, whole, settings)[0]]
         await engine.close()
         await link.close()
-
-
-async def test_another_drafter_or_target_is_refused(target: Target) -> None:
-    async with talking(target) as engine:
-        engine.device.identity.drafter_fingerprint = b"x" * 32
-        with raises(
-            MismatchError,
-            snapshot(
-                "The drafter does not match: the server has 646464646464, the client has 787878787878. Give both ends the same --drafter, or start the client with --drafter none."
-            ),
-        ):
-            await ask(engine, PROMPT, AnswerSettings())
 
 
 async def test_a_server_that_is_not_there_is_named() -> None:

@@ -7,6 +7,7 @@ import hashlib
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.device import fetching
 from moa_client.device.fetching import Wanted, fetch, find_fetched
 from moa_client.device.loading import load_device
+from moa_client.device.refitting import refit
 from moa_client.device.sources import find_local_sources, find_sources
 from moa_client.link.channel import Link, connect
 from moa_client.settings import ClientSettings
@@ -24,13 +26,22 @@ from moa_server.loading import load_host
 from moa_server.service import fetch as drafter_files
 from moa_server.service.host import Host
 from moa_server.settings import ServerSettings
-from moa_shared.errors import ChecksumError, DiskFullError, MoaError, NotFoundError, ProtocolError, UnavailableError
+from moa_shared.errors import (
+    ChecksumError,
+    DiskFullError,
+    MismatchError,
+    MoaError,
+    NotFoundError,
+    ProtocolError,
+    UnavailableError,
+)
 from moa_shared.models import load_part, load_tokenizer, resolve
 from moa_shared.programs.progress import SilentProgress
 
 from tests.net.fetch_source import Source, make_source
 from tests.net.server_peer import serving
 from tests.support.messages import raises
+from tests.support.tiny_models import save_drafter, small_drafter
 
 QUIET = SilentProgress()
 
@@ -114,6 +125,38 @@ async def test_a_download_has_a_connection_of_its_own_that_takes_a_whole_range(
         await link.describe()  # the first one is still there
     engine, download = (options["grpc.http2.lookahead_bytes"] for options in made)
     assert engine < drafter_files.CHUNK_BYTES + 1 < drafter_files.RANGE_BYTES <= download
+
+
+async def test_a_server_that_is_replaced_by_one_with_another_drafter_gives_that_one_alone(
+    source: Source, tmp_path: Path
+) -> None:
+    async with served(source, tmp_path) as link:
+        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path), dtype="float32")
+        described = await link.describe()
+        device = load_device(settings, described, QUIET, await find_sources(settings, link, described, QUIET))
+    other = replace(source, drafter=save_drafter(tmp_path / "other.safetensors", small_drafter(), seed=9))
+    async with served(other, tmp_path) as link:
+        described = await link.describe()
+        fitted = await refit(settings, link, described, device, 0.0)
+        assert fitted is not None
+        assert fitted.identity == described.identity != device.identity
+        assert fitted.drafter is not device.drafter
+        assert device.with_drafter_of(fitted).identity == described.identity
+        assert link.traffic.down_bytes < other.drafter.stat().st_size + 5_000
+        own = settings.model_copy(update={"drafter": str(source.drafter)})
+        assert await refit(own, link, described, device, 0.0) is None
+    async with served(source, tmp_path, drafter="none") as link:
+        assert await refit(settings, link, await link.describe(), device.refused(), 0.0) is None
+
+
+async def test_no_drafter_is_taken_from_a_server_of_another_model(source: Source, tmp_path: Path) -> None:
+    async with served(source, tmp_path) as link:
+        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
+        described = await link.describe()
+        device = load_device(settings, described, QUIET, await find_sources(settings, link, described, QUIET))
+        described.identity.target_fingerprint = b"x" * 32
+        with pytest.raises(MismatchError):
+            await refit(settings, link, described, device, 0.0)
 
 
 class Cut(Link):

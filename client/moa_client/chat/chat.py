@@ -19,7 +19,7 @@ from moa_shared.text.template import ChatTemplate
 
 from moa_client.chat.ask import Asker
 from moa_client.chat.display.page import Page
-from moa_client.chat.json_events import drafter_line, error_line, event_line
+from moa_client.chat.json_events import error_line, event_line
 from moa_client.chat.messages import (
     BACK_WORDS,
     HELP,
@@ -27,13 +27,22 @@ from moa_client.chat.messages import (
     drafter_words,
     execution_words,
     link_words,
-    new_execution_words,
+    notice_words,
     settled_remark,
     status_line,
     unchecked,
 )
 from moa_client.chat.views import make_view
-from moa_client.conversation.events import Earlier, Event, ExecutionChanged, LinkChanged, LinkState, Refused, Settled
+from moa_client.conversation.events import (
+    DrafterChanged,
+    Earlier,
+    Event,
+    LinkChanged,
+    LinkState,
+    Notice,
+    Refused,
+    Settled,
+)
 from moa_client.conversation.transcript import Transcript
 from moa_client.device.drafter_choice import ServerPace
 from moa_client.device.loading import Device, change_drafter
@@ -137,11 +146,10 @@ class Chat:
         choice = shelf.choose(ServerPace(step_ms, self._row_ms, engine.rtt_ms or 0.0), device.choice.name)
         if choice.name == device.choice.name:
             return
-        engine.change_device(await asyncio.to_thread(change_drafter, device, choice, self.settings))
-        if self.settings.json_events:
-            self._out(drafter_line(choice) + "\n")
-        else:
-            self._err(f"({choice.name} drafts from now on)")
+        changed = await asyncio.to_thread(change_drafter, device, choice, self.settings)
+        engine.change_device(changed)
+        alone = changed.choice.alone if changed.choice is not None else ""
+        self._tell(DrafterChanged(choice.name, choice.reason, alone))
 
     async def attend(self) -> AsyncGenerator[None, None]:
         """Maintains the link between questions and reports what happens; yields after each event."""
@@ -177,8 +185,8 @@ class Chat:
                 self.page.show_earlier(event, earlier)
             elif earlier is not None and (words := settled_remark(event, earlier)):
                 self._err(words)
-        elif isinstance(event, ExecutionChanged):
-            self._err(new_execution_words(event))
+        elif isinstance(event, Notice):
+            self._err(notice_words(event))
         elif isinstance(event, LinkChanged):
             back = event.state is not LinkState.OFFLINE and self._told_offline
             words = BACK_WORDS if back else link_words(event)

@@ -12,6 +12,7 @@ from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.events import (
     Committed,
     Corrected,
+    DrafterChanged,
     Earlier,
     Event,
     ExecutionChanged,
@@ -19,6 +20,7 @@ from moa_client.conversation.events import (
     LinkChanged,
     Provisional,
     Refused,
+    ServerChanged,
     Settled,
 )
 from moa_client.device.drafter_choice import Choice
@@ -47,6 +49,10 @@ def event_line(event: Event, piece: str, provisional: str, figures: Figures) -> 
         return _line("link", state=event.state.value, reason=event.reason)
     if isinstance(event, ExecutionChanged):
         return _line("execution", level=event.level, exact=event.exact)
+    if isinstance(event, ServerChanged):
+        return _line("server", what=event.what, message=event.message)
+    if isinstance(event, DrafterChanged):
+        return _line("drafter", name=event.name, reason=event.reason, alone=event.alone or event.name)
     if isinstance(event, Settled):
         finish = event.finish.name.lower()
         return _line(
@@ -79,13 +85,8 @@ def error_line(error: MoaError) -> str:
 def ready_line(target: str, server: str, *, online: bool, execution: pb.Execution | None, choice: Choice | None) -> str:
     """The line that says that the program is ready for questions."""
     level = {"level": execution.level, "exact": execution.exact} if execution is not None else None
-    drafter = _drafter(choice) if choice is not None else None
+    drafter = {"name": choice.name, "reason": choice.reason} if choice is not None else None
     return _line("ready", target=target, server=server, online=online, execution=level, drafter=drafter)
-
-
-def drafter_line(choice: Choice) -> str:
-    """The line that names the drafter used from the next question on."""
-    return _line("drafter", **_drafter(choice))
 
 
 def _drafter(choice: Choice) -> dict[str, Any]:

@@ -11,7 +11,17 @@ from moa_shared.text.plain_text import plain_line, without_controls
 from rich.filesize import decimal
 
 from moa_client.conversation.answer_figures import alone_words
-from moa_client.conversation.events import Earlier, ExecutionChanged, LinkChanged, LinkState, Outcome, Refused, Settled
+from moa_client.conversation.events import (
+    DrafterChanged,
+    Earlier,
+    ExecutionChanged,
+    LinkChanged,
+    LinkState,
+    Notice,
+    Outcome,
+    Refused,
+    Settled,
+)
 
 if TYPE_CHECKING:
     from moa.v1 import moa_pb2 as pb
@@ -126,11 +136,14 @@ def link_words(event: LinkChanged) -> str:
     return ""
 
 
-def new_execution_words(event: ExecutionChanged) -> str:
-    """A sentence that says that a different arithmetic decides the text from here on."""
-    return (
-        f"(the server computes in {plain_line(event.level)} now: the text may continue differently from how it began)"
-    )
+def notice_words(event: Notice) -> str:
+    """What has changed about the server or the drafter, in one sentence."""
+    if isinstance(event, DrafterChanged):
+        return f"({event.name} drafts from now on)"
+    if isinstance(event, ExecutionChanged):
+        level = plain_line(event.level)
+        return f"(the server computes in {level} now: the text may continue differently from how it began)"
+    return f"({event.message})"
 
 
 def settled_words(event: Settled | Refused, earlier: Transcript) -> str:

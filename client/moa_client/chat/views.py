@@ -19,7 +19,7 @@ from moa_client.chat.keys import has_keys, typed_ahead
 from moa_client.chat.messages import (
     HELD_BACK_WORDS,
     link_words,
-    new_execution_words,
+    notice_words,
     settled_remark,
     status_line,
     unchecked,
@@ -29,11 +29,12 @@ from moa_client.conversation.events import (
     Earlier,
     Ended,
     Event,
-    ExecutionChanged,
     HeldBack,
     LinkChanged,
     LinkState,
+    Notice,
     Refused,
+    ServerChanged,
     Settled,
 )
 from moa_client.conversation.transcript import Transcript
@@ -72,7 +73,7 @@ class TerminalView:
         self._page = page
         self._status = status
         self._reason = ""
-        self._remark = ""  # below the answer
+        self._remarks = ""  # below the answer
         self._is_open = False  # it has ended, and a server may still change it
 
     def begin(self) -> None:
@@ -81,8 +82,10 @@ class TerminalView:
     def show(self, event: Event, piece: str, transcript: Transcript) -> None:
         if isinstance(event, LinkChanged):
             self._reason = event.reason if event.state is LinkState.OFFLINE else ""
-        elif isinstance(event, ExecutionChanged):
-            self._remark = new_execution_words(event)
+        elif isinstance(event, Notice):
+            self._remarks += notice_words(event) + "\n"
+            if isinstance(event, ServerChanged) and event.what == "model":
+                self._reason = "another model is served there"
         elif isinstance(event, Ended):
             self._is_open = event.provisional
         elif isinstance(event, Settled):
@@ -94,8 +97,8 @@ class TerminalView:
 
     def end(self, piece: str, transcript: Transcript) -> None:
         self._page.end(transcript, is_open=self._is_open)
-        if self._remark:
-            self._page.say(self._remark)
+        if self._remarks:
+            self._page.say(self._remarks.rstrip("\n"))
 
 
 class PipeView:
@@ -119,8 +122,8 @@ class PipeView:
             self._write(piece)
         if isinstance(event, LinkChanged) and (words := link_words(event)):
             self._remark(words)
-        elif isinstance(event, ExecutionChanged):
-            self._remark(new_execution_words(event))
+        elif isinstance(event, Notice):
+            self._remark(notice_words(event))
         elif isinstance(event, HeldBack):
             self._remark(HELD_BACK_WORDS)
 

@@ -21,9 +21,9 @@ from moa_client.conversation.events import (
     Earlier,
     Ended,
     Event,
-    ExecutionChanged,
     HeldBack,
     LinkChanged,
+    Notice,
     Outcome,
     Provisional,
     Refused,
@@ -97,7 +97,7 @@ class AnswerQueue:
     def forget_current(self) -> None:
         """Abandons the current answer, whose reader is gone; a question that got no answer is taken back."""
         self._take_back()
-        lasting = LinkChanged | ExecutionChanged | Earlier | Settled | Refused
+        lasting = LinkChanged | Notice | Earlier | Settled | Refused
         self.events = deque(event for event in self.events if isinstance(event, lasting))
 
     def reset(self) -> None:

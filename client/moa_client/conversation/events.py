@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import Finish
@@ -149,15 +150,31 @@ class ExecutionChanged:
     exact: bool
 
 
-Event = (
-    Committed
-    | Provisional
-    | HeldBack
-    | Corrected
-    | LinkChanged
-    | ExecutionChanged
-    | Ended
-    | Earlier
-    | Settled
-    | Refused
-)
+@dataclass(frozen=True, slots=True)
+class ServerChanged:
+    """Another server answers at the address: one with another drafter, or one that cannot continue the conversation.
+
+    Args:
+        what: "drafter": the conversation continues, without drafts from this device; "model": it waits for its model.
+        message: for a person, one sentence.
+    """
+
+    what: Literal["drafter", "model"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterChanged:
+    """Another drafter drafts from the next question on.
+
+    Args:
+        alone: the one that writes without a server; empty: the same.
+    """
+
+    name: str
+    reason: str
+    alone: str = ""
+
+
+Notice = ExecutionChanged | ServerChanged | DrafterChanged  # concerns the conversation, not one answer
+Event = Committed | Provisional | HeldBack | Corrected | LinkChanged | Notice | Ended | Earlier | Settled | Refused

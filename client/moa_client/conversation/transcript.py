@@ -13,6 +13,8 @@ from moa_shared.text.text_stream import TextStream
 
 from moa_client.conversation.events import Committed, Corrected, Earlier, Ended, Event, Provisional, Settled
 
+ENDED_BY_TEXT = (Finish.END_OF_TEXT, Finish.STOP)  # in the others more would follow
+
 
 class Transcript:
     """Collects the text of one answer.
@@ -60,7 +62,8 @@ class Transcript:
         elif isinstance(event, Settled):
             self.waiting.clear()
             self.provisional = ""
-            piece = self._stream.push(event.tokens[self._decided or 0 :]) + self._stream.finish()
+            is_cut = event.finish not in ENDED_BY_TEXT
+            piece = self._stream.push(event.tokens[self._decided or 0 :]) + self._stream.finish(is_cut=is_cut)
         self.committed += piece
         return piece
 
@@ -68,20 +71,21 @@ class Transcript:
         """Ends the answer; the rest of the committed text, if no provisional text follows it."""
         if self.waiting:
             return ""
-        piece = self._stream.finish()
+        piece = self._stream.finish(is_cut=True)
         self.committed += piece
         return piece
 
     def _end(self, event: Ended) -> str:
+        is_cut = event.finish not in ENDED_BY_TEXT
         if event.provisional:
             self._decided = 0
             if not self.waiting:
                 self._ahead = self._stream.fork()
-            self.provisional += self._ahead.finish()
+            self.provisional += self._ahead.finish(is_cut=is_cut)
             self.ended = self.committed + self.provisional
             return ""
         self.provisional = ""
-        return self._stream.finish()
+        return self._stream.finish(is_cut=is_cut)
 
     def _look_ahead(self) -> None:
         """Decodes the provisional tokens after the committed text."""

@@ -45,6 +45,7 @@ class Device:
         execution: the arithmetic that decides the server's text; None: no server has reported it.
         step_ms: time of a plain step when the server started; 0: not known.
         memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
+        is_refused: the server has no memory for the drafter, which only writes without one.
         end_of_text: token ids that end an answer; with `context_tokens`, what ends a standalone one.
     """
 
@@ -60,6 +61,7 @@ class Device:
     shelf: DrafterShelf | None = None
     execution: pb.Execution | None = None
     step_ms: float = 0.0
+    is_refused: bool = False
 
     @property
     def planes(self) -> dict[Plane, int]:
@@ -78,15 +80,31 @@ class Device:
     def on_execution(self, opened: pb.Opened) -> Device:
         """The same device for a server that computes differently from the one before."""
         new = opened.new_execution
-        identity = pb.Identity()
-        identity.CopyFrom(self.identity)
-        identity.execution = new.fingerprint
         return replace(
             self,
-            identity=identity,
+            identity=_changed(self.identity, execution=new.fingerprint),
             execution=new.execution,
             end_of_text=frozenset(new.end_of_text),
             context_tokens=opened.limits.context_tokens or self.context_tokens,
+        )
+
+    def refused(self) -> Device:
+        """The same device for a server that has no memory for its drafter."""
+        identity = _changed(self.identity, drafter_fingerprint=b"")
+        return replace(self, identity=identity, memory_width=0, state_width=0, choice=None, shelf=None, is_refused=True)
+
+    def with_drafter_of(self, other: Device) -> Device:
+        """The same device with another one's drafter."""
+        return replace(
+            self,
+            files=other.files,
+            identity=_changed(self.identity, drafter_fingerprint=other.identity.drafter_fingerprint),
+            drafter=other.drafter,
+            memory_width=other.memory_width,
+            state_width=other.state_width,
+            choice=other.choice,
+            shelf=other.shelf,
+            is_refused=False,
         )
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -135,6 +153,23 @@ def load_device(
         execution=served.execution if served.HasField("execution") else None,
         step_ms=served.step_ms,
     )
+    device = equip(device, settings, sources, progress, rtt_ms)
+    check_identity(served.identity, device.identity, served.drafters)
+    return device
+
+
+def equip(
+    device: Device, settings: ClientSettings, sources: Sources, progress: Progress, rtt_ms: float | None
+) -> Device:
+    """The device with the drafter that --drafter means.
+
+    Args:
+        device: without a drafter, for the target in `sources`.
+
+    Raises:
+        MoaError: a checkpoint cannot be loaded.
+    """
+    files, served = sources.files, sources.served
     if settings.drafter == "lookup":
         return replace(device, drafter=LookupDrafter(settings.length))
     if settings.drafter == "random":
@@ -146,16 +181,14 @@ def load_device(
     shelf = DrafterShelf(settings, sources)
     if not shelf.is_empty:
         server = ServerPace(served.step_ms, served.row_ms, rtt_ms) if rtt_ms is not None else None
-        device = change_drafter(replace(device, shelf=shelf), shelf.choose(server), settings)
-    elif means_served(settings):
-        where = "here" if sources.served.identity.drafter_fingerprint else "at the server"
+        return change_drafter(replace(device, shelf=shelf), shelf.choose(server), settings)
+    if means_served(settings):
+        where = "here" if served.identity.drafter_fingerprint else "at the server"
         progress.note(f"There is no drafter for {files.target_id} {where}: the server answers by plain steps.")
-    else:
-        choice = Choice(settings.drafter, "as wished")
-        path = named_drafter(settings, files)
-        device = _with_checkpoint(device, _named_checkpoint(path, files), choice, settings, path)
-    check_identity(served.identity, device.identity, served.drafters)
-    return device
+        return device
+    choice = Choice(settings.drafter, "as wished")
+    path = named_drafter(settings, files)
+    return _with_checkpoint(device, _named_checkpoint(path, files), choice, settings, path)
 
 
 def change_drafter(device: Device, choice: Choice, settings: ClientSettings) -> Device:
@@ -204,18 +237,23 @@ def _with_checkpoint(
 
 def _reading_memory_of(device: Device, checkpoint: Checkpoint, drafter: ClientDrafter, choice: Choice) -> Device:
     """The device with a drafter that reads the rows which a server has for this checkpoint."""
-    identity = pb.Identity()
-    identity.CopyFrom(device.identity)
-    identity.drafter_fingerprint = bytes.fromhex(checkpoint.fingerprint)
     config = checkpoint.config
     return replace(
         device,
-        identity=identity,
+        identity=_changed(device.identity, drafter_fingerprint=bytes.fromhex(checkpoint.fingerprint)),
         drafter=drafter,
         memory_width=config.memory_width,
         state_width=config.hidden_size if config.reused_layers else 0,
         choice=choice,
     )
+
+
+def _changed(identity: pb.Identity, **fields: bytes) -> pb.Identity:
+    changed = pb.Identity()
+    changed.CopyFrom(identity)
+    for name, value in fields.items():
+        setattr(changed, name, value)
+    return changed
 
 
 def _check_draft_size(settings: ClientSettings, most: int) -> None:

@@ -60,6 +60,12 @@ class DeviceDrafting:
         self.online.restart()
         self.standalone.restart()
 
+    def stop_for_servers(self) -> None:
+        """The drafter only writes without a server: no server has memory for it any more."""
+        self.memory.stop()
+        self.online.stop()
+        self.lets_server_run_ahead = True
+
     def close(self) -> None:
         """Lets the drafter end what it is doing; its results are no longer posted."""
         if self._thread is not None:

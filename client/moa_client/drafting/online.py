@@ -60,6 +60,11 @@ class OnlineDrafting:
         self.streamed.restart()
         self._round_due = True
 
+    def stop(self) -> None:
+        """Drafts no more: no server has memory for the drafter."""
+        self._drafter = None
+        self.streamed.restart()
+
     def on_asked(self) -> None:
         """Called when a new answer begins."""
         self.streamed.restart()

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from moa_shared.errors import InternalError, MoaError, ProtocolError
+from moa_shared.errors import InternalError, MismatchError, MoaError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 
@@ -26,6 +26,15 @@ from moa_client.drafting.device_drafting import DeviceDrafting
 from moa_client.drafting.results import Drafted, Fault, Grown, Wrote
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.exchange import Exchange, now_ms
+from moa_client.engine.replaced_server import (
+    Fitted,
+    Recognised,
+    Refit,
+    ReplacedServer,
+    Strange,
+    Unanswered,
+    Unfit,
+)
 from moa_client.link.channel import Link
 from moa_client.link.connection import Came, Connection, Down, Up
 from moa_client.link.presence import GiveUp, Presence, SendBeat, Step, Steps
@@ -43,6 +52,7 @@ class ClientEngine:
         vocab_size: of the target.
         codec: the best one for memory; cheaper ones are also offered.
         offline: do not connect before `go_online`.
+        refit: gets a drafter for a server that has another one than before; None: the conversation continues without.
     """
 
     def __init__(
@@ -54,6 +64,7 @@ class ClientEngine:
         settings: DraftingSettings | None = None,
         *,
         offline: bool = False,
+        refit: Refit | None = None,
     ) -> None:
         self.conversation = Conversation(vocab_size)
         self.answers = AnswerQueue(self.conversation, device.end_rule)
@@ -73,6 +84,9 @@ class ClientEngine:
         )
         self._drafting.standalone.asked_for = offline
         self._next_device: Device | None = None
+        self._replaced = ReplacedServer(
+            self._exchange, self.presence, self.connection, self._inbox.put_nowait, self.change_device, refit
+        )
         self._began = time.monotonic()  # the newest question
         self._is_stopping = False  # the user wants the current answer to end, and has not seen it end
         self._is_renewed = False  # the conversation was started again: the server's session is no longer usable
@@ -162,14 +176,15 @@ class ClientEngine:
         connection, presence = self.connection, self.presence
 
         def is_over() -> bool:
-            has_link = connection.is_up or connection.is_trying
-            return self.answers.front is None or presence.wants_offline or not has_link
+            has_link = connection.is_up or connection.is_trying or self._replaced.is_asking
+            is_lost = not has_link and self._inbox.empty()  # what is in it may open another stream
+            return self.answers.front is None or presence.wants_offline or is_lost
 
         async for event in self._run(is_over):
             yield event
 
-    def change_device(self, device: Device) -> None:
-        """Uses another device from the next question on that has nothing unverified before it."""
+    def change_device(self, device: Device | None) -> None:
+        """Uses another device from the next question on that has nothing unverified before it; None: keeps this one."""
         self._next_device = device
 
     async def stop(self) -> None:
@@ -208,6 +223,7 @@ class ClientEngine:
 
     async def close(self) -> None:
         """Ends the conversation at the server, and the inference thread."""
+        await self._replaced.close()
         await self.connection.leave()
         self._drafting.close()
 
@@ -292,8 +308,13 @@ class ClientEngine:
                 exchange.on_up(item)
                 if self._next_device is not None and item.opened.HasField("new_execution"):
                     self._next_device = self._next_device.on_execution(item.opened)
+                self._replaced.on_up(self.rtt_ms or 0.0)
+            case Down(error=MismatchError()):
+                self._replaced.on_mismatch(item)
             case Down():
-                exchange.on_down(item)
+                self._follow(exchange.on_down(item))
+            case Recognised() | Strange() | Unanswered() | Fitted() | Unfit():
+                self._follow(self._replaced.on_told(item))
             case Grown():
                 drafting.online.on_grown(now_ms(), item)
             case Drafted() if self.presence.is_served:
@@ -316,6 +337,7 @@ class ClientEngine:
             is_waiting=self._is_waiting,
         )
         if Step.LEAVE in steps:
+            self._replaced.stop_asking()
             await connection.drop()
         self._follow(steps)
         if Step.REOPEN in steps:

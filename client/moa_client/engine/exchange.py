@@ -96,6 +96,11 @@ class Exchange:
             self._post,
         )
 
+    def refuse_drafter(self) -> None:
+        """The server has no memory for the drafter; a stream is opened without it from now on."""
+        self.device = self.device.refused()
+        self.drafting.stop_for_servers()
+
     def forget_session(self) -> None:
         """Makes the next Open begin a new session."""
         self._resume_token = b""
@@ -201,8 +206,8 @@ class Exchange:
                 self.drafting.online.adopt_written(job.written, sent)
         self.report(steps)
 
-    def on_down(self, down: Down) -> None:
-        """The stream is lost, or an attempt to open one has failed.
+    def on_down(self, down: Down) -> Steps:
+        """The stream is lost, or an attempt to open one has failed; what to do.
 
         Raises:
             ProtocolError: because the server violates the protocol.
@@ -211,20 +216,20 @@ class Exchange:
         if isinstance(error, ProtocolError):
             raise error
         if down.retrying or front is None:
-            self.report(self._presence.on_down(error, broke=down.broke, is_expected=front is not None))
-        elif self.answers.current_is_front:
+            return self._presence.on_down(error, broke=down.broke, is_expected=front is not None)
+        if self.answers.current_is_front:
             self.failure = error  # the user must change the question
-        else:
-            self._on_refused_standalone(error)
+            return []
+        return self._on_refused_standalone(error)
 
-    def _on_refused_standalone(self, error: MoaError) -> None:
+    def _on_refused_standalone(self, error: MoaError) -> Steps:
         """Drops an earlier answer, which the server will not verify."""
         self.drafting.restart()
         self.ask(self.answers.on_refused(error))
         if self.answers.front is not None:
             self._connection.start()
-        else:
-            self.report(self._presence.on_idle(error.message))
+            return []
+        return self._presence.on_idle(error.message)
 
     # ------------------------------------------------------------ frames
 

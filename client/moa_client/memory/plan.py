@@ -50,6 +50,11 @@ class MemoryPlan:
         self._receiver = None if self._remember is None else MemoryReceiver(self._remember, self._widths, self._codecs)
         self._ladder = self._new_ladder()
 
+    def stop(self) -> None:
+        """No server has memory for the drafter any more: nothing is asked for, or waited for."""
+        self._remember, self._codecs, self.hold_until_ms = None, (), 0.0
+        self.restart()
+
     # ------------------------------------------------------------ the handshake
 
     @property

@@ -39,10 +39,15 @@ class TextStream:
             self._prefix, self._read = self._read, len(self._tokens)
         return self._release(final=False)
 
-    def finish(self) -> str:
-        """Ends the stream; returns the rest of the text."""
+    def finish(self, *, is_cut: bool = False) -> str:
+        """Ends the stream; returns the rest of the text.
+
+        Args:
+            is_cut: the text would go on: of a character that has only begun nothing is shown.
+        """
         before = self._decode(self._tokens[self._prefix : self._read])
-        self._held += self._decode(self._tokens[self._prefix :])[len(before) :]
+        rest = self._decode(self._tokens[self._prefix :])[len(before) :]
+        self._held += rest.rstrip(INCOMPLETE) if is_cut else rest
         self._read = self._prefix = len(self._tokens)
         return self._release(final=True)
 

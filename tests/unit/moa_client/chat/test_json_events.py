@@ -7,11 +7,12 @@ import re
 
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_client.chat.json_events import drafter_line, error_line, event_line, ready_line
+from moa_client.chat.json_events import error_line, event_line, ready_line
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.events import (
     Committed,
     Corrected,
+    DrafterChanged,
     Ended,
     Event,
     HeldBack,
@@ -20,6 +21,7 @@ from moa_client.conversation.events import (
     Outcome,
     Provisional,
     Refused,
+    ServerChanged,
     Settled,
 )
 from moa_client.device.drafter_choice import Choice
@@ -38,6 +40,8 @@ EVENTS: list[tuple[Event, dict[str, object]]] = [
     (HeldBack(), {"event": "held_back"}),
     (Corrected(4), {"event": "corrected", "provisional": "p", "dropped": 4}),
     (LinkChanged(LinkState.OFFLINE, "why"), {"event": "link", "state": "offline", "reason": "why"}),
+    (ServerChanged("model", "why"), {"event": "server", "what": "model", "message": "why"}),
+    (DrafterChanged("deep", "why"), {"event": "drafter", "name": "deep", "reason": "why", "alone": "deep"}),
     (
         Settled((5,), Outcome.CORRECTED, Finish.STOP, 24, 15),
         {
@@ -80,7 +84,7 @@ def test_the_guide_names_every_line_and_field() -> None:
     guide = (CHECKOUT / "docs" / "client.md").read_text("utf-8")
     lines = [event_line(event, "", "", Figures()) for event, _ in EVENTS]
     execution, choice = pb.Execution(level="int8", exact=True), Choice("deep", "why")
-    lines += [event_line(Ended(Finish.CANCELLED), "", "", Figures()), drafter_line(choice)]
+    lines += [event_line(Ended(Finish.CANCELLED), "", "", Figures())]
     lines += [ready_line("t", "s", online=True, execution=execution, choice=choice)]
     lines += [error_line(UnavailableError("why"))]
     told = [json.loads(line) for line in lines]

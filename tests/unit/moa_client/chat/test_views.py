@@ -24,6 +24,7 @@ from moa_client.conversation.events import (
     Outcome,
     Provisional,
     Refused,
+    ServerChanged,
     Settled,
 )
 from moa_client.conversation.transcript import Transcript
@@ -83,6 +84,21 @@ def test_a_pipe_gets_committed_text_alone() -> None:
     )
     assert out == "abd\n"
     assert remarks == ["(offline: the server is silent)", "(the server is back)"]
+
+
+REPLACED = ServerChanged("model", "HOST serves other now: this conversation is kept.")
+
+
+def test_a_pipe_and_a_terminal_are_told_once_that_the_server_was_replaced() -> None:
+    out, remarks = piped(Committed((0,)), REPLACED, Ended(Finish.UNFINISHED, provisional=True))
+    assert (out, remarks) == ("a\n", ["(HOST serves other now: this conversation is kept.)"])
+    terminal, transcript = Emulated(), Transcript(decode)
+    drafter = ServerChanged("drafter", "The server has another drafter now.")
+    for event in (Committed((0,)), drafter, REPLACED):
+        terminal.view.show(event, transcript.apply(event), transcript)
+    assert terminal.lines == ["a", "status another model is served there"]
+    terminal.view.end(transcript.break_off(), transcript)
+    assert " ".join(" ".join(terminal.lines).split()) == f"a ({drafter.message}) ({REPLACED.message})"
 
 
 def test_a_pipe_gets_no_unverified_text() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.conversation.events import Committed, Corrected, Earlier, Ended, Outcome, Provisional, Settled
@@ -121,3 +122,26 @@ def test_pieces_that_are_corrected_inside_a_character_join_to_the_whole_text(tex
     transcript.apply(Ended(Finish.MAX_TOKENS, provisional=True))
     pieces.append(transcript.apply(Settled(tuple(whole[done:]), Outcome.CORRECTED, Finish.MAX_TOKENS)))
     assert "".join(pieces) == transcript.committed == text
+
+
+@pytest.mark.parametrize("finish", [Finish.UNFINISHED, Finish.MAX_TOKENS, Finish.CANCELLED])
+def test_of_a_character_in_which_an_answer_is_cut_nothing_is_shown(finish: Finish) -> None:
+    def begun() -> Transcript:
+        transcript = Transcript(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
+        transcript.apply(Committed(tuple("né€".encode()[:-1])))
+        return transcript
+
+    broken, left, ended = begun(), begun(), begun()
+    broken.break_off()
+    left.apply(Ended(finish, provisional=True))
+    ended.apply(Ended(finish))
+    assert broken.committed == left.committed + left.provisional == ended.committed == "né"
+    left.apply(Settled(tuple("€".encode()[-1:]), Outcome.CORRECTED, Finish.END_OF_TEXT))
+    assert left.committed == "né€"
+
+
+def test_a_broken_character_that_the_target_has_written_is_shown() -> None:
+    transcript = Transcript(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
+    transcript.apply(Committed(tuple("né€".encode()[:-1])))
+    transcript.apply(Ended(Finish.END_OF_TEXT))
+    assert transcript.committed == "né\ufffd"

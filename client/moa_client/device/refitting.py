@@ -1,0 +1,50 @@
+"""Gets this device the drafter of a server that was replaced by one with another drafter."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.models.sources.cache import cache_root
+from moa_shared.models.sources.digest import remembered_hash
+from moa_shared.programs.progress import SilentProgress
+from moa_shared.protocol.handshake_checks import check_identity
+
+from moa_client.device.heap import trim_heap
+from moa_client.device.loading import Device, equip
+from moa_client.device.sources import find_sources, means_served, meant_drafters, named_drafter
+from moa_client.link.channel import Link
+from moa_client.settings import ClientSettings
+
+
+async def refit(
+    settings: ClientSettings, link: Link, served: pb.DescribeResponse, device: Device, rtt_ms: float
+) -> Device | None:
+    """The device with a drafter that the server has memory for, fetched if need be; None: --drafter means no such one.
+
+    Args:
+        served: what the server describes now.
+        device: as it is; stays usable meanwhile.
+
+    Raises:
+        MismatchError: the server has another target.
+        MoaError: the drafter cannot be fetched or loaded.
+    """
+    check_identity(served.identity, device.refused().identity)
+    if not _offers(settings, served, device):
+        return None
+    progress = SilentProgress()  # an answer may be on the screen
+    sources = await find_sources(settings, link, served, progress)
+    bare = replace(device.refused(), files=sources.files, drafter=None)
+    fitted = await asyncio.to_thread(equip, bare, settings, sources, progress, rtt_ms)
+    trim_heap()
+    return fitted if fitted.identity.drafter_fingerprint else None
+
+
+def _offers(settings: ClientSettings, served: pb.DescribeResponse, device: Device) -> bool:
+    """Whether the server has memory for a drafter that --drafter means."""
+    if means_served(settings) or meant_drafters(settings, served):
+        return bool(meant_drafters(settings, served))
+    fingerprint = remembered_hash(named_drafter(settings, device.files), cache_root(settings.cache_dir))
+    return bytes.fromhex(fingerprint) in [each.fingerprint for each in served.drafters]

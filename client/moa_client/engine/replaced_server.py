@@ -1,0 +1,240 @@
+"""What the engine does about a server that was replaced by one with another drafter, or with another model.
+
+State: the task that asks such a server what it is, the task that gets its drafter, and what the reader was told.
+Another drafter costs the conversation its drafts until it is here; another model makes it wait as for a server that is
+away. Invariant: no stream is opened to a server that has refused one before the server has said what it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import MismatchError, MoaError, OverloadedError, UnavailableError
+from moa_shared.protocol.handshake_checks import check_identity
+
+from moa_client.conversation.events import DrafterChanged, ServerChanged
+from moa_client.device.loading import Device
+from moa_client.engine.exchange import Exchange
+from moa_client.link.backoff import Backoff
+from moa_client.link.connection import Connection, Down
+from moa_client.link.presence import Presence, Steps
+
+STRANGER_SECONDS = 10.0  # between questions to another model's server; whoever asks or says /online need not wait
+Refit = Callable[[pb.DescribeResponse, Device, float], Awaitable[Device | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """The server has the conversation's model; `served` is what it describes."""
+
+    served: pb.DescribeResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Strange:
+    """The server cannot continue the conversation."""
+
+    error: MismatchError
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """The server has not said what it is."""
+
+    error: MoaError
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The server's drafter is here."""
+
+    device: Device
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """The server's drafter cannot be used here."""
+
+    error: MoaError
+
+
+Told = Recognised | Strange | Unanswered | Fitted | Unfit
+
+
+class ReplacedServer:
+    """Continues one conversation with a server that was replaced.
+
+    Args:
+        post: takes what the tasks find out; `on_told` handles it.
+        use_next: makes a device that of the next question; None: there is no other one.
+        refit: gets the drafter of a server; None: nothing is fetched.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        presence: Presence,
+        connection: Connection,
+        post: Callable[[Told], None],
+        use_next: Callable[[Device | None], None],
+        refit: Refit | None,
+    ) -> None:
+        self._exchange = exchange
+        self._presence = presence
+        self._connection = connection
+        self._post = post
+        self._use_next = use_next
+        self._refit = refit
+        self._asking: asyncio.Task[None] | None = None
+        self._fitting: asyncio.Task[None] | None = None
+        self._refusal: Down | None = None  # the newest
+        self._was_recognised = False  # since a stream was open
+        self._told = ""  # of the server that is there
+        self._is_fitted = False  # the drafter that the server has memory for is in use from the next question on
+        self._useless: frozenset[bytes] | None = None  # fingerprints of drafters, none of which can be used here
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether it is still open what the server is."""
+        return self._asking is not None
+
+    # ------------------------------------------------------------ the stream
+
+    def on_mismatch(self, refusal: Down) -> None:
+        """The server refuses to open a stream, because it does not hold what this conversation needs."""
+        self.stop_asking()
+        self._refusal, self._told = refusal, ""
+        self._asking = asyncio.create_task(self._ask())
+
+    def on_up(self, rtt_ms: float) -> None:
+        """A stream is open."""
+        self.stop_asking()
+        self._was_recognised = False
+        needs_drafter = self._exchange.device.is_refused and not self._is_fitted
+        if self._refit is not None and needs_drafter and (self._fitting is None or self._fitting.done()):
+            self._fitting = asyncio.create_task(self._fit(self._refit, rtt_ms))
+
+    def stop_asking(self) -> None:
+        """It does not matter any more what the server is."""
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
+
+    async def close(self) -> None:
+        """Ends what is under way."""
+        tasks = [task for task in (self._asking, self._fitting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------ what the tasks have found out
+
+    def on_told(self, told: Told) -> Steps:
+        """Takes in what a task has found out; what to do."""
+        match told:
+            case Recognised(served):
+                return self._on_recognised(served) if self.is_asking else []
+            case Strange(error) | Unanswered(error):
+                return self._on_absent(error) if self.is_asking else []
+            case Fitted(device):
+                self._is_fitted = True
+                self._use_next(self._exchange.device.with_drafter_of(device))
+                if (choice := device.choice) is not None:
+                    self._exchange.answers.events.append(DrafterChanged(choice.name, choice.reason, choice.alone))
+            case Unfit(error):
+                self._say(f"The server's drafter cannot be used here, so that this device does not draft: {error}")
+        return []
+
+    def _on_recognised(self, served: pb.DescribeResponse) -> Steps:
+        """The server has the conversation's model: what else did it refuse?"""
+        self.stop_asking()
+        fingerprint = self._exchange.device.identity.drafter_fingerprint
+        if fingerprint and fingerprint not in _offered(served):
+            self._exchange.refuse_drafter()
+            self._use_next(None)
+            self._is_fitted = False
+            self._say(_drafter_words(served))
+        elif self._was_recognised and self._refusal is not None:
+            self._was_recognised = False
+            return self._exchange.on_down(self._refusal)  # twice, and it does not say why
+        self._was_recognised = True
+        if not self._presence.wants_offline:
+            self._connection.start()
+        return []
+
+    def _on_absent(self, error: MoaError) -> Steps:
+        """There is no server that can continue the conversation."""
+        if isinstance(error, MismatchError) and error.message != self._told:
+            self._told = error.message
+            self._exchange.answers.events.append(ServerChanged("model", str(error)))
+        return self._presence.on_down(error, broke=False, is_expected=self._exchange.answers.front is not None)
+
+    def _say(self, message: str) -> None:
+        self._exchange.answers.events.append(ServerChanged("drafter", message))
+
+    # ------------------------------------------------------------ the tasks
+
+    async def _ask(self) -> None:
+        """Asks the server what it is, until it is one that has the conversation's model."""
+        backoff, link = Backoff(), self._connection.link
+        while True:
+            try:
+                served = await link.describe()
+                check_model(link.address, served.identity, self._exchange.device.identity)
+            except MismatchError as error:
+                self._post(Strange(error))
+                backoff.not_before(STRANGER_SECONDS)
+            except MoaError as error:
+                self._post(Unanswered(error))
+            else:
+                self._post(Recognised(served))
+                return
+            await asyncio.sleep(backoff.next_seconds())
+
+    async def _fit(self, refit: Refit, rtt_ms: float) -> None:
+        """Gets the drafter that the server has memory for."""
+        try:
+            served = await self._connection.link.describe()
+            offered = _offered(served)
+            if offered == self._useless:
+                return
+            device = await refit(served, self._exchange.device, rtt_ms)
+        except (UnavailableError, OverloadedError, MismatchError):
+            return  # the next stream tries again
+        except MoaError as error:
+            self._useless = offered
+            self._post(Unfit(error))
+            return
+        if device is None:
+            self._useless = offered
+        else:
+            self._post(Fitted(device))
+
+
+def check_model(address: str, served: pb.Identity, mine: pb.Identity) -> None:
+    """Raises MismatchError, which says what a user can do, if the server cannot continue a conversation with `mine`."""
+    needed = pb.Identity(target_fingerprint=mine.target_fingerprint, tokenizer_hash=mine.tokenizer_hash)
+    try:
+        check_identity(served, needed)
+    except MismatchError:
+        its, before = served.target_id, mine.target_id
+        if its == before:
+            its, before = f"another {its}", "the former one"
+        raise MismatchError(
+            f"{address} serves {its} now: this conversation with {mine.target_id} is kept, and continues when {before} "
+            "is served there again; to talk to the other model, start another chat.",
+            hint="",
+        ) from None
+
+
+def _offered(served: pb.DescribeResponse) -> frozenset[bytes]:
+    return frozenset(drafter.fingerprint for drafter in served.drafters)
+
+
+def _drafter_words(served: pb.DescribeResponse) -> str:
+    if not served.drafters:
+        return "The server has no drafter for this device any more: it answers without this device's drafts."
+    return "The server has another drafter now: it answers without this device's drafts until this device has that one."

@@ -1,0 +1,148 @@
+"""A reader of a client's answers: what is on the screen after each event, over links and servers that fail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from moa_client.conversation.events import (
+    Committed,
+    Corrected,
+    Earlier,
+    Ended,
+    Event,
+    HeldBack,
+    LinkChanged,
+    LinkState,
+    Notice,
+    Provisional,
+    Refused,
+    Settled,
+)
+from moa_client.device.loading import Device
+from moa_client.drafting.drafters import MoaDrafter
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.engine.engine import ClientEngine
+from moa_client.engine.replaced_server import Refit
+from moa_client.link.channel import connect
+from moa_server.target import Target
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.memory_codec import Codec
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.tree.draft_tree import DraftTree
+
+from netsim import LinkHandle, open_link
+from tests.net.client_device import device, stepper
+from tests.net.server_peer import VOCAB, make_host, serving
+
+PROMPT = [5, 17, 42, 8, 17, 42]
+SETTINGS = AnswerSettings(Sampling(0.7, seed=4), max_tokens=80, ignore_end_of_text=True)
+
+
+class Screen:
+    """What a reader sees, put together from events."""
+
+    def __init__(self) -> None:
+        self.committed: list[int] = []
+        self.provisional: list[int] = []
+        self.states: list[LinkState] = []
+        self.most_provisional = 0
+        self.held_back = 0
+        self.cuts = 0  # that the test has made; the link of a busy machine may be lost by itself, too
+        self.end: Ended | Refused | None = None
+        self.earlier: list[Earlier] = []
+        self.settled: list[Settled] = []
+        self.notices: list[Notice] = []
+
+    def take(self, event: Event) -> None:
+        assert self.end is None or isinstance(event, LinkChanged | Notice | Earlier | Settled), "the answer was over"
+        if isinstance(event, Committed):
+            assert list(event.tokens[: event.confirmed]) == self.provisional[: event.confirmed]
+            del self.provisional[: event.confirmed]
+            assert event.confirmed == len(event.tokens) or not self.provisional
+            self.committed += event.tokens
+        elif isinstance(event, Provisional):
+            self.provisional += event.tokens
+            self.most_provisional = max(self.most_provisional, len(self.provisional))
+        elif isinstance(event, Corrected):
+            assert event.dropped == len(self.provisional) > 0
+            self.provisional.clear()
+        elif isinstance(event, LinkChanged):
+            self.states.append(event.state)
+        elif isinstance(event, Earlier):
+            self.earlier.append(event)
+        elif isinstance(event, Settled):
+            self.settled.append(event)
+        elif isinstance(event, Notice):
+            self.notices.append(event)
+        elif isinstance(event, HeldBack):
+            self.held_back += 1
+        else:
+            self.end = event
+
+
+class SlowDrafter(MoaDrafter):
+    """Writes alone at the pace of a real one, so that a test has time to heal the link."""
+
+    def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
+        time.sleep(0.005)
+        return super().write(draft, sampling)
+
+
+def slow_device(target: Target, name: str = "chain") -> Device:
+    made = device(target, name)
+    assert isinstance(made.drafter, MoaDrafter)
+    made.drafter.__class__ = SlowDrafter
+    return made
+
+
+@asynccontextmanager
+async def talking(
+    target: Target,
+    address: str,
+    settings: DraftingSettings | None = None,
+    *,
+    name: str = "chain",
+    offline: bool = False,
+    held: Device | None = None,
+    refit: Refit | None = None,
+) -> AsyncIterator[ClientEngine]:
+    """A client's engine.
+
+    Args:
+        name: of a slow device's drafter; `held`: another device instead.
+    """
+    held = held or slow_device(target, name)
+    async with connect(address, 5.0, 20.0) as link:
+        engine = ClientEngine(link, held, VOCAB, Codec.INT4, settings, offline=offline, refit=refit)
+        try:
+            yield engine
+        finally:
+            await engine.close()
+
+
+@asynccontextmanager
+async def talking_over_a_link(
+    target: Target, settings: DraftingSettings | None = None, *, held: Device | None = None
+) -> AsyncIterator[tuple[LinkHandle, ClientEngine]]:
+    """A link that can be cut, between a server and a client's engine."""
+    async with (
+        serving(make_host(target, stepper=stepper(target, 0))) as running,
+        open_link("perfect", upstream=f"127.0.0.1:{running.port}") as link,
+        talking(target, link.target, settings, held=held) as engine,
+    ):
+        yield link, engine
+
+
+async def watch(
+    engine: ClientEngine,
+    screen: Screen,
+    turn: Sequence[int] = PROMPT,
+    settings: AnswerSettings = SETTINGS,
+    on_event: Callable[[Event], Awaitable[None]] | None = None,
+) -> None:
+    async for event in engine.ask(turn, settings):
+        screen.take(event)
+        if on_event is not None:
+            await on_event(event)

@@ -1,0 +1,326 @@
+"""A server that comes back at the same address with another drafter, or with another model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from inline_snapshot import snapshot
+from moa.v1 import moa_pb2 as pb
+from moa_client.conversation.events import (
+    Committed,
+    DrafterChanged,
+    Ended,
+    Event,
+    LinkState,
+    Provisional,
+    ServerChanged,
+)
+from moa_client.device.drafter_choice import Choice
+from moa_client.device.loading import Device
+from moa_client.drafting.alone import AloneRule
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.engine import replaced_server
+from moa_client.engine.engine import ClientEngine
+from moa_client.link.channel import Link, Stream
+from moa_server.app import RunningServer, start
+from moa_server.service.host import Host
+from moa_server.target import Target
+from moa_shared.errors import DiskFullError, MismatchError
+from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.memory_codec import Codec
+
+from tests.net.client_device import DRAFTERS_OF_BOTH, device, device_of_both, stepper_of_both
+from tests.net.client_talk import PROMPT, SETTINGS, Screen, talking, watch
+from tests.net.server_peer import VOCAB, make_host, plain_text
+from tests.support.messages import raises, steady
+
+FIRST, SECOND = DRAFTERS_OF_BOTH
+PATIENT = DraftingSettings(alone=AloneRule(end_ms=60_000.0))
+OTHER_DRAFTER = snapshot(
+    "The server has another drafter now: it answers without this device's drafts until this device has that one."
+)
+NO_DRAFTER = snapshot("The server has no drafter for this device any more: it answers without this device's drafts.")
+OTHER_MODEL = snapshot(
+    "127.0.0.1:PORT serves other now: this conversation with tiny is kept, and continues when tiny is served there again; to talk to the other model, start another chat."
+)
+
+
+class Place:
+    """An address at which one server follows another."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._running: RunningServer | None = None
+        self.port = 0
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def serve(self, *drafters: pb.Drafter, model: str = "tiny") -> None:
+        """Replaces the server."""
+        await self.close()
+        host = self._host(drafters, model)
+        self._running = await start(host)
+        self.port = self._running.port
+
+    async def close(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            await running.stop(0.0)
+
+    def _host(self, drafters: tuple[pb.Drafter, ...], model: str) -> Host:
+        stepper = stepper_of_both(self._target)
+        names = [each.fingerprint for each in drafters]
+        stepper.sources = tuple(source for source in stepper.sources if source.fingerprint in names)
+        host = make_host(self._target, stepper=stepper, drafters=drafters, port=self.port)
+        if model != "tiny":
+            host.served.identity.target_id = model
+            host.served.identity.target_fingerprint = model.encode().ljust(32)
+        return host
+
+
+@pytest.fixture
+async def place(target: Target) -> AsyncIterator[Place]:
+    place = Place(target)
+    await place.serve(FIRST)
+    try:
+        yield place
+    finally:
+        await place.close()
+
+
+def first_device(target: Target) -> Device:
+    return device_of_both(target, FIRST.name)
+
+
+def told(screen: Screen) -> list[str]:
+    return [steady(each.message) for each in screen.notices if isinstance(each, ServerChanged)]
+
+
+async def attend_until(engine: ClientEngine, screen: Screen, holds: Callable[[], bool]) -> None:
+    """Takes in what happens between questions."""
+    attending = engine.attend()
+    async with asyncio.timeout(30.0):
+        while not holds():
+            screen.take(await anext(attending))
+    await attending.aclose()
+
+
+class Replacing:
+    """Ends the server in an answer, and starts another one when the device has written a few tokens alone."""
+
+    def __init__(self, place: Place, screen: Screen, *drafters: pb.Drafter, model: str = "tiny") -> None:
+        self._place = place
+        self._screen = screen
+        self._drafters = drafters
+        self._model = model
+        self._stage = 0
+
+    async def on_event(self, event: Event) -> None:
+        if self._stage == 0 and isinstance(event, Committed) and len(self._screen.committed) > 5:
+            self._stage = 1
+            await self._place.close()
+        elif self._stage == 1 and isinstance(event, Provisional) and len(self._screen.provisional) >= 3:
+            self._stage = 2
+            await self._place.serve(*self._drafters, model=self._model)
+
+
+# ---------------------------------------------------------------- another drafter
+
+
+@pytest.mark.parametrize(("drafters", "message"), [((SECOND,), OTHER_DRAFTER), ((), NO_DRAFTER)], ids=["other", "none"])
+async def test_an_answer_continues_without_drafts_on_a_server_of_another_drafter(
+    target: Target, place: Place, drafters: tuple[pb.Drafter, ...], message: str
+) -> None:
+    screen = Screen()
+    async with talking(target, place.address, PATIENT, held=first_device(target)) as engine:
+        await watch(engine, screen, on_event=Replacing(place, screen, *drafters).on_event)
+        assert screen.committed == plain_text(target, PROMPT, SETTINGS)[0]
+        assert screen.end == Ended(Finish.MAX_TOKENS)
+        assert told(screen) == [message]
+        again = Screen()
+
+        async def lose_and_find(event: Event) -> None:
+            if isinstance(event, Committed) and not again.cuts:
+                again.cuts += 1
+                engine.go_offline()
+            elif isinstance(event, Provisional) and len(again.provisional) >= 3:
+                engine.go_online()
+
+        await watch(engine, again, [9, 9, 4], SETTINGS, lose_and_find)  # the drafter that is here still writes alone
+        assert again.committed == plain_text(target, [*PROMPT, *screen.committed, 9, 9, 4], SETTINGS)[0]
+        assert again.most_provisional >= 3
+        assert not again.notices
+
+
+async def test_between_answers_the_stream_is_opened_again_without_the_drafter(target: Target, place: Place) -> None:
+    screen, after = Screen(), Screen()
+    async with talking(target, place.address, PATIENT, held=first_device(target)) as engine:
+        await watch(engine, screen)
+        await place.serve(SECOND)
+        await attend_until(engine, screen, lambda: engine.connection.is_up and bool(screen.notices))
+        assert told(screen) == [OTHER_DRAFTER]
+        await watch(engine, after, [9, 9, 4])
+        assert after.committed == plain_text(target, [*PROMPT, *screen.committed, 9, 9, 4], SETTINGS)[0]
+        assert not after.notices
+
+
+async def test_the_other_drafter_is_fetched_while_the_answer_goes_on_and_drafts_from_the_next_question_on(
+    target: Target, place: Place
+) -> None:
+    screen, after = Screen(), Screen()
+    may_arrive = asyncio.Event()
+
+    async def refit(served: pb.DescribeResponse, held: Device, rtt_ms: float) -> Device:
+        assert [each.name for each in served.drafters] == [SECOND.name]
+        await may_arrive.wait()
+        return replace(device_of_both(target, SECOND.name), choice=Choice(SECOND.name, "why"))
+
+    async with talking(target, place.address, PATIENT, held=first_device(target), refit=refit) as engine:
+        await watch(engine, screen, on_event=Replacing(place, screen, SECOND).on_event)
+        assert screen.committed == plain_text(target, PROMPT, SETTINGS)[0]
+        assert told(screen) == [OTHER_DRAFTER]
+        may_arrive.set()
+        await attend_until(engine, screen, lambda: DrafterChanged(SECOND.name, "why") in screen.notices)
+        await watch(engine, after, [9, 9, 4])
+        assert after.committed == plain_text(target, [*PROMPT, *screen.committed, 9, 9, 4], SETTINGS)[0]
+        assert engine.device.identity.drafter_fingerprint == SECOND.fingerprint
+        assert not after.notices
+        await place.serve(FIRST, SECOND)  # it is refused no more
+        await attend_until(engine, after, lambda: LinkState.GOOD in after.states[-1:])
+        assert not after.notices
+
+
+async def test_a_drafter_that_cannot_be_used_is_named_once_and_not_fetched_again(target: Target, place: Place) -> None:
+    screen, calls = Screen(), 0
+
+    async def refit(served: pb.DescribeResponse, held: Device, rtt_ms: float) -> Device | None:
+        nonlocal calls
+        calls += 1
+        raise DiskFullError("The disk is full.", hint="Free some space.")
+
+    async with talking(target, place.address, PATIENT, held=first_device(target), refit=refit) as engine:
+        await watch(engine, screen)
+        await place.serve(SECOND)
+        await attend_until(engine, screen, lambda: len(screen.notices) == 2)
+        assert told(screen) == [
+            OTHER_DRAFTER,
+            snapshot(
+                "The server's drafter cannot be used here, so that this device does not draft: The disk is full. Free some space."
+            ),
+        ]
+        await place.serve(SECOND)
+        await attend_until(engine, screen, lambda: screen.states[-2:] == [LinkState.OFFLINE, LinkState.GOOD])
+        after = Screen()
+        await watch(engine, after, [9, 9, 4])
+        assert (calls, len(screen.notices), after.notices) == (1, 2, [])
+
+
+# ---------------------------------------------------------------- another model
+
+
+async def test_another_model_makes_the_answer_wait_for_the_old_one(
+    target: Target, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on by itself where it was, and what was committed stays as it is."""
+    monkeypatch.setattr(replaced_server, "STRANGER_SECONDS", 0.1)
+    screen = Screen()
+    async with talking(target, place.address, PATIENT, held=first_device(target)) as engine:
+        replacing = Replacing(place, screen, FIRST, model="other")
+
+        async def replace_twice(event: Event) -> None:
+            await replacing.on_event(event)
+            if isinstance(event, ServerChanged):
+                await place.serve(FIRST)
+
+        await watch(engine, screen, on_event=replace_twice)
+        assert screen.committed == plain_text(target, PROMPT, SETTINGS)[0]
+        assert screen.end == Ended(Finish.MAX_TOKENS)
+        assert told(screen) == [OTHER_MODEL]
+        assert engine.device.identity.drafter_fingerprint == FIRST.fingerprint
+
+
+class CountingLink(Link):
+    """Counts what is asked of the server."""
+
+    described = opened = 0
+
+    async def describe(self) -> pb.DescribeResponse:
+        self.described += 1
+        return await super().describe()
+
+    async def open(self, message: pb.Open, seconds: float | None = None) -> tuple[Stream, pb.Opened]:
+        self.opened += 1
+        return await super().open(message, seconds)
+
+
+@asynccontextmanager
+async def counted(
+    place: Place, held: Device, settings: DraftingSettings
+) -> AsyncIterator[tuple[CountingLink, ClientEngine]]:
+    link = CountingLink(place.address, 5.0, 0.5)
+    engine = ClientEngine(link, held, VOCAB, Codec.INT4, settings)
+    try:
+        yield link, engine
+    finally:
+        await engine.close()
+        await link.close()
+
+
+async def test_while_another_model_is_served_answers_are_kept_and_the_server_is_left_in_peace(
+    target: Target, place: Place
+) -> None:
+    short = replace(SETTINGS, max_tokens=20)
+    at_once = DraftingSettings(alone=AloneRule(end_ms=0.0))
+    first, second = Screen(), Screen()
+    async with counted(place, first_device(target), at_once) as (link, engine):
+        await watch(engine, first, settings=short)
+        await place.serve(FIRST, model="other")
+        await attend_until(engine, first, lambda: bool(first.notices))
+        opened = link.opened
+        assert link.described == 1
+        await watch(engine, second, [9, 9, 4], short)  # who asks does not wait for the next attempt
+        assert (link.opened, link.described) == (opened + 1, 2)
+        assert told(first) == told(second) == [OTHER_MODEL]
+        assert second.end == Ended(Finish.MAX_TOKENS, provisional=True)
+        assert engine.unsettled == 1
+        await place.serve(FIRST)
+        engine.go_online()
+        await attend_until(engine, second, lambda: bool(second.settled))
+        assert list(second.settled[0].tokens) == plain_text(target, [*PROMPT, *first.committed, 9, 9, 4], short)[0]
+
+
+async def test_a_device_that_cannot_write_says_in_the_end_what_it_waited_for(target: Target, place: Place) -> None:
+    screen = Screen()
+    held = device(target, "none")
+    async with counted(place, held, PATIENT) as (link, engine):
+        with raises(MismatchError, OTHER_MODEL):
+            async for event in engine.ask(PROMPT, SETTINGS):
+                screen.take(event)
+                if len(screen.committed) > 5 and not screen.cuts:
+                    screen.cuts += 1
+                    await place.serve(model="other")
+        assert told(screen) == [OTHER_MODEL]
+        assert (link.opened, link.described) == (2, 1)
+        assert list(engine.conversation.answer) == screen.committed
+
+
+async def test_a_server_that_refuses_without_a_reason_is_tried_twice(
+    target: Target, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It describes itself as what it was: then the answer ends with its refusal."""
+
+    def refuse(host: Host) -> None:
+        raise MismatchError("Not you.", hint="Go away.")
+
+    monkeypatch.setattr(Host, "check_open", refuse)
+    async with counted(place, first_device(target), PATIENT) as (link, engine):
+        with raises(MismatchError, snapshot("Not you. Go away.")):
+            async for _ in engine.ask(PROMPT, SETTINGS):
+                pass
+        assert (link.opened, link.described) == (2, 2)
