@@ -24,6 +24,7 @@ from moa_client.chat.messages import (
     BACK_WORDS,
     HELP,
     LEFT_WORDS,
+    UNREAD_WORDS,
     drafter_words,
     execution_words,
     link_words,
@@ -208,7 +209,7 @@ class Chat:
                 if not await self.ask(line.removeprefix("/")):
                     self._err("(stopped)")
                 elif self._asker.unsettled and self._asker.unsettled[-1].finish is Finish.UNFINISHED:
-                    self._err(LEFT_WORDS)
+                    self._err(LEFT_WORDS if self._asker.unsettled[-1].committed else UNREAD_WORDS)
                 await self.reconsider()
             except MoaError as error:
                 self._fail(error)

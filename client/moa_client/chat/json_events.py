@@ -42,7 +42,7 @@ def event_line(event: Event, piece: str, provisional: str, figures: Figures) -> 
         chances = [round(chance, 3) for chance in event.chances]
         return _line("provisional", provisional=provisional, tokens=event.tokens, chances=chances)
     if isinstance(event, HeldBack):
-        return _line("held_back")
+        return _line("held_back", unread=event.unread)
     if isinstance(event, Corrected):
         return _line("corrected", provisional=provisional, dropped=event.dropped)
     if isinstance(event, LinkChanged):

@@ -52,6 +52,7 @@ HELD_BACK_WORDS = (
     "--alone always shows such text.)"
 )
 BACK_WORDS = "(the server is back)"
+UNREAD_WORDS = "(No server has read this question: it is answered when one is back.)"
 LEFT_WORDS = "(The answer goes on when the server is back. You can ask the next question meanwhile.)"
 SENTENCE_END = re.compile(r"[.!?:](?:[\"')\]*]*)\s+|[\u3002\uff01\uff1f]|\n+")
 SHOWN_CHARACTERS = 48  # of a question, enough to recognize it

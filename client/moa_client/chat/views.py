@@ -18,6 +18,7 @@ from moa_client.chat.json_events import event_line
 from moa_client.chat.keys import has_keys, typed_ahead
 from moa_client.chat.messages import (
     HELD_BACK_WORDS,
+    UNREAD_WORDS,
     link_words,
     notice_words,
     settled_remark,
@@ -125,7 +126,7 @@ class PipeView:
         elif isinstance(event, Notice):
             self._remark(notice_words(event))
         elif isinstance(event, HeldBack):
-            self._remark(HELD_BACK_WORDS)
+            self._remark(UNREAD_WORDS if event.unread else HELD_BACK_WORDS)
 
     def show_earlier(self, event: Earlier | Settled | Refused, earlier: Transcript) -> None:
         if words := settled_remark(event, earlier):

@@ -200,9 +200,13 @@ class AnswerQueue:
         if finish is not Finish.UNFINISHED:
             job.finish = finish
 
+    def is_read(self, job: Job) -> bool:
+        """Whether a server has begun a job's answer: what the drafter knows of a question, it knows from there."""
+        return job is self.front and self.conversation.answer_length > 0
+
     def hold_back(self, job: Job) -> None:
         """Called when the next token of standalone text is too unlikely to be shown."""
-        self._tell(job, HeldBack())
+        self._tell(job, HeldBack(unread=not self.is_read(job)))
 
     def end_alone(self) -> None:
         """Called when there is no server to wait for: the current answer, if ended, stays provisional."""

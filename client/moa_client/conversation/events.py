@@ -49,7 +49,13 @@ class Provisional:
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """The device has more text, which is too unlikely to be right: it waits for the server, or for the user's wish."""
+    """The device has more text, which is too unlikely to be right: it waits for the server, or for the user's wish.
+
+    Args:
+        unread: no server has read the question, so that the device has nothing to go by.
+    """
+
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class StandaloneDrafting:
         self._text = AloneText(rule)
         self._has_more = True
         self._held: Wrote | None = None
+        self._left: Job | None = None  # the answer that is left to the server, which has not read its question
         self._serial = 0  # of the provisional text
         self._told: tuple[int, Job] | None = None  # the serial and the job whose beginning the drafter has
 
@@ -47,8 +48,16 @@ class StandaloneDrafting:
         return self._thread is not None and self._has_more
 
     @property
+    def is_unread(self) -> bool:
+        """Whether the answer waits for a server because none has read its question."""
+        left = self._left
+        return left is not None and left is self._answers.current and not self._may_begin(left)
+
+    @property
     def is_waiting(self) -> bool:
-        """Whether the drafter has more to say, which is too unlikely to be shown."""
+        """Whether the answer waits for a server: what the drafter could say is too unlikely to be shown."""
+        if self.is_unread:
+            return True
         return self._held is not None and not self._may_show(self._held)
 
     def restart(self) -> None:
@@ -71,6 +80,11 @@ class StandaloneDrafting:
         """Lets the drafter write the next token of the current answer, when it is due."""
         job, thread = self._next_job, self._thread
         if job is None or thread is None:
+            return
+        if not self._may_begin(job):
+            if self._left is not job:
+                self._left = job
+                self._answers.hold_back(job)
             return
         if self._held is not None:
             if not self._may_show(self._held):
@@ -101,7 +115,8 @@ class StandaloneDrafting:
 
     def wake_ms(self) -> float | None:
         """When to call `write_on` again if nothing happens; None: no need."""
-        return self._text.due_ms if self._held is None and self._next_job is not None else None
+        job = self._next_job
+        return self._text.due_ms if self._held is None and job is not None and self._may_begin(job) else None
 
     @property
     def _next_job(self) -> Job | None:
@@ -110,6 +125,10 @@ class StandaloneDrafting:
         if job is None or job.has_ended or thread is None or thread.busy or not self._has_more:
             return None
         return job
+
+    def _may_begin(self, job: Job) -> bool:
+        """Whether there is anything to go by: without the server's memory of a question the drafter writes no sense."""
+        return self.asked_for or self._text.rule.mode == "always" or self._answers.is_read(job)
 
     def _may_show(self, wrote: Wrote) -> bool:
         return self._text.takes(wrote.chance, asked_for=self.asked_for)

@@ -356,8 +356,10 @@ class ClientEngine:
         standalone.write_on(now)
         if presence.may_end_answers(now):
             self.answers.end_alone()
-        if self.is_holding_back and presence.outages.has_lasted(now, self._alone.leave_ms):
-            self.answers.leave_to_server()
+        if self.is_holding_back:
+            is_lost = standalone.is_unread and presence.may_end_answers(now)
+            if is_lost or presence.outages.has_lasted(now, self._alone.leave_ms):
+                self.answers.leave_to_server()
 
     def _follow(self, steps: Steps) -> None:
         """Does what does not wait."""

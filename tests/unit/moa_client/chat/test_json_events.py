@@ -37,7 +37,7 @@ EVENTS: list[tuple[Event, dict[str, object]]] = [
         Provisional((3, 4), (0.5, 1 / 3)),
         {"event": "provisional", "provisional": "p", "tokens": [3, 4], "chances": [0.5, 0.333]},
     ),
-    (HeldBack(), {"event": "held_back"}),
+    (HeldBack(unread=True), {"event": "held_back", "unread": True}),
     (Corrected(4), {"event": "corrected", "provisional": "p", "dropped": 4}),
     (LinkChanged(LinkState.OFFLINE, "why"), {"event": "link", "state": "offline", "reason": "why"}),
     (ServerChanged("model", "why"), {"event": "server", "what": "model", "message": "why"}),

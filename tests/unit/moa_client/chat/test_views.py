@@ -93,6 +93,7 @@ def test_a_pipe_and_a_terminal_are_told_once_that_the_server_was_replaced() -> N
     out, remarks = piped(Committed((0,)), REPLACED, Ended(Finish.UNFINISHED, provisional=True))
     assert (out, remarks) == ("a\n", ["(HOST serves other now: this conversation is kept.)"])
     terminal, transcript = Emulated(), Transcript(decode)
+    terminal.view.begin()
     drafter = ServerChanged("drafter", "The server has another drafter now.")
     for event in (Committed((0,)), drafter, REPLACED):
         terminal.view.show(event, transcript.apply(event), transcript)

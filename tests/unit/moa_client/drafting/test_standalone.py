@@ -37,11 +37,17 @@ class FakeThread:
 
 
 class Writer:
-    """A device that is on its own after the question `PROMPT`."""
+    """A device that is on its own after the question `PROMPT`.
 
-    def __init__(self, rule: AloneRule = ALWAYS, *, has_drafter: bool = True) -> None:
+    Args:
+        is_read: the server has begun the answer.
+    """
+
+    def __init__(self, rule: AloneRule = ALWAYS, *, has_drafter: bool = True, is_read: bool = False) -> None:
         self.answers = AnswerQueue(Conversation(50), EndRule(frozenset({END_OF_TEXT}), 1000, str))
         self.answers.begin(lambda _: PROMPT, AnswerSettings(max_tokens=20))
+        if is_read:
+            self.answers.conversation.keep((8,), Finish.UNFINISHED)
         self.thread = FakeThread()
         self.told: list[list[int]] = []
         thread = cast("DrafterThread", self.thread) if has_drafter else None
@@ -137,7 +143,7 @@ def test_a_device_without_a_drafter_writes_nothing() -> None:
 
 class TestTextThatIsTooUnlikely:
     def test_is_held_back_and_told_once(self) -> None:
-        writer = Writer(AUTO)
+        writer = Writer(AUTO, is_read=True)
         writer.write(4, 0.9)
         writer.write(5, 0.8)
         writer.write(6, 0.6)  # 0.43 for all of it
@@ -150,7 +156,7 @@ class TestTextThatIsTooUnlikely:
         assert writer.drafting.wake_ms() is None
 
     def test_is_shown_when_the_user_asks_for_it(self) -> None:
-        writer = Writer(AUTO)
+        writer = Writer(AUTO, is_read=True)
         writer.write(4, 0.4)
         writer.drafting.asked_for = True
         assert not writer.drafting.is_waiting
@@ -158,7 +164,7 @@ class TestTextThatIsTooUnlikely:
         assert writer.written == [4, 5]
 
     def test_has_another_chance_after_what_the_server_decides(self) -> None:
-        writer = Writer(AUTO)
+        writer = Writer(AUTO, is_read=True)
         writer.write(4, 0.4)
         writer.drafting.restart()
         assert not writer.drafting.is_waiting
@@ -166,7 +172,7 @@ class TestTextThatIsTooUnlikely:
         assert writer.written == [4]
 
     def test_is_all_text_for_who_wants_none(self) -> None:
-        writer = Writer(AloneRule("never"))
+        writer = Writer(AloneRule("never"), is_read=True)
         writer.write(4, 1.0)
         assert writer.written == []
         assert writer.drafting.is_waiting
@@ -178,6 +184,46 @@ class TestTextThatIsTooUnlikely:
             writer.write(token)
         assert writer.written == [4, 5]
         assert writer.drafting.is_waiting
+
+
+class TestAQuestionThatNoServerHasRead:
+    def test_waits_for_one_and_says_so_once(self) -> None:
+        writer = Writer(AUTO)
+        writer.drafting.write_on(writer.now)
+        writer.drafting.write_on(writer.now)
+        assert writer.thread.asked == []
+        assert list(writer.answers.events) == [HeldBack(unread=True)]
+        assert writer.drafting.is_unread
+        assert writer.drafting.is_waiting
+        assert writer.drafting.wake_ms() is None
+
+    def test_is_answered_for_who_wants_the_text_right_or_not(self) -> None:
+        writer = Writer(AUTO)
+        writer.drafting.write_on(writer.now)
+        writer.drafting.asked_for = True
+        assert not writer.drafting.is_waiting
+        writer.write(4, 0.1)
+        assert writer.written == [4]
+        assert Writer(ALWAYS).drafting.is_waiting is False
+
+    def test_is_written_on_once_a_server_has_begun_it(self) -> None:
+        writer = Writer(AUTO)
+        writer.drafting.write_on(writer.now)
+        writer.answers.conversation.keep((8,), Finish.UNFINISHED)
+        assert not writer.drafting.is_waiting
+        writer.write(4, 0.9)
+        assert writer.written == [4]
+
+    def test_waits_too_if_it_follows_an_answer_that_is_not_verified(self) -> None:
+        writer = Writer(AUTO, is_read=True)
+        writer.write(END_OF_TEXT, 0.9)
+        writer.answers.end_alone()
+        writer.answers.begin(lambda _: [5, 6], AnswerSettings(max_tokens=20))
+        writer.drafting.renew()
+        asked = len(writer.thread.asked)
+        writer.drafting.write_on(writer.now)
+        assert len(writer.thread.asked) == asked
+        assert writer.drafting.is_unread
 
 
 def test_it_writes_as_fast_as_people_read() -> None:
