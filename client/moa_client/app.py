@@ -153,7 +153,12 @@ async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, singl
     )
     if served is None:
         why = absent.message if absent is not None else "You are offline."
-        remark(f"{why} A small model on this device answers instead, much worse than {device.files.target_id}.")
+        if settings.offline or settings.alone == "always":
+            remark(f"{why} A small model on this device answers instead, much worse than {device.files.target_id}.")
+        elif not single:
+            remark(f"{why} Questions wait until it is back; /alone has a small model on this device answer, much worse.")
+        else:
+            remark(why)
     if absent is not None:
         engine.go_online()
     settle_seconds = settings.settle_seconds if single and absent is None else 0.0

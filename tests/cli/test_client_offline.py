@@ -103,8 +103,8 @@ def test_an_answer_that_no_server_has_verified_is_not_given_out_and_is_an_error(
     code, out, err = run("chat", *options(served, server=nowhere, max_tokens=6, alone_seconds=0), "w10")
     assert (code, out) == (69, "")
     assert untimed(err) == snapshot("""\
-There is no moa server at 127.0.0.1:PORT: the connection was refused. A small model on this device answers instead, much worse than tiny.
-(What this device would write next is unlikely to be right. It waits for the server; --alone always shows such text.)
+There is no moa server at 127.0.0.1:PORT: the connection was refused.
+(No server has read this question: it is answered when one is back.)
 0 tokens in SECONDS
 Error: No server has verified the answer to its end. Ask again when a server is available.
 """)
