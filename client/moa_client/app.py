@@ -156,7 +156,7 @@ async def _begin(settings: ClientSettings, link: Link, line: StartLine, *, singl
         if settings.offline or settings.alone == "always":
             remark(f"{why} A small model on this device answers instead, much worse than {device.files.target_id}.")
         elif not single:
-            remark(f"{why} Questions wait until it is back; /alone has a small model on this device answer, much worse.")
+            remark(f"{why} Questions wait until it is back; /alone has a small model here answer, much worse.")
         else:
             remark(why)
     if absent is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from moa_shared.drafting.confidence import LEAST_CHANCE
 from moa_shared.programs.config import SettingsBase, setting
 from moa_shared.programs.cores import parse_cores
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -48,9 +49,8 @@ class ClientSettings(SettingsBase):
         "Whether this device writes on when the server is lost. auto: while its text is likely to be right; never: it "
         "waits for the server. Who goes offline by wish gets its text in any case.",
     )
-    # of such text about three in five tokens are kept: docs/measurements/drafters.md
     alone_chance: float = setting(
-        0.35, "In auto, how likely all text since the server was lost must be right.", "CHANCE", ge=0, le=1
+        LEAST_CHANCE, "In auto, how likely all text since the server was lost must be right.", "CHANCE", ge=0, le=1
     )
     alone_tokens: int = setting(256, "The most tokens written after the server was lost.", "TOKENS", ge=0, lt=1 << 31)
     # a tunnel, a lift, a change of the network

@@ -212,8 +212,9 @@ def evaluate(
     from moa_shared.drafting.dynamic_tree import TreeShape
     from moa_shared.programs.progress import make_progress
 
-    from moa_training.evaluation.evaluation import EvaluationOptions, format_table
+    from moa_training.evaluation.evaluation import EvaluationOptions
     from moa_training.evaluation.evaluation import evaluate as measure
+    from moa_training.evaluation.results import format_table
 
     options = EvaluationOptions(
         target=target,
@@ -288,12 +289,20 @@ def calibrate(
 @click.argument("results", nargs=-1, required=True, metavar="NAME=FILE...")
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Standalone quality, as a PNG.")
 @click.option(
+    "--share-picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Standalone quality by the share of the answer that the server gave, as a PNG.",
+)
+@click.option(
     "--forward-ms", type=click.FloatRange(0.001), default=49.0, show_default=True, help="Of a target forward."
 )
 @click.option("--node-ms", type=click.FloatRange(0), default=0.85, show_default=True, help="Of each draft node in it.")
-def compare(results: tuple[str, ...], picture: Path | None, forward_ms: float, node_ms: float) -> None:
-    """Put evaluations (evaluate --json) side by side, as tables and as a picture."""
+def compare(
+    results: tuple[str, ...], picture: Path | None, share_picture: Path | None, forward_ms: float, node_ms: float
+) -> None:
+    """Put evaluations (evaluate --json) side by side, as tables and as pictures."""
     from moa_training.evaluation.comparison import acceptance_table, draw_standalone, read_evaluation, standalone_table
+    from moa_training.evaluation.share_comparison import draw_shares, share_table, task_table
 
     evaluations = {}
     for result in results:
@@ -306,8 +315,13 @@ def compare(results: tuple[str, ...], picture: Path | None, forward_ms: float, n
     click.echo(acceptance_table(evaluations, forward_ms, node_ms))
     click.echo("")
     click.echo(standalone_table(evaluations))
+    for table in (share_table(evaluations), task_table(evaluations)):
+        if table:
+            click.echo(f"\n{table}")
     if picture is not None:
         draw_standalone(evaluations, picture)
+    if share_picture is not None:
+        draw_shares(evaluations, share_picture)
 
 
 def main() -> None:

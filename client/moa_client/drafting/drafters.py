@@ -6,7 +6,6 @@ A drafter receives committed tokens and memory, and makes trees. `MoaDrafter` re
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -20,9 +19,8 @@ from moa_shared.drafting import (
     GrowthShape,
     TextGuesser,
     TextIndex,
-    barred_after,
 )
-from moa_shared.drafting.confidence import Confidence
+from moa_shared.drafting.confidence import Confidence, chance_of
 from moa_shared.drafting.guesses.copying import chance_of_copy
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.tree.arithmetic import ROOT
@@ -66,8 +64,8 @@ class ClientDrafter(Protocol):
         ...
 
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
-        """The drafter's own token after the newest node of `draft`, and the chance that it is the target's if those
-        of the draft are; None: it has nothing to say.
+        """The token to write after the newest node of `draft`, and the chance that it is the target's if those of the
+        draft are; None: there is nothing to say.
         """
         ...
 
@@ -81,7 +79,7 @@ class MoaDrafter:
         reads_memory: False for a drafter whose memory encoder the server does not have.
         shape: of drafts that grow.
         guesser: merges what the text suggests into drafts; the recipe has its own.
-        confidence: of standalone text; None: it was never measured, and the drafter's own chances are taken for it.
+        confidence: of standalone text; None: it was never measured, and the stated chances are taken for it.
     """
 
     def __init__(
@@ -116,10 +114,8 @@ class MoaDrafter:
         return self._draft.growing.grow(draft, sampling)
 
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
-        token, log_chance = self._draft.growing.next_token(draft, sampling, barred_after(draft.tokens))
-        if self._confidence is None:
-            return token, math.exp(min(0.0, log_chance))
-        return token, self._confidence.chance(log_chance, len(draft) + 1)
+        written = self._draft.write(draft, sampling)
+        return written.token, chance_of(written, self._confidence)
 
 
 class LookupDrafter:

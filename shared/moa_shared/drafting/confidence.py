@@ -1,46 +1,50 @@
-"""How sure a drafter may be that what it writes alone is what the target would write. Pure.
+"""How sure a device may be that what it writes alone is what the target would write. Pure.
 
-A drafter's own chance of its token is corrected by how often such tokens were right on answers that it has not seen,
+The stated chance of a token is corrected by how often such tokens were right on answers that the drafter has not seen,
 as long as all before them since the cut were right. So the product over a run is the chance that all of it is right.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from moa_shared.drafting.reliability import ReliabilityCurve
+from moa_shared.drafting.written import Origin, WrittenToken
 
-# The first depth of each group of depths; a depth is the number of tokens since the newest committed one. What was
-# verified says less and less about what comes, and a drafter does not know by how much.
-GROUPS = (1, 2, 4, 8)
+# That all of a standalone text is right, for it to be shown: of such text about three in five tokens are kept
+# (docs/measurements/drafters.md).
+LEAST_CHANCE = 0.35
 
 
 class Confidence:
-    """The chances of one drafter's standalone tokens.
+    """What the chances of one drafter's standalone tokens are worth.
 
     Args:
-        curves: one for each of GROUPS.
+        curves: one for each origin of a token.
 
     Raises:
-        ValueError: another number of curves.
+        ValueError: an origin has none.
     """
 
-    def __init__(self, curves: Sequence[ReliabilityCurve]) -> None:
-        if len(curves) != len(GROUPS):
-            raise ValueError(f"{len(curves)} curves, expected {len(GROUPS)}")
-        self.curves = tuple(curves)
+    def __init__(self, curves: Mapping[Origin, ReliabilityCurve]) -> None:
+        if missing := set(Origin) - set(curves):
+            raise ValueError(f"no curve for {', '.join(sorted(missing))}")
+        self.curves = dict(curves)
 
-    def chance(self, log_chance: float, depth: int) -> float:
-        """The chance that a token is right if all before it are.
-
-        Args:
-            log_chance: the drafter's own.
-            depth: 1 for the first token after the newest committed one.
-        """
-        return self.curves[group_of(depth)].corrected(math.exp(min(0.0, log_chance)))
+    def chance(self, written: WrittenToken) -> float:
+        """The chance that a token is right if all before it are."""
+        return self.curves[written.origin].corrected(_stated(written))
 
 
-def group_of(depth: int) -> int:
-    """Which of GROUPS a depth belongs to."""
-    return sum(depth >= first for first in GROUPS[1:])
+def chance_of(written: WrittenToken, confidence: Confidence | None) -> float:
+    """The chance that a token is right if all before it are.
+
+    Args:
+        confidence: None: it was never measured, and the stated chance is taken for it.
+    """
+    return _stated(written) if confidence is None else confidence.chance(written)
+
+
+def _stated(written: WrittenToken) -> float:
+    return math.exp(min(0.0, written.log_chance))

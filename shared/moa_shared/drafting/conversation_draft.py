@@ -14,6 +14,10 @@ import numpy.typing as npt
 from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.drafting.growing import GrowingDraft, GrowthShape
 from moa_shared.drafting.guesses.text_guesser import TextGuesser
+from moa_shared.drafting.repetition import barred_after
+from moa_shared.drafting.written import WrittenToken
+from moa_shared.sampling.coupling import Sampling
+from moa_shared.tree.draft_tree import DraftTree
 
 
 class ConversationDraft:
@@ -60,6 +64,15 @@ class ConversationDraft:
         if self._guesser is not None:
             self._guesser.extend(tokens)
         self.growing.commit(tokens)
+
+    def write(self, written: DraftTree, sampling: Sampling, *, guarded: bool = True) -> WrittenToken:
+        """The next token of standalone text.
+
+        Args:
+            written: the text since the newest committed token, a chain.
+            guarded: no run of tokens occurs in it a second time (`barred_after`).
+        """
+        return self.growing.next_token(written, sampling, barred_after(written.tokens) if guarded else ())
 
     def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
         """Takes in rows of memory, or of the state that enters the first reused layer."""

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from moa_shared.drafting.base import GrowingDrafter
-from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL
+from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST_ALONE
 from moa_shared.drafting.guesses.text_guesser import MOST_PLACES, TextGuesser
+from moa_shared.drafting.written import WrittenToken, likelier
 from moa_shared.sampling.coupling import Sampling, draft_candidates
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
@@ -171,13 +172,25 @@ class GrowingDraft:
         nodes = self._place(draft, sampling)
         self._expand(self._best_open(nodes) if self._root.expanded else [])
 
-    def next_token(self, draft: DraftTree, sampling: Sampling, barred: Collection[int] = ()) -> tuple[int, float]:
-        """The drafter's own choice after the newest node of a draft, and its log-chance; not one of `barred` if it
-        knows another.
+    def next_token(self, draft: DraftTree, sampling: Sampling, barred: Collection[int] = ()) -> WrittenToken:
+        """What to write after the newest node of a draft: the drafter's own choice, or what the conversation has after
+        the same tokens if that is likelier; not one of `barred` if the drafter knows another.
         """
         leaf = self._leaf(draft, sampling)
         if not leaf.expanded:
             self._expand([leaf])
+        own = self._own_choice(leaf, barred)
+        copied = self._guesser.copied(self._ahead(leaf), SHORTEST_ALONE) if self._guesser is not None else None
+        written = likelier(own, None if copied is None or copied[0] in barred else copied)
+        if written.token not in leaf.children:
+            step = written.log_chance
+            leaf.children[written.token] = _Node(written.token, leaf, step, leaf.score + step, leaf.depth + 1)
+        return written
+
+    # ------------------------------------------------------------ inside
+
+    def _own_choice(self, leaf: _Node, barred: Collection[int]) -> tuple[int, float]:
+        """The drafter's choice after an expanded node, and its log-chance."""
         allowed = [c for token, c in leaf.children.items() if token not in barred and c.said > -math.inf]
         spare = next((pair for pair in leaf.spare if pair[0] not in barred), None)
         if not allowed and spare is not None:
@@ -186,8 +199,6 @@ class GrowingDraft:
             allowed = [child]
         best = max(allowed or leaf.children.values(), key=lambda child: child.said)
         return best.token, best.said
-
-    # ------------------------------------------------------------ inside
 
     def _leaf(self, draft: DraftTree, sampling: Sampling) -> _Node:
         """The newest node of a draft; found at once if it hangs below the one before."""

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moa_shared.errors import DataError, DiskFullError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MEASURES = {
     "agreement_8": "agreement, first 8",
@@ -92,6 +95,11 @@ def draw_standalone(evaluations: dict[str, dict[str, Any]], path: Path) -> None:
         axis.set_title(label, fontsize=9)
         axis.grid(axis="y", alpha=0.3)
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower right", ncols=3, fontsize=8)
+    save_picture(figure, path)
+
+
+def save_picture(figure: Figure, path: Path) -> None:
+    """Writes a figure; raises DiskFullError if it cannot be written."""
     try:
         figure.savefig(path, dpi=100)
     except OSError as error:

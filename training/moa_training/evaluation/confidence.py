@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import exp
 from operator import mul
 from statistics import median
 
-from moa_shared.drafting.confidence import GROUPS, Confidence, group_of
+from moa_shared.drafting.confidence import Confidence, chance_of
 from moa_shared.drafting.reliability import ReliabilityCounts
+from moa_shared.drafting.written import Origin
 
-from moa_training.evaluation.acceptance import Run
+from moa_training.evaluation.subjects import Run
 
 THRESHOLDS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 
@@ -39,11 +39,11 @@ class Gated:
 
 def fit_confidence(runs: Iterable[Run]) -> Confidence:
     """The chances of a drafter's tokens, from runs on answers that it has not seen."""
-    counts = [ReliabilityCounts() for _ in GROUPS]
+    counts = {origin: ReliabilityCounts() for origin in Origin}
     for run in runs:
-        for depth, log_chance in enumerate(run.log_chances[: run.right + 1], 1):
-            counts[group_of(depth)].add(exp(min(0.0, log_chance)), right=depth <= run.right)
-    return Confidence([each.curve() for each in counts])
+        for place, written in enumerate(run.written[: min(run.right + 1, run.judged)]):
+            counts[written.origin].add(chance_of(written, None), right=place < run.right)
+    return Confidence({origin: each.curve() for origin, each in counts.items()})
 
 
 def gated(runs: Sequence[Run], confidence: Confidence, threshold: float) -> Gated:
@@ -52,17 +52,21 @@ def gated(runs: Sequence[Run], confidence: Confidence, threshold: float) -> Gate
     Args:
         runs: at least one.
     """
-    shown = [_shown(run, confidence, threshold) for run in runs]
+    shown = [shown_tokens(run, confidence, threshold) for run in runs]
     kept = sum(min(count, run.right) for count, run in zip(shown, runs, strict=True))
     total = sum(shown)
     return Gated(threshold, total / len(runs), median(shown), kept / total if total else 1.0, kept / len(runs))
 
 
-def _shown(run: Run, confidence: Confidence, threshold: float) -> int:
-    """How many tokens come before the chance of the run falls below the threshold."""
-    chances = (confidence.chance(log_chance, depth) for depth, log_chance in enumerate(run.log_chances, 1))
+def shown_tokens(run: Run, confidence: Confidence | None, threshold: float) -> int:
+    """How many tokens that can be judged come before the chance of the run falls below the threshold.
+
+    Args:
+        confidence: None: the stated chances are taken, as a client does.
+    """
+    chances = (chance_of(written, confidence) for written in run.written[: run.judged])
     below = (count for count, all_right in enumerate(accumulate(chances, mul)) if all_right < threshold)
-    return next(below, len(run.log_chances))
+    return next(below, run.judged)
 
 
 def format_gates(gates: Sequence[Gated]) -> str:

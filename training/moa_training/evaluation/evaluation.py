@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from moa_kernels import set_threads
 from moa_shared.drafter import Checkpoint, load_checkpoint
+from moa_shared.drafter.checkpoint.confidence_file import confidence_for
 from moa_shared.drafter.checkpoint.shipped import SHIPPED_DRAFTERS, require_shipped_drafter
+from moa_shared.drafting.confidence import Confidence
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import DataError, MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
@@ -18,13 +19,17 @@ from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import INT8
 
 from moa_training.data.questions import Question, read_questions, stop_tokens
-from moa_training.evaluation.acceptance import Acceptance, DrafterSubject, LookupSubject, Shape, Subject
-from moa_training.evaluation.standalone import CUTS, StandaloneQuality, standalone_quality
+from moa_training.evaluation.acceptance import Acceptance, Shape
+from moa_training.evaluation.results import Evaluation, TaskResults
+from moa_training.evaluation.standalone import StandaloneQuality, standalone_quality
+from moa_training.evaluation.subjects import DrafterSubject, LookupSubject, Room, Subject
 from moa_training.evaluation.task_accuracy import TaskAccuracy, task_accuracy
 from moa_training.teacher.answers import AnsweredQuestion, answer_questions
 from moa_training.teacher.target_reader import load_reader
 
 LOOKUP, NONE = "lookup", "none"
+CUTS = (8, 32, 64)  # tokens of an answer
+SHARES = tuple(f"{tenth / 10:.1f}" for tenth in range(10))  # of an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,78 +71,6 @@ class EvaluationOptions:
     def trees(self) -> list[TreeShape]:
         """The trees; the last one is the tree whose acceptance length counts."""
         return [*(replace(self.tree, nodes=nodes) for nodes in self.more_nodes), self.tree]
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """The results of an evaluation.
-
-    Args:
-        by_category: for each shape's name, acceptance by category.
-        left_out: rows of the questions that were malformed or too long.
-        standalone: by the number of answer tokens before the cut.
-        cold: from the question on, without any memory: a device that begins without its server; None: not measured.
-        task: the same, by category; categories without results to check are left out.
-    """
-
-    checkpoint: str
-    target_id: str
-    questions: int
-    left_out: int
-    by_category: dict[str, dict[str, Acceptance]]
-    standalone: dict[int, StandaloneQuality]
-    task: dict[int, dict[str, TaskAccuracy]] = field(default_factory=dict)
-    cold: StandaloneQuality | None = None
-
-    def total(self, shape: str) -> Acceptance:
-        total = Acceptance()
-        for acceptance in self.by_category[shape].values():
-            total.merge(acceptance)
-        return total
-
-    def to_json(self) -> dict[str, Any]:
-        """Keys: checkpoint, target, questions, left_out, acceptance_length (of the tree), and `shapes`: for each its
-        acceptance_length, forwards, draft_ms (mean time of a draft), accepted (verifications by number of accepted
-        drafts), by_position (share accepted at each depth where the one before was) and by_category
-        (acceptance_length); `standalone`: for each cut the questions and the means that `StandaloneQuality` describes;
-        `cold`: the same without memory (null: not measured); and `task`: for each cut and category the questions and
-        the shares that `TaskAccuracy` describes.
-        """
-        shapes = {}
-        for name, categories in self.by_category.items():
-            total = self.total(name)
-            shapes[name] = {
-                "acceptance_length": round(total.length, 4),
-                "forwards": total.forwards,
-                "draft_ms": round(total.draft_ms, 3),
-                "accepted": total.accepted,
-                "by_position": [round(share, 4) for share in total.by_position],
-                "by_category": {category: round(part.length, 4) for category, part in categories.items()},
-            }
-        return {
-            "checkpoint": self.checkpoint,
-            "target": self.target_id,
-            "questions": self.questions,
-            "left_out": self.left_out,
-            "acceptance_length": shapes[list(shapes)[-1]]["acceptance_length"],
-            "shapes": shapes,
-            "standalone": {str(cut): _rounded(part) for cut, part in self.standalone.items()},
-            "cold": None if self.cold is None else _rounded(self.cold),
-            "task": {
-                str(cut): {
-                    category: {
-                        "questions": part.questions,
-                        **{name: round(share, 4) for name, share in part.shares.items()},
-                    }
-                    for category, part in categories.items()
-                }
-                for cut, categories in self.task.items()
-            },
-        }
-
-
-def _rounded(part: StandaloneQuality) -> dict[str, Any]:
-    return {"questions": part.questions, **{name: round(value, 4) for name, value in part.means.items()}}
 
 
 def find_checkpoint(name: str, files: ModelFiles) -> Path:
@@ -187,24 +120,31 @@ def evaluate(name: str, questions_path: Path, options: EvaluationOptions, progre
     reader = load_reader(files, reused, options.execution, progress)
     answered = answer_questions(questions, files, reader, options.answer_tokens, progress)
     shapes = [Shape(0)]  # plain steps
-    subject: Subject = LookupSubject(reader)
+    stop_ids = stop_tokens(files)
+    subject: Subject = LookupSubject(reader, stop_ids)
     if checkpoint is not None:
         subject = DrafterSubject(
-            checkpoint, reader, WeightReader(files), options.drafter_weights, guarded=options.guarded
+            checkpoint, reader, WeightReader(files), options.drafter_weights, stop_ids, guarded=options.guarded
         )
         shapes = [Shape(options.chain), *(Shape(tree.nodes, tree, options.copies) for tree in options.trees)]
     elif name == LOOKUP:
         shapes = [Shape(options.chain)]
-    acceptance = _replay_all(subject, answered, shapes, progress)
-    cuts = options.standalone_tokens and name != NONE
-    standalone = _cut_all(subject, answered, options.standalone_tokens, progress) if cuts else {}
-    cold = None
-    if cuts and checkpoint is not None:
-        cold = _begin_cold(subject, answered, options.standalone_tokens, progress)
-    task: dict[int, dict[str, TaskAccuracy]] = {}
+    result = Evaluation(
+        name, files.target_id, len(questions), left_out, _replay_all(subject, answered, shapes, progress)
+    )
+    if options.standalone_tokens and name != NONE:
+        confidence = None
+        if checkpoint is not None:
+            confidence = confidence_for(checkpoint.fingerprint, find_checkpoint(name, files))
+        standalone = _Standalone(subject, options.standalone_tokens, confidence)
+        with progress.task("standalone text", len(answered)) as bar:
+            for question in answered:
+                standalone.add(question, cold=checkpoint is not None)
+                bar.advance(1)
+        result = replace(result, standalone=standalone.cuts, shares=standalone.shares, cold=standalone.cold)
     if options.task_tokens and name != NONE:
-        task = _check_results(subject, questions, files, options, progress)
-    return Evaluation(name, files.target_id, len(questions), left_out, acceptance, standalone, task, cold)
+        result = replace(result, task=_check_results(subject, questions, files, options, progress))
+    return result
 
 
 def _replay_all(
@@ -219,27 +159,48 @@ def _replay_all(
     return results
 
 
-def _cut_all(
-    subject: Subject, answered: Sequence[AnsweredQuestion], length: int, progress: Progress
-) -> dict[int, StandaloneQuality]:
-    results = {cut: StandaloneQuality() for cut in CUTS}
-    with progress.task("standalone text", len(answered)) as bar:
-        for question in answered:
-            for cut, result in results.items():
-                result.merge(standalone_quality(subject, question.prompt, question.answer, cut, length))
-            bar.advance(1)
-    return results
+class _Standalone:
+    """Standalone quality after all cuts, a question at a time.
+
+    Args:
+        length: tokens written after a cut.
+    """
+
+    def __init__(self, subject: Subject, length: int, confidence: Confidence | None) -> None:
+        self._subject = subject
+        self._length = length
+        self._confidence = confidence
+        self.cuts = {cut: StandaloneQuality() for cut in CUTS}
+        self.shares = {share: StandaloneQuality() for share in SHARES}
+        self.cold: StandaloneQuality | None = None
+
+    def add(self, question: AnsweredQuestion, *, cold: bool) -> None:
+        """Measures one question; with `cold`, without any memory too."""
+        whole = len(question.answer)
+        wanted = [(cut, self.cuts[cut]) for cut in CUTS if cut < whole]
+        wanted += [(cut_at(share, whole), quality) for share, quality in self.shares.items()]
+        places = sorted({cut for cut, _ in wanted})
+        measured = dict(zip(places, self._measure(question, places), strict=True))
+        for cut, quality in wanted:
+            quality.merge(measured[cut])
+        if cold:
+            self.cold = self.cold or StandaloneQuality()
+            self.cold.merge(self._measure(question, [0], memory=False)[0])
+
+    def _measure(
+        self, question: AnsweredQuestion, cuts: Sequence[int], *, memory: bool = True
+    ) -> list[StandaloneQuality]:
+        prompt, answer, reader = question.prompt, question.answer, self._subject.reader
+        runs = self._subject.runs(prompt, answer, cuts, Room(self._length), memory=memory)
+        return [
+            standalone_quality(run, reader, prompt, answer, cut, self._length, self._confidence)
+            for cut, run in zip(cuts, runs, strict=True)
+        ]
 
 
-def _begin_cold(
-    subject: Subject, answered: Sequence[AnsweredQuestion], length: int, progress: Progress
-) -> StandaloneQuality:
-    result = StandaloneQuality()
-    with progress.task("continuing without memory", len(answered)) as bar:
-        for question in answered:
-            result.merge(standalone_quality(subject, question.prompt, question.answer, 0, length, memory=False))
-            bar.advance(1)
-    return result
+def cut_at(share: str, whole: int) -> int:
+    """Tokens of an answer of `whole` tokens that are its first share."""
+    return int(float(share) * whole + 1e-6)
 
 
 def _check_results(
@@ -248,61 +209,19 @@ def _check_results(
     files: ModelFiles,
     options: EvaluationOptions,
     progress: Progress,
-) -> dict[int, dict[str, TaskAccuracy]]:
+) -> TaskResults:
     checked = [question for question in questions if question.result is not None]
-    length = options.task_tokens
-    answered = answer_questions(checked, files, subject.reader, length, progress)
-    tokenizer = load_tokenizer(files)
-    stop = stop_tokens(files)
-    results: dict[int, dict[str, TaskAccuracy]] = {cut: {} for cut in CUTS}
+    room = Room(options.task_tokens, options.task_tokens)
+    answered = answer_questions(checked, files, subject.reader, options.task_tokens, progress)
+    tokenizer, stop_ids = load_tokenizer(files), stop_tokens(files)
+    results: TaskResults = {share: {} for share in SHARES}
     with progress.task("checking results", len(answered)) as bar:
         for question in answered:
-            for cut, categories in results.items():
-                part = task_accuracy(subject, question, tokenizer.decode, stop, cut, length)
-                categories.setdefault(question.category, TaskAccuracy()).merge(part)
+            cuts = [cut_at(share, len(question.answer)) for share in SHARES]
+            runs = subject.runs(question.prompt, question.answer, cuts, room)
+            for categories, cut, run in zip(results.values(), cuts, runs, strict=True):
+                if question.result is not None:
+                    part = task_accuracy(question.result, question.answer, cut, run.tokens, tokenizer.decode, stop_ids)
+                    categories.setdefault(question.category, TaskAccuracy()).merge(part)
             bar.advance(1)
     return results
-
-
-def format_table(evaluation: Evaluation) -> str:
-    """Acceptance by category and by position, for people."""
-    names = list(evaluation.by_category)
-    categories = list(evaluation.by_category[names[0]])
-    lines = [f"{'':14}" + "".join(f"{name:>14}" for name in names)]
-    for category in categories:
-        cells = [evaluation.by_category[name][category].length for name in names]
-        lines.append(f"{category:14}" + "".join(f"{cell:14.3f}" for cell in cells))
-    totals = [evaluation.total(name) for name in names]
-    lines.append(f"{'all':14}" + "".join(f"{total.length:14.3f}" for total in totals))
-    for name, total in zip(names, totals, strict=True):
-        shares = " ".join(f"{share:.2f}" for share in total.by_position)
-        lines.append(f"accepted at each depth, {name}: {shares}")
-    times = ", ".join(f"{name} {total.draft_ms:.1f}" for name, total in zip(names, totals, strict=True))
-    lines.append(f"ms a draft: {times}")
-    noun = "question" if evaluation.questions == 1 else "questions"
-    left_out = f", {evaluation.left_out} left out" if evaluation.left_out else ""
-    lines.append(f"{evaluation.questions} {noun}{left_out}; tokens per target forward, the bonus token included")
-    alone = {f"after {cut} tokens": part for cut, part in evaluation.standalone.items()}
-    if evaluation.cold is not None:
-        alone["without memory"] = evaluation.cold
-    for where, part in alone.items():
-        means = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in part.means.items())
-        lines.append(f"standalone {where} ({part.questions}): {means}")
-    for cut, accuracies in evaluation.task.items():
-        for category, accuracy in accuracies.items():
-            shares = ", ".join(f"{name.replace('_', ' ')} {share:.2f}" for name, share in accuracy.shares.items())
-            lines.append(f"results of {category} after {cut} tokens ({accuracy.questions}): {shares}")
-    unable = _right_in_none(evaluation.task)
-    if unable:
-        lines.append(f"the target itself is right in none of {', '.join(unable)}: nothing can be lost there")
-    return "\n".join(lines)
-
-
-def _right_in_none(task: dict[int, dict[str, TaskAccuracy]]) -> list[str]:
-    """Categories in which the target has no right result at any cut."""
-    right: dict[str, int] = {}
-    for parts in task.values():
-        for category, accuracy in parts.items():
-            if accuracy.questions:
-                right[category] = right.get(category, 0) + accuracy.target_right
-    return [category for category, count in right.items() if not count]

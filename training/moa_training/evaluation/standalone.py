@@ -1,36 +1,64 @@
-"""How a drafter continues without the server: cut off after some tokens of an answer, it writes the rest.
+"""How a drafter continues without the server: cut off at some place of an answer, it writes the rest.
 
 Measures that looping text cannot flatter: agreement with the target's own continuation over the first tokens, the
 target's likelihood of what was written, how much of it repeats itself, and how often the target would have written the
-same token where the text is new. Pure but for the networks.
+same token where the text is new. Besides, what a reader has of it: tokens until the first that the target would not
+have written, and how much of what a device shows while it trusts itself is kept. Pure but for the networks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, median
 
 import numpy as np
+from moa_shared.drafting.confidence import LEAST_CHANCE, Confidence
 from moa_shared.sampling.scores import log_softmax
 
-from moa_training.evaluation.acceptance import Subject
+from moa_training.evaluation.confidence import shown_tokens
+from moa_training.evaluation.subjects import Run
+from moa_training.teacher.target_reader import TargetReader
 
-CUTS = (8, 32, 64)
-FIRST = (8, 16)  # after them small drafters loop, and a target agrees with a loop
+FIRST = (8, 16, 32)  # after them small drafters loop, and a target agrees with a loop
 _GRAM = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ShownText:
+    """What a reader has of one answer after a cut, in tokens.
+
+    Args:
+        served: by the server, before the cut.
+        answer: the whole answer.
+        useful: written alone, before the first that the target would not have written.
+        shown: written alone while the chance that all of it is right is at least LEAST_CHANCE.
+    """
+
+    served: int
+    answer: int
+    useful: int
+    shown: int
+
+    @property
+    def kept(self) -> int:
+        """How many of the shown tokens the server will keep."""
+        return min(self.shown, self.useful)
 
 
 @dataclass(slots=True)
 class StandaloneQuality:
-    """Standalone quality: means over questions, kept as sums.
+    """Standalone quality: means over cuts, kept as sums.
 
     Attributes:
-        questions: whose answers reach far enough beyond the cut.
+        questions: whose answers go on after the cut.
+        texts: one for each cut.
     """
 
     questions: int = 0
     sums: dict[str, float] = field(default_factory=dict)
     counts: dict[str, float] = field(default_factory=dict)
+    texts: list[ShownText] = field(default_factory=list)
 
     def add(self, name: str, value: float, weight: float = 1.0) -> None:
         self.sums[name] = self.sums.get(name, 0.0) + value * weight
@@ -38,16 +66,40 @@ class StandaloneQuality:
 
     def merge(self, other: StandaloneQuality) -> None:
         self.questions += other.questions
+        self.texts += other.texts
         for name, total in other.sums.items():
             self.add(name, total / other.counts[name], other.counts[name])
 
     @property
     def means(self) -> dict[str, float]:
-        """agreement_8 and agreement_16 (share of the first tokens equal to the target's own continuation), repeated
-        (share of 4-grams that occurred before), target_repeated (of the target's own continuation), log_likelihood (the
-        target's, nats a token), new_agreement (target's choice equals the token, where the 4-gram is new).
+        """agreement_8, _16 and _32 (share of the first tokens equal to the target's own continuation, of answers that
+        reach so far), repeated (share of 4-grams that occurred before), target_repeated (of the target's own
+        continuation), log_likelihood (the target's, nats a token), new_agreement (target's choice equals the token,
+        where the 4-gram is new); and those of `reader_means`.
         """
-        return {name: self.sums[name] / self.counts[name] for name in self.sums if self.counts[name]}
+        means = {name: self.sums[name] / self.counts[name] for name in self.sums if self.counts[name]}
+        return {**means, **reader_means(self.texts)}
+
+
+def reader_means(texts: Sequence[ShownText]) -> dict[str, float]:
+    """What readers have, by mean: served (share of the answer before the cut: all that there is without a drafter),
+    in_hand and in_hand_gated (the same with the useful and the kept tokens), useful_run, shown and their medians
+    (tokens), precision (kept share of all shown tokens; left out where none is).
+    """
+    if not texts:
+        return {}
+    means = {
+        "served": fmean(text.served / text.answer for text in texts),
+        "in_hand": fmean((text.served + text.useful) / text.answer for text in texts),
+        "in_hand_gated": fmean((text.served + text.kept) / text.answer for text in texts),
+        "useful_run": fmean(text.useful for text in texts),
+        "median_useful_run": median(text.useful for text in texts),
+        "shown": fmean(text.shown for text in texts),
+        "median_shown": median(text.shown for text in texts),
+    }
+    if shown := sum(text.shown for text in texts):
+        means["precision"] = sum(text.kept for text in texts) / shown
+    return means
 
 
 def repeated_share(tokens: Sequence[int]) -> float | None:
@@ -57,24 +109,25 @@ def repeated_share(tokens: Sequence[int]) -> float | None:
 
 
 def standalone_quality(
-    subject: Subject, prompt: Sequence[int], answer: Sequence[int], cut: int, length: int, *, memory: bool = True
+    run: Run,
+    reader: TargetReader,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    cut: int,
+    length: int,
+    confidence: Confidence | None = None,
 ) -> StandaloneQuality:
-    """One answer, cut after `cut` tokens; the drafter writes `length` tokens.
+    """One answer, cut after `cut` tokens, of which it has more.
 
     Args:
-        memory: whether the drafter has that of what was before.
-
-    Answers that end less than 8 tokens after the cut are not counted.
+        run: what was written there, `length` tokens at most.
+        confidence: the drafter's; None: its own chances are taken.
     """
-    quality = StandaloneQuality()
-    rest = list(answer[cut:])
-    if len(rest) < FIRST[0]:
-        return quality
-    quality.questions = 1
-    known = [*prompt, *answer[:cut]]
-    written = subject.write(known, length, memory=memory)
+    quality = StandaloneQuality(1)
+    rest, written, known = list(answer[cut:]), list(run.tokens), [*prompt, *answer[:cut]]
+    quality.texts.append(ShownText(cut, len(answer), run.right, shown_tokens(run, confidence, LEAST_CHANCE)))
     for first in FIRST:
-        if len(rest) >= first:
+        if len(rest) >= first <= length:
             equal = sum(ours == theirs for ours, theirs in zip(written[:first], rest[:first], strict=False))
             quality.add(f"agreement_{first}", equal / first)
     for name, text in (("repeated", written), ("target_repeated", rest[:length])):
@@ -83,9 +136,8 @@ def standalone_quality(
             quality.add(name, share)
     if not written:  # nothing to copy
         return quality
-    ids = [*known, *written]
-    read = subject.reader.read(ids)
-    logits = subject.reader.logits(read.last_hidden[len(known) - 1 : -1])
+    read = reader.read([*known, *written])
+    logits = reader.logits(read.last_hidden[len(known) - 1 : -1])
     likelihood = log_softmax(logits)[np.arange(len(written)), written]
     quality.add("log_likelihood", float(likelihood.mean()), len(written))
     agrees = (logits.argmax(-1) == np.asarray(written)).tolist()

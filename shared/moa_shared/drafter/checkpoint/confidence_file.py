@@ -10,6 +10,7 @@ from moa_shared.drafter.checkpoint.shipped import companions
 from moa_shared.drafter.checkpoint.writing import whole_checkpoint
 from moa_shared.drafting.confidence import Confidence
 from moa_shared.drafting.reliability import ReliabilityCurve
+from moa_shared.drafting.written import Origin
 from moa_shared.errors import CheckpointError
 from moa_shared.text.json_text import parse_json
 
@@ -43,7 +44,8 @@ def read_confidence(path: Path) -> tuple[str, Confidence]:
     """
     try:
         content: Any = parse_json(path.read_text("utf-8"))
-        curves = [ReliabilityCurve([float(share) for share in shares]) for shares in content["curves"]]
+        shares = {origin: [float(share) for share in content["curves"][origin]] for origin in Origin}
+        curves = {origin: ReliabilityCurve(each) for origin, each in shares.items()}
         return str(content[FINGERPRINT_KEY]), Confidence(curves)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
@@ -60,6 +62,6 @@ def write_confidence(path: Path, confidence: Confidence, fingerprint: str) -> No
         DiskFullError: no room.
     """
     with whole_checkpoint(path, "confidence") as partial:
-        curves = [[round(share, 4) for share in curve.shares] for curve in confidence.curves]
+        curves = {origin: [round(share, 4) for share in curve.shares] for origin, curve in confidence.curves.items()}
         content = {FINGERPRINT_KEY: fingerprint, "curves": curves}
         partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

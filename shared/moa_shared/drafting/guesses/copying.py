@@ -19,6 +19,7 @@ _PRIOR_WEIGHT = 16.0
 LEAST_SURVIVAL = 0.02
 LEAST_LOG_SURVIVAL = math.log(LEAST_SURVIVAL)
 SHORTEST = 2  # a single token that occurred before says too little
+SHORTEST_ALONE = 4  # in standalone text, where a wrong token spoils all that follows and not one node (ADR 27)
 
 
 def chance_of_copy(size: int) -> float:
@@ -56,7 +57,11 @@ class CopyGuesser:
         """The log-chance that the token after a run of `size` tokens is what followed it before."""
         return math.log(self._right[size - 1] / self._tries[size - 1])
 
-    def guess(self, ahead: Sequence[int] = ()) -> tuple[int, float] | None:
-        """The token to copy after the text and `ahead`, and its log-chance; None: nothing to copy."""
-        position, size = self._text.matched(ahead, SHORTEST)
+    def guess(self, ahead: Sequence[int] = (), shortest: int = SHORTEST) -> tuple[int, float] | None:
+        """The token to copy after the text and `ahead`, and its log-chance; None: nothing to copy.
+
+        Args:
+            shortest: run of tokens that must have occurred before.
+        """
+        position, size = self._text.matched(ahead, shortest)
         return (self._text.tokens[position], self.log_chance(size)) if size else None

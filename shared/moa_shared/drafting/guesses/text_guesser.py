@@ -33,6 +33,12 @@ class TextGuesser:
         """Appends tokens."""
         self._copies.extend(tokens)
 
+    def copied(self, ahead: Sequence[int], shortest: int) -> tuple[int, float] | None:
+        """The token to copy after the text and `ahead`, if a run of `shortest` tokens occurred before, and its
+        log-chance.
+        """
+        return self._copies.guess(ahead, shortest)
+
     def guesses(self, ahead: Sequence[int] = ()) -> list[tuple[int, float]]:
         """Tokens that may follow the text and `ahead`, likeliest first, with their log-chances; each token once."""
         copied = self._copies.guess(ahead)

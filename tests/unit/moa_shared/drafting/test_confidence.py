@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.drafting.confidence import GROUPS, Confidence, group_of
+from moa_shared.drafting.confidence import Confidence, chance_of
 from moa_shared.drafting.reliability import BINS, ReliabilityCounts, ReliabilityCurve
+from moa_shared.drafting.written import Origin, WrittenToken, likelier
 
 
 def test_what_was_counted_is_what_a_chance_is_worth() -> None:
@@ -37,9 +40,22 @@ def curve(share: float) -> ReliabilityCurve:
     return ReliabilityCurve([share] * BINS)
 
 
-def test_each_depth_has_the_curve_of_its_group() -> None:
-    confidence = Confidence([curve(share) for share in (0.9, 0.8, 0.7, 0.6)])
-    assert [confidence.chance(-0.5, depth) for depth in (1, 2, 3, 4, 7, 8, 99)] == [0.9, 0.8, 0.8, 0.7, 0.7, 0.6, 0.6]
-    assert [group_of(first) for first in GROUPS] == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match="curves"):
-        Confidence([curve(0.9)])
+def test_each_origin_has_its_curve() -> None:
+    shares = {Origin.DRAFTER: 0.5, Origin.BOTH: 0.9, Origin.COPY: 0.25}
+    confidence = Confidence({origin: curve(share) for origin, share in shares.items()})
+    for origin, share in shares.items():
+        written = WrittenToken(7, math.log(0.7), origin)
+        assert confidence.chance(written) == chance_of(written, confidence) == share
+        assert chance_of(written, None) == pytest.approx(0.7)
+    with pytest.raises(ValueError, match="no curve for both, copy"):
+        Confidence({Origin.DRAFTER: curve(0.9)})
+
+
+def test_the_likelier_guess_is_written_and_agreement_makes_it_likelier_still() -> None:
+    own = (7, math.log(0.5))
+    assert likelier(own, None) == likelier(own, (8, math.log(0.4))) == WrittenToken(*own, Origin.DRAFTER)
+    assert likelier(own, (8, math.log(0.6))) == WrittenToken(8, math.log(0.6), Origin.COPY)
+    both = likelier(own, (7, math.log(0.4)))
+    assert (both.token, both.origin) == (7, Origin.BOTH)
+    assert math.exp(both.log_chance) == pytest.approx(0.7)
+    assert likelier((7, 0.0), (7, math.log(0.4))).log_chance == 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.drafter.draft_nodes import DraftNodes
-from moa_shared.drafting import CHAIN, GrowingDraft, Growth, GrowthShape, TextGuesser, draft_chain
+from moa_shared.drafting import CHAIN, ConversationDraft, GrowingDraft, Growth, GrowthShape, TextGuesser, draft_chain
+from moa_shared.drafting.written import Origin
 from moa_shared.sampling.coupling import Sampling
 from moa_shared.sampling.scores import largest, log_softmax
 from moa_shared.tree.draft_tree import DraftTree
@@ -216,7 +218,7 @@ def test_any_draft_is_gone_on_with_as_a_new_drafter_would(
                 draft = add(draft, Growth((token,), (parent,)))
     fresh = ToyDrafter(seed)
     fresh.text = list(toy.text)
-    again = GrowingDraft(fresh, shape)
+    again = GrowingDraft(fresh, shape, guesser)
     assert growing.next_token(draft, sampling) == again.next_token(draft, sampling)
     if shape is CHAIN and guesser is None:
         grown, expected = growing.grow(draft, sampling), again.grow(draft, sampling)
@@ -265,13 +267,52 @@ def test_copied_text_is_drafted_without_asking_the_drafter() -> None:
     assert len(draft.children[-1]) > 1  # what is copied far ahead does not look certain
 
 
-def test_standalone_text_is_not_copied() -> None:
+def test_standalone_text_copies_what_is_likelier_than_the_drafters_choice() -> None:
+    copied = 0
+    for seed in range(40):
+        toy, guesser = ToyDrafter(seed), TextGuesser()
+        growing = GrowingDraft(toy, CHAIN, guesser)
+        text = [1, 2, 3, 4, 5, 1, 2, 3, 4]
+        growing.commit(text)
+        guesser.restart([0, *text])
+        own = log_softmax(toy.logits(toy.text)[None])[0]
+        copy_chance = math.exp(guesser.copied([], 4)[1])  # type: ignore[index]
+        written = growing.next_token(DraftTree((), ()), GREEDY)
+        likeliest = int(own.argmax())
+        if likeliest == 5:
+            assert written.origin == Origin.BOTH
+            assert math.exp(written.log_chance) == pytest.approx(1 - (1 - math.exp(own[5])) * (1 - copy_chance))
+        elif math.exp(own[likeliest]) < copy_chance:
+            assert (written.token, written.origin) == (5, Origin.COPY)
+            copied += 1
+            barred = growing.next_token(DraftTree((), ()), GREEDY, barred={5})
+            assert (barred.token, barred.origin) == (likeliest, Origin.DRAFTER)
+        else:
+            assert (written.token, written.origin) == (likeliest, Origin.DRAFTER)
+    assert copied > 5
+
+
+def test_a_run_that_is_too_short_is_not_copied() -> None:
     for seed in range(20):
         toy, guesser = ToyDrafter(seed), TextGuesser()
         growing = GrowingDraft(toy, CHAIN, guesser)
-        growing.commit([1, 2, 3, 1, 2, 3, 1])
-        guesser.restart([0, 1, 2, 3, 1, 2, 3, 1])
-        assert growing.next_token(DraftTree((), ()), GREEDY)[0] == int(toy.logits(toy.text).argmax())
+        growing.commit([1, 2, 3, 5, 1, 2, 3])
+        guesser.restart([0, 1, 2, 3, 5, 1, 2, 3])
+        written = growing.next_token(DraftTree((), ()), GREEDY)
+        assert (written.token, written.origin) == (int(toy.logits(toy.text).argmax()), Origin.DRAFTER)
+
+
+@given(st.integers(0, 99), st.lists(st.integers(0, 2), min_size=6, max_size=30))
+def test_copies_too_repeat_no_run_of_standalone_text(seed: int, text: list[int]) -> None:
+    toy = ToyDrafter(seed)
+    draft = ConversationDraft(lambda: cast(Any, toy), CHAIN, TextGuesser())
+    draft.growing.commit(text)
+    draft._guesser.restart(text * 3)  # type: ignore[union-attr]
+    written: list[int] = []
+    for _ in range(20):
+        written.append(draft.write(DraftTree.chain(written), GREEDY).token)
+    runs = [tuple(written[at : at + 6]) for at in range(len(written) - 5)]
+    assert len(set(runs)) == len(runs)
 
 
 def test_other_sampling_settings_begin_again() -> None:
@@ -289,14 +330,14 @@ def test_a_standalone_text_costs_a_step_a_token(seed: int, length: int, confirme
     growing = GrowingDraft(toy, TREE)
     written: list[int] = []
     for _ in range(length):
-        written.append(growing.next_token(DraftTree.chain(written), GREEDY)[0])
+        written.append(growing.next_token(DraftTree.chain(written), GREEDY).token)
     assert tuple(written) == draft_chain(ToyDrafter(seed), length, GREEDY).tokens
     assert toy.steps == length
     confirmed = min(confirmed, length - 1)
     growing.commit(written[:confirmed])
     rest = written[confirmed:]
     for _ in range(2):
-        rest.append(growing.next_token(DraftTree.chain(rest), GREEDY)[0])
+        rest.append(growing.next_token(DraftTree.chain(rest), GREEDY).token)
     assert toy.steps == length + 2
     assert (*written[:confirmed], *rest) == draft_chain(ToyDrafter(seed), length + 2, GREEDY).tokens
 
@@ -307,8 +348,8 @@ def test_a_barred_token_gives_way_to_the_next_best(shape: GrowthShape) -> None:
     growing = GrowingDraft(toy, shape)
     nothing = DraftTree((), ())
     ranked = np.argsort(-toy.logits(toy.text)).tolist()
-    assert growing.next_token(nothing, GREEDY, barred={ranked[1]})[0] == ranked[0]
-    second, _ = growing.next_token(nothing, GREEDY, barred={ranked[0]})
+    assert growing.next_token(nothing, GREEDY, barred={ranked[1]}).token == ranked[0]
+    second = growing.next_token(nothing, GREEDY, barred={ranked[0]}).token
     assert second == ranked[1]
-    after, _ = growing.next_token(DraftTree.chain([second]), GREEDY)
+    after = growing.next_token(DraftTree.chain([second]), GREEDY).token
     assert after == int(toy.logits([*toy.text, second]).argmax())

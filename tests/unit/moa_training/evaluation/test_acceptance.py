@@ -1,21 +1,27 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from typing import Any
 
-import moa_training.evaluation.acceptance
+import moa_training.evaluation.subjects
 import numpy as np
 import pytest
 import torch
+from moa_client.drafting.drafters import MoaDrafter
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.drafter import Checkpoint, DrafterConfig, DraftState, fresh_tensors
-from moa_shared.drafting import TextGuesser, draft_chain, draft_tree
+from moa_shared.drafting import GrowthShape, TextGuesser, draft_chain, draft_tree
+from moa_shared.drafting.confidence import chance_of
 from moa_shared.drafting.dynamic_tree import TreeShape
+from moa_shared.drafting.written import Origin
 from moa_shared.models import ModelFiles, WeightReader, load_target_model
 from moa_shared.sampling.coupling import Sampling, select
 from moa_shared.tree.arithmetic import below_chain
 from moa_shared.tree.draft_tree import DraftTree, longest_path
-from moa_training.evaluation.acceptance import Acceptance, DrafterSubject, LookupSubject, Shape
+from moa_training.evaluation.acceptance import Acceptance, Shape, make_draft
+from moa_training.evaluation.acceptance import verify as verify_draft
+from moa_training.evaluation.subjects import DrafterSubject, LookupSubject, Room
 from moa_training.fit.drafter_setup import drafter_config
 from moa_training.fit.warm_start import starting_tensors
 from moa_training.settings import FitSettings
@@ -43,8 +49,10 @@ def checkpoint(files: ModelFiles, reused: int, kind: str = "moa") -> tuple[Check
     return Checkpoint(config, tensors, ""), TorchReader(teacher, "float32")
 
 
-def subject_of(files: ModelFiles, reused: int, kind: str = "moa", *, guarded: bool = True) -> DrafterSubject:
-    return DrafterSubject(*checkpoint(files, reused, kind), WeightReader(files), "float32", guarded=guarded)
+def subject_of(
+    files: ModelFiles, reused: int, kind: str = "moa", stop_ids: Collection[int] = (), *, guarded: bool = True
+) -> DrafterSubject:
+    return DrafterSubject(*checkpoint(files, reused, kind), WeightReader(files), "float32", stop_ids, guarded=guarded)
 
 
 @torch.inference_mode()
@@ -98,15 +106,62 @@ def test_a_run_after_a_cut_is_what_the_drafter_writes_there(files: ModelFiles, r
     """Although one state goes from cut to cut."""
     subject = subject_of(files, reused)
     answer, _ = verify(files, subject, SHAPES[0], 40)
-    cuts = [*range(1, 33), 33, 39]
-    runs = subject.runs(PROMPT, answer[:40], cuts, 8)
-    assert [len(run.log_chances) for run in runs[-3:]] == [8, 7, 1]
+    cuts = [*range(33), 33, 33, 39]
+    runs = subject.runs(PROMPT, answer[:40], cuts, Room(8))
+    assert [len(run.tokens) for run in runs[-3:]] == [8, 8, 8]
+    assert [run.judged for run in runs[-3:]] == [7, 7, 1]
     for cut, run in zip(cuts, runs, strict=True):
-        written = subject.write([*PROMPT, *answer[:cut]], len(run.log_chances))
-        pairs = zip(written, answer[cut:40], strict=False)
-        assert run.right == next((at for at, (mine, theirs) in enumerate(pairs) if mine != theirs), len(written))
-        assert all(log_chance <= 0 for log_chance in run.log_chances)
+        (alone,) = subject.runs(PROMPT, answer[:40], [cut], Room(8))
+        assert run.tokens == alone.tokens
+        pairs = zip(run.tokens, answer[cut:40], strict=False)
+        assert run.right == next((at for at, (mine, theirs) in enumerate(pairs) if mine != theirs), run.judged)
+        assert all(written.log_chance <= 0 for written in run.written)
     assert any(run.right for run in runs)
+
+
+@pytest.mark.parametrize("reused", [0, 2])
+def test_a_run_is_what_the_client_writes(files: ModelFiles, reused: int) -> None:
+    """With memory of all but the newest token, a token at a time."""
+    made, reader = checkpoint(files, reused)
+    subject = DrafterSubject(made, reader, WeightReader(files), "float32")
+    answer = [*PROMPT[:4], 7, *PROMPT[:4]]  # there is something to copy
+    (run,) = subject.runs(PROMPT, answer, [9], Room(12))
+    guesser = TextGuesser()
+    client = MoaDrafter(
+        made.states(WeightReader(files), "float32"),
+        lambda *_: DraftTree.chain(()),
+        reads_memory=True,
+        shape=GrowthShape(breadth=4),
+        guesser=guesser,
+    )
+    rows, state = subject._read([*PROMPT, *answer])
+    newest = len(PROMPT) + 8
+    client.restart(PROMPT)
+    client.commit(answer)
+    client.remember(0, rows[:newest], state=False)
+    if state is not None:
+        client.remember(0, state[:newest], state=True)
+    written: list[int] = []
+    for expected in run.written:
+        got = client.write(DraftTree.chain(written), Sampling())
+        assert got is not None
+        assert got[0] == expected.token
+        assert got[1] == pytest.approx(chance_of(expected, None))
+        written.append(expected.token)
+    assert (run.written[0].token, run.written[0].origin) == (7, Origin.COPY)
+
+
+def test_a_run_ends_with_the_answer_and_where_there_is_no_room(files: ModelFiles) -> None:
+    answer = random.Random(3).choices(range(5, 90), k=20)
+    (free,) = subject_of(files, 0).runs(PROMPT, answer, [4], Room(12))
+    stop = free.tokens[5]
+    ended = subject_of(files, 0, stop_ids=[stop])
+    (run,) = ended.runs(PROMPT, answer, [4], Room(12))
+    assert run.tokens == free.tokens[: free.tokens.index(stop) + 1]
+    (run,) = ended.runs(PROMPT, [*answer[:6], stop], [4], Room(12))
+    assert run.judged == len(run.tokens)  # whatever follows the end of an answer is wrong
+    short, none = subject_of(files, 0).runs(PROMPT, answer, [4, 9], Room(12, whole=9))
+    assert (short.tokens, none.tokens) == (free.tokens[:5], [])
 
 
 def test_an_oracle_is_accepted_whole_and_a_liar_never(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,12 +172,12 @@ def test_an_oracle_is_accepted_whole_and_a_liar_never(files: ModelFiles, monkeyp
         at = len(drafter.tokens) - len(PROMPT)
         return DraftTree.chain(answer[at : at + min(shape.nodes, room)])
 
-    monkeypatch.setattr(moa_training.evaluation.acceptance, "_draft", oracle)
+    monkeypatch.setattr(moa_training.evaluation.subjects, "make_draft", oracle)
     (whole,) = subject.replay(PROMPT, answer, [Shape(4)])
     assert whole.accepted == [0, 0, 0, 0, 4]
     assert whole.length == 5.0
     assert whole.by_position == [1.0] * 4
-    monkeypatch.setattr(moa_training.evaluation.acceptance, "_draft", lambda *_: DraftTree.chain([3, 3]))
+    monkeypatch.setattr(moa_training.evaluation.subjects, "make_draft", lambda *_: DraftTree.chain([3, 3]))
     (none,) = subject.replay(PROMPT, answer, [Shape(2)])
     assert none.accepted == [20]
     assert none.length == 1.0
@@ -154,7 +209,9 @@ def test_lookup_is_accepted_where_the_answer_repeats_the_question(files: ModelFi
     assert copied.forwards < 5
     (fresh,) = subject.replay([5, 6, 7], list(range(8, 30)), [Shape(4)])
     assert fresh.accepted == [21]
-    assert subject.write(PROMPT + PROMPT[:2], 4) == PROMPT[2:6]
+    (run,) = subject.runs(PROMPT, [*PROMPT[:2], 99], [2], Room(4))
+    assert run.tokens == PROMPT[2:6]
+    assert (run.right, run.judged, run.written[0].origin) == (0, 1, Origin.COPY)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["chain", "tree"])
@@ -170,6 +227,6 @@ def test_baselines_guess_from_what_a_client_holds(files: ModelFiles, kind: str, 
         state = subject._new_state()
         state.extend(ids[: newest + 1])
         state.append_memory(0, hidden[:newest])
-        tree = moa_training.evaluation.acceptance._draft(state, shape, len(ids) - 1 - newest, None)
-        newest += moa_training.evaluation.acceptance._verify(tree, ids, newest, expected)
+        tree = make_draft(state, shape, len(ids) - 1 - newest, None)
+        newest += verify_draft(tree, ids, newest, expected)
     assert got.accepted == expected.accepted

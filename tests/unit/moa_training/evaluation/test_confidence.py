@@ -6,23 +6,42 @@ import math
 import random
 
 import pytest
-from moa_training.evaluation.acceptance import Run
-from moa_training.evaluation.confidence import fit_confidence, format_gates, gated
+from moa_shared.drafting.written import Origin, WrittenToken
+from moa_training.evaluation.confidence import fit_confidence, format_gates, gated, shown_tokens
+from moa_training.evaluation.subjects import Run
 
 SURE, UNSURE = math.log(0.975), math.log(0.325)
 
 
-def run(*log_chances: float, right: int) -> Run:
-    return Run(log_chances, right)
+def token(log_chance: float, origin: Origin = Origin.DRAFTER) -> WrittenToken:
+    return WrittenToken(7, log_chance, origin)
+
+
+def run(*log_chances: float, right: int, judged: int | None = None, origin: Origin = Origin.DRAFTER) -> Run:
+    written = tuple(token(each, origin) for each in log_chances)
+    return Run(written, right, len(written) if judged is None else judged)
 
 
 def test_only_tokens_after_right_ones_count() -> None:
     """What comes after the first wrong token says nothing about text that is right so far."""
     runs = [run(SURE, SURE, SURE, SURE, right=1)] * 1000
     confidence = fit_confidence(runs)
-    assert confidence.chance(SURE, 1) == pytest.approx(1.0, abs=0.01)
-    assert confidence.chance(SURE, 2) < 0.1
-    assert confidence.chance(SURE, 4) == pytest.approx(0.975)  # never seen: the chance that was stated
+    assert confidence.chance(token(SURE)) == pytest.approx(0.5, abs=0.02)
+    assert confidence.chance(token(SURE, Origin.COPY)) == pytest.approx(0.975)  # never seen: the chance that was stated
+
+
+def test_where_a_token_comes_from_makes_a_difference() -> None:
+    runs = [run(SURE, right=1), run(SURE, right=0, origin=Origin.COPY)] * 1000
+    confidence = fit_confidence(runs)
+    assert confidence.chance(token(SURE)) == pytest.approx(1.0, abs=0.01)
+    assert confidence.chance(token(SURE, Origin.COPY)) < 0.1
+
+
+def test_what_the_answer_does_not_reach_is_neither_right_nor_wrong() -> None:
+    cut_off = run(SURE, SURE, SURE, right=2, judged=2)
+    assert fit_confidence([cut_off] * 1000).chance(token(SURE)) == pytest.approx(1.0, abs=0.01)
+    assert shown_tokens(cut_off, None, 0.0) == 2
+    assert shown_tokens(cut_off, None, 0.96) == 1
 
 
 def test_text_goes_on_while_all_of_it_is_likely() -> None:
@@ -46,11 +65,10 @@ def test_a_calibrated_drafter_keeps_what_its_chances_promise() -> None:
         """Each token is right with half of the chance that the drafter states."""
         stated = [chance.choice([0.975, 0.675, 0.325]) for _ in range(12)]
         right = next((place for place, each in enumerate(stated) if chance.random() > each / 2), 12)
-        return Run(tuple(map(math.log, stated)), right)
+        return run(*map(math.log, stated), right=right)
 
     confidence = fit_confidence(written() for _ in range(20_000))
-    for depth in (1, 2):
-        assert confidence.chance(SURE, depth) == pytest.approx(0.975 / 2, abs=0.03)
+    assert confidence.chance(token(SURE)) == pytest.approx(0.975 / 2, abs=0.03)
     runs = [written() for _ in range(20_000)]
     sure, bold = gated(runs, confidence, 0.4), gated(runs, confidence, 0.1)
     assert sure.kept == pytest.approx(0.975 / 2, abs=0.03)

@@ -12,7 +12,8 @@ from moa_shared.errors import DataError, MismatchError, NotFoundError
 from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.questions import read_questions
-from moa_training.evaluation.evaluation import EvaluationOptions, evaluate, find_checkpoint, format_table
+from moa_training.evaluation.evaluation import EvaluationOptions, evaluate, find_checkpoint
+from moa_training.evaluation.results import format_table
 
 from tests.support.messages import raises
 from tests.support.tiny_training import tiny_files
@@ -50,9 +51,15 @@ def test_results_add_up(tmp_path: Path, files: ModelFiles) -> None:
     assert set(content["standalone"]) == {"8", "32", "64"}
     assert content["standalone"]["64"] == {"questions": 0}  # no answer reaches so far
     assert content["cold"]["questions"] == 6
+    assert list(content["shares"]) == [f"0.{tenth}" for tenth in range(10)]
+    served = [part["served"] for part in content["shares"].values()]
+    assert served[0] == 0
+    assert served == sorted(served)
+    assert all(part["questions"] == 6 and part["in_hand"] >= part["served"] for part in content["shares"].values())
+    assert content["all_shares"]["questions"] == 60
     table = format_table(result)
-    assert "standalone after 8 tokens" in table
-    assert "standalone without memory (6)" in table
+    for where in ("after 8 tokens (6)", "after 0% (6)", "after 90% (6)", "all shares (60)", "without memory (6)"):
+        assert where in table
     assert "chain of 4" in table
     assert "6 questions" in table
     assert evaluate(str(path), questions, options(files, limit=3), SilentProgress()).by_category == result.by_category
@@ -75,13 +82,12 @@ def test_results_are_checked_where_references_name_them(tmp_path: Path, files: M
     (questions / "wrong.jsonl").write_text(json.dumps({"turns": ["w1 w20"], "final_answer": "5"}))
     result = evaluate(str(tmp_path), questions, checking, SilentProgress())
     content = result.to_json()["task"]
-    assert set(content) == {"8", "32", "64"}
-    assert content["64"] == {"sums": {"questions": 0}, "wrong": {"questions": 0}}  # no answer is so long
-    sums = content["8"]["sums"]
-    assert set(sums) == {"questions", "right", "target_right", "same_result", "ended", "target_ended"}
+    assert list(content) == [f"0.{tenth}" for tenth in range(10)]
+    sums = content["0.7"]["sums"]
+    assert set(sums) >= {"questions", "right", "target_right", "same_result", "served_right", "served_same_result"}
     assert (sums["questions"], sums["target_right"], sums["target_ended"]) == (2, 0.5, 0.0)
     table = format_table(result)
-    assert "results of sums after 8 tokens (2): right 0.00, target right 0.50" in table
+    assert "results of sums after 70% (2): right 0.00, target right 0.50" in table
     assert "the target itself is right in none of wrong:" in table
 
 

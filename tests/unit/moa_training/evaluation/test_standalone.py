@@ -1,15 +1,24 @@
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
 import pytest
 import torch
 from moa_shared.drafting import barred_after
+from moa_shared.drafting.written import Origin, WrittenToken
 from moa_shared.models import ModelFiles, load_target_model
-from moa_training.evaluation.acceptance import DrafterSubject
-from moa_training.evaluation.standalone import StandaloneQuality, repeated_share, standalone_quality
+from moa_training.evaluation.standalone import (
+    ShownText,
+    StandaloneQuality,
+    reader_means,
+    repeated_share,
+    standalone_quality,
+)
+from moa_training.evaluation.subjects import DrafterSubject, Room, Run
 
 from tests.unit.moa_training.evaluation.test_acceptance import subject_of
 
@@ -23,23 +32,27 @@ def test_repetition_is_the_share_of_grams_seen_before() -> None:
     assert repeated_share([1, 2, 3, 4]) is None
 
 
-def test_who_writes_the_targets_own_words_agrees(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def quality(subject: DrafterSubject, tokens: Sequence[int], cut: int, length: int, right: int = 0) -> StandaloneQuality:
+    written = tuple(WrittenToken(token, math.log(0.9), Origin.DRAFTER) for token in tokens)
+    run = Run(written, right, min(len(tokens), len(ANSWER) - cut))
+    return standalone_quality(run, subject.reader, PROMPT, ANSWER, cut, length)
+
+
+def test_who_writes_the_targets_own_words_agrees(files: ModelFiles) -> None:
     subject = subject_of(files, 1)
-    monkeypatch.setattr(DrafterSubject, "write", lambda *_, **__: ANSWER[8:24])
-    means = standalone_quality(subject, PROMPT, ANSWER, 8, 16).means
-    assert means["agreement_8"] == means["agreement_16"] == 1.0
+    means = quality(subject, ANSWER[8:40], 8, 32, right=32).means
+    assert means["agreement_8"] == means["agreement_16"] == means["agreement_32"] == means["in_hand"] == 1.0
     assert means["repeated"] == means["target_repeated"] == 0.0
-    monkeypatch.setattr(DrafterSubject, "write", lambda *_, **__: [3] * 16)
-    means = standalone_quality(subject, PROMPT, ANSWER, 8, 16).means
+    means = quality(subject, [3] * 16, 8, 16).means
     assert means["agreement_8"] == 0.0
+    assert "agreement_32" not in means  # nobody wrote so much
     assert means["repeated"] == pytest.approx(12 / 13)
 
 
-def test_likelihood_is_the_targets(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_likelihood_is_the_targets(files: ModelFiles) -> None:
     subject = subject_of(files, 0)
     written = ANSWER[8:18]
-    monkeypatch.setattr(DrafterSubject, "write", lambda *_, **__: written)
-    means = standalone_quality(subject, PROMPT, ANSWER, 8, 10).means
+    means = quality(subject, written, 8, 10).means
     ids = [*PROMPT, *ANSWER[:18]]
     with torch.inference_mode():
         logits = (
@@ -51,29 +64,36 @@ def test_likelihood_is_the_targets(files: ModelFiles, monkeypatch: pytest.Monkey
     assert means["new_agreement"] == pytest.approx(float(agree), abs=1e-6)
 
 
+def test_a_reader_has_what_is_right_and_sees_what_is_trusted(files: ModelFiles) -> None:
+    subject = subject_of(files, 0)
+    short = quality(subject, ANSWER[8:12], 8, 4, right=3)  # all four are trusted
+    assert short.texts == [ShownText(8, 40, 3, 4)]
+    long = quality(subject, [3] * 20, 20, 20)  # 0.9 ** 9 is the last power above 0.35
+    assert long.texts == [ShownText(20, 40, 0, 9)]
+    short.merge(long)
+    assert short.means["precision"] == 3 / 13
+    assert short.means["served"] == pytest.approx(0.35)
+    assert short.means["in_hand"] == short.means["in_hand_gated"] == pytest.approx((11 / 40 + 20 / 40) / 2)
+    assert (short.means["useful_run"], short.means["median_shown"]) == (1.5, 6.5)
+    assert "precision" not in reader_means([ShownText(1, 9, 0, 0)])
+    assert reader_means([]) == {}
+
+
 @pytest.mark.parametrize("reused", [0, 2])
 def test_a_drafter_repeats_no_run_unless_it_may(
     files: ModelFiles, reused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = 2  # what an untrained drafter repeats within 60 tokens
-    monkeypatch.setattr("moa_training.evaluation.acceptance.barred_after", partial(barred_after, run=run))
-    known = [*PROMPT, *ANSWER[:8]]
-    free = subject_of(files, reused, guarded=False).write(known, 60)
+    monkeypatch.setattr("moa_shared.drafting.conversation_draft.barred_after", partial(barred_after, run=run))
+    (one,) = subject_of(files, reused, guarded=False).runs(PROMPT, ANSWER, [8], Room(60))
+    free = one.tokens
     assert len(set(pairwise(free))) < 59
-    written = subject_of(files, reused).write(known, 60)
+    (two,) = subject_of(files, reused).runs(PROMPT, ANSWER, [8], Room(60))
+    written = two.tokens
     runs = list(pairwise(written))
     assert len(set(runs)) == len(runs)
     same = next(at for at in range(60) if written[at] != free[at])
     assert free[same] in barred_after(free[:same], run)  # nothing else parts the two
-
-
-@pytest.mark.parametrize("reused", [0, 2])
-def test_a_drafter_writes_as_long_as_it_is_asked_to(files: ModelFiles, reused: int) -> None:
-    subject = subject_of(files, reused)
-    quality = standalone_quality(subject, PROMPT, ANSWER, 8, 30)
-    assert quality.questions == 1
-    assert set(quality.means) >= {"agreement_8", "agreement_16", "repeated", "log_likelihood"}
-    assert standalone_quality(subject, PROMPT, ANSWER, 35, 30).questions == 0
 
 
 @pytest.mark.parametrize(("kind", "reused"), [("moa", 0), ("moa", 2), ("eagle2", 0), ("independent", 0)])
@@ -81,10 +101,10 @@ def test_what_is_written_without_memory_depends_on_the_tokens_alone(
     files: ModelFiles, kind: str, reused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = subject_of(files, reused, kind)
-    cold, warm = subject.write(PROMPT, 20, memory=False), subject.write(PROMPT, 20)
-    assert (cold == warm) == (kind == "independent")
+    (cold,), (warm,) = (subject.runs(PROMPT, ANSWER, [0], Room(20), memory=memory) for memory in (False, True))
+    assert (cold.tokens == warm.tokens) == (kind == "independent")
     monkeypatch.setattr(subject, "_read", None)  # the target is not asked
-    assert subject.write(PROMPT, 20, memory=False) == cold
+    assert subject.runs(PROMPT, ANSWER, [0], Room(20), memory=False) == [cold]
 
 
 def test_means_merge_by_weight() -> None:

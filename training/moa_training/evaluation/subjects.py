@@ -1,0 +1,226 @@
+"""What is under test: a drafter that drafts for a target, and writes without it, as a client would have it do.
+
+The target's own greedy text is written once; then it is replayed. The drafter has the tokens and the memory rows that
+the client would hold. State: one drafter's state per replay.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from moa_shared.drafter import Checkpoint, Weights
+from moa_shared.drafting import CHAIN, ConversationDraft, TextGuesser, TextIndex
+from moa_shared.drafting.guesses.copying import chance_of_copy
+from moa_shared.drafting.written import Origin, WrittenToken
+from moa_shared.tree.draft_tree import DraftTree
+
+from moa_training.evaluation.acceptance import GREEDY, Acceptance, Shape, make_draft, verify
+from moa_training.teacher.target_reader import TargetReader
+
+Rows = npt.NDArray[np.float32]
+NextToken = Callable[[Sequence[int]], WrittenToken | None]  # after standalone text
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a drafter wrote without the server, up to its own end of the answer.
+
+    Args:
+        right: how many of the first tokens are the target's.
+        judged: how many can be compared: the target's answer may have been cut off.
+    """
+
+    written: tuple[WrittenToken, ...]
+    right: int
+    judged: int
+
+    @property
+    def tokens(self) -> list[int]:
+        return [each.token for each in self.written]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much is written after a cut.
+
+    Args:
+        after: tokens after it at most.
+        whole: tokens of the answer at most, with those before the cut; None: any number.
+    """
+
+    after: int
+    whole: int | None = None
+
+    def left(self, cut: int) -> int:
+        """Tokens that may be written after a cut."""
+        return self.after if self.whole is None else max(0, min(self.after, self.whole - cut))
+
+
+class Subject(Protocol):
+    """What is under test, with the target that it drafts for."""
+
+    reader: TargetReader
+
+    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[Shape]) -> list[Acceptance]:
+        """Acceptance of each shape over one answer (whose first token the prefill gives)."""
+        ...
+
+    def runs(
+        self, prompt: Sequence[int], answer: Sequence[int], cuts: Sequence[int], room: Room, *, memory: bool = True
+    ) -> list[Run]:
+        """What it writes after each cut, if the server is lost there.
+
+        Args:
+            cuts: tokens of the answer before each, ascending; 0: the server has read the prompt.
+            memory: whether it has that of the tokens before the cut, all but the newest.
+        """
+        ...
+
+
+class DrafterSubject:
+    """A checkpoint of any kind.
+
+    Args:
+        target: the parts of the target that the drafter takes over.
+        weights: of both of its halves: "int8", "int4" or "float32".
+        stop_ids: tokens that end an answer.
+        guarded: its standalone text repeats no run of tokens, as in the client (`barred_after`).
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        reader: TargetReader,
+        target: Weights,
+        weights: str,
+        stop_ids: Collection[int] = (),
+        *,
+        guarded: bool = True,
+    ) -> None:
+        self.reader = reader
+        self._stop_ids = frozenset(stop_ids)
+        self._guarded = guarded
+        self._reads_last_hidden = checkpoint.config.reads_last_hidden
+        self._rows = checkpoint.rows(weights) if checkpoint.config.memory_width else None
+        self._new_state = checkpoint.states(target, weights)
+
+    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[Shape]) -> list[Acceptance]:
+        ids = [*prompt, *answer]
+        memory, state = self._read(ids)
+        return [self._replay(ids, len(prompt), memory, state, shape) for shape in shapes]
+
+    def runs(
+        self, prompt: Sequence[int], answer: Sequence[int], cuts: Sequence[int], room: Room, *, memory: bool = True
+    ) -> list[Run]:
+        ids = [*prompt, *answer]
+        rows, state = self._read(ids) if memory else (None, None)
+        draft = ConversationDraft(self._new_state, CHAIN, TextGuesser())
+        draft.restart(prompt)  # as a client begins: copies are judged by what follows
+        known, runs = 0, []
+
+        def following(written: Sequence[int]) -> WrittenToken:
+            return draft.write(DraftTree.chain(written), GREEDY, guarded=self._guarded)
+
+        for cut in cuts:
+            newest = len(prompt) + cut - 1
+            draft.growing.forget()
+            if new := ids[len(draft.state.tokens) : newest + 1]:
+                draft.commit(new)
+            for plane, is_state in ((rows, False), (state, True)):
+                if plane is not None:
+                    draft.remember(known, plane[known:newest], state=is_state)
+            known = newest
+            runs.append(_run(following, answer, cut, room, self._stop_ids))
+        return runs
+
+    def _read(self, ids: Sequence[int]) -> tuple[Rows, Rows | None]:
+        """Memory rows of a text, and the state that enters the first reused layer."""
+        read = self.reader.read(ids)
+        source = read.last_hidden if self._reads_last_hidden else read.kv
+        return np.empty((len(ids), 0), np.float32) if self._rows is None else self._rows(source), read.state
+
+    def _replay(self, ids: Sequence[int], prompt: int, memory: Rows, state: Rows | None, shape: Shape) -> Acceptance:
+        drafter = self._new_state()
+        guesser = TextGuesser() if shape.merges_copies else None
+        counts = Acceptance()
+        known = 0
+        newest = prompt  # position of the newest committed token; the prefill chose it
+        while newest + 1 < len(ids):
+            new = ids[len(drafter.tokens) : newest + 1]
+            drafter.extend(new)
+            if guesser is not None:
+                guesser.extend(new)
+            drafter.append_memory(known, memory[known:newest])
+            if state is not None:
+                drafter.append_reused_state(known, state[known:newest])
+            known = newest
+            begun = time.perf_counter()
+            tree = make_draft(drafter, shape, len(ids) - 1 - newest, guesser)
+            counts.draft_seconds += time.perf_counter() - begun
+            newest += verify(tree, ids, newest, counts)
+        return counts
+
+
+class LookupSubject:
+    """Prompt look-up: a chain copied from the conversation, whatever the shape."""
+
+    def __init__(self, reader: TargetReader, stop_ids: Collection[int] = (), longest: int = 3) -> None:
+        self.reader = reader
+        self._stop_ids = frozenset(stop_ids)
+        self._longest = longest  # tokens that must agree: as the client has it
+
+    def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[Shape]) -> list[Acceptance]:
+        ids = [*prompt, *answer]
+        return [self._replay(ids, len(prompt), shape) for shape in shapes]
+
+    def runs(
+        self, prompt: Sequence[int], answer: Sequence[int], cuts: Sequence[int], room: Room, *, memory: bool = True
+    ) -> list[Run]:
+        """A run ends where there is nothing to copy; none reads memory."""
+        text = TextIndex(self._longest)
+        text.restart(prompt)
+        runs = []
+
+        def following(written: Sequence[int]) -> WrittenToken | None:
+            position, size = text.matched(written)
+            return WrittenToken(text.tokens[position], math.log(chance_of_copy(size)), Origin.COPY) if size else None
+
+        for cut in cuts:
+            text.extend(answer[len(text.tokens) - len(prompt) : cut])
+            runs.append(_run(following, answer, cut, room, self._stop_ids))
+        return runs
+
+    def _replay(self, ids: Sequence[int], prompt: int, shape: Shape) -> Acceptance:
+        text, counts = TextIndex(self._longest), Acceptance()
+        text.restart(ids[: prompt + 1])
+        newest = prompt
+        while newest + 1 < len(ids):
+            tokens = text.continuation(min(shape.nodes, len(ids) - 1 - newest))
+            moved = verify(DraftTree.chain(tokens), ids, newest, counts)
+            text.extend(ids[newest + 1 : newest + 1 + moved])
+            newest += moved
+        return counts
+
+
+def _run(following: NextToken, answer: Sequence[int], cut: int, room: Room, stop_ids: frozenset[int]) -> Run:
+    """What is written after a cut, compared with the rest of the answer."""
+    written: list[WrittenToken] = []
+    tokens: list[int] = []
+    length = room.left(cut)
+    while len(tokens) < length and not stop_ids.intersection(tokens[-1:]):
+        found = following(tokens)
+        if found is None:
+            break
+        written.append(found)
+        tokens.append(found.token)
+    rest = answer[cut : cut + length]
+    both = min(len(tokens), len(rest))
+    judged = len(tokens) if stop_ids.intersection(answer[-1:]) else both
+    right = next((at for at in range(both) if tokens[at] != rest[at]), both)
+    return Run(tuple(written), right, judged)
