@@ -13,6 +13,7 @@ from moa_training.evaluation.comparison import save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 API = "API client"
 Evaluations = dict[str, dict[str, Any]]
@@ -82,7 +83,7 @@ def draw_shares(evaluations: Evaluations, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
-    panels = [*_DRAWN, *(key for key in _RESULTS if _first_tasks(evaluations))]
+    panels = [*_DRAWN, *(key for key in _RESULTS if _tells(evaluations, key))]
     columns = (len(panels) + 1) // 2
     figure = Figure(figsize=(3.6 * columns, 6.2), layout="constrained")
     for place, key in enumerate(panels):
@@ -94,15 +95,18 @@ def draw_shares(evaluations: Evaluations, path: Path) -> None:
         axis.set_xlabel("served share of the answer", fontsize=8)
         axis.tick_params(labelsize=8)
         axis.grid(alpha=0.3)
-    lines = {str(line.get_label()): line for axis in figure.axes for line in axis.get_lines()}
+    lines: dict[str, Line2D] = {}
+    for line in (line for axis in figure.axes for line in axis.get_lines()):
+        lines.setdefault(str(line.get_label()), line)
     figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=6, fontsize=8)
     save_picture(figure, path)
 
 
 def _draw_measure(axis: Axes, evaluations: Evaluations, key: str) -> None:
     axis.set_title(_MEASURES[key], fontsize=9)
-    for name, evaluation in evaluations.items():
-        _line(axis, {share: values.get(key) for share, values in _cuts(evaluation).items()}, name, "-")
+    for number, (name, evaluation) in enumerate(evaluations.items()):
+        points = {share: values.get(key) for share, values in _cuts(evaluation).items()}
+        _line(axis, points, name, "-", f"C{number}")
     first = _first_cuts(evaluations)
     _line(axis, {share: _of_api(values, key) for share, values in first.items()}, API, "--", "0.4")
     if key == "repeated":
@@ -112,15 +116,15 @@ def _draw_measure(axis: Axes, evaluations: Evaluations, key: str) -> None:
 
 def _draw_results(axis: Axes, evaluations: Evaluations, key: str) -> None:
     axis.set_title(f"task result is {_RESULTS[key]}", fontsize=9)
-    for name, evaluation in evaluations.items():
+    for number, (name, evaluation) in enumerate(evaluations.items()):
         results = {share: _result(evaluation, share, key) for share in evaluation.get("task", {})}
-        _line(axis, results, name, "-")
+        _line(axis, results, name, "-", f"C{number}")
     first = _first_tasks(evaluations)
     served = {share: _result(evaluation, share, f"served_{key}") for share, evaluation in first.items()}
     _line(axis, served, API, "--", "0.4")
 
 
-def _line(axis: Axes, points: dict[str, float | None], label: str, style: str, color: str | None = None) -> None:
+def _line(axis: Axes, points: dict[str, float | None], label: str, style: str, color: str) -> None:
     known = [(float(share), value) for share, value in points.items() if value is not None]
     if known:
         axis.plot([x for x, _ in known], [y for _, y in known], style, color=color, label=label, marker=".")
@@ -139,6 +143,12 @@ def _first_tasks(evaluations: Evaluations) -> dict[str, dict[str, Any]]:
     """By share, the first evaluation that has task results."""
     first = next((each for each in evaluations.values() if each.get("task")), None)
     return {} if first is None else dict.fromkeys(first["task"], first)
+
+
+def _tells(evaluations: Evaluations, key: str) -> bool:
+    """Whether there are such task results; where the target itself is never right, nobody can be."""
+    first = _first_tasks(evaluations)
+    return bool(first) and (key != "right" or any(_result(each, at, "target_right") for at, each in first.items()))
 
 
 def _of_api(values: dict[str, Any], key: str) -> float | None:
