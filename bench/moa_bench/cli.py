@@ -333,14 +333,15 @@ def timeline(
 @model_option
 @pin_option
 @click.option("--link", default="4G", show_default=True, metavar="NAME", help="The link that is cut; not RTT 0.")
+@click.option("--cut-seconds", type=click.FloatRange(0, 600), default=4.0, show_default=True, help="How long.")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.cast", help="Write there instead."
 )
-def record(model: str, pin: bool, link: str, out: Path | None) -> None:
+def record(model: str, pin: bool, link: str, cut_seconds: float, out: Path | None) -> None:
     """Record the chat program through a cut of its link, as an asciinema cast."""
     from moa_bench.cut.recording import run_recording
 
-    run_recording(model=model, pin=pin, link=link, out=out)
+    run_recording(model=model, pin=pin, link=link, cut_s=cut_seconds, out=out)
 
 
 @cli.command()

@@ -13,7 +13,6 @@ import pty
 import select
 import struct
 import sys
-import tempfile
 import termios
 import threading
 import time
@@ -34,9 +33,13 @@ WIDTH, HEIGHT = 100, 24
 QUESTION = "Explain to a child why the sky is blue."
 GREETING = b"lists commands"  # the end of what the chat program says before its prompt
 ANSWER_TOKENS = 160
-CUT_AFTER_S, CUT_S = 0.8, 4.0  # from the question; the answer takes about two seconds
+CUT_AFTER_S = 0.8  # from the question; the answer takes about two seconds
+CUT_S = 4.0
+LONG_CUT_S = 30.0  # from here on there is time for another question meanwhile
+SECOND_QUESTION = "Name three colours of the rainbow."
+SECOND_AFTER_S = 20.0  # from the first question: the prompt is back by then
 QUIET_S = 3.0  # without output after the cut: the answer is over
-LONGEST_S = 120.0
+LONGEST_S = 120.0  # besides the cut
 
 
 @dataclass(slots=True)
@@ -58,10 +61,12 @@ class Terminal:
     Args:
         arguments: of Python.
         cast: takes what the program writes.
+        longest_s: how long it may run.
     """
 
-    def __init__(self, arguments: Sequence[str], cast: Cast) -> None:
+    def __init__(self, arguments: Sequence[str], cast: Cast, longest_s: float) -> None:
         self._cast = cast
+        self._longest_s = longest_s
         self._output = b""
         self._began = time.monotonic()
         self._pid, self._fd = pty.fork()
@@ -81,7 +86,7 @@ class Terminal:
         """
         self._output = b""
         last = time.monotonic()
-        while time.monotonic() - self._began < LONGEST_S:
+        while time.monotonic() - self._began < self._longest_s:
             ready, _, _ = select.select([self._fd], [], [], 0.1)
             if ready:
                 try:
@@ -105,8 +110,11 @@ class Terminal:
         os.waitpid(self._pid, 0)
 
 
-def run_recording(*, model: str, pin: bool, link: str, out: Path | None) -> None:
-    """Record; `docs/recordings/chat-through-a-cut.cast` of the checkout, or `out`.
+def run_recording(*, model: str, pin: bool, link: str, cut_s: float, out: Path | None) -> None:
+    """Record; `docs/recordings/chat-through-a-cut.cast` of the checkout (of a long cut: `chat-alone.cast`), or `out`.
+
+    Args:
+        cut_s: how long the link loses everything.
 
     Raises:
         MoaError: a server, link or client that fails.
@@ -115,35 +123,37 @@ def run_recording(*, model: str, pin: bool, link: str, out: Path | None) -> None
     server_cores, own_cores = split_cores(pin)
     from moa_shared.models import resolve
 
-    from moa_bench.harness.drafters import drafter_file, find_drafter
     from moa_bench.harness.servers import running_server
 
-    files = resolve(model, progress=make_progress())
+    resolve(model, progress=make_progress())
     cast = Cast(
-        f"moa-client chat over {chosen.name}; the link is cut {CUT_AFTER_S:g} s after the question for {CUT_S:g} s"
+        f"moa-client chat over {chosen.name}; the link is cut {CUT_AFTER_S:g} s after the question for {cut_s:g} s"
     )
-    with on_cores(own_cores), tempfile.TemporaryDirectory(prefix="moa-bench-") as folder:
-        drafter = str(drafter_file(find_drafter(files), Path(folder)))
-        with (
-            running_server(model, drafter=drafter, cores=server_cores) as server,
-            linked(chosen, server.address, cores=own_cores) as running,
-        ):
-            arguments = ["-P", "-m", "moa_client.cli", "chat", "--server", running.address, "--drafter", drafter]
-            terminal = Terminal([*arguments, "--max-tokens", str(ANSWER_TOKENS)], cast)
-            try:
-                terminal.read_until(GREETING, QUIET_S)
-                terminal.read_until(None, 1.0)
-                terminal.type(QUESTION + "\r")
-                cut = threading.Timer(CUT_AFTER_S, running.cut, (CUT_S,))
-                cut.start()
-                terminal.read_until(None, CUT_AFTER_S + CUT_S + QUIET_S)
-                cut.join()
-                terminal.type("/stats\r")
-                terminal.read_until(None, 1.0)
-                terminal.type("/bye\r")
-            finally:
-                terminal.close()
-    root = checkout_root()
-    target = out or (root / "docs" / "recordings" / "chat-through-a-cut.cast" if root else Path("chat.cast"))
+    with (
+        on_cores(own_cores),
+        running_server(model, cores=server_cores) as server,
+        linked(chosen, server.address, cores=own_cores) as running,
+    ):
+        arguments = ["-P", "-m", "moa_client.cli", "chat", "--server", running.address]
+        terminal = Terminal([*arguments, "--max-tokens", str(ANSWER_TOKENS)], cast, LONGEST_S + cut_s)
+        try:
+            terminal.read_until(GREETING, QUIET_S)
+            terminal.read_until(None, 1.0)
+            terminal.type(QUESTION + "\r")
+            later = [threading.Timer(CUT_AFTER_S, running.cut, (cut_s,))]
+            if cut_s >= LONG_CUT_S:
+                later.append(threading.Timer(SECOND_AFTER_S, terminal.type, (SECOND_QUESTION + "\r",)))
+            for each in later:
+                each.start()
+            terminal.read_until(None, CUT_AFTER_S + cut_s + QUIET_S)
+            for each in later:
+                each.join()
+            terminal.type("/stats\r")
+            terminal.read_until(None, 1.0)
+            terminal.type("/bye\r")
+        finally:
+            terminal.close()
+    root, name = checkout_root(), "chat-alone.cast" if cut_s >= LONG_CUT_S else "chat-through-a-cut.cast"
+    target = out or (root / "docs" / "recordings" / name if root else Path(name))
     write_text(target, cast.text())
     click.echo(f"{target}: {len(cast.events)} events, {cast.events[-1][0]:.1f} s; play it with asciinema play")
