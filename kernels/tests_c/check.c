@@ -238,15 +238,17 @@ static void check_stack(uint64_t seed, const shape_t *shape, int half, int threa
         {CHAIN, PAST, caches[0].pages, seen, chain_tail, tail},
         {NODES, PAST, caches[1].pages, seen + CHAIN, tail_start, tail},
     };
-    float *x = random_floats((size_t)ROWS * hidden, 1.f), *state = zeros((size_t)ROWS * hidden * sizeof(float));
+    static const int32_t state_layers[] = {1, 0};
+    float *x = random_floats((size_t)ROWS * hidden, 1.f), *states = zeros((size_t)2 * ROWS * hidden * sizeof(float));
     float *cosines = random_floats((size_t)(PAST + CHAIN) * shape->head_dim / 2, 1.f);
     float *sines = random_floats((size_t)(PAST + CHAIN) * shape->head_dim / 2, 1.f);
-    if (moa_run(&stack, ROWS, x, positions, cosines, sines, 2, segments, 1, state, threads) != MOA_OK) exit(2);
+    if (moa_run(&stack, ROWS, x, positions, cosines, sines, 2, segments, 2, state_layers, states, threads) != MOA_OK)
+        exit(2);
     size_t at = strlen(name);
     snprintf(name + at, sizeof name - at, "-rows threads=%d", threads);
     if (!shape->only_fills) print_floats(name, x, (size_t)ROWS * hidden);
-    snprintf(name + at, sizeof name - at, "-state threads=%d", threads);
-    print_floats(name, state, (size_t)ROWS * hidden);
+    snprintf(name + at, sizeof name - at, "-states threads=%d", threads);
+    print_floats(name, states, (size_t)2 * ROWS * hidden);
     for (int i = 0; i < 2; i++) {
         snprintf(name + at, sizeof name - at, "-cache%d threads=%d", i, threads);
         print_cache(name, &caches[i], memory ? PAST : PAST + (i ? NODES : CHAIN));
@@ -257,7 +259,7 @@ static void check_stack(uint64_t seed, const shape_t *shape, int half, int threa
         free((void *)layers[i].query_norm), free((void *)layers[i].key_norm);
         free_linear(layers[i].qkv), free_linear(layers[i].out), free_linear(layers[i].gate_up), free_linear(layers[i].down);
     }
-    free(x), free(state), free(cosines), free(sines);
+    free(x), free(states), free(cosines), free(sines);
 }
 
 int main(int count, char **arguments) {
