@@ -211,18 +211,17 @@ class Host:
         self.pool.reserve(live, nbytes, self._sharing.page_nbytes(live))
 
     def conversations_that_fit(self, tokens: int) -> int:
-        """How many conversations of so many tokens can have running answers, with the first drafter's memory rows.
+        """How many conversations of so many tokens can have running answers, with the memory rows that take most.
 
         They share nothing: with a prefix in common there is room for more.
         """
-        tensors, widths, drafter = self._stepper.new_tensors(), {}, None
-        if self._stepper.sources:
-            source = self._stepper.sources[0]
-            drafter = source.drafter
-            widths = self._stepper.kept_widths(
-                source, self._stepper.widths(source, reused_state=True), drafts=drafter is not None
-            )
-        return self.pool.budget // self._most_nbytes(tensors, widths, tokens, drafter)
+        stepper, tensors = self._stepper, self._stepper.new_tensors()
+        each = [self._most_nbytes(tensors, {}, tokens, None)]
+        for source in stepper.sources:
+            planes, drafter = stepper.widths(source, reused_state=True), source.drafter
+            kept = stepper.kept_widths(source, planes, drafts=drafter is not None)
+            each.append(self._most_nbytes(tensors, kept, tokens, drafter))
+        return self.pool.budget // max(each)
 
     def _most_nbytes(
         self, tensors: SessionTensors, widths: Mapping[KeptPlane, int], tokens: int, drafter: OwnDrafter | None
