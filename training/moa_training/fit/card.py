@@ -50,12 +50,21 @@ A Mixture of Attentions drafter (arXiv 2410.03804), trained by moa. Licence: tha
 Command: `moa-train fit CONFIG` with
 
 ```json
-{settings.model_dump_json(indent=1, exclude={"output", "shards", "start_from"})}
+{_shown(settings).model_dump_json(indent=1, exclude={"output", "shards", "start_from"})}
 ```
 
 ![learning curves](curves.png)
 """
     _replace(folder / CARD, text)
+
+
+def _shown(settings: FitSettings) -> FitSettings:
+    """The settings without folders of this machine."""
+    memory_of = settings.drafter.memory_of
+    if memory_of is None:
+        return settings
+    named = Path(memory_of.parent.name if memory_of.suffix else memory_of.name)
+    return settings.model_copy(update={"drafter": settings.drafter.model_copy(update={"memory_of": named})})
 
 
 def add_acceptance(card: Path, table: str, command: str) -> None:

@@ -211,6 +211,9 @@ def test_a_drafter_may_read_the_memory_of_another(tmp_path: Path, files: ModelFi
     one = load_checkpoint(first)
     assert second.memory_fingerprint == one.memory_fingerprint
     assert second.config.reused_layers == 2
+    card = (folder / "out" / "README.md").read_text()
+    assert '"memory_of": "out"' in card
+    assert str(tmp_path) not in card
     assert not np.array_equal(
         second.tensors["cross_attention.self_attn.q_proj.weight"],
         one.tensors["cross_attention.self_attn.q_proj.weight"],
