@@ -38,7 +38,7 @@ CUT_S = 4.0
 LONG_CUT_S = 30.0  # from here on there is time for another question meanwhile
 SECOND_QUESTION = "Name three colours of the rainbow."
 SECOND_AFTER_S = 20.0  # from the first question: the prompt is back by then
-QUIET_S = 3.0  # without output after the cut: the answer is over
+QUIET_S = 3.0  # without output, from as long after the cut on: the answer is over
 LONGEST_S = 120.0  # besides the cut
 
 
@@ -78,14 +78,14 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._fd, text.encode())
 
-    def read_until(self, wanted: bytes | None, quiet_s: float) -> None:
-        """Reads until `wanted` has come, or, without it, until nothing has come for `quiet_s`.
+    def read_until(self, wanted: bytes | None, quiet_s: float, least_s: float = 0.0) -> None:
+        """Reads until `wanted` has come, or, without it, until nothing has come for `quiet_s`, and for `least_s`.
 
         Raises:
             UnavailableError: the program took too long, or ended before.
         """
         self._output = b""
-        last = time.monotonic()
+        first = last = time.monotonic()
         while time.monotonic() - self._began < self._longest_s:
             ready, _, _ = select.select([self._fd], [], [], 0.1)
             if ready:
@@ -98,7 +98,8 @@ class Terminal:
                 self._cast.events.append((round(last - self._began, 3), "o", data.decode("utf-8", "replace")))
             if wanted is not None and wanted in self._output:
                 return
-            if wanted is None and time.monotonic() - last > quiet_s:
+            now = time.monotonic()
+            if wanted is None and now - last > quiet_s and now - first > least_s:
                 return
         said = self._output[-500:].decode("utf-8", "replace")
         raise UnavailableError(
@@ -145,7 +146,7 @@ def run_recording(*, model: str, pin: bool, link: str, cut_s: float, out: Path |
                 later.append(threading.Timer(SECOND_AFTER_S, terminal.type, (SECOND_QUESTION + "\r",)))
             for each in later:
                 each.start()
-            terminal.read_until(None, CUT_AFTER_S + cut_s + QUIET_S)
+            terminal.read_until(None, QUIET_S, CUT_AFTER_S + cut_s + QUIET_S)
             for each in later:
                 each.join()
             terminal.type("/stats\r")

@@ -26,6 +26,8 @@ CHANNEL_OPTIONS = [
     ("grpc.keepalive_timeout_ms", 6_000),
     ("grpc.http2.ping_timeout_ms", 6_000),
     ("grpc.http2.bdp_probe", 0),
+    # Else a new channel takes over the connection attempt that the one before is still waiting for.
+    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 2_000),  # also bounds a connection attempt: 500 failed at a round trip of 300 ms
     ("grpc.max_reconnect_backoff_ms", 3_000),
