@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from moa.v1 import moa_pb2 as pb
@@ -14,13 +15,10 @@ FIRST_SECONDS, SECOND_SECONDS = 0.3, 1.5  # less than gRPC waits for an attempt 
 
 async def test_a_renewed_link_does_not_wait_for_the_attempt_of_the_one_before() -> None:
     """The peer takes connections and says nothing, as one does behind a link that was cut."""
-    taken = 0
+    taken: list[asyncio.StreamWriter] = []
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal taken
-        taken += 1
-        await reader.read()
-        writer.close()
+        taken.append(writer)
 
     server = await asyncio.start_server(take, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -29,5 +27,10 @@ async def test_a_renewed_link_does_not_wait_for_the_attempt_of_the_one_before() 
             with pytest.raises(UnavailableError):
                 await link.open(pb.Open(), seconds)
             await link.renew()
+    assert len(taken) >= 2
     server.close()
-    assert taken >= 2
+    for writer in taken:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+    await server.wait_closed()
