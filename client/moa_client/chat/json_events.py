@@ -85,7 +85,7 @@ def error_line(error: MoaError) -> str:
 def ready_line(target: str, server: str, *, online: bool, execution: pb.Execution | None, choice: Choice | None) -> str:
     """The line that says that the program is ready for questions."""
     level = {"level": execution.level, "exact": execution.exact} if execution is not None else None
-    drafter = {"name": choice.name, "reason": choice.reason} if choice is not None else None
+    drafter = _drafter(choice) if choice is not None else None
     return _line("ready", target=target, server=server, online=online, execution=level, drafter=drafter)
 
 

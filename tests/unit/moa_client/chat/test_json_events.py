@@ -95,3 +95,8 @@ def test_the_guide_names_every_line_and_field() -> None:
     names |= {state.value for state in LinkState} | {outcome.value for outcome in Outcome}
     missing = names - set(re.findall(r"`([a-z_]+)`", guide)) - {"unfinished", "draining"}
     assert not missing
+
+
+def test_the_first_line_names_who_drafts_and_who_writes_alone() -> None:
+    line = ready_line("tiny", "host:1", online=True, execution=None, choice=Choice("online", "why", alone="deep"))
+    assert json.loads(line)["drafter"] == {"name": "online", "reason": "why", "alone": "deep"}
