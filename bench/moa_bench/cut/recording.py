@@ -34,10 +34,9 @@ QUESTION = "Explain to a child why the sky is blue."
 GREETING = b"lists commands"  # the end of what the chat program says before its prompt
 ANSWER_TOKENS = 160
 CUT_AFTER_S = 0.8  # from the question; the answer takes about two seconds
-CUT_S = 4.0
 LONG_CUT_S = 30.0  # from here on there is time for another question meanwhile
 SECOND_QUESTION = "Name three colours of the rainbow."
-SECOND_AFTER_S = 20.0  # from the first question: the prompt is back by then
+SECOND_AFTER_S = 20.0  # from the first question, which still waits: this one is typed ahead
 QUIET_S = 3.0  # without output, from as long after the cut on: the answer is over
 LONGEST_S = 120.0  # besides the cut
 

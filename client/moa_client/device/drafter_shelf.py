@@ -71,17 +71,20 @@ class DrafterShelf:
         """The checkpoint of a drafter."""
         return self._load(self._sources.drafters[self._named[name].fingerprint])
 
-    def beside(self, name: str) -> str | None:
+    def beside(self, name: str, online: Checkpoint) -> tuple[str, Checkpoint] | None:
         """The drafter that writes without a server beside one that drafts for it; None: there is no better one.
 
         Both must read the same memory rows, and the states that enter the deeper one's layers are those sent.
+
+        Args:
+            online: the checkpoint of the drafter `name`.
         """
         best = best_alone(self._candidates) if self._candidates else name
         if best == name:
             return None
-        online, alone = self.checkpoint(name), self.checkpoint(best)
+        alone = self.checkpoint(best)
         shares = online.memory_fingerprint and online.memory_fingerprint == alone.memory_fingerprint
-        return best if shares and 0 < online.config.reused_layers <= alone.config.reused_layers else None
+        return (best, alone) if shares and 0 < online.config.reused_layers <= alone.config.reused_layers else None
 
     def _measured(self, drafter: pb.Drafter) -> Candidate:
         settings, files = self._settings, self._sources.files

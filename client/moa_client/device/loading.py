@@ -200,11 +200,12 @@ def change_drafter(device: Device, choice: Choice, settings: ClientSettings) -> 
     if device.shelf is None:
         raise InternalError("A drafter was to be changed on a device that has no others.")
     shelf, files = device.shelf, device.files
-    online, beside = shelf.checkpoint(choice.name), shelf.beside(choice.name)
+    online = shelf.checkpoint(choice.name)
+    beside = shelf.beside(choice.name, online)
     if beside is None:
         return _with_checkpoint(device, online, choice, settings)
-    alone = shelf.checkpoint(beside)
-    return _reading_memory_of(device, alone, _pair(online, alone, files, settings), replace(choice, alone=beside))
+    name, alone = beside
+    return _reading_memory_of(device, alone, _pair(online, alone, files, settings), replace(choice, alone=name))
 
 
 def _pair(online: Checkpoint, alone: Checkpoint, files: ModelFiles, settings: ClientSettings) -> PairedDrafter:

@@ -63,7 +63,7 @@ class ServerDrafts:
     """Extends plans by what the server guesses."""
 
     def __init__(self) -> None:
-        self._records: dict[int, DrafterRecord] = {}  # by its identity
+        self._records: dict[int, DrafterRecord] = {}  # by the drafter's identity
         self._guesses: list[Guess | None] = []
 
     def extend(self, orders: Sequence[Order], price: TimePrice) -> tuple[list[StepPlan], float]:
@@ -118,5 +118,4 @@ class ServerDrafts:
 
 def _planes(source: MemorySource) -> tuple[Plane, ...]:
     """The planes that the server's drafter reads."""
-    reuses_layers = source.state_layer is not None and not source.reads_state
-    return (Plane.MEMORY, Plane.REUSED_STATE) if reuses_layers else (Plane.MEMORY,)
+    return (Plane.MEMORY, Plane.REUSED_STATE) if source.has_states else (Plane.MEMORY,)

@@ -53,6 +53,11 @@ class MemorySource:
     drafter: OwnDrafter | None = None
     drafter_layer: int | None = None
 
+    @property
+    def has_states(self) -> bool:
+        """Whether its drafter reuses layers, whose states a plane of their own holds."""
+        return self.state_layer is not None and not self.reads_state
+
     def layer_of(self, plane: KeptPlane) -> int | None:
         """The decoder layer whose input a forward must give for a plane; None: its rows are made from the cache."""
         if plane is OwnPlane.STATE:
@@ -169,7 +174,7 @@ class Stepper:
     def widths(self, source: MemorySource, *, reused_state: bool) -> dict[Plane, int]:
         """Row widths of the planes that a client of this source can have."""
         widths = {Plane.MEMORY: source.width}
-        if reused_state and source.state_layer is not None and not source.reads_state:
+        if reused_state and source.has_states:
             widths[Plane.REUSED_STATE] = self.target.hidden_size
         return widths
 

@@ -10,7 +10,7 @@ import torch
 from moa_kernels import set_threads
 from moa_shared.drafter import Checkpoint, load_checkpoint
 from moa_shared.drafter.checkpoint.confidence_file import confidence_for
-from moa_shared.drafter.checkpoint.shipped import SHIPPED_DRAFTERS, require_shipped_drafter
+from moa_shared.drafter.checkpoint.shipped import SHIPPED_DRAFTERS, checkpoint_path, require_shipped_drafter
 from moa_shared.drafting.confidence import Confidence
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.errors import DataError, MismatchError
@@ -82,8 +82,7 @@ def find_checkpoint(name: str, files: ModelFiles) -> Path:
     if name in SHIPPED_DRAFTERS:
         hint = "Train one with moa-train fit."
         return require_shipped_drafter(files.fingerprint, files.target_id, name, hint=hint)
-    given = Path(name)
-    return given / "drafter.safetensors" if given.is_dir() else given
+    return checkpoint_path(Path(name))
 
 
 def load_fitting_checkpoint(name: str, files: ModelFiles) -> Checkpoint:

@@ -19,6 +19,7 @@ from moa_shared.bfloat16 import round_to_bfloat16
 from moa_shared.drafter import Checkpoint, DrafterConfig, load_checkpoint, save_checkpoint
 from moa_shared.drafter.checkpoint.config import EAGLE2, MOA
 from moa_shared.drafter.checkpoint.shapes import ENCODER_TENSORS
+from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE, checkpoint_path
 from moa_shared.errors import ConfigError, MismatchError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.progress import Progress, SilentProgress
@@ -45,7 +46,7 @@ from moa_training.teacher.kernel_teacher import KernelTeacher
 from moa_training.teacher.teacher import Teacher
 from moa_training.teacher.teacher_cache import TeacherCache
 
-DRAFTER = "drafter.safetensors"
+DRAFTER = DRAFTER_FILE
 _DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32}
 # An update takes seconds; what takes longer is a suspended machine or a stopped process, not running time.
 _LONGEST_UPDATE_SECONDS = 60.0
@@ -277,7 +278,7 @@ class Run:
 
     def _same_target(self, path: Path) -> Checkpoint:
         """Another drafter; raises MismatchError if it was made for another target."""
-        other = load_checkpoint(path / DRAFTER if path.is_dir() else path)
+        other = load_checkpoint(checkpoint_path(path))
         if other.config.target_fingerprint != self.files.fingerprint:
             raise MismatchError(
                 f"The drafter {path} was made for another target "

@@ -9,6 +9,7 @@ from moa_shared.errors import NotFoundError
 from moa_shared.text.json_text import parse_json
 
 CONFIG_KEY = "moa_drafter_config"  # in the metadata of the safetensors file, written by moa_shared.drafter
+DRAFTER_FILE = "drafter.safetensors"
 NGRAMS_FILE = "ngrams.safetensors"
 NGRAMS_TARGET_KEY = "target_fingerprint"  # in the metadata of that file, written by moa-train ngrams
 DEFAULT_DRAFTER = "default"
@@ -29,7 +30,7 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
     from moa_shared.models.tensors.safetensors import read_metadata
 
     root = folder or _own_folder()
-    for path in sorted(root.glob("*/drafter.safetensors")):
+    for path in sorted(root.glob(f"*/{DRAFTER_FILE}")):
         if path.parent.name.endswith(f"-{DEEP_DRAFTER}") != (name == DEEP_DRAFTER):
             continue
         if parse_json(read_metadata(path).get(CONFIG_KEY, "{}")).get("target_fingerprint") == target_fingerprint:
@@ -47,6 +48,11 @@ def require_shipped_drafter(target_fingerprint: str, target_id: str, name: str, 
     if path is None:
         raise NotFoundError(f"No {name} drafter comes with the package for {target_id}.", hint=hint)
     return path
+
+
+def checkpoint_path(given: Path) -> Path:
+    """The checkpoint that a path means: a file, or the one in a folder."""
+    return given / DRAFTER_FILE if given.is_dir() else given
 
 
 def find_ngrams(target_fingerprint: str, drafter: Path | None = None, folder: Path | None = None) -> Path | None:
