@@ -129,7 +129,8 @@ def norm(rows: Rows, weight: Rows, eps: float) -> Rows:
 
 def _project(stack: Stack, layer: Layer, x: Rows, cosines: Rows, sines: Rows) -> tuple[Rows, Rows, Rows]:
     shape = stack.shape
-    split = layer.qkv(norm(x, layer.attention_norm, shape.eps)).reshape(len(x), -1, shape.head_dim)
+    normed = x if layer.attention_norm is None else norm(x, layer.attention_norm, shape.eps)
+    split = layer.qkv(normed).reshape(len(x), -1, shape.head_dim)
     queries, keys, values = np.split(split, [shape.heads, split.shape[1] - (split.shape[1] - shape.heads) // 2], axis=1)
     if layer.query_norm is not None:
         queries = norm(queries, layer.query_norm, shape.eps)

@@ -101,6 +101,23 @@ class DiskFullError(MoaError):
     default_hint = "Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
 
 
+class HistoryError(MoaError):
+    """The conversations that this device keeps cannot be read or written."""
+
+    code = "history"
+    exit_code = 74
+    default_hint = "Chat with --no-history, which keeps nothing."
+
+
+class ConflictError(MoaError):
+    """What is asked for contradicts what is going on."""
+
+    code = "conflict"
+    grpc_status = "FAILED_PRECONDITION"
+    exit_code = 75  # EX_TEMPFAIL
+    default_hint = "Try again when that is over."
+
+
 class OutputError(MoaError):
     """Standard output cannot be written."""
 
@@ -187,8 +204,45 @@ class OverloadedError(MoaError):
     default_hint = "Try again in a few seconds."
 
 
+class RateLimitError(OverloadedError):
+    """The caller has used up what it may take in a minute."""
+
+    code = "rate_limit"
+    default_hint = "Wait as long as told; the operator can raise the limit of your key."
+
+
+class DeniedError(MoaError):
+    """The server does not let this caller do this; asking again changes nothing."""
+
+    code = "denied"
+    grpc_status = "PERMISSION_DENIED"
+    exit_code = 77  # EX_NOPERM
+    default_hint = "Ask the operator."
+
+
+class AuthenticationError(DeniedError):
+    """The caller has not shown a key or a certificate that the server knows."""
+
+    code = "authentication"
+    grpc_status = "UNAUTHENTICATED"
+    default_hint = "Add the server again with its key: moa-client servers add NAME ADDRESS --tls --key-file FILE."
+
+
+class ForbiddenError(DeniedError):
+    """The caller's key does not permit this."""
+
+    code = "forbidden"
+    default_hint = "Ask the operator for a key with this right."
+
+
 class UnavailableError(MoaError):
-    """The server cannot be reached, or is shutting down."""
+    """The server cannot be reached, or is shutting down.
+
+    Attributes:
+        servers: HOST:PORT of those that go on in its place, best first.
+    """
+
+    servers: tuple[str, ...] = ()
 
     code = "unavailable"
     grpc_status = "UNAVAILABLE"

@@ -66,7 +66,9 @@ static void quantise_for(const moa_linear_t *linear, const float *x, forward_t *
 static void norm_for(const moa_linear_t *next, const float *weight, forward_t *f, int row) {
     int hidden = f->stack->hidden;
     float *normed = f->narrow + (size_t)row * hidden;
-    norm_row(hidden, f->stack->eps, weight, f->x + (size_t)row * hidden, normed);
+    const float *x = f->x + (size_t)row * hidden;
+    if (weight) norm_row(hidden, f->stack->eps, weight, x, normed);
+    else memcpy(normed, x, (size_t)hidden * sizeof *x);
     quantise_for(next, normed, f, row);
 }
 

@@ -24,7 +24,7 @@ typedef struct {
 } moa_linear_t;
 
 typedef struct {
-    const float *attention_norm, *mlp_norm;  // [hidden]
+    const float *attention_norm, *mlp_norm;  // [hidden]; NULL: attention reads the rows as they are (EAGLE's layer)
     const float *query_norm, *key_norm;      // [head_dim], or NULL
     moa_linear_t qkv, out, gate_up, down;    // qkv: queries alone in a stack that reads memory
 } moa_layer_t;

@@ -62,12 +62,12 @@ class Layer:
     """Weights of one decoder layer (Llama, Qwen2 with biases, Qwen3 with norms of queries and keys).
 
     Args:
-        attention_norm, mlp_norm: [hidden].
+        attention_norm, mlp_norm: [hidden]; None before attention: it reads the rows as they are (EAGLE's layer).
         qkv: queries, keys and values of all heads side by side; `gate_up` alike.
         query_norm, key_norm: [head_dim].
     """
 
-    attention_norm: Rows
+    attention_norm: Rows | None
     qkv: Linear
     out: Linear
     mlp_norm: Rows

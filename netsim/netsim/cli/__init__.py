@@ -28,18 +28,21 @@ COMMANDS = {
 
 
 class _LazyGroup(click.Group):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for name, (_, text) in COMMANDS.items():  # for help, hints and completion
+            self.add_command(click.Command(name, short_help=text))
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = getattr(import_module(f"netsim.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and command.name in COMMANDS:
+            command = getattr(import_module(f"netsim.cli.{COMMANDS[command.name][0]}"), command.name)
+        return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

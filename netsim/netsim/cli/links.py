@@ -30,7 +30,7 @@ from netsim.run.session import Options, Session
 from netsim.trace.files import Format, read_trace
 
 # Options end at the first word of the command, whose own options are not ours.
-_BEFORE_A_COMMAND = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+_BEFORE_A_COMMAND = {"allow_interspersed_args": False}
 
 
 @click.command("run", context_settings=_BEFORE_A_COMMAND)

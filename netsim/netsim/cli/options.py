@@ -35,15 +35,10 @@ def _together(*options: Decorator) -> Decorator:
 
 def scenario_options(default_profile: str | None) -> Decorator:
     """--profile (required without a default), --seed, --event."""
+    # A default of None would be one: the option would not be required.
+    usual: dict[str, Any] = {"required": True} if default_profile is None else {"default": default_profile}
     return _together(
-        click.option(
-            "--profile",
-            required=default_profile is None,
-            default=default_profile,
-            show_default=True,
-            metavar="NAME|FILE",
-            help="The link's profile.",
-        ),
+        click.option("--profile", show_default=True, metavar="NAME|FILE", help="The link's profile.", **usual),
         click.option("--seed", default=0, show_default=True, help="Seed of delays and losses."),
         click.option(
             "--event",

@@ -64,11 +64,13 @@ PLANE_MEMORY: Plane
 PLANE_REUSED_STATE: Plane
 
 class DescribeRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("prefix_hashes",)
+    PREFIX_HASHES_FIELD_NUMBER: _ClassVar[int]
+    prefix_hashes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, prefix_hashes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("protocol_version", "server_version", "identity", "limits", "codecs", "execution", "drafters", "step_ms", "row_ms", "manifest_sha256")
+    __slots__ = ("protocol_version", "server_version", "identity", "limits", "codecs", "execution", "drafters", "step_ms", "row_ms", "manifest_sha256", "load", "cached_tokens", "read_ms", "servers")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +81,10 @@ class DescribeResponse(_message.Message):
     STEP_MS_FIELD_NUMBER: _ClassVar[int]
     ROW_MS_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_SHA256_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    READ_MS_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     server_version: str
     identity: Identity
@@ -89,7 +95,11 @@ class DescribeResponse(_message.Message):
     step_ms: float
     row_ms: float
     manifest_sha256: bytes
-    def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., drafters: _Optional[_Iterable[_Union[Drafter, _Mapping]]] = ..., step_ms: _Optional[float] = ..., row_ms: _Optional[float] = ..., manifest_sha256: _Optional[bytes] = ...) -> None: ...
+    load: float
+    cached_tokens: int
+    read_ms: float
+    servers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[Codec, str]]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., drafters: _Optional[_Iterable[_Union[Drafter, _Mapping]]] = ..., step_ms: _Optional[float] = ..., row_ms: _Optional[float] = ..., manifest_sha256: _Optional[bytes] = ..., load: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., read_ms: _Optional[float] = ..., servers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Execution(_message.Message):
     __slots__ = ("level", "exact", "details")
@@ -312,7 +322,7 @@ class NewExecution(_message.Message):
     def __init__(self, fingerprint: _Optional[bytes] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., end_of_text: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Ask(_message.Message):
-    __slots__ = ("base", "prefix_hash", "tokens", "sampling", "answer_start", "provisional", "id")
+    __slots__ = ("base", "prefix_hash", "tokens", "sampling", "answer_start", "provisional", "id", "traceparent")
     BASE_FIELD_NUMBER: _ClassVar[int]
     PREFIX_HASH_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -320,6 +330,7 @@ class Ask(_message.Message):
     ANSWER_START_FIELD_NUMBER: _ClassVar[int]
     PROVISIONAL_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     base: int
     prefix_hash: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
@@ -327,7 +338,8 @@ class Ask(_message.Message):
     answer_start: int
     provisional: Draft
     id: int
-    def __init__(self, base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., answer_start: _Optional[int] = ..., provisional: _Optional[_Union[Draft, _Mapping]] = ..., id: _Optional[int] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., answer_start: _Optional[int] = ..., provisional: _Optional[_Union[Draft, _Mapping]] = ..., id: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class Draft(_message.Message):
     __slots__ = ("epoch", "base", "prefix_hash", "first_node", "tokens", "parents")
@@ -428,9 +440,11 @@ class Bye(_message.Message):
     def __init__(self) -> None: ...
 
 class GoAway(_message.Message):
-    __slots__ = ("resume_token", "reason")
+    __slots__ = ("resume_token", "reason", "servers")
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
     resume_token: bytes
     reason: str
-    def __init__(self, resume_token: _Optional[bytes] = ..., reason: _Optional[str] = ...) -> None: ...
+    servers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, resume_token: _Optional[bytes] = ..., reason: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -6,7 +6,8 @@ import numpy as np
 
 from moa_shared.drafting.base import Drafter
 from moa_shared.drafting.guesses.text_guesser import TextGuesser
-from moa_shared.sampling.coupling import Sampling, draft_scores
+from moa_shared.sampling.coupling import draft_scores
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 

@@ -12,10 +12,6 @@ from collections.abc import Mapping
 from moa_shared.drafting.reliability import ReliabilityCurve
 from moa_shared.drafting.written import Origin, WrittenToken
 
-# That all of a standalone text is right, for it to be shown: of such text about three in five tokens are kept
-# (docs/measurements/drafters.md).
-LEAST_CHANCE = 0.35
-
 
 class Confidence:
     """What the chances of one drafter's standalone tokens are worth.

@@ -16,7 +16,7 @@ from moa_shared.drafting.growing import GrowingDraft, GrowthShape
 from moa_shared.drafting.guesses.text_guesser import TextGuesser
 from moa_shared.drafting.repetition import barred_after
 from moa_shared.drafting.written import WrittenToken
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 

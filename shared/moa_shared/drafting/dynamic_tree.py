@@ -11,7 +11,8 @@ from moa_shared.drafting.base import Drafter
 from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL
 from moa_shared.drafting.guesses.text_guesser import TextGuesser
 from moa_shared.drafting.pool import CandidatePool
-from moa_shared.sampling.coupling import Sampling, draft_candidates
+from moa_shared.sampling.coupling import draft_candidates
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
 

@@ -20,7 +20,8 @@ from moa_shared.drafting.base import GrowingDrafter
 from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST_ALONE
 from moa_shared.drafting.guesses.text_guesser import MOST_PLACES, TextGuesser
 from moa_shared.drafting.written import WrittenToken, likelier
-from moa_shared.sampling.coupling import Sampling, draft_candidates
+from moa_shared.sampling.coupling import draft_candidates
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
 

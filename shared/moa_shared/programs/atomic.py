@@ -34,6 +34,28 @@ def whole_file(path: Path, *, several_writers: bool = False, durable: bool = Fal
         raise
 
 
+def write_private(path: Path, content: bytes) -> None:
+    """Replaces a file, whole, by one that only its owner may read.
+
+    Raises:
+        OSError: it cannot be written; what was there stays.
+    """
+    with whole_file(path, durable=True) as partial:
+        partial.unlink(missing_ok=True)  # that of a killed writer may be another's to read
+        create_private(partial, content)
+
+
+def create_private(path: Path, content: bytes) -> None:
+    """Writes a new file that only its owner may read, from its first byte on.
+
+    Raises:
+        OSError: there is one, or it cannot be written.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+
+
 def _unique(path: Path) -> Path:
     handle, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".partial", dir=path.parent)
     os.close(handle)

@@ -1,22 +1,22 @@
-"""What a program makes from its settings model: options, the command `config`, and the docs' table of options.
+"""What a program makes from its settings class: options, the command `config`, and the docs' table of options.
 
-The model checks all values, so that a bad one reads the same from a flag, the environment and a file.
+`load_settings` checks all values, so that a bad one reads the same from a flag, the environment and a file.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
-from moa_shared.programs.config import Origin, SettingsBase, flag_of, load_settings_and_origins, traits_of
+from moa_shared.programs.config import Origin, Setting, SettingsBase, load_settings_and_origins, settings_of
 from moa_shared.programs.output import write_output
+from moa_shared.programs.table import table
+from moa_shared.programs.values import plain_kind
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}  # of a program's group
 PLACEHOLDERS: dict[object, str] = {int: "N", float: "X", str: "TEXT"}
 JSON_FLAG = "--json"
 _PIPE = r"\|"  # as a cell of a Markdown table has it
@@ -25,7 +25,7 @@ _PIPE = r"\|"  # as a cell of a Markdown table has it
 def settings_options(
     cls: type[SettingsBase], section: str, without: Sequence[str] = ()
 ) -> Callable[[Command], Command]:
-    """Gives a command one option per field of a settings model, and `--config`, which it gets as `config_file`.
+    """Gives a command one option per setting of a class, and `--config`, which it gets as `config_file`.
 
     Args:
         section: table of the TOML file.
@@ -37,8 +37,8 @@ def settings_options(
         command = click.option("--config", "config_file", metavar="FILE", type=click.Path(path_type=Path), help=text)(
             command
         )
-        for name in reversed([name for name in cls.model_fields if name not in without]):
-            command = _parameter(cls, name)(command)
+        for about in reversed([about for name, about in settings_of(cls).items() if name not in without]):
+            command = _parameter(about)(command)
         return command
 
     return decorate
@@ -46,7 +46,7 @@ def settings_options(
 
 def config_command(cls: type[SettingsBase], section: str) -> click.Command:
     """The command `config`: prints each setting that is in force, and where it comes from."""
-    own = [name for name in cls.model_fields if flag_of(cls, name) == JSON_FLAG]
+    own = [name for name, about in settings_of(cls).items() if about.flag == JSON_FLAG]
 
     @click.command("config")
     @settings_options(cls, section, own)
@@ -62,53 +62,54 @@ def config_command(cls: type[SettingsBase], section: str) -> click.Command:
 def options_table(cls: type[SettingsBase]) -> str:
     """The options of a program as a Markdown table."""
     lines = ["| option | default | |", "| --- | --- | --- |"]
-    for name, field in cls.model_fields.items():
-        option = _declaration(cls, name).replace("/", "`, `")
-        default = traits_of(cls, name).get("shown") or f"`{_default_words(cls, name)}`"
-        cells = [f"`{option}`", default, str(field.description)]
+    for about in settings_of(cls).values():
+        option = _declaration(about).replace("/", "`, `")
+        default = about.shown or f"`{_default_words(about)}`"
+        cells = [f"`{option}`", default, about.text]
         lines.append(f"| {' | '.join(cell.replace('|', _PIPE) for cell in cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _parameter(cls: type[SettingsBase], name: str) -> Callable[[Command], Command]:
-    field = cls.model_fields[name]
-    if _is_argument(cls, name):
-        return click.argument(name, metavar=flag_of(cls, name), required=False)
-    text = f"{field.description}  [default: {_default_words(cls, name)}]"
-    if field.annotation is bool:
-        return click.option(_declaration(cls, name), name, default=None, help=text)
-    is_path = Path in (field.annotation, *get_args(field.annotation))
+def _parameter(about: Setting) -> Callable[[Command], Command]:
+    if about.is_argument:
+        return click.argument(about.name, metavar=about.flag, required=False)
+    text = f"{about.text}  [default: {_default_words(about)}]"
+    if about.kind is bool:
+        return click.option(_declaration(about), about.name, default=None, help=text)
     return click.option(
-        flag_of(cls, name),
-        name,
-        type=click.Path(path_type=Path) if is_path else str,
-        multiple=get_origin(field.annotation) is tuple,
-        metavar=_placeholder(cls, name),
+        about.flag_of(),
+        about.name,
+        type=click.Path(path_type=Path) if plain_kind(about.kind) is Path else str,
+        multiple=get_origin(about.kind) is tuple,
+        metavar=_placeholder(about),
         help=text,
+        shell_complete=_completion(about),
     )
 
 
-def _declaration(cls: type[SettingsBase], name: str) -> str:
+def _completion(about: Setting) -> Callable[[click.Context, click.Parameter, str], list[str]] | None:
+    """Completes the words that a value may be; None: its type completes it."""
+    words = [word for word in _placeholder(about).split("|") if word.islower()]
+    return (lambda ctx, param, begun: [word for word in words if word.startswith(begun)]) if words else None
+
+
+def _declaration(about: Setting) -> str:
     """An option with its placeholder, or both spellings of a switch."""
-    flag = flag_of(cls, name)
-    if cls.model_fields[name].annotation is bool:
-        return f"{flag}/{flag_of(cls, name, False)}"
-    return flag if _is_argument(cls, name) else f"{flag} {_placeholder(cls, name)}"
+    flag = about.flag_of()
+    if about.kind is bool:
+        return f"{flag}/{about.flag_of(False)}"
+    return flag if about.is_argument else f"{flag} {_placeholder(about)}"
 
 
-def _is_argument(cls: type[SettingsBase], name: str) -> bool:
-    return not flag_of(cls, name).startswith("-")
-
-
-def _placeholder(cls: type[SettingsBase], name: str) -> str:
-    kind = cls.model_fields[name].annotation
+def _placeholder(about: Setting) -> str:
+    kind = plain_kind(about.kind)
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
-    return traits_of(cls, name).get("metavar") or PLACEHOLDERS.get(kind, "TEXT")
+    return about.metavar or PLACEHOLDERS.get(kind, "TEXT")
 
 
-def _default_words(cls: type[SettingsBase], name: str) -> str:
-    return traits_of(cls, name).get("shown") or _words(cls.model_fields[name].default)
+def _default_words(about: Setting) -> str:
+    return about.shown or _words(about.default)
 
 
 def _words(value: object) -> str:
@@ -120,20 +121,19 @@ def _words(value: object) -> str:
 
 
 def _as_table(settings: SettingsBase, origins: dict[str, Origin]) -> str:
-    cls = type(settings)
     rows = [("setting", "value", "from")]
-    for name, origin in origins.items():
-        is_default = getattr(settings, name) == cls.model_fields[name].default
-        value = _default_words(cls, name) if is_default else _words(getattr(settings, name))
+    for name, about in settings_of(type(settings)).items():
+        given, origin = getattr(settings, name), origins[name]
+        value = _default_words(about) if given == about.default else _words(given)
         rows.append((name, value, f"{origin.source} {origin.name}".rstrip()))
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    return "".join(f"{name:{widths[0]}}  {value:{widths[1]}}  {source}\n" for name, value, source in rows)
+    return table(rows)
 
 
 def _as_json(settings: SettingsBase, origins: dict[str, Origin]) -> str:
-    values = settings.model_dump(mode="json")
+    import json
+
     shown = {
-        name: {"value": values[name], "source": origin.source, "name": origin.name or None}
-        for name, origin in origins.items()
+        name: {"value": value, "source": origins[name].source, "name": origins[name].name or None}
+        for name, value in settings.json_values().items()
     }
     return json.dumps(shown, indent=2) + "\n"

@@ -1,34 +1,78 @@
 """Configuration: flags over MOA_* environment over a TOML file, validated once, at the edge.
 
-A settings model says everything about its settings once: type, default, limits, help. `programs/command_line.py` makes
+A settings class says everything about its settings once: type, default, limits, help. `programs/command_line.py` makes
 options and tables from it. Pure but for reading the file and the environment that it is given. Every error names the
-setting, where it came from, the value and what is allowed.
+setting, where it came from, the value and what is allowed. Light: each start of a program, and each --help, needs it.
 """
 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
-
-os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for some takes a fifth of a program's start
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import Any, Literal, TypeVar, get_origin, get_type_hints
 
 from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.programs.values import read_value
 
 CONFIG_VARIABLE = "MOA_CONFIG"
 
 Settings = TypeVar("Settings", bound="SettingsBase")
 Value = TypeVar("Value")
+Check = Callable[[Any], object]
 
 
-class SettingsBase(BaseModel):
-    """Base of all settings: frozen, and unknown names are errors."""
+@dataclass(frozen=True)
+class SettingsBase:
+    """Base of all settings classes: frozen dataclasses whose fields are `setting(...)`s, each with a default.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=False)
+    Only `load_settings` checks values.
+    """
+
+    def values(self) -> dict[str, Any]:
+        """All values by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def json_values(self) -> dict[str, Any]:
+        """The same as JSON has them."""
+        return {name: _plain(value) for name, value in self.values().items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a settings class says about one field; see `setting`."""
+
+    text: str
+    metavar: str = ""
+    shown: str = ""
+    flag: str = ""
+    variable: str = ""
+    check: Check | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)
+    name: str = ""
+    kind: Any = None
+    default: Any = None
+
+    @property
+    def is_argument(self) -> bool:
+        return bool(self.flag) and not self.flag.startswith("-")
+
+    def flag_of(self, value: object = None) -> str:
+        """The command line's option for it; that of a switch depends on the value."""
+        flag = self.flag or f"--{self.name.replace('_', '-')}"
+        return f"--no-{flag.removeprefix('--')}" if value is False else flag
+
+    def read(self, value: object) -> Any:
+        """A value of this setting.
+
+        Raises:
+            ValueError: what was expected.
+        """
+        result = read_value(self.kind, value, self.limits)
+        if self.check is not None:
+            self.check(result)
+        return result
 
 
 def setting(
@@ -39,9 +83,10 @@ def setting(
     shown: str = "",
     flag: str = "",
     variable: str = "",
+    check: Check | None = None,
     **limits: float,
 ) -> Value:
-    """A field of a settings model.
+    """A field of a settings class.
 
     Args:
         default: its value where nobody gives one.
@@ -50,10 +95,20 @@ def setting(
         shown: the default in words, where the value itself says little ("any").
         flag: its option, or the name of an argument ("MODEL"); "": an option with the field's name.
         variable: another environment variable that gives it, after all other sources.
-        limits: pydantic's ge, gt, le, lt.
+        check: raises ValueError for a value that is not allowed.
+        limits: of a number: ge, gt, le, lt.
     """
-    extra = {"metavar": metavar, "shown": shown, "flag": flag, "variable": variable}
-    return cast("Value", Field(default, description=text, json_schema_extra=cast("Any", extra), **cast("Any", limits)))
+    about = Setting(text, metavar, shown, flag, variable, check, limits)
+    return field(default=default, metadata={"setting": about})
+
+
+def settings_of(cls: type[SettingsBase]) -> Mapping[str, Setting]:
+    """The settings of a class by name, in order."""
+    kinds = get_type_hints(cls)
+    return {
+        each.name: replace(each.metadata["setting"], name=each.name, kind=kinds[each.name], default=each.default)
+        for each in fields(cls)
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +127,6 @@ class Origin:
 DEFAULT = Origin("default")
 
 
-def traits_of(cls: type[SettingsBase], name: str) -> dict[str, str]:
-    """What `setting` was told about a field besides its text; empty for a plain field."""
-    extra = cls.model_fields[name].json_schema_extra
-    return {key: str(value) for key, value in extra.items() if value} if isinstance(extra, dict) else {}
-
-
-def flag_of(cls: type[SettingsBase], name: str, value: object = None) -> str:
-    """The command line's option for a field; that of a switch depends on the value."""
-    flag = traits_of(cls, name).get("flag") or f"--{name.replace('_', '-')}"
-    return f"--no-{flag.removeprefix('--')}" if value is False else flag
-
-
 def load_settings(
     cls: type[Settings],
     section: str,
@@ -95,7 +138,7 @@ def load_settings(
     """Settings of one program.
 
     Args:
-        cls: pydantic model of the settings.
+        cls: of the settings.
         section: table of the TOML file ("server"); the environment's names are MOA_<SECTION>_<FIELD>.
         flags: from the command line; None and empty tuples count as not given.
         config_file: TOML file; None takes the one that MOA_CONFIG names, if any.
@@ -117,12 +160,12 @@ def load_settings_and_origins(
     shown: Callable[[str], str] | None = None,
 ) -> tuple[Settings, dict[str, Origin]]:
     """As `load_settings`; also where the value of each field comes from."""
+    known = settings_of(cls)
     given: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
-    for name in cls.model_fields:
-        variable = traits_of(cls, name).get("variable", "")
-        if environment.get(variable):
-            given[name], origins[name] = environment[variable], Origin("environment", variable)
+    for name, about in known.items():
+        if environment.get(about.variable):
+            given[name], origins[name] = environment[about.variable], Origin("environment", about.variable)
     path = config_file or (Path(environment[CONFIG_VARIABLE]) if environment.get(CONFIG_VARIABLE) else None)
     if path is not None:
         for name, value in _read_section(path, section).items():
@@ -131,35 +174,40 @@ def load_settings_and_origins(
     for variable, text in environment.items():
         if variable.startswith(prefix):
             name = variable[len(prefix) :].lower()
-            given[name], origins[name] = _from_text(cls, name, text), Origin("environment", variable)
+            given[name], origins[name] = _from_text(known.get(name), text), Origin("environment", variable)
     for name, value in flags.items():
         if value is not None and value != ():
-            given[name] = value
-            origins[name] = Origin("command line", shown(name) if shown is not None else flag_of(cls, name, value))
-    try:
-        settings = cls.model_validate(given)
-    except ValidationError as error:
-        raise _refusal(cls, section, error, origins) from None
-    return settings, {name: origins.get(name, DEFAULT) for name in cls.model_fields}
+            label = shown(name) if shown is not None else known[name].flag_of(value) if name in known else name
+            given[name], origins[name] = value, Origin("command line", label)
+    values = {name: _read(known, section, name, value, origins[name]) for name, value in given.items()}
+    return cls(**values), {name: origins.get(name, DEFAULT) for name in known}
 
 
-def _refusal(
-    cls: type[SettingsBase], section: str, error: ValidationError, origins: Mapping[str, Origin]
-) -> ConfigError:
-    """The first thing that pydantic refuses, as one sentence."""
-    first = error.errors(include_url=False)[0]
-    name = str(first["loc"][0]) if first["loc"] else section
-    origin = origins.get(name, Origin("default", name))
+def _read(known: Mapping[str, Setting], section: str, name: str, value: object, origin: Origin) -> object:
+    """A value that was given for a setting.
+
+    Raises:
+        ConfigError: there is no such setting, or the value is not allowed.
+    """
     source = f"{name} in [{section}] of {origin.name}" if origin.source == "file" else origin.name
-    if first["type"] == "extra_forbidden":
-        return ConfigError(
-            f"{source} is not a setting.", hint=f"Known settings: {', '.join(sorted(cls.model_fields))}."
-        )
-    problem = first["msg"].removeprefix("Value error, ").rstrip(".")
-    return ConfigError(f"{source} is {first['input']!r}: {problem[:1].lower()}{problem[1:]}.")
+    if name not in known:
+        raise ConfigError(f"{source} is not a setting.", hint=f"Known settings: {', '.join(sorted(known))}.")
+    try:
+        return known[name].read(value)
+    except ValueError as error:
+        raise ConfigError(f"{source} is {value!r}: {error}.") from None
+
+
+def _plain(value: object) -> object:
+    """A value as JSON has it."""
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, Path) else value
 
 
 def _read_section(path: Path, section: str) -> dict[str, Any]:
+    import tomllib
+
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -174,9 +222,8 @@ def _read_section(path: Path, section: str) -> dict[str, Any]:
     return table
 
 
-def _from_text(cls: type[SettingsBase], name: str, text: str) -> Any:
-    """Environment values are text; pydantic reads numbers and booleans from it, lists are separated by commas."""
-    field = cls.model_fields.get(name)
-    if field is not None and str(field.annotation).startswith(("tuple", "list")):
+def _from_text(about: Setting | None, text: str) -> Any:
+    """A value of the environment: text, and lists are separated by commas."""
+    if about is not None and get_origin(about.kind) is tuple:
         return tuple(part for part in text.split(",") if part)
     return text

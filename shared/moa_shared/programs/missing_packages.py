@@ -10,6 +10,7 @@ EXTRAS = {
     "accelerate": "torch",
     "safetensors": "torch",
     "zstandard": "train",
+    "ray": "train-cluster",
     "matplotlib": "report",
     "grpc": "bench",
     "structlog": "bench",

@@ -116,7 +116,12 @@ class TerminalProgress:
         amount = rich_progress.DownloadColumn() if is_bytes else rich_progress.TaskProgressColumn()
         title_column, bar_column = rich_progress.TextColumn("{task.description}"), rich_progress.BarColumn()
         with rich_progress.Progress(
-            title_column, bar_column, amount, rich_progress.TimeElapsedColumn(), console=self._console
+            title_column,
+            bar_column,
+            amount,
+            rich_progress.TimeElapsedColumn(),
+            rich_progress.TimeRemainingColumn(),
+            console=self._console,
         ) as bars:
             bar = _BarTask(bars, title, total)
             yield bar

@@ -13,6 +13,8 @@ from google.protobuf.message import Message
 from moa.v1 import moa_pb2 as pb
 
 from moa_shared.errors import (
+    AuthenticationError,
+    ForbiddenError,
     InternalError,
     MismatchError,
     MoaError,
@@ -20,13 +22,17 @@ from moa_shared.errors import (
     UnavailableError,
     error_from_code,
 )
+from moa_shared.programs.addresses import successors_among
+from moa_shared.protocol.tls_reasons import tls_reason
 from moa_shared.text.plain_text import plain_line
 
 PROTOCOL_VERSION = 3
 CODE_KEY = "moa-error-code"
 HINT_KEY = "moa-error-hint-bin"  # binary: a hint may hold any text
 RETRY_AFTER_KEY = "moa-retry-after-ms"
+SERVERS_KEY = "moa-servers"  # HOST:PORT,... of those that go on in the place of a server that is shutting down
 MOST_RETRY_AFTER_MS = 60_000
+IDLE = "idle"  # GoAway's reason where nothing was asked for long: the next question opens another stream
 MAX_TEXT_CHARACTERS = 300  # of a name or a reason that a peer gives: more would not fit on a line
 MOST_NAME_CHARACTERS = 80  # of a peer's words that are repeated to it; gRPC drops a status of more than 16 kB
 
@@ -79,6 +85,8 @@ def error_status(error: MoaError) -> tuple[grpc.StatusCode, str, tuple[tuple[str
     trailing: tuple[tuple[str, str | bytes], ...] = ((CODE_KEY, error.code), (HINT_KEY, error.hint.encode()))
     if isinstance(error, OverloadedError):
         trailing = (*trailing, (RETRY_AFTER_KEY, str(error.retry_after_ms)))
+    if isinstance(error, UnavailableError) and error.servers:
+        trailing = (*trailing, (SERVERS_KEY, ",".join(error.servers)))
     return grpc.StatusCode[error.grpc_status], error.message, trailing
 
 
@@ -99,14 +107,22 @@ def error_from_rpc(error: grpc.RpcError) -> MoaError:
         )
         if isinstance(reported, OverloadedError):
             reported.retry_after_ms = _retry_after_ms(metadata.get(RETRY_AFTER_KEY), reported.retry_after_ms)
+        if isinstance(reported, UnavailableError):
+            reported.servers = successors_among(str(metadata.get(SERVERS_KEY, "")).split(","))
         return reported
     status = error.code()
     if status is grpc.StatusCode.UNAVAILABLE:
+        if reason := tls_reason(message):
+            return UnavailableError(f"The server cannot be reached: {reason.why}.", hint=reason.hint)
         return UnavailableError(f"The server cannot be reached ({message}).")
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return UnavailableError("The server did not answer in time.")
     if status is grpc.StatusCode.UNIMPLEMENTED:
         return UnavailableError("There is a server, but it does not speak moa's protocol.")
+    if status is grpc.StatusCode.UNAUTHENTICATED:
+        return AuthenticationError("The server does not accept this client's API key, or wants one.")
+    if status is grpc.StatusCode.PERMISSION_DENIED:
+        return ForbiddenError("The server does not permit this to this client's API key.")
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return error_from_code("overloaded", message, "Send less at once, or raise the server's --frame-bytes.")
     return InternalError(f"The call failed with {status.name}: {message}")

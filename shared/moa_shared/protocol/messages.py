@@ -48,6 +48,7 @@ class Ask:
         id: the client's number of the question, from 1; a resumed answer keeps it.
         answer_start: where the answer's own tokens begin; 0: after `tokens`.
         provisional: the part of the answer that the client has written without the server.
+        traceparent: of the client's span; empty: it is not traced.
     """
 
     id: int
@@ -57,6 +58,7 @@ class Ask:
     settings: AnswerSettings
     answer_start: int = 0
     provisional: Draft | None = None
+    traceparent: str = ""
 
     @property
     def end(self) -> int:

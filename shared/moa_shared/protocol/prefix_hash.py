@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+NAMED_TOKENS = 64  # Describe names a text by its hashes after so many tokens each
 SHORT_HASH = 0xFFFF_FFFF  # the low half: enough where a collision cannot change the text (docs/adr/0023)
 
 _MASK = (1 << 64) - 1
@@ -65,6 +66,15 @@ class PrefixHashes:
             IndexError: fewer tokens are known.
         """
         return self.at(length) & SHORT_HASH
+
+    def named(self) -> list[int]:
+        """The hashes after each 64th token, shortest first: what Describe names a text by."""
+        return self._hashes[NAMED_TOKENS::NAMED_TOKENS].tolist()
+
+
+def hash_after(before: int, position: int, tokens: Sequence[int]) -> int:
+    """The hash of a text that goes on with `tokens`, at least one, after `position` tokens whose hash is `before`."""
+    return int(_running_hashes(before, position, tokens)[-1])
 
 
 def _mix(state: int) -> int:

@@ -12,7 +12,7 @@ from moa_shared.errors import ConfigError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, Verdict
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 
 MAX_STOP_STRINGS = 16
@@ -62,6 +62,7 @@ def ask_to_proto(ask: Ask) -> pb.Ask:
         sampling=settings_to_proto(ask.settings),
         answer_start=ask.answer_start,
         provisional=draft_to_proto(ask.provisional) if ask.provisional is not None else None,
+        traceparent=ask.traceparent,
     )
 
 
@@ -82,6 +83,7 @@ def ask_from_proto(message: pb.Ask) -> Ask:
         settings_from_proto(message.sampling),
         message.answer_start,
         draft_from_proto(message.provisional) if message.HasField("provisional") else None,
+        message.traceparent,
     )
 
 

@@ -1,11 +1,12 @@
 """The target's chat template, a turn at a time: which tokens to append so that the conversation continues.
 
-The answer's own tokens are never made again from text. Pure over a tokenizer.
+The answer's own tokens are never made again from text, but where a program sends a whole conversation in text.
+Pure over a tokenizer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
@@ -53,11 +54,34 @@ class ChatTemplate:
         # An answer that ended by itself holds the end-of-turn token; one that was cut is closed here.
         return after[1:] if after and committed and committed[-1] == after[0] else after
 
-    def _render(self, messages: list[dict[str, str]], *, answer: bool) -> str:
+    def whole(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Tokens of a whole conversation up to where its next answer begins.
+
+        Args:
+            messages: `role` (system, user or assistant) and `content` each; the system prompt is among them, if any.
+
+        Raises:
+            ModelSourceError: the template refuses them, or leaves out what the system or the user says.
+        """
+        text = self._render(messages, answer=True, hint="Send other messages, or serve another model.")
+        for number, message in enumerate(messages):  # of answers, templates may leave out how they came about
+            if message["role"] != "assistant" and message["content"].strip() not in text:
+                raise ModelSourceError(
+                    f"The target's chat template leaves out message {number}, which is of the role {message['role']}.",
+                    hint="Send other messages, or serve another model.",
+                )
+        return self._tokenizer.encode(text)
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        answer: bool,
+        hint: str = "Leave out --system, or serve another model.",
+    ) -> str:
         try:
             return self._tokenizer.apply_chat_template(messages, add_generation_prompt=answer)
         except TemplateError as error:  # such as a template that knows no system prompt
             raise ModelSourceError(
-                f"The target's chat template refuses the conversation: {str(error).rstrip('.')}.",
-                hint="Leave out --system, or serve another model.",
+                f"The target's chat template refuses the conversation: {str(error).rstrip('.')}.", hint=hint
             ) from None

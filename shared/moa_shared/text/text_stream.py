@@ -29,6 +29,13 @@ class TextStream:
         self._held = ""
         self._ended = False
 
+    def restore(self, tokens: Sequence[int], given: str) -> None:
+        """Continues a stream that was given these tokens, in pieces of any size, and has given out this text."""
+        text = "".join([self.push([token]) for token in tokens])
+        due = text[len(given) :]
+        self._held = due + self._held
+        self._ended &= not due  # a stop string ends it again, when what comes before it is given out
+
     def push(self, tokens: Sequence[int]) -> str:
         """Adds tokens; returns the text that is now certain."""
         self._tokens.extend(tokens)

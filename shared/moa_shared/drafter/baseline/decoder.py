@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from moa_kernels import Cache, Rotary, StackShape
+from moa_kernels import Cache, Linear, Rotary, StackShape
 
 from moa_shared.drafter.checkpoint.config import DrafterConfig
 from moa_shared.drafter.checkpoint.shapes import FC, layer_names
@@ -40,10 +40,15 @@ class BaselineDecoder:
         shape = StackShape(
             config.hidden_size, config.sa_mlp, config.target_heads, config.sa_kv_heads, head_dim, config.rms_norm_eps
         )
-        layers = [read_layer(own, name, arithmetic.linear) for name in layer_names(config)]
+        layers = [
+            read_layer(own, name, arithmetic.linear, input_norm=config.input_norm) for name in layer_names(config)
+        ]
         self.stack = arithmetic.stack(shape, layers, Rotary(head_dim, config.rope_parameters))
         names = own.names()
-        self._fc = arithmetic.linear([own.array(f"{FC}.weight")]) if f"{FC}.weight" in names else None
+        self._fc: Linear | None = None
+        if f"{FC}.weight" in names:
+            bias = own.array(f"{FC}.bias") if config.fc_bias else None
+            self._fc = arithmetic.linear([own.array(f"{FC}.weight")], bias)
         self._norm = own.array("output_norm.weight") if config.output_norm else None
         self.draft_ids = draft_ids(own)
         self._target = target

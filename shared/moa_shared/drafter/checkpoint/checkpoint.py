@@ -176,7 +176,7 @@ def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoi
         if CONFIG_KEY not in metadata:
             raise CheckpointError(
                 f"The drafter checkpoint {path} does not contain its configuration.",
-                hint="Load it with a configuration and save it again.",
+                hint="Put the config.json that was published with it next to it.",
             )
         config = DrafterConfig.from_json(metadata[CONFIG_KEY])
     _check(path, config, tensors)
@@ -209,7 +209,7 @@ def _check(path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[
             raise CheckpointError(
                 f"In the drafter checkpoint {path} {name} has shape {tensor.shape}, expected {shape}."
             )
-        if name != "draft_ids" and not _is_finite(tensor):
+        if name != "draft_ids" and not is_finite(tensor):
             raise CheckpointError(f"In the drafter checkpoint {path} {name} holds values that are not numbers.")
     extra = sorted(set(tensors) - set(shapes))
     if extra:
@@ -220,7 +220,7 @@ def _check(path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[
             raise CheckpointError(f"The drafter checkpoint {path} has draft ids outside the vocabulary.")
 
 
-def _is_finite(tensor: npt.NDArray[Any]) -> bool:
+def is_finite(tensor: npt.NDArray[Any]) -> bool:
     """Whether all numbers are finite floats."""
     if tensor.dtype == np.uint16:
         tensor = widen_bfloat16(tensor)

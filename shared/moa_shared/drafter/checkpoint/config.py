@@ -40,6 +40,8 @@ class DrafterConfig:
         kind: moa, or a baseline: eagle2, or independent (`own_layers` layers of its own); the layers of baselines have
             the sizes of `sa_*`, and `ca_*` and `lsa_*` mean nothing to them.
         lsa: False, an ablation: the memory is the target's last hidden state.
+        input_norm, fc_bias, qkv_bias: of eagle2, as its authors publish it: no norm before the attention, and biases
+            where the checkpoint has them.
     """
 
     vocab_size: int
@@ -66,6 +68,9 @@ class DrafterConfig:
     kind: str = MOA
     own_layers: int = 1
     lsa: bool = True
+    input_norm: bool = True
+    fc_bias: bool = False
+    qkv_bias: bool = False
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -84,6 +89,8 @@ class DrafterConfig:
             ),
             "kind must be moa, eagle2 or independent": self.kind in (MOA, EAGLE2, INDEPENDENT),
             "only moa reuses layers": self.kind == MOA or not self.reused_layers,
+            "only eagle2 lacks an input norm or has biases": self.kind == EAGLE2
+            or (self.input_norm and not self.fc_bias and not self.qkv_bias),
         }
         for rule, holds in checks.items():
             if not holds:

@@ -55,8 +55,14 @@ def _baseline_shapes(config: DrafterConfig) -> Shapes:
     shapes: Shapes = {}
     for name in layer_names(config):
         shapes |= _layer_shapes(name, hidden, query, keys, config.sa_mlp)
+        if not config.input_norm:
+            del shapes[f"{name}.input_layernorm.weight"]
+        if config.qkv_bias:
+            shapes |= {f"{name}.self_attn.{part}_proj.bias": (query if part == "q" else keys,) for part in "qkv"}
     if config.kind == EAGLE2:
         shapes[f"{FC}.weight"] = (hidden, 2 * hidden)
+        if config.fc_bias:
+            shapes[f"{FC}.bias"] = (hidden,)
     return shapes
 
 

@@ -45,12 +45,20 @@ def read_matrix(weights: Weights, name: str) -> Matrix:
     return weights.array(name) if blocks is None else blocks
 
 
-def read_layer(weights: Weights, prefix: str, make_linear: MakeLinear, *, reads_memory: bool = False) -> Layer:
+def read_layer(
+    weights: Weights,
+    prefix: str,
+    make_linear: MakeLinear,
+    *,
+    reads_memory: bool = False,
+    input_norm: bool = True,
+) -> Layer:
     """One decoder layer, with biases (Qwen2) and norms of queries and keys (Qwen3) where it has them.
 
     Args:
         prefix: of its tensors' names.
         reads_memory: keys and values come from elsewhere: only queries are projected.
+        input_norm: false: the layer has none before attention (EAGLE's).
 
     Raises:
         KernelError: weights that the kernels do not take; it names them.
@@ -77,7 +85,7 @@ def read_layer(weights: Weights, prefix: str, make_linear: MakeLinear, *, reads_
 
     queries = ["self_attn.q_proj"] if reads_memory else [f"self_attn.{each}_proj" for each in "qkv"]
     return Layer(
-        attention_norm=weights.array(f"{prefix}.input_layernorm.weight"),
+        attention_norm=weights.array(f"{prefix}.input_layernorm.weight") if input_norm else None,
         qkv=linear(*queries),
         out=linear("self_attn.o_proj"),
         mlp_norm=weights.array(f"{prefix}.post_attention_layernorm.weight"),

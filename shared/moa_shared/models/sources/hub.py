@@ -1,11 +1,13 @@
-"""A target by its id on the Hugging Face hub, fetched into the hub's own cache (HF_HOME rules there).
+"""A model by its id on the Hugging Face hub, fetched into the hub's own cache (HF_HOME rules there).
 
-Only safetensors, configuration and tokenizer are fetched; a snapshot that is there already serves without network.
+Of a target only safetensors, configuration and tokenizer are fetched; a snapshot that is there already serves without
+network.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from moa_shared.errors import ModelSourceError
@@ -13,11 +15,31 @@ from moa_shared.models.sources.cache import disk_full, is_disk_full
 from moa_shared.programs.progress import Progress
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")  # owner/name, optionally @revision
-_PATTERNS = ["config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json"]
-_PATTERNS += ["tokenizer*", "vocab.json", "merges.txt", "special_tokens_map.json", "chat_template*"]
 
 
-def fetch_from_hub(spec: str, progress: Progress) -> Path:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is fetched.
+
+    Args:
+        patterns: of the files' names.
+        offline: what to do where the hub cannot be reached.
+    """
+
+    patterns: tuple[str, ...]
+    offline: str
+
+
+TARGET = Wanted(
+    (
+        "config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer*",
+        "vocab.json", "merges.txt", "special_tokens_map.json", "chat_template*",
+    ),
+    "Check the network, or name 'default', a local folder or a GGUF file.",
+)  # fmt: skip
+
+
+def fetch_from_hub(spec: str, progress: Progress, wanted: Wanted = TARGET) -> Path:
     """The local snapshot of `owner/name` or `owner/name@revision`.
 
     Raises:
@@ -30,7 +52,7 @@ def fetch_from_hub(spec: str, progress: Progress) -> Path:
     repo_id, _, revision = spec.partition("@")
     try:
         with progress.task(f"Fetching {spec} from the hub"):
-            return Path(snapshot_download(repo_id, revision=revision or None, allow_patterns=_PATTERNS))
+            return Path(snapshot_download(repo_id, revision=revision or None, allow_patterns=list(wanted.patterns)))
     except GatedRepoError as error:
         raise ModelSourceError(
             f"The hub gives {repo_id} only to those who accepted its terms.",
@@ -45,17 +67,17 @@ def fetch_from_hub(spec: str, progress: Progress) -> Path:
     except (OSError, HfHubHTTPError) as error:  # every network failure of the client is an OSError
         if is_disk_full(error):
             raise disk_full(Path.home(), None, f"{repo_id} into the hub's cache") from error
-        raise _unreachable(repo_id, error) from error
+        raise _unreachable(repo_id, error, wanted) from error
     except Exception as error:
         # the hub's client lets its HTTP library's own errors through; anything else is a defect and stays visible
         if type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2"):
-            raise _unreachable(repo_id, error) from error
+            raise _unreachable(repo_id, error, wanted) from error
         raise
 
 
-def _unreachable(repo_id: str, error: Exception) -> ModelSourceError:
+def _unreachable(repo_id: str, error: Exception, wanted: Wanted) -> ModelSourceError:
     first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return ModelSourceError(
         f"There is no folder {repo_id}, and the hub could not be reached for it: {first_line.rstrip('.')}.",
-        hint="Check the network, or name 'default', a local folder or a GGUF file.",
+        hint=wanted.offline,
     )

@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from transformers import (
@@ -20,6 +20,7 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
+from transformers.distributed import DistributedConfig
 from transformers.utils import logging as transformers_logging
 
 from moa_shared.errors import ModelSourceError
@@ -33,18 +34,26 @@ def load_config(files: ModelFiles) -> PreTrainedConfig:
     return cast(PreTrainedConfig, AutoConfig.from_pretrained(files.folder, local_files_only=True))
 
 
-def load_target_model(files: ModelFiles, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def load_target_model(files: ModelFiles, dtype: torch.dtype = torch.float32, *, shares: int = 1) -> PreTrainedModel:
     """The target, in evaluation mode and without gradients.
 
     Args:
         dtype: of weights and activations.
+        shares: processes that share it by transformers' tensor-parallel plan, each on its accelerator; they have met
+            (`torch.distributed`), and all call this.
 
     Raises:
         ModelSourceError: the weights are corrupt, or do not fit the configuration.
     """
     config = load_config(files)
     state = {place: name for name, place in layer_places(files, range(config.num_hidden_layers)).items()}
-    tensors = load_part(files, state.values(), dtype)
+    names = dict.fromkeys(state.values())
+    tensors: Mapping[str, torch.Tensor | TensorOnDemand]
+    if shares > 1:
+        reader = WeightReader(files)
+        tensors = {name: TensorOnDemand(reader, name, dtype) for name in names}
+    else:
+        tensors = load_part(files, names, dtype)
     model_class = cast(type[PreTrainedModel], MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()  # the tensors are in memory: nothing is left to wait for
@@ -56,6 +65,7 @@ def load_target_model(files: ModelFiles, dtype: torch.dtype = torch.float32) -> 
             dtype=dtype,
             attn_implementation="sdpa",
             output_loading_info=True,
+            distributed_config=DistributedConfig(tp_size=shares) if shares > 1 else None,
         )
     except (RuntimeError, ValueError) as error:
         raise ModelSourceError(
@@ -71,6 +81,23 @@ def load_target_model(files: ModelFiles, dtype: torch.dtype = torch.float32) -> 
             hint="Fetch the model again.",
         )
     return cast(PreTrainedModel, model.eval().requires_grad_(False))
+
+
+class TensorOnDemand:
+    """A tensor of a file of which a part is to be read, with what transformers asks of safetensors' own kind.
+
+    Each is read whole for as long as its part is taken, so that a process holds little more than its share.
+    """
+
+    def __init__(self, reader: WeightReader, name: str, dtype: torch.dtype) -> None:
+        self._reader, self._name, self._dtype = reader, name, dtype
+
+    def get_shape(self) -> list[int]:
+        return list(self._reader.shape(self._name))
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        whole = torch.from_numpy(self._reader.array(self._name))
+        return whole[index].to(self._dtype, copy=True)
 
 
 def load_part(files: ModelFiles, names: Iterable[str], dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:

@@ -94,6 +94,14 @@ class WeightReader:
         """
         return self._find(name).shape
 
+    def format_of(self, name: str) -> str:
+        """How a tensor is stored: "q4_1", "q8_0", "f32" and so on.
+
+        Raises:
+            ModelSourceError: there is no such tensor.
+        """
+        return self._find(name).stored.name
+
     def blocks(self, name: str) -> QuantisedMatrix | None:
         """A matrix as the file has it, in blocks of Q4_1 or Q8_0, rows in transformers' order; None in other formats.
 

@@ -121,6 +121,22 @@ def test_layers_compute_what_numpy_computes(norms: bool, half: bool, state_layer
 
 
 @pytest.mark.usefixtures("variant")
+@pytest.mark.parametrize("plain", [True, False], ids=["float32", "quantised"])
+def test_attention_reads_the_rows_as_they_are_where_there_is_no_norm_before_it(plain: bool) -> None:
+    made = [parts(SHAPE, seed, norms=False) for seed in range(LAYERS)]
+    bare = [replace(layer(each, plain=plain), attention_norm=None) for each in made]
+    in_numpy = [replace(layer(each, reference=True), attention_norm=None) for each in made]
+    rotary = Rotary(32, ROTARY)
+    normed = Stack(SHAPE, [layer(each, plain=plain) for each in made], rotary)
+    ours, theirs = Stack(SHAPE, bare, rotary), Stack(SHAPE, in_numpy, rotary, reference=True)
+    got, expected, other = (
+        one.run(states(40), [Segment.chain(filled(one, 20, half=True), 40)])[0] for one in (ours, theirs, normed)
+    )
+    assert np.linalg.norm(got - expected) < (1e-3 if plain else 0.03) * np.linalg.norm(expected)
+    assert np.linalg.norm(got - other) > 0.03 * np.linalg.norm(expected)
+
+
+@pytest.mark.usefixtures("variant")
 def test_quantised_layers_stay_close_to_numpy() -> None:
     made = [parts(SHAPE, seed, norms=True) for seed in range(LAYERS)]
     rotary = Rotary(32, ROTARY)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.drafting import CandidatePool, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.sampling.coupling import Sampling
 from moa_shared.sampling.scores import log_softmax
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 
 VOCAB = 7

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from moa_shared.drafter.draft_nodes import DraftNodes
 from moa_shared.drafting import CHAIN, ConversationDraft, GrowingDraft, Growth, GrowthShape, TextGuesser, draft_chain
 from moa_shared.drafting.written import Origin
-from moa_shared.sampling.coupling import Sampling
 from moa_shared.sampling.scores import largest, log_softmax
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 VOCAB = 7

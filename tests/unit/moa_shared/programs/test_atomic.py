@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import errno
+import stat
 from pathlib import Path
 
 import pytest
-from moa_shared.programs.atomic import whole_file
+from moa_shared.programs.atomic import create_private, whole_file, write_private
 
 
 @pytest.mark.parametrize("several_writers", [False, True])
@@ -70,3 +71,14 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(OSError, match="file"), whole_file(tmp_path / "file" / "inner"):
         pytest.fail("there is nowhere to write")
+
+
+def test_a_private_file_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    path.with_name("file.partial").write_text("of a killed writer, which everybody may read")
+    write_private(path, b"new")
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("new", 0o600)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+    with pytest.raises(FileExistsError):
+        create_private(path, b"other")

@@ -1,20 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ConfigError, NotFoundError
-from moa_shared.programs.config import SettingsBase, load_settings
-from pydantic import Field
+from moa_shared.programs.config import SettingsBase, load_settings, setting
 
 from tests.support.messages import raises
 
 
+@dataclass(frozen=True)
 class Example(SettingsBase):
-    port: int = Field(default=1, ge=0, le=65535)
-    host: str = "a"
-    stop: tuple[str, ...] = ()
+    port: int = setting(1, "Where it listens.", ge=0, le=65535)
+    host: str = setting("a", "What it is called.")
+    stop: tuple[str, ...] = setting((), "Ends it.")
 
 
 def test_flags_win_over_the_environment_over_the_file(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from moa_shared.protocol.handshake_checks import (
     error_status,
 )
 from moa_shared.protocol.protobuf_messages import settings_from_proto, settings_to_proto
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 
 from tests.support.messages import raises
 

@@ -21,7 +21,7 @@ from moa_shared.protocol.protobuf_messages import (
     verdict_from_proto,
     verdict_to_proto,
 )
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 
 COUNTS = st.integers(0, 2**32 - 1)
 TOKENS = st.lists(COUNTS, max_size=8).map(tuple)

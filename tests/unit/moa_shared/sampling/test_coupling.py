@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import ConfigError, InternalError
-from moa_shared.sampling.coupling import (
-    LEAST_TEMPERATURE,
-    Sampling,
-    draft_candidates,
-    draft_scores,
-    gumbel_noise,
-    process_logits,
-    select,
-)
+from moa_shared.sampling.coupling import draft_candidates, draft_scores, gumbel_noise, process_logits, select
+from moa_shared.sampling.settings import LEAST_TEMPERATURE, Sampling
 from moa_shared.tree.draft_tree import DraftTree, longest_path
 from scipy import stats
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, load_tokenizer
@@ -63,3 +64,47 @@ def test_a_template_without_earlier_answers_is_refused(default_model_files: Mode
         snapshot("The target's chat template does not repeat earlier answers. Start a new conversation: /reset."),
     ):
         template.next_turn("And now?", template.first_turn("Hi"))
+
+
+def test_a_whole_conversation_is_what_its_turns_are(default_model_files: ModelFiles) -> None:
+    tokenizer = load_tokenizer(default_model_files)
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": " Hi "}]
+    template = ChatTemplate(tokenizer, "Be brief.")
+    assert ChatTemplate(tokenizer).whole(messages) == template.first_turn(" Hi ")
+    answer = {"role": "assistant", "content": "Hello there!"}
+    whole = ChatTemplate(tokenizer).whole([*messages, answer, {"role": "user", "content": "And now?"}])
+    before = [*template.first_turn(" Hi "), *tokenizer.encode("Hello there!")]
+    assert whole == before + template.next_turn("And now?", before)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (
+            "{{ raise_exception('Roles must alternate') }}",
+            snapshot(
+                "The target's chat template refuses the conversation: Roles must alternate. Send other messages, or serve another model."
+            ),
+        ),
+        (
+            "{{ messages[0].content }}",
+            snapshot(
+                "The target's chat template leaves out message 1, which is of the role user. Send other messages, or serve another model."
+            ),
+        ),
+    ],
+)
+def test_what_a_template_refuses_or_leaves_out_of_a_conversation_is_refused(
+    default_model_files: ModelFiles, template: str, message: str
+) -> None:
+    tokenizer = load_tokenizer(default_model_files)
+    tokenizer.chat_template = template
+    with raises(ModelSourceError, message):
+        ChatTemplate(tokenizer).whole([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
+
+
+def test_a_template_may_leave_out_how_an_answer_came_about(default_model_files: ModelFiles) -> None:
+    tokenizer = load_tokenizer(default_model_files)
+    tokenizer.chat_template = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "<think>"}]
+    assert ChatTemplate(tokenizer).whole(messages) == tokenizer.encode("Hi")

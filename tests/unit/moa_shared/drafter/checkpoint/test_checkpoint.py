@@ -43,7 +43,7 @@ def test_the_authors_files_have_no_configuration_and_are_given_one(tmp_path: Pat
     with raises(
         CheckpointError,
         snapshot(
-            "The drafter checkpoint TMP/authors.safetensors does not contain its configuration. Load it with a configuration and save it again."
+            "The drafter checkpoint TMP/authors.safetensors does not contain its configuration. Put the config.json that was published with it next to it."
         ),
     ):
         load_checkpoint(path)

@@ -19,8 +19,8 @@ from moa_shared.drafting import (
 )
 from moa_shared.drafting.guesses.copying import CopyGuesser
 from moa_shared.drafting.guesses.text_guesser import MOST_PLACES
-from moa_shared.sampling.coupling import Sampling
 from moa_shared.sampling.scores import log_softmax
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
 

@@ -1,0 +1,1 @@
+"""Drafters as their authors publish them, turned into checkpoints of ours."""

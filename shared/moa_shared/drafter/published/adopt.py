@@ -1,0 +1,84 @@
+"""The cache entry of a published drafter: the same tensors as a checkpoint of ours, made once.
+
+Both ends make the same bytes from the same files, so that their fingerprints agree. State: entries
+`drafters/<hash of the files, their configuration and the target's sizes>`. Invariant: an entry is whole.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from moa_shared.drafter.checkpoint.checkpoint import is_finite, save_checkpoint
+from moa_shared.drafter.checkpoint.confidence_file import CONFIDENCE_FILE
+from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE, NGRAMS_FILE
+from moa_shared.drafter.published.files import PublishedFiles
+from moa_shared.drafter.published.layouts import convert
+from moa_shared.errors import CheckpointError
+from moa_shared.models import ModelFiles
+from moa_shared.models.sources.cache import building, locked, writing
+from moa_shared.models.sources.digest import canonical_json, combine, remembered_hash
+from moa_shared.programs.atomic import whole_file
+from moa_shared.programs.progress import Progress
+
+_FORMAT = "1"  # raise when an entry's content changes: older entries are then no longer found
+_OF_TARGET = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters",
+)  # fmt: skip
+
+
+def adopt(published: PublishedFiles, name: str, files: ModelFiles, root: Path, progress: Progress) -> Path:
+    """The checkpoint that a published one becomes, made now or before.
+
+    Args:
+        name: of the checkpoint, in messages.
+        files: its target.
+        root: the cache folder.
+
+    Raises:
+        CheckpointError: it cannot be read, or is for another target.
+        ConfigError, DiskFullError: the cache cannot be written.
+    """
+    config = published.config()
+    of_target = {key: files.config.get(key) for key in _OF_TARGET}
+    hashes = [remembered_hash(path, root, progress) for path in published.weights]
+    digest = combine([_FORMAT, *hashes, *(canonical_json(each).decode() for each in (config, of_target))])
+    entry = root / "drafters" / digest[:32]
+    made = entry / DRAFTER_FILE
+    if not made.is_file():
+        with locked(entry, progress):
+            if not made.is_file():  # another process may have made it while we waited
+                with progress.task(f"Preparing the drafter {name} (once)"):
+                    _make(published, name, files, entry)
+    _bring_along(published.folder, entry)
+    return made
+
+
+def _make(published: PublishedFiles, name: str, files: ModelFiles, entry: Path) -> None:
+    tensors = published.tensors()
+    shapes = {each: tuple(tensor.shape) for each, tensor in tensors.items()}
+    conversion = convert(shapes, published.config(), files.config, files.target_id, name)
+    for theirs in conversion.names:
+        if tensors[theirs].dtype == np.int32:
+            raise CheckpointError(
+                f"In {name} {theirs} is none of float32, float16 and bfloat16: moa takes no quantised drafter.",
+                hint="Give the checkpoint that it was made from.",
+            )
+        if not is_finite(tensors[theirs]):
+            raise CheckpointError(f"In {name} {theirs} holds values that are not numbers.")
+    kept = {ours: tensors[theirs] for theirs, ours in sorted(conversion.names.items())}
+    needed = sum(tensor.nbytes for tensor in kept.values())
+    with building(entry, needed, f"the drafter {name}") as part:
+        save_checkpoint(part / DRAFTER_FILE, conversion.config, kept)
+
+
+def _bring_along(folder: Path, entry: Path) -> None:
+    """Copies what was measured or counted for the drafter since: it is looked for next to the checkpoint."""
+    for name in (NGRAMS_FILE, CONFIDENCE_FILE):
+        theirs, ours = folder / name, entry / name
+        if theirs.is_file() and not (ours.is_file() and ours.read_bytes() == theirs.read_bytes()):
+            with writing(entry, name), whole_file(ours, several_writers=True) as partial:
+                shutil.copyfile(theirs, partial)

@@ -1,0 +1,149 @@
+"""The files of a published checkpoint: config.json, and tensors in safetensors or pickled by torch, perhaps in shards.
+
+Pickles are read with `weights_only`, which makes tensors and nothing else. Floats keep their precision.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from moa_shared.errors import CheckpointError, ModelSourceError
+from moa_shared.models.sources.files import read_config
+from moa_shared.models.tensors.safetensors import FileTensor, map_tensors
+from moa_shared.text.json_text import parse_json
+
+SAFETENSORS, PICKLED = ".safetensors", (".bin", ".pt", ".pth")
+_SINGLE = ("model.safetensors", "pytorch_model.bin")  # each, or else its index, in this order
+_STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_REFETCH = "Fetch it again."
+# Of a damaged pickle torch lets through whatever its instructions stumble over.
+_UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, pickle.PickleError)
+
+Tensors = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFiles:
+    """A checkpoint that somebody published.
+
+    Args:
+        folder: holds its config.json.
+        weights: its files of tensors.
+    """
+
+    folder: Path
+    weights: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, folder: Path) -> PublishedFiles:
+        """Those of a folder.
+
+        Raises:
+            CheckpointError: it holds no weights, or its index names a file that is not there.
+        """
+        for name in _SINGLE:
+            if (folder / name).is_file():
+                return cls(folder, (folder / name,))
+            index = folder / f"{name}.index.json"
+            if index.is_file():
+                return cls(folder, _shards(index))
+        raise CheckpointError(
+            f"The folder {folder} holds no drafter: none of drafter.safetensors, {', '.join(_SINGLE)}.",
+            hint="Name a folder that moa-train fit wrote, or a checkpoint as it is published.",
+        )
+
+    def config(self) -> dict[str, Any]:
+        """The content of config.json.
+
+        Raises:
+            CheckpointError: there is none, or it is not valid JSON.
+        """
+        try:
+            return read_config(self.folder)
+        except ModelSourceError as error:
+            hint = "Put the config.json that was published with the checkpoint next to it."
+            raise CheckpointError(error.message, hint=hint) from None
+
+    def tensors(self) -> Tensors:
+        """The tensors of all files: float32, float16, the bit patterns of bfloat16 as uint16; of other types the shape.
+
+        A tensor of another type is int32 of zeros, which no drafter has where there are weights.
+
+        Raises:
+            CheckpointError: a file is corrupt, holds more than tensors, or needs torch, which is not installed.
+        """
+        tensors: dict[str, npt.NDArray[Any]] = {}
+        for path in self.weights:
+            tensors |= _unpickled(path) if path.suffix in PICKLED else _mapped(path)
+        return tensors
+
+
+def _shards(index: Path) -> tuple[Path, ...]:
+    try:
+        names = sorted({str(name) for name in parse_json(index.read_text("utf-8"))["weight_map"].values()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index} cannot be read: {error}.", hint=_REFETCH) from None
+    for name in names:
+        if name != Path(name).name or not (index.parent / name).is_file():
+            raise CheckpointError(f"{index} names {name}, which is not there.", hint=_REFETCH)
+    return tuple(index.parent / name for name in names)
+
+
+def _mapped(path: Path) -> dict[str, npt.NDArray[Any]]:
+    try:
+        tensors = map_tensors(path)
+    except ModelSourceError as error:
+        raise CheckpointError(error.message, hint=_REFETCH) from None
+    return {name: _stored(path, name, tensor) for name, tensor in tensors.items()}
+
+
+def _stored(path: Path, name: str, tensor: FileTensor) -> npt.NDArray[Any]:
+    if tensor.dtype not in _STORED:  # such as EAGLE-3's tables of tokens, which its layout is known by
+        return _shape_alone(tensor.shape)
+    values = tensor.data.view(_STORED[tensor.dtype]).reshape(tensor.shape)
+    return values.astype(np.float32) if values.dtype == np.float64 else values
+
+
+def _unpickled(path: Path) -> dict[str, npt.NDArray[Any]]:
+    try:
+        import torch
+    except ImportError:
+        raise CheckpointError(
+            f"{path} is pickled, and reading it takes torch, which is not installed here.",
+            hint="Leave --drafter out: the server sends its drafter. Or install torch.",
+        ) from None
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise CheckpointError(
+            f"{path} is corrupt, or holds more than tensors, which is not read ({reason}).", hint=_REFETCH
+        ) from None
+    if not isinstance(content, dict) or not all(isinstance(value, torch.Tensor) for value in content.values()):
+        raise CheckpointError(f"{path} holds something other than tensors by name.", hint=_REFETCH)
+    return {str(name): _as_array(value) for name, value in content.items()}
+
+
+def _as_array(tensor: Any) -> npt.NDArray[Any]:
+    import torch
+
+    if tensor.dtype == torch.bfloat16 and tensor.layout == torch.strided:
+        bits: npt.NDArray[Any] = tensor.contiguous().view(torch.int16).numpy().view(np.uint16)
+        return bits
+    if tensor.dtype == torch.float64 and tensor.layout == torch.strided:
+        tensor = tensor.float()
+    if tensor.dtype not in (torch.float32, torch.float16) or tensor.layout != torch.strided:
+        return _shape_alone(tuple(tensor.shape))
+    values: npt.NDArray[Any] = tensor.contiguous().numpy()
+    return values
+
+
+def _shape_alone(shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    return np.broadcast_to(np.int32(0), shape)

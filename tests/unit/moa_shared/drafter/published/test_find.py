@@ -1,0 +1,329 @@
+"""Published checkpoints by file, folder and hub id: what they become, and what is refused in which words."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from inline_snapshot import snapshot
+from moa_shared.drafter import Checkpoint, load_checkpoint
+from moa_shared.drafter.published.find import find_drafter
+from moa_shared.errors import CheckpointError, ModelSourceError, NotFoundError
+from moa_shared.models import ModelFiles, resolve
+
+from tests.support.messages import raises
+from tests.support.published_drafters import (
+    EAGLE_CONFIG,
+    HIDDEN,
+    MOA_CONFIG,
+    THETA,
+    eagle_tensors,
+    moa_tensors,
+    publish,
+    publish_eagle,
+    publish_moa,
+    save_llama3,
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    return resolve(
+        str(save_llama3(tmp_path_factory.mktemp("tiny-llama3", numbered=False))), tmp_path_factory.mktemp("cache")
+    )
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def found(folder: Path, files: ModelFiles) -> Checkpoint:
+    return load_checkpoint(find_drafter(str(folder), files))
+
+
+# ---------------------------------------------------------------- what is taken
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"shards": 3}, {"pickled": False}, {"pickled": False, "shards": 2}],
+    ids=["bin", "bin in shards", "safetensors", "safetensors in shards"],
+)
+def test_the_same_eagle_tensors_become_the_same_drafter(tmp_path: Path, files: ModelFiles, how: dict[str, Any]) -> None:
+    checkpoint = found(publish_eagle(tmp_path / "eagle", **how), files)
+    config = checkpoint.config
+    assert (config.kind, config.input_norm, config.fc_bias, config.draft_vocab) == ("eagle2", False, False, 0)
+    assert (config.sa_kv_heads, config.sa_mlp, config.rope_parameters["rope_theta"]) == (2, 96, THETA)
+    published = eagle_tensors()
+    assert len(checkpoint.tensors) == 9  # the tenth, the embeddings, is the target's
+    np.testing.assert_array_equal(checkpoint.tensors["spec_model_fc.weight"], published["fc.weight"].float().numpy())
+    np.testing.assert_array_equal(
+        checkpoint.tensors["spec_model.mlp.down_proj.weight"], published["layers.0.mlp.down_proj.weight"].float()
+    )
+    assert checkpoint.fingerprint == found(publish_eagle(tmp_path / "as published"), files).fingerprint
+
+
+def test_a_mixture_of_attentions(tmp_path: Path, files: ModelFiles) -> None:
+    checkpoint = found(publish_moa(tmp_path / "moa"), files)
+    config = checkpoint.config
+    assert (config.kind, config.reused_layers, config.output_norm, config.unscaled_memory_rope) == (
+        "moa",
+        0,
+        False,
+        False,
+    )
+    assert (config.sa_kv_heads, config.sa_mlp, config.ca_kv_heads, config.ca_mlp) == (1, 64, 1, 64)
+    assert (config.lsa_heads, config.lsa_kv_heads, config.lsa_mlp) == (4, 2, 32)
+    assert len(checkpoint.tensors) == 29
+    np.testing.assert_array_equal(checkpoint.tensors["Ekv2E.bias"], moa_tensors()["Ekv2E.bias"].float().numpy())
+
+
+def test_with_reused_layers_and_scaled_positions(tmp_path: Path, files: ModelFiles) -> None:
+    scaling = {"type": "linear", "factor": 2.0}
+    changes = {"target_layer_inference": 1, "rope_scaling": scaling}
+    config = found(publish(tmp_path / "moa", moa_tensors(), MOA_CONFIG | changes), files).config
+    assert (config.reused_layers, config.unscaled_memory_rope) == (1, True)
+    assert config.rope_parameters == {"rope_type": "linear", "factor": 2.0, "rope_theta": THETA}
+
+
+def test_an_eagle_with_biases_and_an_input_norm(tmp_path: Path, files: ModelFiles) -> None:
+    biases = {f"layers.0.self_attn.{part}_proj.bias": torch.ones(128 if part == "q" else 64) for part in "qkv"}
+    more = biases | {"fc.bias": torch.ones(HIDDEN), "layers.0.input_layernorm.weight": torch.ones(HIDDEN)}
+    config = found(publish(tmp_path / "eagle", eagle_tensors(**more), EAGLE_CONFIG), files).config
+    assert (config.fc_bias, config.qkv_bias, config.input_norm) == (True, True, True)
+
+
+def test_by_hub_id_it_is_fetched_with_its_pickle(
+    tmp_path: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = publish_eagle(tmp_path / "snapshot")
+    asked: dict[str, Any] = {}
+
+    def snapshot_download(repo_id: str, **options: Any) -> str:
+        asked.update(options, repo_id=repo_id)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.chdir(tmp_path)
+    path = find_drafter("some/EAGLE-tiny@v1", files)
+    assert (asked["repo_id"], asked["revision"]) == ("some/EAGLE-tiny", "v1")
+    assert {"config.json", "*.bin", "*.safetensors"} <= set(asked["allow_patterns"])
+    assert path == find_drafter(str(folder), files)
+
+
+def test_from_a_hub_cache_it_needs_no_network(
+    tmp_path: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, commit = tmp_path / "hub" / "models--some--EAGLE-tiny", "0" * 40
+    publish_eagle(repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    real = huggingface_hub.snapshot_download
+
+    def offline(*arguments: str, **options: Any) -> str:
+        return str(real(*arguments, **options, cache_dir=tmp_path / "hub", local_files_only=True))
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    monkeypatch.chdir(tmp_path)
+    assert load_checkpoint(find_drafter("some/EAGLE-tiny", files)).config.kind == "eagle2"
+    with pytest.raises(ModelSourceError, match=r"the hub could not be reached .* or name a folder or a file\."):
+        find_drafter("some/other", files)
+
+
+def test_it_is_converted_once_and_files_next_to_it_come_along(tmp_path: Path, files: ModelFiles) -> None:
+    folder = publish_eagle(tmp_path / "eagle")
+    path = find_drafter(str(folder), files)
+    made = path.stat().st_mtime_ns
+    (folder / "confidence.json").write_text("{}")
+    assert find_drafter(str(folder / "pytorch_model.bin"), files) == path
+    assert path.stat().st_mtime_ns == made
+    assert (path.parent / "confidence.json").read_text() == "{}"
+
+
+def test_our_own_files_and_folders_are_used_as_they_are(tmp_path: Path, files: ModelFiles) -> None:
+    own = find_drafter(str(publish_eagle(tmp_path / "eagle")), files)
+    assert find_drafter(str(own), files) == own
+    assert find_drafter(str(own.parent), files) == own
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def changed(**changes: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """EAGLE's tensors with some replaced or left out."""
+    tensors = eagle_tensors() | {name: tensor for name, tensor in changes.items() if tensor is not None}
+    return {name: tensor for name, tensor in tensors.items() if changes.get(name, tensor) is not None}
+
+
+FC, UP, POST = "fc.weight", "layers.0.mlp.up_proj.weight", "layers.0.post_attention_layernorm.weight"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "config", "message"),
+    [
+        (changed(**{FC: torch.ones(4096, 8192)}), {}, snapshot('The EAGLE checkpoint published is for a target whose hidden size is 4096, tiny-llama3 has 64. Give a drafter that was trained for this target, or --drafter none.')),
+        (changed(**{"embed_tokens.weight": torch.ones(128, HIDDEN)}), {}, snapshot('The EAGLE checkpoint published is for a target whose vocabulary size is 128, tiny-llama3 has 97. Give a drafter that was trained for this target, or --drafter none.')),
+        (changed(), {"num_attention_heads": 8}, snapshot('The EAGLE checkpoint published is for a target whose number of attention heads is 8, tiny-llama3 has 4. Give a drafter that was trained for this target, or --drafter none.')),
+        (changed(), {"hidden_act": "gelu"}, snapshot('published has the activation gelu, moa computes silu. Give a drafter that was trained for this target, or --drafter none.')),
+        (changed(**{UP: None}), {}, snapshot('published lacks the tensor layers.0.mlp.up_proj.weight. Give a drafter that was trained for this target, or --drafter none.')),
+        (changed(**{POST: None}), {}, snapshot('published lacks the tensor layers.0.post_attention_layernorm.weight. Give a drafter that was trained for this target, or --drafter none.')),
+        (changed(**{UP: torch.ones(90, HIDDEN)}), {}, snapshot('In published layers.0.mlp.up_proj.weight has the shape [90, 64], a drafter for tiny-llama3 has [96, 64]. Give a drafter that was trained for this target, or --drafter none.')),
+        (changed(**{"layers.1.mlp.up_proj.weight": torch.ones(96, HIDDEN)}), {}, snapshot("published holds layers.1.mlp.up_proj.weight, which no EAGLE drafter has. moa takes its own checkpoints, EAGLE-1 and EAGLE-2, and Mixture of Attentions in its authors' layout.")),
+        (changed(**{UP: torch.full((96, HIDDEN), torch.nan)}), {}, snapshot('In published layers.0.mlp.up_proj.weight holds values that are not numbers. Fetch or train the checkpoint again.')),
+        (changed(**{UP: torch.ones(96, HIDDEN).to(torch.float8_e4m3fn)}), {}, snapshot('In published layers.0.mlp.up_proj.weight is none of float32, float16 and bfloat16: moa takes no quantised drafter. Give the checkpoint that it was made from.')),
+        (changed(**{UP: torch.ones(96, HIDDEN, dtype=torch.int8)}), {}, snapshot('In published layers.0.mlp.up_proj.weight is none of float32, float16 and bfloat16: moa takes no quantised drafter. Give the checkpoint that it was made from.')),
+        ({"midlayer.mlp.up_proj.weight": torch.ones(2, 2), "d2t": torch.ones(3).long()}, {}, snapshot('published is an EAGLE-3 checkpoint, whose drafter reads three layers of the target: moa does not run it. Give an EAGLE-2 checkpoint of the same target, or train a drafter with moa-train fit.')),
+        ({"model.layers.0.mlp.up_proj.weight": torch.ones(2, 2)}, {}, snapshot("published is a whole language model, not a drafter. moa takes its own checkpoints, EAGLE-1 and EAGLE-2, and Mixture of Attentions in its authors' layout.")),
+        ({"medusa_head.0.weight": torch.ones(2, 2)}, {}, snapshot("published holds tensors such as medusa_head.0.weight, which are of no drafter that moa knows. moa takes its own checkpoints, EAGLE-1 and EAGLE-2, and Mixture of Attentions in its authors' layout.")),
+        (changed(), {"rms_norm_eps": "small"}, snapshot("The config.json of published cannot be used: could not convert string to float: 'small'. Fetch or train the checkpoint again.")),
+    ],
+    ids=[
+        "hidden size", "vocabulary", "heads", "activation", "a tensor is missing", "a norm is missing", "a shape",
+        "two layers", "not a number", "8-bit floats", "whole numbers", "EAGLE-3", "a language model", "another method", "its configuration",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("pickled", [True, False], ids=["bin", "safetensors"])
+def test_what_does_not_fit_is_refused_by_name(
+    tmp_path: Path,
+    files: ModelFiles,
+    tensors: dict[str, torch.Tensor],
+    config: dict[str, Any],
+    message: str,
+    pickled: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    publish(tmp_path / "published", tensors, EAGLE_CONFIG | config, pickled=pickled)
+    monkeypatch.chdir(tmp_path)
+    with raises(CheckpointError, message):
+        find_drafter("published", files)
+    assert not list((tmp_path / "cache" / "drafters").glob("*/drafter.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("left_out", "changes", "config", "message"),
+    [
+        ("Ekv2E.", {}, {}, snapshot("published lacks the tensor Ekv2E.weight. Give a drafter that was trained for this target, or --drafter none.")),
+        ("layer_self_attention.", {}, {}, snapshot("published lacks the tensor layer_self_attention.self_attn.k_proj.weight. Give a drafter that was trained for this target, or --drafter none.")),
+        ("nothing", {"Ekv2E.weight": torch.ones(HIDDEN, 32)}, {}, snapshot("In published Ekv2E.weight has the shape [64, 32], a drafter for tiny-llama3 has [64, 128]. Give a drafter that was trained for this target, or --drafter none.")),
+        ("nothing", {}, {"vocab_size": 128}, snapshot("The Mixture of Attentions checkpoint published is for a target whose vocabulary size is 128, tiny-llama3 has 97. Give a drafter that was trained for this target, or --drafter none.")),
+        ("nothing", {}, {"disable_LSA": True}, snapshot("published was trained without layer self-attention (disable_LSA): moa does not serve it. Give a checkpoint with it, or train a drafter with moa-train fit.")),
+        ("nothing", {}, {"target_layer_inference": "all"}, snapshot("The config.json of published cannot be used: invalid literal for int() with base 10: 'all'. Fetch or train the checkpoint again.")),
+    ],
+    ids=["its memory", "its layers' attention", "memory's width", "vocabulary", "an ablation", "its configuration"],
+)  # fmt: skip
+def test_a_mixture_of_attentions_that_does_not_fit(
+    tmp_path: Path,
+    files: ModelFiles,
+    left_out: str,
+    changes: dict[str, torch.Tensor],
+    config: dict[str, Any],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tensors = {name: each for name, each in moa_tensors(**changes).items() if not name.startswith(left_out)}
+    publish(tmp_path / "published", tensors, MOA_CONFIG | config)
+    monkeypatch.chdir(tmp_path)
+    with raises(CheckpointError, message):
+        find_drafter("published", files)
+
+
+def test_a_pickle_that_is_more_than_tensors_is_not_run(tmp_path: Path, files: ModelFiles) -> None:
+    folder = publish_eagle(tmp_path / "eagle")
+    torch.save({"fc.weight": Path("x")}, folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"is corrupt, or holds more than tensors, which is not read"):
+        find_drafter(str(folder), files)
+    torch.save(["fc.weight"], folder / "pytorch_model.bin")
+    with raises(
+        CheckpointError,
+        snapshot("TMP/eagle/pytorch_model.bin holds something other than tensors by name. Fetch it again."),
+    ):
+        find_drafter(str(folder), files)
+    (folder / "pytorch_model.bin").write_bytes(b"short")
+    with pytest.raises(CheckpointError, match=r"is corrupt, or holds more than tensors, which is not read"):
+        find_drafter(str(folder), files)
+
+
+def test_a_pickle_without_torch(tmp_path: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without_torch(name: str, *arguments: Any, **options: Any) -> Any:
+        if name == "torch":
+            raise ImportError(name)
+        return real(name, *arguments, **options)
+
+    folder = publish_eagle(tmp_path / "eagle")
+    monkeypatch.setattr(builtins, "__import__", without_torch)
+    with raises(
+        CheckpointError,
+        snapshot(
+            "TMP/eagle/pytorch_model.bin is pickled, and reading it takes torch, which is not installed here. Leave --drafter out: the server sends its drafter. Or install torch."
+        ),
+    ):
+        find_drafter(str(folder), files)
+
+
+def test_folders_that_hold_no_whole_checkpoint(tmp_path: Path, files: ModelFiles) -> None:
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The folder TMP holds no drafter: none of drafter.safetensors, model.safetensors, pytorch_model.bin. Name a folder that moa-train fit wrote, or a checkpoint as it is published."
+        ),
+    ):
+        find_drafter(str(tmp_path), files)
+    folder = publish_eagle(tmp_path / "eagle", shards=2)
+    next(folder.glob("*00002*.bin")).unlink()
+    with raises(
+        CheckpointError,
+        snapshot(
+            "TMP/eagle/pytorch_model.bin.index.json names pytorch_model-00002-of-00002.bin, which is not there. Fetch it again."
+        ),
+    ):
+        find_drafter(str(folder), files)
+    (folder / "pytorch_model.bin.index.json").write_text("{}")
+    with raises(
+        CheckpointError,
+        snapshot("TMP/eagle/pytorch_model.bin.index.json cannot be read: 'weight_map'. Fetch it again."),
+    ):
+        find_drafter(str(folder), files)
+    (publish_eagle(tmp_path / "bare") / "config.json").unlink()
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The folder TMP/bare holds no config.json. Put the config.json that was published with the checkpoint next to it."
+        ),
+    ):
+        find_drafter(str(tmp_path / "bare"), files)
+
+
+def test_what_is_nowhere(tmp_path: Path, files: ModelFiles) -> None:
+    with raises(
+        NotFoundError,
+        snapshot("There is no drafter checkpoint TMP/none.safetensors. Check the path given with --drafter."),
+    ):
+        find_drafter(str(tmp_path / "none.safetensors"), files)
+
+
+def test_a_file_of_tensors_without_any_configuration(tmp_path: Path, files: ModelFiles) -> None:
+    folder = publish_eagle(tmp_path / "eagle", pickled=False)
+    (folder / "config.json").unlink()
+    with raises(
+        CheckpointError,
+        snapshot(
+            "The drafter checkpoint TMP/eagle/model.safetensors does not contain its configuration. Put the config.json that was published with it next to it."
+        ),
+    ):
+        found(folder / "model.safetensors", files)
+
+
+def test_the_configuration_is_json(tmp_path: Path, files: ModelFiles) -> None:
+    folder = publish_eagle(tmp_path / "eagle")
+    (folder / "config.json").write_text(json.dumps(EAGLE_CONFIG)[:-1])
+    with pytest.raises(CheckpointError, match=r"config\.json is not valid JSON"):
+        find_drafter(str(folder), files)

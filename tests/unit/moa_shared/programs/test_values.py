@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from moa_shared.programs.values import read_value
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (int, "3", 3),
+        (int, " -1_000 ", -1000),
+        (int, "5.0", 5),
+        (int, 5.0, 5),
+        (float, "1e-3", 0.001),
+        (float, 2, 2.0),
+        (float, "inf", math.inf),
+        (bool, "Yes", True),
+        (bool, "off", False),
+        (bool, True, True),
+        (str, " as it is ", " as it is "),
+        (str | None, None, None),
+        (str | None, "x", "x"),
+        (Path | None, "folder", Path("folder")),
+        (Path, Path("folder"), Path("folder")),
+        (Literal["a", "b"], "b", "b"),
+        (tuple[str, ...], ["a", "b"], ("a", "b")),
+    ],
+)
+def test_values_are_read_as_the_type_of_their_field(kind: Any, value: object, expected: object) -> None:
+    read = read_value(kind, value)
+    assert read == expected
+    assert type(read) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (int, "x", "input should be a valid integer, unable to parse string as an integer"),
+        (int, "1.5", "input should be a valid integer, unable to parse string as an integer"),
+        (int, "9" * 5000, "input should be a valid integer, unable to parse string as an integer"),
+        (int, 1.5, "input should be a valid integer, got a number with a fractional part"),
+        (int, True, "input should be a valid integer"),
+        (int, None, "input should be a valid integer"),
+        (float, "x", "input should be a valid number, unable to parse string as a number"),
+        (float, [1], "input should be a valid number"),
+        (bool, "perhaps", "input should be a valid boolean, unable to interpret input"),
+        (str, 3, "input should be a valid string"),
+        (Path | None, 3, "input is not a valid path"),
+        (Literal["a", "b", "c"], "d", "input should be 'a', 'b' or 'c'"),
+        (Literal["a"], ["a"], "input should be 'a'"),
+        (tuple[str, ...], "a", "input should be a valid tuple"),
+        (tuple[str, ...], [1], "input should be a valid string"),
+    ],
+)
+def test_what_is_expected_instead(kind: Any, value: object, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        read_value(kind, value)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("limits", "value", "message"),
+    [
+        ({"ge": 0}, -1.0, "input should be greater than or equal to 0"),
+        ({"gt": 0}, 0.0, "input should be greater than 0"),
+        ({"ge": 0, "le": 9}, 9.5, "input should be less than or equal to 9"),
+        ({"lt": 9}, 9.0, "input should be less than 9"),
+        ({"ge": 0}, math.nan, "input should be greater than or equal to 0"),
+    ],
+)
+def test_limits(limits: dict[str, float], value: float, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        read_value(float, value, limits)
+    assert str(caught.value) == message

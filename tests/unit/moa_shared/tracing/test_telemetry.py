@@ -1,0 +1,66 @@
+"""How a program begins and ends to trace."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from inline_snapshot import snapshot
+from moa_shared.errors import ConfigError
+from moa_shared.tracing.spans import begin_span, is_traced, is_traceparent
+from moa_shared.tracing.telemetry import traced
+
+from tests.support.messages import raises
+
+SPAN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def test_nothing_is_traced_unless_wanted() -> None:
+    with traced("off", "moa-test", print):
+        assert not is_traced()
+        assert begin_span("question", SPAN).traceparent == ""
+
+
+def test_without_opentelemetry_the_program_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    words = snapshot(
+        "Traces need the packages of OpenTelemetry, which are not installed. Install them: pip install 'moa[tracing]'."
+    )
+    with raises(ConfigError, words), traced("otlp", "moa-test", print):
+        pass
+    assert not is_traced()
+
+
+def test_a_collector_that_is_away_holds_nothing_up_and_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")  # the discard port: nobody listens
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    told = list[str]()
+    with traced("otlp", "moa-test", told.append):
+        assert is_traced()
+        for _ in range(2):
+            span = begin_span("question", SPAN)
+            assert span.traceparent.startswith(SPAN[:36])
+            assert is_traceparent(span.traceparent)
+            span.end()
+            span.end()  # once more changes nothing
+    assert not is_traced()
+    assert len(told) == 1
+    assert told[0].startswith("Traces cannot be handed over: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "00",
+        SPAN[:-1],
+        SPAN + "0",
+        SPAN.upper(),
+        "ff" + SPAN[2:],
+        SPAN.replace("b7ad6b7169203331", "0" * 16),
+        "x" * 55,
+    ],
+)
+def test_what_names_no_span(text: str) -> None:
+    assert is_traceparent(SPAN)
+    assert not is_traceparent(text)
