@@ -19,13 +19,16 @@ from moa_shared.drafter.checkpoint.shipped import (
     require_shipped_drafter,
     shipped_drafter,
 )
+from moa_shared.drafter.published.find import find_drafter
 from moa_shared.drafting import ConversationDrafter, NgramTable
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.tokenizer.end_of_text import end_of_text
 from moa_shared.programs.progress import Progress
 
+from moa_server.access.gate import Gate
 from moa_server.drafting.session_drafter import NewDrafter, OwnDrafter
+from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import MemorySource, Rows, Stepper
 from moa_server.service.fetch import DrafterFile, DrafterFiles
 from moa_server.service.host import Host, Served
@@ -42,20 +45,28 @@ OWN_WEIGHTS = "int4"
 LoadExecution = Callable[[ModelFiles, ServerSettings, Progress], Execution]
 
 
-def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution | None = None) -> Host:
+def load_host(
+    settings: ServerSettings,
+    progress: Progress,
+    load: LoadExecution | None = None,
+    observer: Observer | None = None,
+) -> Host:
     """Loads what `settings` names.
 
     Args:
         load: makes the target; None: `load_execution`.
+        observer: learns what the server does; None: nobody does.
 
     Raises:
         ModelSourceError, NotFoundError, ChecksumError, CheckpointError, DiskFullError: what is named cannot be used.
         ConfigError: a context longer than the target's, or a level of execution that this machine does not have.
     """
+    gate = Gate.of(settings.keys_file)
     files = resolve(settings.model, settings.cache_dir, progress)
     # Cheap checks come before loading the target, which takes many seconds.
-    _check_context_length(settings, files)
-    named = [(name, path, check_drafter(path, files)) for name, path in drafter_paths(settings.drafter, files)]
+    check_context_length(settings, files)
+    paths = drafter_paths(settings.drafter, files, settings.cache_dir, progress)
+    named = [(name, path, check_drafter(path, files)) for name, path in paths]
     execution = (load or load_execution)(files, settings, progress)
     target = execution.target
     tokenizer = load_tokenizer(files)
@@ -95,22 +106,34 @@ def load_host(settings: ServerSettings, progress: Progress, load: LoadExecution 
     frame_bytes = settings.most_frame_bytes(served.context_tokens)
     parts = DrafterFiles(files, served.identity, offered, settings.cache_dir, frame_bytes)
     parts.prepare()
-    return Host(served, Stepper(target, sources), settings, drafter_files=parts, before=execution.before)
+    return Host(
+        served,
+        Stepper(target, sources),
+        settings,
+        drafter_files=parts,
+        gate=gate,
+        observer=observer,
+        before=execution.before,
+    )
 
 
-def drafter_paths(spec: str, files: ModelFiles) -> list[tuple[str, Path]]:
+def drafter_paths(
+    spec: str, files: ModelFiles, cache_dir: Path | None = None, progress: Progress | None = None
+) -> list[tuple[str, Path]]:
     """The drafters whose memory rows are served, by name; the first is for clients that name none.
 
     Args:
-        spec: "none"; "default": all that come with the package for this target; "deep": that one; or a path.
+        spec: "none"; "default": all that come with the package for this target; "deep": that one; or as of
+            `find_drafter`.
+        cache_dir, progress: as of `resolve`.
 
     Raises:
-        NotFoundError: there is no deep drafter for this target.
+        NotFoundError, ModelSourceError, CheckpointError: there is no such drafter for this target.
     """
     if spec == "none":
         return []
     if spec not in SHIPPED_DRAFTERS:
-        return [(Path(spec).stem, Path(spec))]
+        return [(_served_name(spec), find_drafter(spec, files, cache_dir, progress))]
     if spec != DEFAULT_DRAFTER:
         hint = "Train one with moa-train fit, or leave --drafter out."
         return [(spec, require_shipped_drafter(files.fingerprint, files.target_id, spec, hint=hint))]
@@ -120,7 +143,12 @@ def drafter_paths(spec: str, files: ModelFiles) -> list[tuple[str, Path]]:
     return paths
 
 
-def _check_context_length(settings: ServerSettings, files: ModelFiles) -> None:
+def _served_name(spec: str) -> str:
+    return Path(spec).absolute().name.removesuffix(".safetensors")  # absolute: "." has no name
+
+
+def check_context_length(settings: ServerSettings, files: ModelFiles) -> None:
+    """Raises ConfigError for a context that is longer than what the target was trained for."""
     trained = int(files.config["max_position_embeddings"])
     if settings.context_length > trained:
         raise ConfigError(
@@ -188,14 +216,17 @@ def with_drafters(
     drafters: Sequence[Checkpoint],
     files: ModelFiles,
     ngrams: NgramTable | None = None,
+    *,
+    load_first: bool = True,
 ) -> list[MemorySource]:
     """The sources with the drafters that read their rows, for drafts of the server's own.
 
     Of drafters that read the same rows the first drafts here, whichever the device has: a deeper one takes longer than
-    its guesses are worth. The first one's weights are loaded now, others' when a session needs them.
+    its guesses are worth.
 
     Args:
         ngrams: of the target; None: there is no table for it.
+        load_first: the first one's weights are loaded now; others' when a session needs them.
     """
     found = {bytes.fromhex(drafter.fingerprint): drafter for drafter in drafters}
     able: list[MemorySource] = []
@@ -208,7 +239,7 @@ def with_drafters(
             able.append(replace(source, drafter=shared.drafter, drafter_layer=layer))
             continue
         states = cache(partial(_load_states, checkpoint, files))
-        if not able:
+        if load_first and not able:
             states()
         own = OwnDrafter(partial(_new_state, states), checkpoint.config.token_bytes, ngrams)
         able.append(replace(source, drafter=own))

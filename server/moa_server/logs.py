@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal, TextIO
 
 import structlog
@@ -21,7 +22,10 @@ MOST_CHARACTERS = 300  # of one value: some of them were written by clients
 
 
 def configure_logs(
-    log_format: Literal["auto", "json", "plain"] = "auto", level: str = "info", stream: TextIO | None = None
+    log_format: Literal["auto", "json", "plain"] = "auto",
+    level: str = "info",
+    stream: TextIO | None = None,
+    on_event: Callable[[str], None] | None = None,
 ) -> bool:
     """Sets up structlog for the process; returns whether it writes JSON.
 
@@ -29,6 +33,7 @@ def configure_logs(
         log_format: "auto" is plain on a terminal and JSON elsewhere.
         level: events below it are dropped.
         stream: default: standard error, so that standard output stays free.
+        on_event: called with the level of each line, on any thread.
     """
     stream = sys.stderr if stream is None else stream
     plain = log_format == "plain" or (log_format == "auto" and stream.isatty())
@@ -44,6 +49,8 @@ def configure_logs(
         _clip,
         structlog.processors.StackInfoRenderer(),
     ]
+    if on_event is not None:
+        processors.insert(2, partial(_tell, on_event))
     if not plain:
         transformer = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
         processors.append(structlog.processors.ExceptionRenderer(transformer))
@@ -54,6 +61,13 @@ def configure_logs(
         cache_logger_on_first_use=False,
     )
     return not plain
+
+
+def _tell(
+    on_event: Callable[[str], None], logger: object, method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    on_event(str(event["level"]))
+    return event
 
 
 def _clip(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
@@ -69,6 +83,11 @@ def _clean(text: str) -> str:
 def log_refusal(error: MoaError) -> None:
     """Logs why the server does not start."""
     structlog.get_logger().error("not serving", code=error.code, reason=error.message, hint=error.hint)
+
+
+def log_traces(sentence: str) -> None:
+    """Logs what is wrong with the traces."""
+    structlog.get_logger().warning("traces", reason=sentence)
 
 
 class LogProgress(SilentProgress):

@@ -1,13 +1,15 @@
-"""Settings of `moa-server serve`: one model, validated once; the command line, environment and file all fill it."""
+"""Settings of `moa-server serve`: validated once, filled from command line, environment and file."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from moa_shared.programs.config import SettingsBase, setting
 from moa_shared.programs.cores import parse_cores
-from pydantic import field_validator
+
+from moa_server.fleet.peers import parse_advertised, parse_peers
 
 SECTION = "server"
 # Of the 3 % that an answer may lose to plain streaming where no draft is ever right, memory takes one at most; frames
@@ -17,6 +19,12 @@ LEAST_FRAME_BYTES = 1 << 16
 CONTEXT_TOKEN_BYTES = 16  # a token of the text (5 at most), one of a draft (5) and its parent (5)
 
 
+def _holds_a_question(value: int) -> None:
+    if 0 < value < 4096:
+        raise ValueError("a message of less than 4096 bytes holds no question")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServerSettings(SettingsBase):
     """What a server serves, where, and how much of it.
 
@@ -24,10 +32,22 @@ class ServerSettings(SettingsBase):
     """
 
     model: str = setting("default", "What to serve: 'default', a hub id, a local folder or a .gguf file.", flag="MODEL")
-    # loopback: the stream is not encrypted, so exposing it is the operator's decision
-    host: str = setting("127.0.0.1", "Address to listen on. The stream is not encrypted.", "ADDRESS")
+    host: str = setting(
+        "127.0.0.1", "Address to listen on; beyond this machine with a certificate, or --insecure.", "ADDRESS"
+    )
     # gRPC's customary port
     port: int = setting(50051, "Port to listen on; 0: any free one.", "PORT", ge=0, le=65535)
+    tls_cert: Path | None = setting(
+        None,
+        "Encrypt with this certificate, in PEM with those between it and its authority; read again when it changes.",
+        "FILE",
+        shown="none",
+    )
+    tls_key: Path | None = setting(None, "Its private key; others must not be able to read it.", "FILE", shown="none")
+    tls_client_ca: Path | None = setting(
+        None, "Accept only clients that show a certificate of these authorities.", "FILE", shown="none"
+    )
+    insecure: bool = setting(False, "Listen beyond this machine without encryption.")
     execution: Literal["auto", "int8", "float32", "bf16"] = setting(
         "auto",
         "The arithmetic that decides the text. int8: exact, and fast on CPUs; float32: the reference; bf16: for GPUs; "
@@ -37,8 +57,15 @@ class ServerSettings(SettingsBase):
         "auto",
         "Where torch computes the levels float32 and bf16. auto: bf16 on CUDA where torch sees it, else the CPU.",
     )
+    tensor_parallel: int = setting(
+        0,
+        "Processes that share the target, started by torchrun; 0: as many as it has started.",
+        "PROCESSES",
+        ge=0,
+        le=1024,
+    )
     threads: int = setting(0, "Threads of the target; 0: one per core that the program may use.", ge=0, le=64)
-    cores: str = setting("", "Cores that the program may use, such as 0,2-3.", "LIST", shown="any")
+    cores: str = setting("", "Cores that the program may use, such as 0,2-3.", "LIST", shown="any", check=parse_cores)
     context_length: int = setting(0, "Tokens of one conversation; 0: what the target was trained for.", "TOKENS", ge=0)
     # with only their text: 0.5 MB at 8,192 tokens
     max_sessions: int = setting(1024, "Sessions held, detached ones included.", ge=1, le=1_000_000)
@@ -53,7 +80,12 @@ class ServerSettings(SettingsBase):
         "none. A fast first token shows that somebody has sent the same text.",
     )
     frame_bytes: int = setting(
-        0, "The longest message accepted; 0: as long as an Open with a whole context.", "BYTES", ge=0, le=1 << 28
+        0,
+        "The longest message accepted; 0: as long as an Open with a whole context.",
+        "BYTES",
+        check=_holds_a_question,
+        ge=0,
+        le=1 << 28,
     )
     # holds the paper's tree of 62
     draft_nodes: int = setting(64, "The most draft nodes of one verification.", ge=1, le=4096)
@@ -69,7 +101,7 @@ class ServerSettings(SettingsBase):
     credit_bytes: int = setting(
         256 * 1024, "Memory in flight to a client that does not name its own credit.", "BYTES", ge=4096
     )
-    drafter: str = setting("default", "The drafter whose memory is served.", "default|deep|none|PATH")
+    drafter: str = setting("default", "The drafter whose memory is served.", "default|deep|none|PATH|ID")
     drafting: Literal["auto", "server", "device", "off"] = setting(
         "auto",
         "Who drafts. server: this server, while that pays; device: the clients' devices; auto: both; off: nobody.",
@@ -81,6 +113,40 @@ class ServerSettings(SettingsBase):
         "SHARE",
         ge=0,
         le=1,
+    )
+    # a key's own limits go before these two
+    requests_per_minute: int = setting(
+        0, "Calls and questions of one client in a minute; 0: any number.", "REQUESTS", ge=0, le=1_000_000
+    )
+    tokens_per_minute: int = setting(
+        0, "Tokens that one client may have read and written in a minute; 0: any number.", "TOKENS", ge=0, le=1 << 30
+    )
+    # a tenth of a core, at 2 ms each, refused or not; all the chats of an office make fewer
+    peer_requests_per_minute: int = setting(
+        3000, "Calls from one address in a minute, whoever makes them; 0: any number.", "CALLS", ge=0, le=10_000_000
+    )
+    # a load balancer spreads clients again when they come back, which costs each a round trip
+    connection_age_seconds: float = setting(
+        3600.0, "How old a connection may get before its client opens another one; 0: any age.", "SECONDS", ge=0
+    )
+    connection_age_grace_seconds: float = setting(
+        60.0, "How long conversations may go on over a connection that has reached its age.", "SECONDS", gt=0
+    )
+    # clients of a daemon leave after 300 s by themselves
+    idle_seconds: float = setting(
+        900.0, "How long a conversation without questions keeps its stream; 0: always.", "SECONDS", ge=0
+    )
+    # a chat has one, a daemon one for each conversation
+    streams_per_connection: int = setting(
+        100, "Calls of one connection at once; more wait at the client.", "CALLS", ge=1, le=100_000
+    )
+    # ours need 300
+    metadata_bytes: int = setting(8192, "Metadata of one call: more is refused.", "BYTES", ge=1024, le=1 << 20)
+    keys_file: Path | None = setting(
+        None,
+        "File of API keys (moa-server keys); without one everybody who reaches the port may call.",
+        "FILE",
+        shown="none",
     )
     # 30 kB each
     max_connections: int = setting(1000, "Connections held; more are refused.", ge=1, le=1_000_000)
@@ -94,10 +160,44 @@ class ServerSettings(SettingsBase):
     )
     # 600 tokens of the default target
     grace_seconds: float = setting(30.0, "How long running answers may continue after SIGTERM.", "SECONDS", ge=0)
+    peers: str = setting(
+        "",
+        "The servers that clients may go on at when this one is full or gone; or a name in DNS that has the addresses "
+        "of all. This server itself is left out.",
+        "HOST:PORT,...|dns:NAME:PORT",
+        shown="none",
+        check=parse_peers,
+    )
+    advertise: str = setting(
+        "",
+        "Where clients reach this server itself, without a proxy: so it knows itself among --peers.",
+        "HOST:PORT",
+        shown="where it listens",
+        check=parse_advertised,
+    )
     # a hundred times a slice of a prompt on one core
     hang_seconds: float = setting(
-        30.0, "A forward that takes longer turns the server's health to NOT_SERVING.", "SECONDS", gt=0
+        30.0,
+        "A forward that takes longer turns the server's health to NOT_SERVING; a process that shares the target and "
+        "says nothing for so long ends the server.",
+        "SECONDS",
+        gt=0,
     )
+    tracing: Literal["off", "otlp"] = setting(
+        "off", "Traces of answers, without their text. otlp: to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names."
+    )
+    metrics_port: int | None = setting(
+        None,
+        "Port for metrics (/metrics) and health (/livez, /readyz, /startupz); 0: any free one.",
+        "PORT",
+        shown="none",
+        ge=0,
+        le=65535,
+    )
+    metrics_host: str = setting(
+        "127.0.0.1", "Address for --metrics-port. Whoever reaches it may read, without a key.", "ADDRESS"
+    )
+    reflection: bool = setting(False, "Describe the calls to gRPC's tools (grpcurl).")
     log_format: Literal["auto", "json", "plain"] = setting(
         "auto", "Format of the log on standard error; auto: plain on a terminal, otherwise json."
     )
@@ -120,16 +220,3 @@ class ServerSettings(SettingsBase):
     def most_frame_bytes(self, context_tokens: int) -> int:
         """The longest message accepted by a server with this context length."""
         return self.frame_bytes or max(LEAST_FRAME_BYTES, CONTEXT_TOKEN_BYTES * context_tokens)
-
-    @field_validator("frame_bytes")
-    @classmethod
-    def _holds_a_question(cls, value: int) -> int:
-        if 0 < value < 4096:
-            raise ValueError("a message of less than 4096 bytes holds no question")
-        return value
-
-    @field_validator("cores")
-    @classmethod
-    def _is_a_list_of_cores(cls, value: str) -> str:
-        parse_cores(value)
-        return value

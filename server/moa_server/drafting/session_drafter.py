@@ -16,7 +16,7 @@ import numpy.typing as npt
 from moa_shared.drafting import ConversationDraft, ConversationDrafter, GrowthShape, NgramTable, TextGuesser
 from moa_shared.drafting.estimates import Smoothed
 from moa_shared.protocol.messages import Plane
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
 

@@ -18,16 +18,19 @@ import structlog
 from moa_shared.errors import InternalError, MoaError
 from moa_shared.protocol.finish_rule import Finish
 
+from moa_server.drafting.running_cost import RunningCost
 from moa_server.engine.forward_planner import ForwardPlanner, Part
 from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.live_session import LiveSession
+from moa_server.engine.observer import AnswerStep, Observer
 from moa_server.engine.prefixes.sharing import Adoption, PrefixSharing
 from moa_server.engine.schedule import Rows, Schedule
 from moa_server.engine.server_drafts import ServerDrafts, TimePrice
 from moa_server.engine.stepper import CodedRows, MemorySource, Outcome, Stepper
 from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.memory.row_store import KeptPlane
-from moa_server.session.verification import Verification
+from moa_server.session.session import Phase
+from moa_server.session.verification import StepPlan, Verification
 
 log = structlog.get_logger()
 
@@ -55,6 +58,7 @@ class Engine:
         on_lost: called with each session that an error ended.
         before: called once on the inference thread.
         sharing: which text sessions need not read, because another has; None: they share nothing.
+        observer: learns what happens; None: nobody does.
     """
 
     def __init__(
@@ -64,11 +68,13 @@ class Engine:
         before: Callable[[], None] = lambda: None,
         schedule: Schedule[LiveSession] | None = None,
         sharing: PrefixSharing | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.stepper = stepper
         self._schedule = schedule or Schedule()
         self._sharing = sharing
         self._on_lost = on_lost
+        self._observer = observer or Observer()
         self._thread = InferenceThread(before)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._busy = False
@@ -86,6 +92,16 @@ class Engine:
         """How long the inference thread's current job has been running."""
         return self._thread.busy_seconds
 
+    @property
+    def told_cost(self) -> RunningCost:
+        """How long a plain step and each further row take, as clients are told."""
+        return self._schedule.told_cost
+
+    @property
+    def read_ms(self) -> float:
+        """How long a token of a prompt takes to read; 0: not known."""
+        return self._schedule.read_ms
+
     async def stop(self) -> None:
         """Drops what is queued and gives the running forward some time to end."""
         self._schedule.clear()
@@ -100,7 +116,7 @@ class Engine:
 
     def _queue(self, live: LiveSession) -> None:
         if not (live.closed or live.queued or live.stepping):
-            live.queued = True
+            live.queued, live.queued_at = True, time.monotonic()
             self._schedule.add(live)
 
     def code(self, live: LiveSession, chunk: Chunk) -> asyncio.Future[CodedRows]:
@@ -180,6 +196,8 @@ class Engine:
         parts = self._planner.plan()
         if parts:
             self._busy = True
+            now = time.monotonic()
+            self._observer.on_planned([now - part.live.queued_at for part in parts])
             for part in parts:
                 part.live.stepping = True
             price = TimePrice(self._schedule.rate(len(parts)), self._schedule.cost.line())
@@ -219,6 +237,7 @@ class Engine:
                 self._lose(each.part.live, error)
         tokens = sum(len(verification.taken) for _, verification in verified)
         self._schedule.on_forward(rows, step_ms, tokens, drafting_ms)
+        self._observer.on_forward(rows, step_ms, drafting_ms)
         for each in stepped:
             self._queue(each.part.live)
         self._dispatch()
@@ -229,9 +248,12 @@ class Engine:
         outcome = stepped.outcome
         if isinstance(outcome, Exception):
             raise outcome
+        if live.trace is not None:
+            live.trace.on_step(step_ms, chose=outcome is not None)
         if outcome is None:
             if live.session.on_prefilled(plan):
                 self._keep_pages(live)
+            _pay(live, len(plan.feed), 0)
             return
         self._commit(stepped.part, outcome, rows, step_ms)
         ended = outcome.finish is not Finish.UNFINISHED
@@ -239,12 +261,18 @@ class Engine:
             live.feed.rows_ready(live.session.cached)
         for newest in stepped.coded:
             self._on_rows(live, coding.feed, newest, 0.0)
+        _pay(live, len(plan.feed) - 1, len(outcome.taken))
 
     def _commit(self, part: Part, verification: Verification, rows: Rows, step_ms: float) -> None:
         live, plan, session, schedule = part.live, part.plan, part.live.session, self._schedule
         arrived = session.arrived_draft()
         if not session.on_verified(plan, verification):
             return
+        live.usage.on_written(len(verification.taken), verification.finish)
+        if live.trace is not None:
+            live.trace.on_written(len(verification.taken), len(plan.tree), verification.accepted)
+            if verification.finish is not Finish.UNFINISHED:
+                live.end_trace(verification.finish.name.lower())
         self._keep_pages(live)
         if live.drafts is not None and len(plan.feed) == 1:  # others read a prompt too
             blind = live.feed is not None and live.feed.owes(session.answer_start)
@@ -253,9 +281,12 @@ class Engine:
                 share_ms = schedule.answers_ms(rows, step_ms) * part.rows / max(1, rows.fed + rows.nodes)
                 plain_ms = schedule.cost.ms(max(1, rows.answers) - 1) / max(1, rows.answers)
                 live.budget.on_step(share_ms, len(verification.taken), plain_ms)
+        stale = session.pending.take_stale() if live.listener is not None else 0
+        self._observer.on_step(_answer_step(live, plan, verification, stale))
+        if verification.finish is not Finish.UNFINISHED:
+            self._observer.on_finish(verification.finish)
         if live.listener is None:
             return
-        stale = session.pending.take_stale()
         live.listener.on_verdict(session.verdict(plan, verification, stale=stale, step_ms=step_ms))
 
     def _keep_pages(self, live: LiveSession) -> None:
@@ -285,7 +316,9 @@ class Engine:
         if live.closed:
             return
         live.closed = True
+        self._observer.on_lost()
         log.error("session failed", session=live.number, exc_info=error)
+        live.end_trace("failed", type(error).__name__)
         if live.listener is not None:
             live.listener.on_failure(_reported(error))
         self._on_lost(live)
@@ -355,6 +388,34 @@ class Engine:
 
 def _ms_since(began: float) -> float:
     return 1000.0 * (time.perf_counter() - began)
+
+
+def _answer_step(live: LiveSession, plan: StepPlan, verification: Verification, stale: int) -> AnswerStep:
+    drafted = len(plan.tree) - plan.own_nodes
+    return AnswerStep(
+        tokens=len(verification.taken),
+        drafted=drafted,
+        accepted=verification.accepted - verification.own_accepted,
+        own_drafted=plan.own_nodes,
+        own_accepted=verification.own_accepted,
+        stale=stale,
+        runs_ahead=live.drafts is not None and live.takes_drafts and not drafted,
+    )
+
+
+def _pay(live: LiveSession, read: int, written: int) -> None:
+    """Counts what a forward has computed for a session, void or not; holds the answer if that was the last of it."""
+    meter = live.meter
+    if meter is None or live.closed:
+        return
+    meter.read(read)
+    meter.write(written)
+    if live.session.phase is not Phase.ANSWERING:
+        meter.end()
+    elif written and (refusal := meter.refusal()) is not None:
+        live.held = True
+        if live.listener is not None:
+            live.listener.on_held(refusal)
 
 
 def _reported(error: Exception) -> MoaError:

@@ -109,12 +109,13 @@ class ForwardPlanner:
             if plan is not None:
                 parts.append(Part(live, plan, newest_coding(live, plan), reads=True))
                 room -= parts[-1].rows
+                self._schedule.on_read(live, parts[-1].rows)
         return parts
 
     def _plan_step(
         self, live: LiveSession, tree: DraftTree | None = None, most_read: int | None = None
     ) -> StepPlan | None:
-        if live.closed or (live.listener is None and live.session.unread > 1):
+        if live.closed or live.held or (live.listener is None and live.session.unread > 1):
             return None  # nobody is waiting for this prompt: it is read when somebody does
         try:
             return live.session.plan_step(tree, most_read)

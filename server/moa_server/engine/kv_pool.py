@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from moa_shared.errors import ContextLengthError, OverloadedError
 from rich.filesize import decimal
 
+from moa_server.access.holdings import Held, sum_holdings
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.session.session import Phase
@@ -38,18 +39,42 @@ class KVPool:
         budget: bytes of all sessions together, and of what is kept of ended ones.
         release: frees the keys and values of an idle session; it keeps its stream and its text.
         prefixes: the pages that sessions share, and those that nobody uses now.
+        elsewhere: bytes that an owner's running answers have at other replicas of a fleet.
     """
 
-    def __init__(self, budget: int, release: Callable[[LiveSession], None], prefixes: PrefixIndex[LiveSession]) -> None:
+    def __init__(
+        self,
+        budget: int,
+        release: Callable[[LiveSession], None],
+        prefixes: PrefixIndex[LiveSession],
+        elsewhere: Callable[[str], int] = lambda owner: 0,
+    ) -> None:
         self.budget = budget
         self._release = release
         self._prefixes = prefixes
+        self._elsewhere = elsewhere
         self._promised: dict[LiveSession, Promise] = {}
 
     @property
     def promised(self) -> int:
         """Bytes that sessions hold or may come to hold, and those that are kept."""
         return self._prefixes.nbytes + sum(self._own(live) for live in self._promised)
+
+    @property
+    def running(self) -> int:
+        """Bytes that nobody else can have now: those promised to running answers."""
+        return sum(self._own(live) for live in self._promised if not live.is_idle)
+
+    @property
+    def taken(self) -> float:
+        """The same as a share of the budget."""
+        return self.running / self.budget
+
+    @property
+    def held(self) -> int:
+        """Bytes that sessions hold, and those that are kept."""
+        owns = (self._own(live, replace(each, nbytes=live.tensors.nbytes)) for live, each in self._promised.items())
+        return self._prefixes.nbytes + sum(owns)
 
     def reserve(self, live: LiveSession, nbytes: int, page_nbytes: int = 0) -> None:
         """Promises a session `nbytes` in all.
@@ -72,6 +97,7 @@ class KVPool:
                 f"The answer may take {decimal(nbytes)} of keys and values; there are {decimal(self.budget)} for all.",
                 hint="Ask for fewer tokens, shorten the conversation, or raise the server's --kv-bytes.",
             )
+        self._check_share(live, nbytes)
         # A forward under way may still fill what was promised before.
         nbytes = max(nbytes, live.tensors.nbytes, before if live.stepping else 0)
         promise = Promise(nbytes, page_nbytes)
@@ -82,9 +108,7 @@ class KVPool:
         victims = self._choose_victims(live, asked - room)
         for victim in victims:
             room += self._own(victim)
-            del self._promised[victim]
-            self._release(victim)
-            self._prefixes.let_go(victim)
+            self._give_up(victim)
         self._prefixes.drop(asked - room)
         self._promised[live] = promise
 
@@ -92,6 +116,54 @@ class KVPool:
         """Takes back what an ended session was promised; the pages of its text are kept while there is room."""
         self._promised.pop(live, None)
         self._prefixes.let_go(live)
+
+    def _check_share(self, asking: LiveSession, nbytes: int) -> None:
+        """Frees idle sessions of the caller's own if its share is used up.
+
+        Raises:
+            ContextLengthError: more than the share.
+            OverloadedError: running answers have it.
+        """
+        caller = asking.caller
+        limit = caller.limits.kv_bytes
+        if not limit:
+            return
+        if nbytes > limit:
+            raise ContextLengthError(
+                f"The answer may take {decimal(nbytes)} of keys and values; "
+                f"the key {caller.key} may have {decimal(limit)}.",
+                hint="Ask for fewer tokens, or shorten the conversation; the operator can raise the limit of your key.",
+            )
+        own = [live for live in self._promised if live is not asking and live.caller.owner == caller.owner]
+        excess = nbytes + sum(self._own(live) for live in own) + self._elsewhere(caller.owner) - limit
+        if excess > sum(self._own(live) for live in own if live.is_idle):
+            raise OverloadedError(f"The {decimal(limit)} of keys and values of the key {caller.key} are all in use.")
+        self.give_up(caller.owner, excess, but=asking)
+
+    def holdings(self) -> dict[str, Held]:
+        """How many bytes each owner has that may have only so many."""
+        return sum_holdings(
+            (live.caller.owner, live.caller.limits.kv_bytes, self._own(live), live.is_idle) for live in self._promised
+        )
+
+    def give_up(self, owner: str, nbytes: int, but: LiveSession | None = None) -> None:
+        """Frees so many bytes of an owner, or all that its idle sessions have: least recently used first.
+
+        Args:
+            but: a session that keeps what it has.
+        """
+        idle = [live for live in self._promised if live.caller.owner == owner and live.is_idle and live is not but]
+        for live in idle:
+            if nbytes <= 0:
+                return
+            nbytes -= self._own(live)
+            self._give_up(live)
+
+    def _give_up(self, victim: LiveSession) -> None:
+        """Frees the keys and values of an idle session."""
+        del self._promised[victim]
+        self._release(victim)
+        self._prefixes.let_go(victim)
 
     def _own(self, live: LiveSession, promise: Promise | None = None) -> int:
         """What a session may hold besides the pages that it shares."""
@@ -131,4 +203,4 @@ class KVPool:
             for live in self._promised
             if live.is_idle and live is not asking and (self._own(live) or self._prefixes.held(live))
         ]
-        return sorted(idle, key=lambda live: (live.client != asking.client, live.listener is not None))
+        return sorted(idle, key=lambda live: (live.caller.owner != asking.caller.owner, live.listener is not None))

@@ -11,10 +11,14 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
-from moa_shared.errors import MoaError
+from moa_shared.errors import MoaError, RateLimitError
 from moa_shared.protocol.messages import Verdict
 
+from moa_server.access.caller import Caller
+from moa_server.access.rates import TokenMeter
+from moa_server.access.usage import Usage
 from moa_server.drafting.draft_record import DraftRecord
+from moa_server.engine.answer_trace import AnswerTrace
 from moa_server.engine.stepper import CodedRows, MemorySource, SessionTensors
 from moa_server.memory.budget import MemoryBudget
 from moa_server.memory.feed import MemoryFeed
@@ -43,6 +47,9 @@ class Listener(Protocol):
     def on_displaced(self) -> None:
         """The stream must end to make room for others; the session is kept."""
 
+    def on_held(self, refusal: RateLimitError) -> None:
+        """The caller has used up its tokens: the session does not step until it is let in again."""
+
 
 @dataclass(eq=False, slots=True)
 class LiveSession:
@@ -60,8 +67,12 @@ class LiveSession:
         drafter_knows: tokens that the server's drafter was told, whose hash is `drafter_hash`; 0: none.
         budget: how much time encoding memory may take.
         listener: the attached stream; None: detached.
-        client: its owner, as far as the address says.
-        queued: waits for its turn; `stepping`: a forward for it is queued or runs.
+        caller: whose stream it was attached to last.
+        meter: counts its tokens against the caller's limit; None: there is no limit.
+        usage: what it has used so far.
+        trace: of the running answer; None: nothing is traced.
+        held: the limit is reached, and the answer waits until it is let in again.
+        queued: waits for its turn, since `queued_at` (time.monotonic); `stepping`: a forward for it is queued or runs.
     """
 
     token: bytes = field(repr=False)
@@ -78,12 +89,23 @@ class LiveSession:
     drafter_hash: int = 0
     budget: MemoryBudget = field(default_factory=MemoryBudget)
     listener: Listener | None = None
+    meter: TokenMeter | None = None
+    usage: Usage = field(default_factory=lambda: Usage(0.0))
+    trace: AnswerTrace | None = None
+    held: bool = False
     queued: bool = False
+    queued_at: float = 0.0
     stepping: bool = False
     closed: bool = False
-    client: str = ""
+    caller: Caller = field(default_factory=Caller)
     steps: int = field(default=0)
     number: int = field(default_factory=count(1).__next__)
+
+    def end_trace(self, finish: str, problem: str = "") -> None:
+        """Ends what is recorded of the running answer."""
+        if self.trace is not None:
+            self.trace.end(finish, problem)
+            self.trace = None
 
     @property
     def is_idle(self) -> bool:

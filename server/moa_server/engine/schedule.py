@@ -2,7 +2,8 @@
 
 Pure: it has no clock; the engine reports what forwards took. State: the sessions that wait, the cost of rows, the
 recent rate of tokens. Invariants: every answer that waits is in the next forward, as far as MOST_ROWS allow; so is some
-prompt, so neither starves the other.
+prompt, so neither starves the other. Where not all find room, owners take turns, so that none gets less because
+another has many sessions.
 
 Draft nodes. A forward over n rows takes C(n) and yields S tokens on average: one an answer, and the survival
 probabilities of the nodes. At a rate of r tokens a millisecond so far, the nodes of all sessions together are taken
@@ -10,13 +11,14 @@ that maximise S - r C(n): r is the price of time (Howard, Dynamic Programming an
 draft that is due does not pay: docs/adr/0025.
 
 Prompts. A row of a prompt takes as long wherever it is read, so a forward with answers reads no more of a prompt than
-doubles its time, and a prompt loses little: rows of the answers are read beside its own.
+doubles its time, and a prompt loses little: rows of the answers are read beside its own. Where several wait, a turn is
+long enough for a short one to end in it: conversations that a lost server leaves behind come together, and reading all
+of them a little at a time would let all of them wait until the last one is read.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -24,12 +26,16 @@ from moa_shared.drafting.estimates import Smoothed
 from moa_shared.tree.draft_tree import DraftTree
 
 from moa_server.drafting.forward_cost import NODE_SHARE, ForwardCost
+from moa_server.drafting.running_cost import RunningCost
+from moa_server.engine.fair_queue import FairQueue
 from moa_server.session.session import Session
 
 RECENT = 1 / 16  # weight of a forward in the rate, which spans a paragraph of an answer
 MOST_ROWS = 512  # of answers in one forward
 SLICE_SHARE = 1.0  # of the time of the answers' rows that the rows of prompts in the same forward may take
 LEAST_SLICE = 16  # tokens: fewer rows do not fill the kernels
+TURN = 64  # tokens of a prompt that are read before it is another one's turn
+LONGEST_TURN = 128  # so many where the prompt ends with them
 
 
 class HasSession(Protocol):
@@ -84,15 +90,25 @@ class Schedule(Generic[Waiting]):
         node_share: the share of a plain step that each row beyond the first takes, until it has been measured.
         plain_ms: time of a plain step until one has been measured; 0: not known.
         most_read: tokens of prompts in one forward.
+        owner_of: whose a session is.
     """
 
-    def __init__(self, node_share: float = NODE_SHARE, plain_ms: float = 0.0, most_read: int = 256) -> None:
+    def __init__(
+        self,
+        node_share: float = NODE_SHARE,
+        plain_ms: float = 0.0,
+        most_read: int = 256,
+        owner_of: Callable[[Waiting], str] = lambda _: "",
+    ) -> None:
         self.cost = ForwardCost(node_share)
+        self.told_cost = RunningCost(plain_ms, node_share * plain_ms)
         if plain_ms:
             self.cost.add(0, plain_ms)
         self._most_read = most_read
-        self._answers: deque[Waiting] = deque()
-        self._prompts: deque[Waiting] = deque()
+        self._answers = FairQueue(owner_of)
+        self._prompts = FairQueue(owner_of)
+        self._reading: Waiting | None = None  # the prompt whose turn it is, and what was read of it in this turn
+        self._turn_tokens = 0
         self._tokens = Smoothed(weight=RECENT)  # of a forward, and what it took
         self._ms = Smoothed(weight=RECENT)
         self._read_ms = Smoothed(weight=RECENT)  # of a row of a prompt
@@ -100,27 +116,41 @@ class Schedule(Generic[Waiting]):
     # ------------------------------------------------------------ who waits
 
     def add(self, live: Waiting) -> None:
-        """Queues a session after those of its kind."""
-        (self._prompts if live.session.reads else self._answers).append(live)
+        """Queues a session after those of its kind and owner, or before all while it is its turn to be read."""
+        if not live.session.reads:
+            self._answers.add(live)
+        elif live is self._reading and self._turn_goes_on(live.session.unread):
+            self._prompts.put_back(live)
+        else:
+            self._prompts.add(live)
+
+    def _turn_goes_on(self, unread: int) -> bool:
+        return self._turn_tokens < TURN or self._turn_tokens + unread <= LONGEST_TURN
 
     def clear(self) -> None:
         """Drops all sessions that wait."""
         self._answers.clear()
         self._prompts.clear()
+        self._reading = None
 
     def take_answers(self) -> list[Waiting]:
         """Takes the sessions whose answers are in the next forward; none: it is a prompt's turn."""
         taken: list[Waiting] = []
         rows = 0
         while self._answers and rows < MOST_ROWS:
-            live = self._answers.popleft()
+            live = self._answers.take()
             rows += max(1, live.session.unread)
             taken.append(live)
         return taken
 
     def take_prompt(self) -> Waiting | None:
         """Takes the next session that has a prompt to read, for a forward with room for some of it."""
-        return self._prompts.popleft() if self._prompts else None
+        return self._prompts.take() if self._prompts else None
+
+    def on_read(self, live: Waiting, tokens: int) -> None:
+        """The next forward reads so much of a prompt that was taken."""
+        self._turn_tokens = tokens + (self._turn_tokens if live is self._reading else 0)
+        self._reading = live
 
     # ------------------------------------------------------------ what they do
 
@@ -167,6 +197,13 @@ class Schedule(Generic[Waiting]):
         room = SLICE_SHARE * self.cost.ms(rows - 1) / self._read_ms.mean
         return min(self._most_read, max(LEAST_SLICE, int(room)))
 
+    @property
+    def read_ms(self) -> float:
+        """A row of a prompt, as measured; until then, a row beside a plain step; 0: neither is known."""
+        if self._read_ms.mean:
+            return self._read_ms.mean
+        return self.cost.line().slope_ms
+
     # ------------------------------------------------------------ what it took
 
     def on_forward(self, rows: Rows, ms: float, tokens: int, drafting_ms: float = 0.0) -> None:
@@ -179,6 +216,7 @@ class Schedule(Generic[Waiting]):
         if not rows.read:
             if rows.fed == rows.answers:  # those that read a text again are no measure of a row
                 self.cost.add(rows.beyond_first, ms)
+                self.told_cost.add(rows.beyond_first, ms)
             self._tokens.add(tokens)
             self._ms.add(ms + drafting_ms)
         elif not rows.answers:

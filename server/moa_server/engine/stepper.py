@@ -271,7 +271,9 @@ class Stepper:
             source = parts[0][0].source
             if source is None:
                 continue
-            rows = source.encode(np.concatenate([tensors.cache.lsa_input(*span) for tensors, *span in parts]))
+            rows = source.encode(
+                self.target.lsa_inputs([(tensors.cache, start, stop) for tensors, start, stop in parts])
+            )
             done = 0
             for tensors, start, stop in parts:
                 tensors.planes[Plane.MEMORY].write(start, rows[done : done + stop - start])

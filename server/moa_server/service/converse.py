@@ -12,16 +12,28 @@ from enum import Enum, auto
 
 import structlog
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import MismatchError, MoaError, OverloadedError, ProtocolError, UnavailableError
+from moa_shared.errors import (
+    AuthenticationError,
+    MismatchError,
+    MoaError,
+    OverloadedError,
+    ProtocolError,
+    RateLimitError,
+    UnavailableError,
+)
 from moa_shared.protocol.continued_frames import DraftReader
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, check_identity, check_protocol
+from moa_shared.protocol.handshake_checks import IDLE, PROTOCOL_VERSION, check_identity, check_protocol
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Verdict
 from moa_shared.protocol.protobuf_messages import ask_from_proto
+from moa_shared.tracing.spans import is_traced
 
+from moa_server.access.caller import Caller
 from moa_server.drafting.draft_record import DraftRecord
+from moa_server.engine.answer_trace import AnswerTrace
 from moa_server.engine.live_session import LiveSession
+from moa_server.engine.observer import Bytes, Resume
 from moa_server.engine.stepper import CodedRows
 from moa_server.memory.budget import MemoryBudget
 from moa_server.memory.feed import Chunk, MemoryFeed
@@ -46,7 +58,7 @@ class ConverseStream:
     Args:
         host: what is served.
         write: hands one frame to gRPC.
-        client: its owner, as far as the address says.
+        caller: who opened it.
         allowance: of its connection; None: its own.
     """
 
@@ -54,17 +66,20 @@ class ConverseStream:
         self,
         host: Host,
         write: Callable[[pb.ServerFrame], Awaitable[None]],
-        client: str = "",
+        caller: Caller,
         allowance: Allowance | None = None,
     ) -> None:
         self.state = StreamState.AWAITING_OPEN
         self._host = host
-        self._client = client
+        self.caller = caller
         self._live: LiveSession | None = None
         self._codecs: tuple[Codec, ...] = ()
-        self._frame_writer = FrameWriter(write, self._code, self._hash_at, self._may_code, host.settings.write_seconds)
+        self._frame_writer = FrameWriter(
+            write, self._code, self._hash_at, self._may_code, host.settings.write_seconds, host.observer
+        )
         self._drafts = DraftReader()
         self._reader: asyncio.Task[None] | None = None
+        self._busy_at = host.clock()  # when something was last asked or written
         self._allowance = allowance or Allowance(host.clock)
 
     async def run(self, frames: AsyncIterator[bytes]) -> None:
@@ -133,6 +148,7 @@ class ConverseStream:
             raise ProtocolError(expected, kind if kind != "open" else "another Open")
         nodes = check_lengths(frame, self._host.most_tokens)
         self._allowance.charge(len(data), nodes, replies=kind == "beat")
+        self._host.observer.on_received(Bytes.DRAFTS if kind == "draft" else Bytes.REQUESTS, len(data))
         body = getattr(frame, kind)
         if kind == "open":
             self._on_open(body)
@@ -144,8 +160,10 @@ class ConverseStream:
         host.check_open()
         check_protocol(PROTOCOL_VERSION, message.protocol_version)
         check_identity(host.served.identity, message.identity, host.served.drafters)
+        if message.HasField("ask"):
+            host.rates.check_tokens(self.caller)  # before the session changes: what it has written is kept
         codec = self._choose_codec(message.codecs)
-        found = host.registry.find(message.resume_token) if message.resume_token else None
+        found = host.registry.find(message.resume_token, self.caller) if message.resume_token else None
         if message.memory_from > len(message.tokens):
             raise ProtocolError(f"memory_from up to {len(message.tokens)}", f"{message.memory_from}")
         live = found or host.registry.new()
@@ -154,7 +172,8 @@ class ConverseStream:
         ask = self._ask_of(message.ask) if message.HasField("ask") else None
         if ask is not None:
             session.check_ask(ask)  # before it takes anybody's place
-        host.registry.attach(live, self._client)
+        host.registry.attach(live, self.caller)
+        was_attached = live.listener is not None
         if live.listener is not None:
             live.listener.on_taken_over()
         live.listener, live.feed = self, None
@@ -163,7 +182,7 @@ class ConverseStream:
         live.drafts = DraftRecord()
         live.verifies_all = not host.settings.choose_nodes
         live.budget = MemoryBudget(
-            host.settings.memory_share, host.served.step_ms or None
+            host.settings.memory_share, host.engine.told_cost.step_ms or None
         )  # this stream's drafter is judged from scratch
         stepper = host.engine.stepper
         source = stepper.find_source(message.identity.drafter_fingerprint) if codec is not None else None
@@ -173,7 +192,7 @@ class ConverseStream:
         if (kept_by := drafts_by or source) is not None:
             host.engine.keep_rows(live, kept_by, stepper.kept_widths(kept_by, widths, drafts=drafts_by is not None))
         cached = min(cached, session.cached)  # less than before if a plane was not kept
-        self.state = StreamState.OPEN
+        self.state, self._busy_at = StreamState.OPEN, host.clock()
         self._frame_writer.put(
             pb.ServerFrame(
                 opened=pb.Opened(
@@ -191,6 +210,8 @@ class ConverseStream:
             encoded = [plane for plane in widths if source is not None and not stepper.made_by_forward(source, plane)]
             live.feed = MemoryFeed(widths, codec, credit, message.memory_from, encoded=encoded)
             self._frame_writer.follow(live.feed)
+        if message.resume_token:
+            host.observer.on_resume(_kind_of(found is not None, was_attached, cached))
         log.info("session resumed" if found else "session opened", **self._facts(), cached=cached)
         if ask is not None:
             self._begin(live, ask)
@@ -212,6 +233,7 @@ class ConverseStream:
         return ask
 
     def _on_ask(self, live: LiveSession, message: pb.Ask) -> None:
+        self._host.rates.on_request(self.caller)
         self._begin(live, self._ask_of(message))
 
     def _begin(self, live: LiveSession, ask: Ask) -> None:
@@ -220,10 +242,16 @@ class ConverseStream:
         if self._host.draining:
             self._send_away(live)
             return
+        self._host.let_in(live, self.caller)
+        self._busy_at = self._host.clock()
         session = live.session
         backlog = session.on_ask(ask)
         if backlog.repeats:
             return
+        live.usage.on_ask(ask.id, len(session.tokens))
+        if is_traced() and session.phase is Phase.ANSWERING:
+            live.end_trace("asked again")
+            live.trace = AnswerTrace(ask.traceparent, live.number, len(session.tokens), session.cached)
         if session.phase is Phase.ANSWERING:
             self._reserve(live)
         live.budget.begin_answer()
@@ -285,6 +313,7 @@ class ConverseStream:
     # ------------------------------------------------------------ what the engine and the host say
 
     def on_verdict(self, verdict: Verdict) -> None:
+        self._busy_at = self._host.clock()
         self._frame_writer.put_verdict(verdict)
         if self._host.draining and verdict.finish is not Finish.UNFINISHED and self._live is not None:
             self._send_away(self._live)
@@ -317,6 +346,13 @@ class ConverseStream:
         self.state = StreamState.ENDED
         self._frame_writer.fail(OverloadedError("The server needed the place of a stream on which nothing was asked."))
 
+    def on_held(self, refusal: RateLimitError) -> None:
+        """The caller's tokens are used up: the client comes back when told, and misses nothing."""
+        self._leave()
+        self._frame_writer.follow(None)
+        self.state = StreamState.ENDED
+        self._frame_writer.fail(refusal)
+
     def give_up(self) -> None:
         """Fails the stream: too many wait for their Open, and this one has waited longest."""
         self._frame_writer.fail(OverloadedError("Too many streams were opened without an Open."))
@@ -324,10 +360,23 @@ class ConverseStream:
     def drain(self) -> None:
         """Tells the client how to continue elsewhere, at once or after the running answer: the server is going away."""
         if self._live is None:
-            self._frame_writer.fail(UnavailableError("The server is shutting down.", hint="Connect to another one."))
+            self._frame_writer.fail(self._host.leaving())
             self._host.leave(self)
         elif self._live.session.phase is not Phase.ANSWERING:
             self._send_away(self._live)
+
+    def end_refused(self, refusal: AuthenticationError) -> None:
+        """Ends the stream and its session: the caller may not go on."""
+        self._free()
+        self.state = StreamState.ENDED
+        self._frame_writer.fail(refusal)
+
+    def end_idle(self, since: float) -> None:
+        """Ends the stream if nothing was asked on it since then: the client comes back with its next question."""
+        live = self._live
+        if live is not None and live.session.phase is not Phase.ANSWERING and self._busy_at < since:
+            self._leave()
+            self._go_away(live.token, IDLE)
 
     def end_answer(self) -> None:
         """Ends the running answer: the grace is over."""
@@ -359,23 +408,27 @@ class ConverseStream:
         session = live.session
         if session.phase is Phase.ANSWERING:
             session.on_stop()
+            if live.meter is not None:
+                live.meter.end()
+            live.usage.on_written(0, finish)
+            live.end_trace(finish.name.lower())
+            self._host.observer.on_finish(finish)
             held = len(session.tokens)
             self.on_verdict(Verdict(session.ask_id, held, session.hashes.short_at(held), (), finish))
 
     def _send_away(self, live: LiveSession) -> None:
-        self._go_away(live.token, "the server is shutting down")
+        self._go_away(live.token, "the server is shutting down", self._host.fleet.names())
         self._host.leave(self)
 
-    def _go_away(self, token: bytes, reason: str) -> None:
-        self._frame_writer.put(pb.ServerFrame(go_away=pb.GoAway(resume_token=token, reason=reason)))
+    def _go_away(self, token: bytes, reason: str, servers: Sequence[str] = ()) -> None:
+        self._frame_writer.put(pb.ServerFrame(go_away=pb.GoAway(resume_token=token, reason=reason, servers=servers)))
         self.state = StreamState.ENDED
         self._frame_writer.close()
 
     def _free(self) -> None:
         if self._live is not None:
-            log.info("session closed", **self._facts())
             self._host.registry.close(self._live)
-            self._live = None
+            self._let_go()
 
     def _leave(self) -> None:
         if self._live is not None:
@@ -385,7 +438,16 @@ class ConverseStream:
 
     def _facts(self) -> dict[str, object]:
         live = self._attached()
-        return {"session": live.number, "tokens": len(live.session.tokens), "steps": live.steps}
+        facts: dict[str, object] = {"session": live.number, "tokens": len(live.session.tokens), "steps": live.steps}
+        return facts if live.trace is None else {**facts, "trace_id": live.trace.trace_id}
+
+
+def _kind_of(is_found: bool, was_attached: bool, cached: int) -> Resume:
+    if not is_found:
+        return Resume.UNKNOWN
+    if was_attached:
+        return Resume.TAKEN_OVER
+    return Resume.CACHED if cached else Resume.READ_AGAIN
 
 
 def _first(errors: ExceptionGroup[MoaError]) -> MoaError:

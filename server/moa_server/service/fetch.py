@@ -33,7 +33,7 @@ PRECISIONS: dict[Precision, tuple[pb.PartKind, ...]] = {
     "packed": (pb.PART_EMBEDDINGS_PACKED, pb.PART_HEAD_PACKED, pb.PART_LAYERS_PACKED),
 }
 
-Send = Callable[[pb.FetchDrafterResponse], Awaitable[None]]
+Send = Callable[[pb.FetchDrafterResponse], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)

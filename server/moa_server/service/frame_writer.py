@@ -15,9 +15,10 @@ from collections.abc import Awaitable, Callable
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol.continued_frames import VerdictWriter
-from moa_shared.protocol.messages import Memory, Verdict
+from moa_shared.protocol.messages import Memory, Plane, Verdict
 from moa_shared.protocol.protobuf_messages import memory_to_proto
 
+from moa_server.engine.observer import Bytes, Observer
 from moa_server.engine.stepper import CodedRows
 from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.service.frames import memory_of, merge_verdicts
@@ -37,6 +38,7 @@ class FrameWriter:
         hash_at: hash of the conversation's first tokens, its low half; names the state that memory belongs to.
         may_code: whether there is time to encode some now; if not, `poke` is called later.
         write_seconds: how long a client may read almost nothing.
+        observer: learns what was written; None: nobody does.
     """
 
     def __init__(
@@ -46,9 +48,12 @@ class FrameWriter:
         hash_at: Callable[[int], int],
         may_code: Callable[[], bool],
         write_seconds: float,
+        observer: Observer | None = None,
     ) -> None:
         self._writer = PatientWriter(write, write_seconds)
         self._code = code
+        self._observer = observer or Observer()
+        self._rows_in_frame: list[tuple[Plane, int]] = []  # bytes of rows that the next frame written holds
         self._hash_at = hash_at
         self._may_code = may_code
         self._feed: MemoryFeed | None = None
@@ -153,7 +158,7 @@ class FrameWriter:
                 await self._poke.wait()
                 self._poke.clear()
                 while (frame := self._next()) is not None:
-                    await self._writer.write(frame)
+                    self._count(await self._writer.write(frame))
                 if self._failure is not None:
                     raise self._failure
                 if self._closing:
@@ -220,7 +225,15 @@ class FrameWriter:
     def _memory_frame(self, rows: CodedRows) -> pb.ServerFrame:
         return pb.ServerFrame(memory=memory_to_proto(self._memory(rows)))
 
+    def _count(self, nbytes: int) -> None:
+        rows, self._rows_in_frame = self._rows_in_frame, []
+        for plane, count in rows:
+            self._observer.on_sent(Bytes.MEMORY if plane is Plane.MEMORY else Bytes.STATE, count)
+            nbytes -= count
+        self._observer.on_sent(Bytes.VERDICTS, nbytes)
+
     def _memory(self, rows: CodedRows) -> Memory:
+        self._rows_in_frame.append((rows.chunk.plane, rows.chunk.nbytes))
         return memory_of(rows, self._hash_at(rows.chunk.start + rows.chunk.count))
 
 

@@ -11,11 +11,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import ContextLengthError, MoaError
+from moa_shared.errors import AuthenticationError, ContextLengthError, MoaError, RateLimitError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Ask, Verdict
 from moa_shared.protocol.protobuf_messages import settings_from_proto
+from moa_shared.tracing.spans import is_traced
 
+from moa_server.access.caller import Caller
+from moa_server.engine.answer_trace import AnswerTrace
+from moa_server.engine.live_session import LiveSession
 from moa_server.engine.stepper import CodedRows
 from moa_server.service.host import Host
 from moa_server.service.patient_writer import PatientWriter
@@ -27,17 +31,23 @@ class Generation:
     Args:
         host: what is served.
         write: hands one message to gRPC.
-        client: who calls, as far as the address says.
+        caller: who calls.
+        traceparent: of the client's span; empty: none.
     """
 
-    def __init__(self, host: Host, write: Callable[[pb.GenerateResponse], Awaitable[None]], client: str = "") -> None:
+    def __init__(
+        self, host: Host, write: Callable[[pb.GenerateResponse], Awaitable[None]], caller: Caller, traceparent: str = ""
+    ) -> None:
         self._host = host
-        self._client = client
+        self.caller = caller
+        self._traceparent = traceparent
         self._writer = PatientWriter(write, host.settings.write_seconds)
         self._verdicts: deque[Verdict] = deque()
         self._poke = asyncio.Event()
         self._failure: MoaError | None = None
         self._ended = False
+        self._live: LiveSession | None = None
+        self._pause: asyncio.TimerHandle | None = None
 
     async def run(self, request: pb.GenerateRequest) -> None:
         """Generates until the answer ends.
@@ -51,7 +61,8 @@ class Generation:
         host.check_settings(settings)
         if len(request.tokens) > host.most_tokens:
             raise ContextLengthError(f"The request has {len(request.tokens)} tokens, at most {host.most_tokens} fit.")
-        live = host.registry.new()
+        live = self._live = host.registry.new()
+        host.let_in(live, self.caller)
         live.listener = self
         session = live.session
         session.run_ahead = True
@@ -60,7 +71,10 @@ class Generation:
             stepper = host.engine.stepper
             host.engine.keep_rows(live, drafts_by, stepper.kept_widths(drafts_by, {}, drafts=True))
         session.on_ask(Ask(1, 0, session.hashes.at(0), tuple(request.tokens), settings))
-        host.registry.attach(live, self._client)
+        host.registry.attach(live, self.caller)
+        live.usage.on_ask(1, len(request.tokens))
+        if is_traced():
+            live.trace = AnswerTrace(self._traceparent, live.number, len(request.tokens), cached=0)
         host.enter(self)
         try:
             host.reserve(live)
@@ -73,6 +87,8 @@ class Generation:
                 finish = verdict.finish
                 session.on_ack(verdict.base + len(verdict.tokens))
         finally:
+            if self._pause is not None:
+                self._pause.cancel()
             host.leave(self)
             host.registry.close(live)
 
@@ -108,7 +124,27 @@ class Generation:
     def on_displaced(self) -> None:
         """Cannot happen: only idle sessions are displaced."""
 
+    def on_held(self, refusal: RateLimitError) -> None:
+        """Pauses: this call cannot be resumed, so it is held back instead of ended."""
+        self._pause = asyncio.get_running_loop().call_later(refusal.retry_after_ms / 1e3, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._live is None or self._live.closed:
+            return
+        try:
+            self._host.let_in(self._live, self.caller)
+        except RateLimitError as refusal:  # others of the same caller were faster
+            self.on_held(refusal)
+        else:
+            self._host.engine.wake(self._live)
+
     def drain(self) -> None:
+        """Does nothing: the call ends with its answer."""
+
+    def end_refused(self, refusal: AuthenticationError) -> None:
+        self.on_failure(refusal)
+
+    def end_idle(self, since: float) -> None:
         """Does nothing: the call ends with its answer."""
 
     def end_answer(self) -> None:

@@ -9,30 +9,41 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import ConfigError, UnavailableError
+from moa_shared.errors import AuthenticationError, ConfigError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.prefix_hash import NAMED_TOKENS
 
+from moa_server.access.caller import Caller
+from moa_server.access.gate import Gate
+from moa_server.access.holdings import Elsewhere
+from moa_server.access.rates import Rates
+from moa_server.access.usage import Usage
 from moa_server.drafting.forward_cost import NODE_SHARE
-from moa_server.drafting.session_drafter import OwnDrafter
 from moa_server.engine.engine import Engine
 from moa_server.engine.kv_pool import KVPool
 from moa_server.engine.live_session import LiveSession
+from moa_server.engine.observer import Observer
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.engine.prefixes.sharing import PrefixSharing
 from moa_server.engine.registry import SessionRegistry
 from moa_server.engine.schedule import Schedule
-from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper
-from moa_server.memory.row_store import KeptPlane, most_nbytes
-from moa_server.service.allowance import Allowances
+from moa_server.engine.session_size import SessionSize
+from moa_server.engine.stepper import MemorySource, Stepper
+from moa_server.fleet.membership import Membership
+from moa_server.service.allowance import Allowances, address_times
 from moa_server.service.fetch import DrafterFiles
+from moa_server.service.refusal_log import RefusalLog
 from moa_server.session.session import Session, SessionLimits
 from moa_server.settings import ServerSettings
+
+log = structlog.get_logger()
 
 MOST_UNOPENED = 64  # streams whose Open has not come; an honest one comes with its stream
 
@@ -70,6 +81,16 @@ class Call(Protocol):
     def end_answer(self) -> None:
         """Ends the running answer where it is, and then the call."""
 
+    def end_idle(self, since: float) -> None:
+        """Ends the call if nothing was asked on it since then."""
+
+    @property
+    def caller(self) -> Caller:
+        """Who called."""
+
+    def end_refused(self, refusal: AuthenticationError) -> None:
+        """Ends the call: its caller may not go on."""
+
 
 class Unopened(Protocol):
     """A stream whose Open has not come."""
@@ -83,6 +104,8 @@ class Host:
 
     Args:
         drafter_files: what clients may fetch; None: nothing.
+        gate: who may call; None: everybody.
+        observer: learns what happens; None: nobody does.
         clock: seconds, monotonic.
     """
 
@@ -93,6 +116,8 @@ class Host:
         settings: ServerSettings,
         *,
         drafter_files: DrafterFiles | None = None,
+        gate: Gate | None = None,
+        observer: Observer | None = None,
         before: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -100,7 +125,15 @@ class Host:
         self.settings = settings
         self.drafter_files = drafter_files
         self.clock = clock
+        self.observer = observer or Observer()
         self.allowances = Allowances(clock)
+        self.address_allowances = Allowances(clock, address_times(settings.peer_requests_per_minute))
+        self.gate = gate or Gate()
+        self.rates = Rates(
+            settings.peer_requests_per_minute, settings.requests_per_minute, settings.tokens_per_minute, clock
+        )
+        self.refusals = RefusalLog()
+        self.sessions_elsewhere, self.kv_elsewhere = Elsewhere(clock), Elsewhere(clock)
         self.registry = SessionRegistry(
             settings.max_sessions,
             settings.max_streams,
@@ -109,6 +142,7 @@ class Host:
             secrets.token_bytes,
             clock,
             self._on_closed,
+            self.sessions_elsewhere.running,
         )
         self.prefixes = PrefixIndex[LiveSession](
             0 if settings.share_prefixes == "off" else stepper.target.page_tokens,
@@ -123,16 +157,25 @@ class Host:
                 served.row_ms / served.step_ms if served.step_ms else NODE_SHARE,
                 served.step_ms,
                 settings.prefill_chunk,
+                lambda live: live.caller.owner,
             ),
             self._sharing,
+            self.observer,
         )
-        self.pool = KVPool(settings.kv_bytes or stepper.target.kv_bytes(), self.engine.release, self.prefixes)
+        self.pool = KVPool(
+            settings.kv_bytes or stepper.target.kv_bytes(),
+            self.engine.release,
+            self.prefixes,
+            self.kv_elsewhere.running,
+        )
         self._calls: set[Call] = set()
         self._empty = asyncio.Event()
         self.draining = False
+        self.fleet = Membership()
         self.hangs = False
         self._unopened: dict[Unopened, None] = {}  # oldest first
         self._stepper = stepper
+        self._size = SessionSize(stepper, settings.draft_nodes)
         self._limits = SessionLimits(
             served.context_tokens,
             served.vocab_size,
@@ -150,6 +193,30 @@ class Host:
             frame_bytes=self.frame_bytes,
             sessions=settings.max_sessions,
         )
+
+    @property
+    def load(self) -> float:
+        """How much of this server is taken, 0 to 1, for clients that choose among several servers.
+
+        The largest of four shares that running answers have: of streams, of memory, of the time of a step with one
+        more, and of the reading of prompts with one more. 1: nobody new is taken in.
+        """
+        if self.draining or self.hangs:
+            return 1.0
+        running = [live for live in self.registry.live_sessions if not live.is_idle]
+        answers, readers = len(running), sum(live.session.reads for live in running)
+        cost = self.engine.told_cost
+        others_ms = answers * cost.row_ms
+        time_share = others_ms / (cost.step_ms + others_ms) if others_ms else 0.0
+        return min(1.0, max(answers / self.settings.max_streams, self.pool.taken, time_share, readers / (readers + 1)))
+
+    def cached_tokens(self, caller: Caller, prefix_hashes: Sequence[int]) -> int:
+        """How much of a text is kept that this caller need not have read.
+
+        Args:
+            prefix_hashes: of the text after each 64th token; those beyond the context are not looked at.
+        """
+        return self._sharing.cached_tokens(caller, prefix_hashes[: self.served.context_tokens // NAMED_TOKENS])
 
     @property
     def frame_bytes(self) -> int:
@@ -196,7 +263,26 @@ class Host:
         if self.hangs:
             raise UnavailableError("The server's model does not answer.", hint="Restart the server.")
         if self.draining:
-            raise UnavailableError("The server is shutting down.", hint="Connect to another one, or try again later.")
+            raise self.leaving()
+
+    def leaving(self) -> UnavailableError:
+        """What a client is told that comes while the server drains."""
+        error = UnavailableError("The server is shutting down.", hint="Connect to another one, or try again later.")
+        error.servers = self.fleet.names()
+        return error
+
+    def let_in(self, live: LiveSession, caller: Caller) -> None:
+        """Lets a session begin its answer, or continue it; to be called before anything else of the question is done.
+
+        Raises:
+            RateLimitError: the caller has used up its tokens.
+        """
+        if live.meter is not None:
+            live.meter.end()
+        live.meter = self.rates.meter(caller)
+        if live.meter is not None:
+            live.meter.begin()
+        live.held = False
 
     def reserve(self, live: LiveSession) -> None:
         """Promises a session the memory that the requested answer may take, less what of its text is kept already.
@@ -207,7 +293,7 @@ class Host:
         """
         self.engine.adopt(live)
         drafter = live.source.drafter if live.server_drafts and live.source is not None else None
-        nbytes = self._most_nbytes(live.tensors, live.widths, live.session.most_tokens, drafter)
+        nbytes = self._size.most_nbytes(live.tensors.cache, live.widths, live.session.most_tokens, drafter)
         self.pool.reserve(live, nbytes, self._sharing.page_nbytes(live))
 
     def conversations_that_fit(self, tokens: int) -> int:
@@ -215,25 +301,7 @@ class Host:
 
         They share nothing: with a prefix in common there is room for more.
         """
-        stepper, tensors = self._stepper, self._stepper.new_tensors()
-        each = [self._most_nbytes(tensors, {}, tokens, None)]
-        for source in stepper.sources:
-            planes, drafter = stepper.widths(source, reused_state=True), source.drafter
-            kept = stepper.kept_widths(source, planes, drafts=drafter is not None)
-            each.append(self._most_nbytes(tensors, kept, tokens, drafter))
-        return self.pool.budget // max(each)
-
-    def _most_nbytes(
-        self, tensors: SessionTensors, widths: Mapping[KeptPlane, int], tokens: int, drafter: OwnDrafter | None
-    ) -> int:
-        """The most bytes that a conversation of so many tokens takes, with a draft below the last.
-
-        Args:
-            drafter: what the server drafts with; None: it does not.
-        """
-        rows = tokens + self.settings.draft_nodes
-        nbytes = tensors.cache.most_nbytes(rows) + sum(most_nbytes(width, rows) for width in widths.values())
-        return nbytes + (drafter.most_nbytes(rows) if drafter is not None else 0)
+        return self.pool.budget // self._size.largest(tokens)
 
     def let_draft(self, live: LiveSession, source: MemorySource | None, *, wanted: bool) -> MemorySource | None:
         """Lets the server draft for a session, if its client wishes so and it can.
@@ -252,6 +320,29 @@ class Host:
         """Checks whether the inference thread hangs; returns whether that has changed."""
         before, self.hangs = self.hangs, self.engine.busy_seconds > self.settings.hang_seconds
         return self.hangs is not before
+
+    def end_idle(self) -> None:
+        """Ends the streams on which nothing was asked for too long."""
+        if self.settings.idle_seconds:
+            since = self.clock() - self.settings.idle_seconds
+            for call in tuple(self._calls):
+                call.end_idle(since)
+
+    def end_refused(self) -> None:
+        """Ends the calls and the sessions of callers whose keys are no longer in force."""
+        if not self.gate.wants_keys:
+            return
+        for call in tuple(self._calls):
+            if (refusal := self.gate.refusal(call.caller)) is not None:
+                call.end_refused(refusal)
+        for live in self.registry.live_sessions:
+            if self.gate.refusal(live.caller) is not None:
+                self.registry.close(live)
+
+    @property
+    def calls(self) -> int:
+        """How many conversations and answers have a call open."""
+        return len(self._calls)
 
     def enter(self, call: Call) -> None:
         """Registers a call to be notified when the server goes away."""
@@ -280,11 +371,19 @@ class Host:
         for call in tuple(self._calls):
             call.end_answer()
 
+    def close_sessions(self) -> None:
+        """Ends all sessions: their clients hold the text, and the log says what each has used."""
+        for live in self.registry.live_sessions:
+            self.registry.close(live)
+
     def _on_closed(self, live: LiveSession) -> None:
+        if live.meter is not None:
+            live.meter.end()
         self.pool.forget(live)
         self.engine.free(live)
+        log.info("session ended", session=live.number, **live.usage.facts(live.caller, self.clock()))
 
     def _make_live_session(self, token: bytes) -> LiveSession:
         served = self.served
         session = Session(self._limits, end_of_text=served.end_of_text, decode=served.decode, run_ahead=False)
-        return LiveSession(token, session, self._stepper.new_tensors())
+        return LiveSession(token, session, self._stepper.new_tensors(), usage=Usage(self.clock()))

@@ -56,8 +56,8 @@ class PatientWriter(Generic[Sent]):
         self._pace = ReaderPace(patience_seconds)
         self._clock = clock
 
-    async def write(self, message: Sent) -> None:
-        """Writes one message.
+    async def write(self, message: Sent) -> int:
+        """Writes one message; returns how many bytes it had.
 
         Raises:
             UnavailableError: the client reads too little.
@@ -71,4 +71,6 @@ class PatientWriter(Generic[Sent]):
                 f"The client has read almost nothing for {self._patience_seconds:g} s.",
                 hint="Call again to resume.",
             ) from None
-        self._pace.on_written(message.ByteSize(), self._clock() - began)
+        nbytes = message.ByteSize()
+        self._pace.on_written(nbytes, self._clock() - began)
+        return nbytes

@@ -6,18 +6,23 @@ Requests of all but Describe arrive as bytes and are parsed by us, so that malfo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import structlog
 from google.protobuf.message import Message
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import InternalError, MoaError, NotFoundError, UnavailableError
+from moa_shared.errors import AuthenticationError, InternalError, MoaError, NotFoundError, UnavailableError
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_status
 from moa_shared.protocol.memory_codec import Codec
+from moa_shared.tracing.spans import TRACEPARENT
 
+from moa_server.access.caller import Caller, Right, anonymous
+from moa_server.access.certificate_identity import certificate_name
+from moa_server.access.gate import check_right
+from moa_server.access.rates import address_of
 from moa_server.service.converse import ConverseStream
 from moa_server.service.frames import parse
 from moa_server.service.generate import Generation
@@ -27,6 +32,8 @@ from moa_server.service.patient_writer import PatientWriter
 log = structlog.get_logger()
 
 SERVICE = "moa.v1.Moa"
+Answer = TypeVar("Answer")
+Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class MoaService:
@@ -55,76 +62,115 @@ class MoaService:
             },
         )
 
-    async def describe(self, _: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.DescribeResponse:
-        await self._wait_its_turn(context)
-        host = self._host
-        served = host.served
-        return pb.DescribeResponse(
-            protocol_version=PROTOCOL_VERSION,
-            server_version=_version(),
-            identity=served.identity,
-            limits=host.limits,
-            codecs=[pb.Codec.Name(codec) for codec in Codec] if served.drafters else [],
-            execution=served.execution,
-            drafters=served.drafters,
-            step_ms=served.step_ms,
-            row_ms=served.row_ms,
-            manifest_sha256=host.drafter_files.manifest_sha256 if host.drafter_files is not None else b"",
-        )
+    async def describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:
+        async def run(caller: Caller) -> pb.DescribeResponse:
+            host = self._host
+            served = host.served
+            return pb.DescribeResponse(
+                protocol_version=PROTOCOL_VERSION,
+                server_version=_version(),
+                identity=served.identity,
+                limits=host.limits,
+                codecs=[pb.Codec.Name(codec) for codec in Codec] if served.drafters else [],
+                execution=served.execution,
+                drafters=served.drafters,
+                step_ms=host.engine.told_cost.step_ms,
+                row_ms=host.engine.told_cost.row_ms,
+                load=host.load,
+                cached_tokens=host.cached_tokens(caller, request.prefix_hashes),
+                read_ms=host.engine.read_ms,
+                servers=host.fleet.names(),
+                manifest_sha256=host.drafter_files.manifest_sha256 if host.drafter_files is not None else b"",
+            )
 
-    async def generate(self, data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        async def run() -> None:
+        return await self._answer("Describe", run, context, None)
+
+    async def generate(self, data: bytes, context: Context) -> None:
+        async def run(caller: Caller) -> None:
             request = parse(pb.GenerateRequest, data, self._host.frame_bytes)
-            await Generation(self._host, _writing(context), client_of(context.peer())).run(request)
+            await Generation(self._host, _writing(context), caller, _traceparent(context)).run(request)
 
-        await self._answer("Generate", run(), context)
+        await self._answer("Generate", run, context, Right.GENERATE)
 
-    async def fetch_drafter(self, data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        async def run() -> None:
+    async def fetch_drafter(self, data: bytes, context: Context) -> None:
+        async def run(_: Caller) -> None:
             request = parse(pb.FetchDrafterRequest, data, self._host.frame_bytes)
             if self._host.drafter_files is None:
                 raise NotFoundError("This server has no files for clients.", hint="Give --model and --drafter.")
             writer = PatientWriter(_writing(context), self._host.settings.write_seconds)
             await self._host.drafter_files.answer(request, writer.write)
 
-        await self._answer("FetchDrafter", run(), context)
+        await self._answer("FetchDrafter", run, context, Right.FETCH)
 
-    async def converse(self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    async def converse(self, frames: AsyncIterator[bytes], context: Context) -> None:
+        async def run(caller: Caller) -> None:
+            allowance = self._host.allowances.of(caller.peer)
+            await ConverseStream(self._host, _writing(context), caller, allowance).run(frames)
+
+        await self._answer("Converse", run, context, Right.CONVERSE)
+
+    async def _admit(self, context: Context, right: Right | None) -> Caller:
+        """Says who calls, once the call's connection and address may have it begun; strangers wait too.
+
+        Args:
+            right: that the call needs; None: none.
+
+        Raises:
+            RateLimitError: the address, or the caller, makes too many.
+            AuthenticationError, ForbiddenError: the caller may not make this call.
+        """
         peer = context.peer()
-        stream = ConverseStream(self._host, _writing(context), client_of(peer), self._host.allowances.of(peer))
-        await self._answer("Converse", stream.run(frames), context)
-
-    async def _wait_its_turn(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Holds a call back until its connection's allowance permits it."""
-        allowance = self._host.allowances.of(context.peer())
-        allowance.charge_call()
-        if pause_seconds := allowance.pause_seconds:
+        host = self._host
+        connection, address = host.allowances.of(peer), host.address_allowances.of(address_of(peer))
+        connection.charge_call()
+        address.charge_call()
+        if pause_seconds := max(connection.pause_seconds, address.pause_seconds):
             await asyncio.sleep(pause_seconds)
+        host.rates.on_call(peer)
+        try:
+            caller = host.gate.admit(
+                context.invocation_metadata() or (), peer, certificate_name(context.auth_context())
+            )
+        except AuthenticationError:
+            connection.charge_wrong_key()  # not the address: others behind it may have good ones
+            raise
+        if right is not None:
+            check_right(caller, right)
+        if right is not Right.FETCH:  # a drafter takes dozens of calls
+            host.rates.on_request(caller)
+        return caller
 
     async def _answer(
-        self, call: str, plan: Coroutine[Any, Any, None], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> None:
-        """Runs a call; an error ends it with that error's status."""
+        self, call: str, run: Callable[[Caller], Awaitable[Answer]], context: Context, right: Right | None
+    ) -> Answer:
+        """Runs a call; an error ends it with that error's status.
+
+        Args:
+            right: that it needs; None: none.
+        """
+        peer = context.peer()
+        owner = anonymous(peer).owner
+        self._host.observer.on_call(call)
         try:
-            await self._wait_its_turn(context)
-        except asyncio.CancelledError:
-            plan.close()
-            raise
-        try:
-            await plan
-            return
+            caller = await self._admit(context, right)
+            owner = caller.owner
+            return await run(caller)
         except MoaError as error:
             refusal = error
-            log.warning("call refused", call=call, code=error.code, reason=error.message, peer=context.peer())
+            if self._host.refusals.is_worth_a_line(error.code, owner, self._host.clock()):
+                log.warning("call refused", call=call, code=error.code, reason=error.message, peer=peer)
         except Exception as error:
             refusal = InternalError(f"The server failed in this call ({type(error).__name__}).")
-            log.exception("call failed", call=call, peer=context.peer())
-        await context.abort(*error_status(refusal))
+            log.exception("call failed", call=call, peer=peer)
+        self._host.observer.on_refusal(refusal.code)
+        return await context.abort(*error_status(refusal))
 
 
-def client_of(peer: str) -> str:
-    """A call's owner, as far as its address says: gRPC's name of the peer without the port."""
-    return peer.rpartition(":")[0]
+def _traceparent(context: Context) -> str:
+    """What the call's metadata say of the client's span."""
+    metadata = dict(context.invocation_metadata() or ())
+    value = metadata.get(TRACEPARENT, "")
+    return value if isinstance(value, str) else ""
 
 
 def _writing(context: grpc.aio.ServicerContext[Any, Any]) -> Callable[[Message], Awaitable[None]]:

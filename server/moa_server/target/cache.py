@@ -127,10 +127,17 @@ class KVCache(ABC):
         Raises:
             InternalError: rows that are not held.
         """
+        self._check_held(start, stop)
+        return as_lsa_input(self._read(start, stop))
+
+    def _check_held(self, start: int, stop: int) -> None:
         if not 0 <= start <= stop <= self._length:
             raise InternalError(f"Rows {start}..{stop} were requested from a cache of {self._length} rows.")
-        rows = self._read(start, stop)
-        return rows.reshape(*rows.shape[:2], math.prod(rows.shape[2:]))
 
     def _forget_tail(self) -> None:
         self._tail_start, self._tail_depths, self._tail_is_chain = self._length, (), True
+
+
+def as_lsa_input(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Rows as `KVCache._read` gives them, with one last axis as `KVCache.lsa_input` has it."""
+    return rows.reshape(*rows.shape[:2], math.prod(rows.shape[2:]))

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import structlog
 from moa.v1 import moa_pb2 as pb
@@ -26,6 +27,9 @@ from moa_server.settings import ServerSettings
 from moa_server.target import Target
 from moa_server.target.kernel_target import KernelTarget
 from moa_server.target.self_test import SelfTest, compare_with_float32, run_self_test
+
+if TYPE_CHECKING:
+    from moa_server.target.parallel.group import Group
 
 log = structlog.get_logger()
 
@@ -45,6 +49,7 @@ class Execution:
         before: called once on the thread that runs the target.
         test: what the test at the start has measured; None: torch is taken as it is.
         device: cpu or cuda.
+        shares: processes that share the target, whose number decides in which order their parts are added up.
     """
 
     level: str
@@ -53,6 +58,7 @@ class Execution:
     before: Callable[[], None]
     test: SelfTest | None = None
     device: str = "cpu"
+    shares: int = 1
 
     @property
     def exact(self) -> bool:
@@ -66,11 +72,18 @@ class Execution:
         """sha256 of everything besides model, prompt and settings that a text depends on."""
         arithmetic = ARITHMETIC if self.level == INT8 else f"torch {version('torch')} {self.device}"
         parts = [self.level, arithmetic, sorted(end_of_text), self.target.context_length]
+        if self.shares > 1:
+            parts.append(self.shares)
         return hashlib.sha256(canonical_json(parts)).digest()
 
 
-def load_execution(files: ModelFiles, settings: ServerSettings, progress: Progress) -> Execution:
+def load_execution(
+    files: ModelFiles, settings: ServerSettings, progress: Progress, group: Group | None = None
+) -> Execution:
     """The target on the level that the settings name; auto: int8 where the kernels run, else bf16.
+
+    Args:
+        group: processes that share the target; None: this one has it for itself.
 
     Raises:
         ModelSourceError: weights that cannot be read, or that the level does not compute.
@@ -80,7 +93,12 @@ def load_execution(files: ModelFiles, settings: ServerSettings, progress: Progre
     if level == AUTO and settings.device == CUDA:
         level = BF16
     if level in (FLOAT32, BF16):
-        return _on_torch(files, settings, level, progress)
+        return _on_torch(files, settings, level, progress, group)
+    if group is not None:
+        raise ConfigError(
+            "The level int8 is computed in one process: its kernels do not share a target.",
+            hint="Give --execution float32 or bf16, or start moa-server without torchrun.",
+        )
     if settings.device == CUDA:
         raise ConfigError("The level int8 is computed on CPUs only.", hint="Leave --device out, or --execution.")
     try:
@@ -119,7 +137,9 @@ def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress)
     return Execution(INT8, target, f"{variant_name()}, {threads()} threads", lambda: None, test)
 
 
-def _on_torch(files: ModelFiles, settings: ServerSettings, level: str, progress: Progress) -> Execution:
+def _on_torch(
+    files: ModelFiles, settings: ServerSettings, level: str, progress: Progress, group: Group | None = None
+) -> Execution:
     if not _has_torch():
         raise ConfigError(f"The level {level} is computed by torch, which is not installed.", hint=_TORCH_HINT)
     import torch
@@ -131,12 +151,12 @@ def _on_torch(files: ModelFiles, settings: ServerSettings, level: str, progress:
             torch.set_num_threads(settings.threads)
 
     before()
-    target = load_torch_target(files, settings, level, progress)
+    target = load_torch_target(files, settings, level, progress, group)
     if level == BF16:
         log.warning("bf16 rounds differently with what is verified together: a text may change with the drafts")
     device = target.device.type
     details = target.details if device == CUDA else f"{target.details}, {torch.get_num_threads()} threads"
-    return Execution(level, target, details, before, device=device)
+    return Execution(level, target, details, before, device=device, shares=group.rank.count if group is not None else 1)
 
 
 def _has_torch() -> bool:

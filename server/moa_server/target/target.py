@@ -107,6 +107,14 @@ class Target(ABC):
         """How many keys and values all conversations together may hold unless the operator says otherwise."""
         return int(KV_SHARE * free_memory_bytes())
 
+    def lsa_inputs(self, spans: Sequence[tuple[KVCache, int, int]]) -> Rows:
+        """The memory encoder's input (`KVCache.lsa_input`) for rows of several conversations, one after the other.
+
+        Args:
+            spans: caches, with the first of their rows that is wanted and the one after the last.
+        """
+        return np.concatenate([cache.lsa_input(start, stop) for cache, start, stop in spans])
+
     @abstractmethod
     def normed(self, state: Rows) -> Rows:
         """The final norm of what leaves the last layer, [rows, hidden_size]: what the head takes."""

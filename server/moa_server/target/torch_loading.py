@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 
 import structlog
@@ -14,7 +16,10 @@ from moa_shared.protocol.levels import BF16
 from moa_server.settings import ServerSettings
 from moa_server.target.paged.attention import Attention
 from moa_server.target.paged.forward import record_on_cuda
-from moa_server.target.torch_target import TorchTarget
+from moa_server.target.parallel.group import Group
+from moa_server.target.parallel.leader import LeaderTarget
+from moa_server.target.parallel.rank import check_shares
+from moa_server.target.torch_target import TorchTarget, free_kv_bytes
 
 log = structlog.get_logger()
 
@@ -63,21 +68,39 @@ def choose_attention(dtype: torch.dtype, head_dim: int) -> type[Attention]:
     return FlexAttention
 
 
-def load_torch_target(files: ModelFiles, settings: ServerSettings, level: str, progress: Progress) -> TorchTarget:
+def load_torch_target(
+    files: ModelFiles, settings: ServerSettings, level: str, progress: Progress, group: Group | None = None
+) -> TorchTarget:
     """The target on one of torch's levels.
+
+    Args:
+        group: processes that share it; all load it. None: this one has it for itself.
 
     Raises:
         ModelSourceError: weights that cannot be read, or a model that is not computed exactly.
         ConfigError: a device that is not there, or has too little memory.
     """
     device = choose_device(settings.device, level)
+    shares = group.rank.count if group is not None else 1
+    check_shares(files.config, files.target_id, shares)
+    if shares > 1 and device != CUDA and torch.cuda.is_available():
+        raise ConfigError(
+            "Processes that share a target compute on the GPUs that torch sees.",
+            hint="Hide them with CUDA_VISIBLE_DEVICES= to share it on the CPU.",
+        )
     with progress.task(f"Loading {files.target_id}"):
-        model = load_target_model(files, torch.bfloat16 if level == BF16 else torch.float32)
+        model = load_target_model(files, torch.bfloat16 if level == BF16 else torch.float32, shares=shares)
     context_length = settings.context_length or None
+    make: Callable[..., TorchTarget] = TorchTarget
+    kv_bytes = settings.kv_bytes
+    if group is not None:
+        make = partial(LeaderTarget, group) if group.rank.number == 0 else partial(TorchTarget, shares=shares)
+        kv_bytes = group.least(kv_bytes or free_kv_bytes(model.device) // _sharers(device, group))
     if device != CUDA:
-        return TorchTarget(model, context_length, kv_bytes=settings.kv_bytes)
+        return make(model, context_length, kv_bytes=kv_bytes)
     try:
-        model.to(CUDA)
+        if shares == 1:  # what is shared is where it belongs
+            model.to(CUDA)
     except torch.OutOfMemoryError as error:
         raise ConfigError(
             f"{files.target_id} does not fit into the memory of {torch.cuda.get_device_name()}.",
@@ -87,17 +110,23 @@ def load_torch_target(files: ModelFiles, settings: ServerSettings, level: str, p
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     config = model.config
     head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-    target = TorchTarget(
+    target = make(
         model,
         context_length,
-        kv_bytes=settings.kv_bytes,
+        kv_bytes=kv_bytes,
         attends=choose_attention(model.dtype, head_dim),
         fills=True,
         record=record_on_cuda(),
     )
-    with progress.task("Recording forwards"):
-        warm_up(target)
+    if group is None or group.rank.number == 0:  # followers run these as they come
+        with progress.task("Recording forwards"):
+            warm_up(target)
     return target
+
+
+def _sharers(device: str, group: Group) -> int:
+    """How many processes share the free memory that this one sees."""
+    return 1 if device == CUDA else group.rank.local_count
 
 
 def warm_up(target: TorchTarget) -> None:

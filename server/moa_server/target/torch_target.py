@@ -8,6 +8,7 @@ layer, and the head on chosen rows only. State: the model, not changed after the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from threading import Lock
 from typing import Any, cast
 
@@ -21,10 +22,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from moa_server.target.arrays import Rows, as_array, over_arrays
+from moa_server.target.cache import KVCache, as_lsa_input
 from moa_server.target.paged import attention
 from moa_server.target.paged.attention import Attention, SessionAttention
-from moa_server.target.paged.batch import Part, bucket, lay_out
-from moa_server.target.paged.cache import PagedCache
+from moa_server.target.paged.batch import Part, Run, bucket, lay_out
+from moa_server.target.paged.cache import PagedCache, in_order
 from moa_server.target.paged.forward import Forward, Layers, Record
 from moa_server.target.paged.pool import PagePool
 from moa_server.target.target import KV_SHARE, Request, Target, TargetOutput, TargetShape, is_chain
@@ -41,6 +43,8 @@ class TorchTarget(Target):
         attends: the library that computes attention.
         fills: forwards are filled up to a power of two of rows, so that there are few shapes.
         record: records a forward of each shape as a graph; it needs `fills`.
+        shares: processes that share the model, each with as many of its heads.
+        make_pool: makes the pages, of this process's heads.
 
     Raises:
         ModelSourceError: a model that is not computed exactly here (another family, sliding windows).
@@ -56,6 +60,8 @@ class TorchTarget(Target):
         attends: type[Attention] = SessionAttention,
         fills: bool = False,
         record: Record | None = None,
+        shares: int = 1,
+        make_pool: Callable[..., PagePool] = PagePool,
     ) -> None:
         config = model.config
         check_family(config.to_dict(), type(model).__name__)
@@ -64,7 +70,9 @@ class TorchTarget(Target):
         self.model = model
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device
-        pack_linears(model.requires_grad_(False))
+        model.requires_grad_(False)
+        if shares == 1:  # what adds up the shares is part of the layers, which packing would replace
+            pack_linears(model)
         parts = cast(Any, model)  # transformers' classes share these names but no type that has them
         self._norm: nn.Module = parts.model.norm
         self._head: nn.Module = parts.lm_head
@@ -81,9 +89,9 @@ class TorchTarget(Target):
                 trained if context_length is None else min(context_length, trained),
             )
         )
-        sizes = (self.layer_count, self.kv_heads, self.head_dim)
-        self._pool = PagePool(*sizes, kv_bytes or self._default_kv_bytes(), self.dtype, self.device)
-        self._attends = attends(self._pool, heads)
+        sizes = (self.layer_count, self.kv_heads // shares, self.head_dim)
+        self.pool = make_pool(*sizes, kv_bytes or free_kv_bytes(self.device), self.dtype, self.device)
+        self._attends = attends(self.pool, heads // shares)
         self._forward = Forward(layers, self._attends, self.context_length, record)
         self._fills = fills
         self._one_forward = Lock()  # at a time: they share what attention is prepared for, and the graphs
@@ -95,27 +103,23 @@ class TorchTarget(Target):
         return f"torch {torch.__version__} on {where}, {self._attends.name}"
 
     def new_cache(self) -> PagedCache:
-        return PagedCache(self._pool)
+        return PagedCache(self.pool)
 
     def kv_bytes(self) -> int:
-        return self._pool.nbytes
+        return self.pool.nbytes
 
-    def _default_kv_bytes(self) -> int:
-        free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else free_memory_bytes()
-        return int(KV_SHARE * free)
+    def lsa_inputs(self, spans: Sequence[tuple[KVCache, int, int]]) -> Rows:
+        slots = [slot for cache, start, stop in spans for slot in _paged(cache).held_slots(start, stop)]
+        return as_lsa_input(in_order(self.pool.read(slots)))
 
     def _run(self, requests: Sequence[Request], depths: Sequence[Sequence[int]]) -> list[TargetOutput]:
         parts = [_part(request, of_request) for request, of_request in zip(requests, depths, strict=True)]
         rows = sum(len(part.tokens) for part in parts)
-        batch = lay_out(parts, bucket(rows) if self._fills else 0)
-        firsts = batch.firsts
+        firsts = [0, *accumulate(len(part.tokens) for part in parts)]
         chosen = [first + row for first, request in zip(firsts, requests, strict=False) for row in request.logits_for]
-        with self._one_forward, torch.inference_mode():  # the latter is 4 % faster than no_grad on one core
-            last, entering = self._forward.run(batch, {layer for request in requests for layer in request.state_layers})
-            normed = self._norm(last[torch.tensor(self._filled(chosen), dtype=torch.long, device=self.device)])
-            logits, hidden = as_array(self._head(normed)), as_array(normed)
-            # The next forward overwrites those of a graph.
-            states = {layer: as_array(state.clone()) for layer, state in entering.items()}
+        layers = sorted({layer for request in requests for layer in request.state_layers})
+        run = Run(parts, bucket(rows) if self._fills else 0, self._filled(chosen), layers)
+        logits, hidden, states = self.compute(run)
         outputs, row = [], 0
         for first, request in zip(firsts, requests, strict=False):
             count = len(request.logits_for)
@@ -129,6 +133,20 @@ class TorchTarget(Target):
             )
             row += count
         return outputs
+
+    def compute(self, run: Run) -> tuple[Rows, Rows, dict[int, Rows]]:
+        """The layers over a forward's rows, and the head over those that were chosen.
+
+        Returns:
+            [chosen, vocab] logits, [chosen, hidden_size] after the final norm, [rows, hidden_size] entering each layer.
+        """
+        batch = lay_out(run.parts, run.rows)
+        with self._one_forward, torch.inference_mode():  # the latter is 4 % faster than no_grad on one core
+            last, entering = self._forward.run(batch, run.layers)
+            normed = self._norm(last[torch.tensor(run.chosen, dtype=torch.long, device=self.device)])
+            logits, hidden = as_array(self._head(normed)), as_array(normed)
+            # The next forward overwrites those of a graph.
+            return logits, hidden, {layer: as_array(state.clone()) for layer, state in entering.items()}
 
     def _filled(self, rows: list[int]) -> list[int]:
         """Rows for the head: as many as a bucket has, if forwards are filled."""
@@ -145,9 +163,19 @@ class TorchTarget(Target):
         return over_arrays(function, self.dtype, self.device)
 
 
-def _part(request: Request, depths: Sequence[int]) -> Part:
-    cache = request.cache
+def free_kv_bytes(device: torch.device) -> int:
+    """What keys and values may take of the device's free memory."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory_bytes()
+    return int(KV_SHARE * free)
+
+
+def _paged(cache: KVCache) -> PagedCache:
     if not isinstance(cache, PagedCache):
         raise InternalError("A forward of torch was given another backend's cache.")
+    return cache
+
+
+def _part(request: Request, depths: Sequence[int]) -> Part:
+    cache = _paged(request.cache)
     parents = None if is_chain(request.parents) else request.parents
     return Part(request.tokens, depths, cache.length, cache.pages, parents)

@@ -1,8 +1,9 @@
 """The index of shared pages: which text each holds, who uses it, and which goes first.
 
 Pure: it knows pages by number; the inference thread keeps what is in them. State: a tree of pages for each owner, and
-the pages of each holder, which are a path from the root. Invariants: a page is found by all tokens up to its end, never
-by a hash alone; pages in use are never dropped, and a page is dropped after those that continue it.
+the pages of each holder, which are a path from the root. Invariants: a page is found for use by all tokens up to its
+end, never by a hash alone, which only tells how much is kept; pages in use are never dropped, and a page is dropped
+after those that continue it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from itertools import count
 from typing import Generic, TypeVar
 
 import numpy as np
+from moa_shared.protocol.prefix_hash import hash_after
 
 Holder = TypeVar("Holder", bound=Hashable)
 
@@ -25,16 +27,19 @@ class TextPage:
         nbytes: of its keys, values and states.
         kinds: of states that are kept with it.
         holders: how many sessions use it.
-        pages: those that continue it, by their tokens.
+        pages: those that continue it, by their tokens; `named`: the same by their hashes.
+        prefix_hash: of all tokens up to its end.
     """
 
-    __slots__ = ("holders", "kinds", "nbytes", "number", "owner", "pages", "parent", "text")
+    __slots__ = ("holders", "kinds", "named", "nbytes", "number", "owner", "pages", "parent", "prefix_hash", "text")
 
     def __init__(self, number: int, owner: str, parent: TextPage | None = None, text: bytes = b"") -> None:
         self.number, self.owner, self.parent, self.text = number, owner, parent, text
         self.nbytes = self.holders = 0
         self.kinds: set[Hashable] = set()
         self.pages: dict[bytes, TextPage] = {}
+        self.named: dict[int, TextPage] = {}
+        self.prefix_hash = 0
 
 
 class PrefixIndex(Generic[Holder]):
@@ -76,6 +81,22 @@ class PrefixIndex(Generic[Holder]):
             found.append(page)
         return found
 
+    def count_named(self, owner: str, prefix_hashes: Iterable[int]) -> int:
+        """How many pages of a text are kept, as far as its hashes tell; each costs one look-up.
+
+        Args:
+            owner: whose pages may be used.
+            prefix_hashes: of the text up to the end of each page, shortest first. They are followed from page to page,
+                so that one call asks about one text.
+        """
+        page, found = self._roots.get(owner), 0
+        for prefix_hash in prefix_hashes:
+            page = page.named.get(prefix_hash) if page is not None else None
+            if page is None:
+                break
+            found += 1
+        return found
+
     def hold(self, holder: Holder, pages: Sequence[TextPage]) -> None:
         """Makes a holder use these pages, as `find` gave them, and no others."""
         for page in pages:
@@ -109,10 +130,14 @@ class PrefixIndex(Generic[Holder]):
             return []
         held = self._held.setdefault(holder, [])
         page = held[-1] if held else self._roots.setdefault(owner, TextPage(0, owner))
-        for text in self._texts(tokens, before):
+        for number, text in enumerate(self._texts(tokens, before), before):
             following = page.pages.get(text)
             if following is None:
                 following = page.pages[text] = TextPage(next(self._numbers), owner, page, text)
+                following.prefix_hash = hash_after(
+                    page.prefix_hash, number * self.page_tokens, np.frombuffer(text, np.int32).tolist()
+                )
+                page.named[following.prefix_hash] = following
                 following.nbytes = nbytes
                 self.nbytes += nbytes
                 self.pages += 1
@@ -170,6 +195,8 @@ class PrefixIndex(Generic[Holder]):
         parent = page.parent
         if parent is not None:
             del parent.pages[page.text]
+            if parent.named.get(page.prefix_hash) is page:  # no other text has its hash
+                del parent.named[page.prefix_hash]
             if parent.parent is None and not parent.pages:
                 del self._roots[parent.owner]
 

@@ -11,6 +11,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from moa_shared.protocol.prefix_hash import NAMED_TOKENS
+
+from moa_server.access.caller import Caller
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.engine.prefixes.page_store import PageStore
@@ -59,6 +62,21 @@ class PrefixSharing:
         """Bytes of a page that a session shares: each one less that it must be promised."""
         return self._cache_nbytes(live) + sum(self._states(live).values()) if self._index.page_tokens else 0
 
+    def cached_tokens(self, caller: Caller, prefix_hashes: Sequence[int]) -> int:
+        """How much of a text a new session of this caller would take over, as far as its hashes tell.
+
+        That is what it may share, and nothing that others hold. States for a drafter are not looked at: a page without
+        those that the session will need is read again.
+
+        Args:
+            prefix_hashes: of the text after each 64th token, shortest first.
+        """
+        size = self._index.page_tokens
+        if not size or size % NAMED_TOKENS or not prefix_hashes:
+            return 0
+        every = size // NAMED_TOKENS
+        return size * self._index.count_named(self._owner_of(caller), prefix_hashes[every - 1 :: every])
+
     def begin(self, live: LiveSession) -> Adoption | None:
         """Finds kept pages beyond what a session holds of its text, and reserves them for it; None if there are none.
 
@@ -97,7 +115,10 @@ class PrefixSharing:
         return partial(self._store.keep, live.tensors, first, [page.number for page in pages])
 
     def _owner(self, live: LiveSession) -> str:
-        return "" if self._everyone else live.client
+        return self._owner_of(live.caller)
+
+    def _owner_of(self, caller: Caller) -> str:
+        return "" if self._everyone else caller.owner
 
     def _states(self, live: LiveSession) -> dict[Hashable, int]:
         """The states that must be kept with a session's pages, and their bytes in a page."""

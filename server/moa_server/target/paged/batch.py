@@ -53,6 +53,22 @@ class Part:
         return self.pages[: -(-self.length // PAGE_ROWS)]
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One forward, as each process that has a share of the target computes it.
+
+    Args:
+        rows: that the forward is filled up to; 0: it is not.
+        chosen: rows that the head runs on.
+        layers: whose entering state is wanted; as many as there are layers: what leaves the last.
+    """
+
+    parts: Sequence[Part]
+    rows: int
+    chosen: Sequence[int]
+    layers: Sequence[int]
+
+
 FILLER = Part([0], [0], 0, [SPARE_PAGE])
 
 

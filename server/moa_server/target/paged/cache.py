@@ -43,6 +43,15 @@ class PagedCache(KVCache):
         """Where rows of this conversation lie in the pool."""
         return [self.pages[row // PAGE_ROWS] * PAGE_ROWS + row % PAGE_ROWS for row in rows]
 
+    def held_slots(self, start: int, stop: int) -> list[int]:
+        """As `slots`, of the rows `start..stop`.
+
+        Raises:
+            InternalError: rows that are not held.
+        """
+        self._check_held(start, stop)
+        return self.slots(range(start, stop))
+
     def _free(self) -> None:
         self._pool.give_back(self.pages)
 
@@ -50,6 +59,9 @@ class PagedCache(KVCache):
         self._pool.move(self.slots(source), self.slots(range(start, start + len(source))))
 
     def _read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
-        rows = self._pool.read(self.slots(range(start, stop)))
-        in_order: torch.Tensor = rows.permute(2, 0, 3, 1, 4).contiguous()  # [rows, layers, kv_heads, 2, head_dim]
-        return as_array(in_order)
+        return in_order(self._pool.read(self.slots(range(start, stop))))
+
+
+def in_order(rows: torch.Tensor) -> npt.NDArray[np.float32]:
+    """Rows as the pool gives them as a cache does: [rows, layers, kv_heads, 2, head_dim]."""
+    return as_array(rows.permute(2, 0, 3, 1, 4).contiguous())

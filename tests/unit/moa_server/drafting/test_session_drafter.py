@@ -21,7 +21,7 @@ from moa_server.drafting.session_drafter import (
 )
 from moa_shared.drafting import NgramTable
 from moa_shared.protocol.messages import Plane
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.recording_drafter import RecordingDrafter

@@ -16,7 +16,7 @@ from moa_server.engine.stepper import CodedRows, NewestRows, Outcome, SessionTen
 from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
-from moa_shared.errors import InternalError, MoaError, TokenRangeError
+from moa_shared.errors import InternalError, MoaError, RateLimitError, TokenRangeError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Plane, Verdict
@@ -107,6 +107,9 @@ class Ear:
 
     def on_displaced(self) -> None:
         raise AssertionError("there is room for all")
+
+    def on_held(self, refusal: RateLimitError) -> None:
+        raise AssertionError("there is no limit")
 
 
 class Bench:

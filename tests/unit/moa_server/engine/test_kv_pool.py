@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import cast
@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
+from moa_server.access.caller import Caller, CallerLimits
+from moa_server.access.holdings import Held
 from moa_server.engine.kv_pool import KVPool
 from moa_server.engine.live_session import Listener, LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
@@ -23,26 +25,34 @@ from tests.support.messages import raises
 
 TOKENS = count()
 PAGE, PAGE_NBYTES = 4, 10  # tokens of a page
+NO_LIMITS = CallerLimits()
 LISTENER = create_autospec(Listener, instance=True)
 
 
 @dataclass
-class Held:
+class Tensors:
     """All that the pool reads of a session's tensors."""
 
     nbytes: int
 
 
 class Bench:
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, elsewhere: Callable[[str], int] = lambda owner: 0) -> None:
         self.released: list[LiveSession] = []
         self.dropped: list[int] = []
         self.prefixes: PrefixIndex[LiveSession] = PrefixIndex(PAGE, self.dropped.extend)
-        self.pool = KVPool(budget, self.released.append, self.prefixes)
+        self.pool = KVPool(budget, self.released.append, self.prefixes, elsewhere)
 
-    def live(self, client: str = "a", *, held: int = 0, attached: bool = True) -> LiveSession:
+    def live(
+        self, client: str = "a", *, held: int = 0, attached: bool = True, limits: CallerLimits = NO_LIMITS
+    ) -> LiveSession:
         session = Session(SessionLimits(100, 50), end_of_text=frozenset(), decode=str, run_ahead=True)
-        live = LiveSession(next(TOKENS).to_bytes(4, "big"), session, cast(SessionTensors, Held(held)), client=client)
+        live = LiveSession(
+            next(TOKENS).to_bytes(4, "big"),
+            session,
+            cast(SessionTensors, Tensors(held)),
+            caller=Caller(client, key="k", limits=limits),
+        )
         live.listener = LISTENER if attached else None
         return live
 
@@ -53,11 +63,11 @@ class Bench:
 
     def read(self, live: LiveSession, text: Sequence[int]) -> None:
         """The session has read this text, and keeps its full pages."""
-        self.prefixes.extend(live, live.client, text, PAGE_NBYTES)
+        self.prefixes.extend(live, live.caller.owner, text, PAGE_NBYTES)
 
     def find(self, live: LiveSession, text: Sequence[int]) -> None:
         """The session takes over what is kept of this text."""
-        self.prefixes.hold(live, self.prefixes.find(live.client, text))
+        self.prefixes.hold(live, self.prefixes.find(live.caller.owner, text))
 
     def answered(self, client: str = "a", *, promised: int, held: int, attached: bool = True) -> LiveSession:
         """A session whose answer is over."""
@@ -256,7 +266,7 @@ def test_no_answer_begins_unless_all_promises_and_pages_fit(data: st.DataObject)
             assert len(bench.prefixes.held(live)) == 4
             assert bench.prefixes.nbytes <= bench.pool.promised <= bench.pool.budget
         held_nbytes = len(bench.prefixes.held(live)) * PAGE_NBYTES
-        cast(Held, live.tensors).nbytes = held_nbytes + data.draw(st.integers(0, 5))
+        cast(Tensors, live.tensors).nbytes = held_nbytes + data.draw(st.integers(0, 5))
         if data.draw(st.booleans()):
             live.session.on_stop()
         if data.draw(st.integers(0, 3)) == 0:
@@ -264,5 +274,35 @@ def test_no_answer_begins_unless_all_promises_and_pages_fit(data: st.DataObject)
             lives[lives.index(live)] = bench.live()
         assert all(not bench.prefixes.held(each) for each in bench.released)
         for each in bench.released:
-            cast(Held, each.tensors).nbytes = 0
+            cast(Tensors, each.tensors).nbytes = 0
         bench.released.clear()
+
+
+def test_what_a_key_has_at_other_replicas_counts() -> None:
+    bench = Bench(1000, elsewhere=lambda owner: 60 if owner == "a" else 0)
+    limits = CallerLimits(kv_bytes=100)
+    idle, first, second, other = (bench.live(owner, limits=limits) for owner in "aaab")
+    bench.ask(idle, 30)
+    idle.session.on_stop()
+    bench.ask(first, 40)
+    assert bench.released == [idle]
+    with raises(
+        OverloadedError,
+        snapshot("The 100 bytes of keys and values of the key k are all in use. Try again in a few seconds."),
+    ):
+        bench.ask(second, 10)
+    bench.ask(other, 100)
+    assert bench.pool.holdings() == {"a": Held(100, running=40, idle=0), "b": Held(100, running=100)}
+
+
+def test_what_came_to_be_elsewhere_is_given_up_here_and_no_answer_is() -> None:
+    bench = Bench(1000)
+    lives = [bench.live(limits=CallerLimits(kv_bytes=500)) for _ in range(3)]
+    for live in lives:
+        bench.ask(live, 50)
+    for live in lives[:2]:
+        live.session.on_stop()
+    bench.pool.give_up("a", 20)
+    assert bench.released == [lives[0]]
+    bench.pool.give_up("a", 500)
+    assert bench.released == lives[:2]

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
-from unittest.mock import create_autospec
+from typing import cast
+from unittest.mock import Mock, create_autospec
 
 import pytest
 from inline_snapshot import snapshot
+from moa_server.access.caller import Caller, CallerLimits
+from moa_server.access.holdings import Held
 from moa_server.engine.live_session import Listener, LiveSession
 from moa_server.engine.registry import SessionRegistry
 from moa_server.engine.stepper import SessionTensors
@@ -14,6 +18,8 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Ask
 
 from tests.support.messages import raises
+
+NO_LIMITS = CallerLimits()
 
 
 class Clock:
@@ -29,7 +35,9 @@ def clock() -> Clock:
 
 
 class Bench:
-    def __init__(self, clock: Clock, limit: int, stream_limit: int, detached_seconds: float) -> None:
+    def __init__(
+        self, clock: Clock, limit: int, stream_limit: int, detached_seconds: float, elsewhere: Callable[[str], int]
+    ) -> None:
         numbers = count()
         self.closed: list[LiveSession] = []
         self.registry = SessionRegistry(
@@ -40,6 +48,7 @@ class Bench:
             lambda size: next(numbers).to_bytes(size, "big"),
             clock,
             self.closed.append,
+            elsewhere,
         )
 
     @staticmethod
@@ -47,32 +56,38 @@ class Bench:
         session = Session(SessionLimits(100, 50), end_of_text=frozenset(), decode=str, run_ahead=True)
         return LiveSession(token, session, create_autospec(SessionTensors))
 
-    def admit(self, client: str = "a", *, tokens: int = 3, answering: bool = False) -> LiveSession:
+    def admit(
+        self, client: str = "a", *, tokens: int = 3, answering: bool = False, limits: CallerLimits = NO_LIMITS
+    ) -> LiveSession:
         """A session with a stream."""
         live = self.registry.new()
         if answering:
             live.session.on_ask(Ask(1, 0, live.session.hashes.at(0), [1] * tokens, AnswerSettings(), 0))
         else:
             live.session.on_open([1] * tokens)
-        self.registry.attach(live, client)
+        self.registry.attach(live, Caller(client, key="k", limits=limits))
         live.listener = create_autospec(Listener, instance=True)
         return live
 
 
 def make_bench(
-    clock: Clock, limit: int = 2, stream_limit: int = 10, detached_seconds: float = 10.0
+    clock: Clock,
+    limit: int = 2,
+    stream_limit: int = 10,
+    detached_seconds: float = 10.0,
+    elsewhere: Callable[[str], int] = lambda owner: 0,
 ) -> tuple[Bench, SessionRegistry]:
-    bench = Bench(clock, limit, stream_limit, detached_seconds)
+    bench = Bench(clock, limit, stream_limit, detached_seconds, elsewhere)
     return bench, bench.registry
 
 
 def test_a_session_is_found_by_its_token(clock: Clock) -> None:
     bench, registry = make_bench(clock)
     live = bench.admit()
-    assert registry.find(live.token) is live
-    assert registry.find(b"another") is None
+    assert registry.find(live.token, Caller()) is live
+    assert registry.find(b"another", Caller()) is None
     registry.close(live)
-    assert registry.find(live.token) is None
+    assert registry.find(live.token, Caller()) is None
     assert live.closed
     assert bench.closed == [live]
 
@@ -80,8 +95,8 @@ def test_a_session_is_found_by_its_token(clock: Clock) -> None:
 def test_a_new_session_counts_once_it_is_attached(clock: Clock) -> None:
     _, registry = make_bench(clock)
     live = registry.new()
-    assert (len(registry), registry.find(live.token)) == (0, None)
-    registry.attach(live, "a")
+    assert (len(registry), registry.find(live.token, Caller())) == (0, None)
+    registry.attach(live, Caller("a"))
     assert (len(registry), registry.detached) == (1, 0)
 
 
@@ -137,7 +152,7 @@ def test_over_the_limit_of_streams_ones_own_oldest_idle_one_ends(clock: Clock) -
     assert not oldest.closed
     assert all(live.listener is not None for live in (answering, newest, third))
     registry.detach(newest)
-    registry.attach(oldest, "a")
+    registry.attach(oldest, Caller("a"))
     assert (len(registry), registry.detached) == (4, 1)
 
 
@@ -175,7 +190,7 @@ def test_a_session_that_was_resumed_is_not_dropped(clock: Clock) -> None:
     bench, registry = make_bench(clock)
     live = bench.admit()
     registry.detach(live)
-    registry.attach(live, "a")
+    registry.attach(live, Caller("a"))
     clock.now = 100
     assert registry.expire() == 0
     assert registry.detached == 0
@@ -213,3 +228,33 @@ def test_a_closed_session_is_not_kept(clock: Clock) -> None:
     registry.close(live)
     registry.detach(live)
     assert registry.detached == 0
+
+
+def test_what_a_key_has_at_other_replicas_counts(clock: Clock) -> None:
+    elsewhere = {"a": 1}
+    bench, registry = make_bench(clock, limit=10, elsewhere=lambda owner: elsewhere.get(owner, 0))
+    limits = CallerLimits(sessions=2)
+    first = bench.admit("a", limits=limits, answering=True)
+    with raises(
+        OverloadedError,
+        snapshot("The key k may have 2 sessions at once, and all have answers. Try again in a few seconds."),
+    ):
+        bench.admit("a", limits=limits)
+    other = bench.admit("b", limits=limits)
+    assert registry.live_sessions == (first, other)
+    assert registry.holdings() == {"a": Held(2, running=1), "b": Held(2, idle=1)}
+    elsewhere.clear()
+    assert bench.admit("a", limits=limits) in registry.live_sessions
+
+
+def test_what_came_to_be_elsewhere_is_given_up_here_and_no_answer_is(clock: Clock) -> None:
+    bench, registry = make_bench(clock, limit=10)
+    lives = [bench.admit("a", answering=answering) for answering in (True, False, False)]
+    listener = lives[1].listener
+    registry.detach(lives[2])
+    registry.give_up("a", 1)
+    assert bench.closed == [lives[2]]
+    registry.give_up("a", 5)
+    assert registry.live_sessions == (lives[0],)
+    assert listener is not None
+    cast(Mock, listener).on_displaced.assert_called_once_with()

@@ -8,9 +8,19 @@ from itertools import combinations, count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from moa_server.access.caller import Caller
 from moa_server.drafting.draft_record import DraftRecord
+from moa_server.engine.fair_queue import FairQueue
 from moa_server.engine.live_session import LiveSession
-from moa_server.engine.schedule import LEAST_SLICE, MOST_ROWS, Candidate, Rows, Schedule
+from moa_server.engine.schedule import (
+    LEAST_SLICE,
+    LONGEST_TURN,
+    MOST_ROWS,
+    TURN,
+    Candidate,
+    Rows,
+    Schedule,
+)
 from moa_server.engine.stepper import SessionTensors
 from moa_server.session.session import Session, SessionLimits
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -52,6 +62,56 @@ def offered(tree: DraftTree, survival: Sequence[float], *, verifies_all: bool = 
 # ---------------------------------------------------------------- who
 
 
+def of(owner: str, tokens: int) -> LiveSession:
+    live = waiting(tokens)
+    live.caller = Caller(owner=owner)
+    return live
+
+
+def fair(live_sessions: Sequence[LiveSession]) -> Schedule[LiveSession]:
+    schedule: Schedule[LiveSession] = Schedule(owner_of=lambda live: live.caller.owner)
+    for live in live_sessions:
+        schedule.add(live)
+    return schedule
+
+
+def test_one_prompt_of_an_owner_waits_for_one_of_each_other_owner() -> None:
+    crowd, single = [of("crowd", LONG) for _ in range(50)], of("single", LONG)
+    schedule = fair([*crowd, single])
+    order = []
+    for _ in range(6):
+        live = schedule.take_prompt()
+        assert live is not None
+        order.append(live)
+        schedule.add(live)
+    assert order == [crowd[0], single, crowd[1], single, crowd[2], single]
+
+
+def test_where_not_all_answers_find_room_every_owner_has_some() -> None:
+    crowd, few = [of("crowd", 1) for _ in range(2 * MOST_ROWS)], [of("few", 1) for _ in range(3)]
+    schedule = fair([*crowd, *few])
+    assert set(few) <= set(schedule.take_answers())
+    for live in few:
+        schedule.add(live)
+    assert set(few) <= set(schedule.take_answers())
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=60))
+def test_owners_take_turns_and_each_in_its_own_order(owners: list[str]) -> None:
+    queue = FairQueue[tuple[str, int]](lambda each: each[0])
+    for number, owner in enumerate(owners):
+        queue.add((owner, number))
+    taken = []
+    while queue:
+        taken.append(queue.take())
+    for owner in "abc":
+        assert [each for each in taken if each[0] == owner] == [
+            (owner, number) for number, each in enumerate(owners) if each == owner
+        ]
+    rounds = [[owner for owner, _ in taken[: 3 * turn]] for turn in range(1, 1 + min(map(owners.count, "abc")))]
+    assert all(len({done.count(owner) for owner in "abc"}) == 1 for done in rounds)
+
+
 def test_all_answers_share_a_forward() -> None:
     live_sessions = [waiting(1) for _ in range(20)]
     schedule = with_sessions(live_sessions)
@@ -76,6 +136,62 @@ def test_prompts_are_read_in_turn() -> None:
         order.append(live)
         schedule.add(live)
     assert order == [first, second, first, second]
+
+
+def read(schedule: Schedule[LiveSession], most: int) -> LiveSession:
+    """A forward reads at most so many tokens of a prompt; gives whose it was."""
+    live = schedule.take_prompt()
+    assert live is not None
+    tokens = min(most, live.session.unread)
+    schedule.on_read(live, tokens)
+    live.session.cached += tokens
+    if live.session.reads:
+        schedule.add(live)
+    return live
+
+
+def test_short_prompts_that_come_together_are_read_one_after_the_other() -> None:
+    short = [waiting(LONGEST_TURN) for _ in range(3)]
+    schedule = with_sessions(short)
+    ended: list[LiveSession] = []
+    while len(ended) < len(short):
+        live = read(schedule, LEAST_SLICE)
+        ended += [] if live.session.reads else [live]
+        assert sum(each.session.cached > 0 and each.session.reads for each in short) <= 1
+    assert ended == short
+    assert schedule.take_prompt() is None
+
+
+def test_a_short_prompt_waits_for_one_turn_of_each_long_one() -> None:
+    schedule = with_sessions([*(waiting(LONG) for _ in range(3)), short := waiting(LONGEST_TURN)])
+    before = 0
+    while short.session.reads:
+        before += read(schedule, LEAST_SLICE) is not short
+    assert before * LEAST_SLICE == 3 * TURN
+
+
+def test_a_turn_ends_where_the_prompt_would_go_on_beyond_the_longest() -> None:
+    schedule = with_sessions([first := waiting(LONGEST_TURN + 1), second := waiting(LONG)])
+    turns = [read(schedule, LEAST_SLICE) for _ in range(2 * TURN // LEAST_SLICE)]
+    assert turns == [first] * (TURN // LEAST_SLICE) + [second] * (TURN // LEAST_SLICE)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(51, 600)), min_size=1, max_size=8), st.integers(1, 256))
+def test_no_owner_is_read_for_longer_than_a_turn_while_another_one_waits(
+    prompts: list[tuple[str, int]], most: int
+) -> None:
+    lives = [of(owner, tokens) for owner, tokens in prompts]
+    schedule = fair(lives)
+    newest, turn = "", 0
+    while any(live.session.reads for live in lives):
+        left = sum(live.session.unread for live in lives)
+        owner = read(schedule, most).caller.owner
+        turn = (turn if owner == newest else 0) + left - sum(live.session.unread for live in lives)
+        newest = owner
+        if not any(live.session.reads and live.caller.owner != owner for live in lives):
+            turn = 0
+        assert turn <= max(LONGEST_TURN, TURN - 1 + most)
+    assert schedule.take_prompt() is None
 
 
 def test_nobody_waits_after_a_stop() -> None:
@@ -186,3 +302,11 @@ def test_a_step_that_reads_a_text_again_says_nothing_about_rows() -> None:
     before = schedule.cost.ms(8)
     schedule.on_forward(Rows(1, 60, 0), 500.0, 1)
     assert schedule.cost.ms(8) == before
+
+
+def test_the_time_to_read_a_token_is_that_of_a_row_until_it_is_measured() -> None:
+    assert Schedule[LiveSession]().read_ms == 0
+    schedule = Schedule[LiveSession](node_share=0.05, plain_ms=10.0)
+    assert schedule.read_ms == pytest.approx(0.5)
+    schedule.on_forward(Rows(0, 0, 0, read=100), 80.0, 0)
+    assert schedule.read_ms == pytest.approx(0.8)

@@ -16,7 +16,8 @@ from moa_server.target.torch_target import TorchTarget
 from moa_shared.protocol.finish_rule import AnswerSettings, FinishRule
 from moa_shared.protocol.memory_codec import Codec, decode, row_bytes
 from moa_shared.protocol.messages import Plane
-from moa_shared.sampling.coupling import Sampling, select
+from moa_shared.sampling.coupling import select
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.tiny_models import tiny_kernel_target, tiny_model
@@ -191,7 +192,7 @@ def test_rows_that_cannot_be_made_fail_alone(stepper: Stepper, monkeypatch: pyte
     def fail(start: int, stop: int) -> NoReturn:
         raise ValueError("broken")
 
-    monkeypatch.setattr(wanted[0][0].cache, "lsa_input", fail)
+    monkeypatch.setattr(wanted[0][0].cache, "_check_held", fail)  # before any row is read
     broken, whole = stepper.code_newest(wanted)
     assert isinstance(broken, ValueError)
     assert isinstance(whole, CodedRows)

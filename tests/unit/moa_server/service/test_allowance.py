@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from moa_server.service.allowance import (
+    ADDRESS_TIMES,
     BURST_US,
     FRAME_US,
     MOST_KEPT,
@@ -10,7 +11,10 @@ from moa_server.service.allowance import (
     TOGETHER_US,
     Allowance,
     Allowances,
+    address_times,
 )
+
+BURST_SECONDS = BURST_US / (1e6 * SHARE)
 
 
 class Clock:
@@ -36,6 +40,26 @@ def test_over_time_a_stream_takes_its_share_of_the_loop() -> None:
         handled += 1
         clock.now += allowance.pause_seconds
     assert handled * (FRAME_US + 99 * NODE_US) == pytest.approx(100e6 * SHARE + BURST_US, rel=0.01)
+
+
+def test_an_address_begins_twice_as_many_calls_as_it_may_make() -> None:
+    clock = Clock()
+    allowance = Allowance(clock, address_times(30_000))
+    begun = 0
+    while clock.now < 100.0:
+        allowance.charge_call()
+        begun += 1
+        clock.now += allowance.pause_seconds
+    assert begun == pytest.approx(2 * 500 * (100 + BURST_SECONDS), rel=0.01)
+    assert address_times(1) == ADDRESS_TIMES
+
+
+def test_an_address_without_a_limit_never_waits() -> None:
+    allowance = Allowance(Clock(), address_times(0))
+    for _ in range(100_000):
+        allowance.charge_call()
+    assert allowance.pause_seconds == 0.0
+    assert allowance.is_full
 
 
 def test_after_a_pause_several_frames_are_handled_together() -> None:

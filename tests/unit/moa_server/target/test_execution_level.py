@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from moa_server.settings import ServerSettings
 from moa_server.target import execution_level
 from moa_server.target.execution_level import Execution, load_execution
 from moa_server.target.kernel_target import KernelTarget
+from moa_server.target.parallel.group import Group
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models import ModelFiles, resolve
@@ -49,7 +51,7 @@ def files_of(folder: Path, tmp_path: Path) -> ModelFiles:
 def load(folder: Path, tmp_path: Path) -> Load:
     """The execution of the tiny model (or another), and what was logged."""
 
-    def run(level: str = "auto", *, other: Path | None = None, **settings: Any) -> tuple[Execution, list[Any]]:
+    def run(level: Any = "auto", *, other: Path | None = None, **settings: Any) -> tuple[Execution, list[Any]]:
         files = files_of(other or folder, tmp_path)
         with capture_logs() as logs:
             # One thread: torch's number of them is the process's.
@@ -189,6 +191,19 @@ def test_int8_is_not_computed_on_cuda(load: Load) -> None:
         load("int8", device="cuda")
 
 
+@pytest.mark.parametrize("level", ["auto", "int8"])
+def test_processes_do_not_share_a_target_on_int8(folder: Path, tmp_path: Path, level: Any) -> None:
+    files = resolve(str(folder), tmp_path)
+    with raises(
+        ConfigError,
+        snapshot(
+            "The level int8 is computed in one process: its kernels do not share a target. "
+            "Give --execution float32 or bf16, or start moa-server without torchrun."
+        ),
+    ):
+        load_execution(files, ServerSettings(execution=level), SilentProgress(), cast(Group, object()))
+
+
 def test_torch_on_a_cpu_says_what_computes_and_keeps_to_the_bytes_given(load: Load) -> None:
     loaded, _ = load("bf16", device="cpu", kv_bytes=10_000_000)
     assert loaded.details.endswith("on CPU, scaled_dot_product_attention, 1 threads")
@@ -253,4 +268,5 @@ def test_the_fingerprint_is_of_all_that_decides_a_text(load: Load, monkeypatch: 
     others.append(first.fingerprint(ends))
     monkeypatch.setattr(execution_level, "version", lambda _: "0.1")
     others.append(load("float32")[0].fingerprint(ends))
-    assert len({fingerprint, *others}) == 7
+    others.append(replace(load("float32")[0], shares=2).fingerprint(ends))
+    assert len({fingerprint, *others}) == 8

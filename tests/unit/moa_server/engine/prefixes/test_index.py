@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from moa_server.engine.prefixes.index import PrefixIndex
+from moa_shared.protocol.prefix_hash import PrefixHashes
 
 SIZE = 2  # tokens of a page
 Key = tuple[str, tuple[int, ...]]  # an owner and all tokens up to a page's end
@@ -79,6 +80,12 @@ class IndexMachine(RuleBasedStateMachine):
             assert self.numbers.setdefault((owner, text), page.number) == page.number
             self.held[holder].append((owner, text))
 
+    @rule(owner=owners, tokens=texts)
+    def ask_how_much_is_kept(self, owner: str, tokens: list[int]) -> None:
+        hashes = PrefixHashes(tokens)
+        kept = [text for text in pages_of(tokens) if (owner, text) in self.known]
+        assert self.index.count_named(owner, [hashes.at(len(text)) for text in pages_of(tokens)]) == len(kept)
+
     @rule(holder=holders, keep=st.integers(0, 4))
     def let_go(self, holder: int, keep: int) -> None:
         self.index.let_go(holder, keep)
@@ -133,6 +140,16 @@ def test_equal_hashes_are_no_equal_texts() -> None:
     assert len(index.find("a", [1, 2, 5, 6, 7])) == 2
     assert len(index.find("a", [1, 2, 6, 5])) == 1
     assert index.find("b", [1, 2, 5, 6]) == []
+
+
+def test_an_asker_asks_about_one_text_at_a_time() -> None:
+    """Hashes of other lengths, or without those before them, find nothing."""
+    index: PrefixIndex[str] = PrefixIndex(SIZE, lambda _: None)
+    index.extend("one", "a", [1, 2, 5, 6], 10)
+    first, second = PrefixHashes([1, 2]).at(2), PrefixHashes([1, 2, 5, 6]).at(4)
+    assert index.count_named("a", [first, second]) == 2
+    assert index.count_named("a", [second]) == index.count_named("a", [7, first, second]) == 0
+    assert index.count_named("b", [first, second]) == 0
 
 
 def test_nothing_is_shared_without_pages() -> None:

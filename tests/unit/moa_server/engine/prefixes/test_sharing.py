@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from inline_snapshot import snapshot
+from moa_server.access.caller import Caller
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.prefixes.index import PrefixIndex
 from moa_server.engine.prefixes.sharing import Adoption, PrefixSharing
@@ -55,7 +56,7 @@ class Bench:
 
     def live(self, client: str = "a", *, memory: bool = True, state: bool = True, drafts: bool = False) -> LiveSession:
         session = Session(SessionLimits(CONTEXT, VOCAB), end_of_text=frozenset(), decode=str, run_ahead=True)
-        live = LiveSession(client.encode(), session, self.stepper.new_tensors(), client=client)
+        live = LiveSession(client.encode(), session, self.stepper.new_tensors(), caller=Caller(client))
         if memory:
             live.source = self.stepper.sources[0]
             widths = self.stepper.widths(live.source, reused_state=state)
@@ -257,7 +258,7 @@ def test_a_conversation_that_moves_to_another_client_keeps_what_it_says_there_to
     live = bench.live("a")
     bench.ask(live, TEXT)
     bench.read(live)
-    live.client = "b"
+    live.caller = Caller("b")
     text = [*TEXT, *TEXT[:150]]
     bench.ask(live, text)
     assert bench.read(live)[-150:] == TEXT[:150]

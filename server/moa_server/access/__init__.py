@@ -1,0 +1,1 @@
+"""Who may use this server: callers, what they may do, and how much."""

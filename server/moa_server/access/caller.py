@@ -1,0 +1,55 @@
+"""Who makes a call: the name under which sessions, shared text and limits are held together. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Right(StrEnum):
+    """What a key may permit."""
+
+    CONVERSE = "converse"  # split inference
+    GENERATE = "generate"  # answers of the server alone
+    FETCH = "fetch"  # the device's half of the drafter
+
+
+@dataclass(frozen=True, slots=True)
+class CallerLimits:
+    """How much one caller may take; 0: no more is said than the server's own limits.
+
+    Args:
+        sessions: held at once, detached ones included.
+        kv_bytes: keys and values of all its running answers.
+        tokens_per_minute: read and written together.
+        requests_per_minute: calls and questions.
+    """
+
+    sessions: int = 0
+    kv_bytes: int = 0
+    tokens_per_minute: int = 0
+    requests_per_minute: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One call's origin.
+
+    Args:
+        owner: whose sessions and shared text are meant: a key's, or without keys the address without its port.
+        peer: gRPC's name of the connection.
+        key: name of the API key; empty: none.
+        is_proven: the owner has shown who it is; an address does not.
+    """
+
+    owner: str = ""
+    peer: str = ""
+    key: str = ""
+    rights: frozenset[Right] = frozenset(Right)
+    limits: CallerLimits = field(default_factory=CallerLimits)
+    is_proven: bool = False
+
+
+def anonymous(peer: str) -> Caller:
+    """The caller of a server that wants no keys: as far as the address says."""
+    return Caller(owner=peer.rpartition(":")[0], peer=peer)

@@ -1,0 +1,87 @@
+"""How many conversations of which length fit into a budget. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from moa_shared.errors import ConfigError
+from rich.filesize import decimal
+
+from moa_server.target.target import KV_SHARE
+
+LENGTHS = (1024, 4096)  # of a chat of several turns, and of one over a document; then they double
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The conversations of one length.
+
+    Args:
+        tokens: of each, question and answer together.
+        nbytes: that each takes.
+        sessions: that fit.
+    """
+
+    tokens: int
+    nbytes: int
+    sessions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """The memory that is taken before anybody talks to the server, in bytes."""
+
+    weights: int
+    drafters: int
+    process: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.drafters + self.process
+
+
+def session_lengths(context_tokens: int) -> list[int]:
+    """The lengths to tell, in tokens: usual ones, and the whole context."""
+    lengths = [*LENGTHS]
+    while lengths[-1] < context_tokens:
+        lengths.append(2 * lengths[-1])
+    return sorted({min(length, context_tokens) for length in lengths})
+
+
+def kv_budget(memory: int, needed: Needed) -> int:
+    """The bytes that all keys and values get on a machine with so much memory, as a server there would decide.
+
+    Raises:
+        ConfigError: there is not enough for the model.
+    """
+    left = memory - needed.total
+    if left <= 0:
+        raise ConfigError(
+            f"{decimal(memory)} of memory do not hold the model: it takes {decimal(needed.total)} before anybody asks.",
+            hint="Plan with more --memory, or a smaller model.",
+        )
+    return int(KV_SHARE * left)
+
+
+def plan_rooms(budget: int, context_tokens: int, session_nbytes: Callable[[int], int]) -> list[Room]:
+    """What fits into a budget of keys and values.
+
+    Args:
+        session_nbytes: of a conversation of so many tokens.
+
+    Raises:
+        ConfigError: not even one short conversation does.
+    """
+    rooms = []
+    for tokens in session_lengths(context_tokens):
+        nbytes = session_nbytes(tokens)
+        rooms.append(Room(tokens, nbytes, budget // nbytes))
+    first = rooms[0]
+    if not first.sessions:
+        raise ConfigError(
+            f"{decimal(budget)} of keys and values hold no conversation: "
+            f"one of {first.tokens} tokens takes {decimal(first.nbytes)}.",
+            hint="Plan with more --kv-bytes or --memory, or a smaller model.",
+        )
+    return rooms

@@ -1,0 +1,75 @@
+"""Plans a server's memory from its settings: finds the model and its drafters, and loads neither's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from moa_kernels import GROUP, KernelError, variant_name
+from moa_shared.drafter import Checkpoint
+from moa_shared.models import ModelFiles, resolve
+from moa_shared.programs.free_memory import free_memory_bytes
+from moa_shared.programs.progress import Progress
+from moa_shared.protocol.levels import BF16, INT8
+
+from moa_server.capacity.plan import Needed, kv_budget, plan_rooms
+from moa_server.capacity.report import Capacity
+from moa_server.capacity.speed import measure_speed
+from moa_server.capacity.weights import PROCESS_BYTES, weights_nbytes
+from moa_server.engine.session_size import SessionSize
+from moa_server.engine.stepper import Stepper
+from moa_server.loading import check_context_length, check_drafter, drafter_paths, memory_source, with_drafters
+from moa_server.settings import ServerSettings
+from moa_server.target.execution_level import AUTO, CUDA, NUMPY, load_execution
+from moa_server.target.sized_target import SizedTarget
+
+
+def plan_capacity(settings: ServerSettings, memory: int, progress: Progress, *, measures: bool = False) -> Capacity:
+    """What fits.
+
+    Args:
+        memory: bytes for the whole server; 0: what is free here. With `settings.kv_bytes` it does not matter.
+        measures: loads the model too, and measures its speed.
+
+    Raises:
+        MoaError: the model or a drafter cannot be used, or the budget holds nothing.
+    """
+    files = resolve(settings.model, settings.cache_dir, progress)
+    check_context_length(settings, files)
+    level = planned_level(settings, files.config)
+    target = SizedTarget(files.config, level, settings.context_length or None)
+    paths = drafter_paths(settings.drafter, files, settings.cache_dir, progress)
+    drafters = [check_drafter(path, files) for _, path in paths]
+    sources = [source for each in drafters if (source := memory_source(each, target)) is not None]
+    if settings.drafts_here:
+        sources = with_drafters(sources, drafters, files, load_first=False)
+    needed = needed_memory(files, level, drafters)
+    budget = settings.kv_bytes or kv_budget(memory or free_memory_bytes(), needed)
+    size = SessionSize(Stepper(target, sources), settings.draft_nodes)
+    rooms = plan_rooms(budget, target.context_length, size.largest)
+    speed = measure_speed(load_execution(files, settings, progress)) if measures else None
+    return Capacity(files.target_id, level, needed, budget, rooms, settings.max_sessions, speed)
+
+
+def planned_level(settings: ServerSettings, config: Mapping[str, Any]) -> str:
+    """The level on which a model with this configuration would run here; see `load_execution`."""
+    if settings.execution != AUTO:
+        return settings.execution
+    heads = int(config["num_attention_heads"])
+    widths = (config["hidden_size"], config.get("intermediate_size", 0), config.get("head_dim") or 0)
+    whole = all(int(width) % GROUP == 0 for width in (*widths, int(config["hidden_size"]) // heads))
+    try:
+        runs = variant_name() != NUMPY
+    except KernelError:
+        runs = False
+    return INT8 if settings.device != CUDA and runs and whole else BF16
+
+
+def needed_memory(files: ModelFiles, level: str, drafters: Sequence[Checkpoint]) -> Needed:
+    """The memory that a server takes before anybody talks to it.
+
+    Raises:
+        ModelSourceError: the model's files cannot be read.
+    """
+    tensors = sum(tensor.nbytes for each in drafters for tensor in each.tensors.values())
+    return Needed(weights_nbytes(files, level), tensors, PROCESS_BYTES)

@@ -1,0 +1,165 @@
+"""Brings a fleet up on a Ray cluster, says how it is, and takes it down.
+
+State: none of its own; Ray holds it all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from moa_shared.errors import ConfigError, NotFoundError, UnavailableError
+from moa_shared.programs.addresses import is_loopback
+from ray import serve
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+from ray.serve.exceptions import RayServeException
+
+from moa_server.access.api_key import KeyBook, keys_in
+from moa_server.access.gate import VARIABLE
+from moa_server.access.key_file import read_key_file, text_of
+from moa_server.cluster.connection import NAMESPACE
+from moa_server.cluster.coordinator import Coordinator
+from moa_server.cluster.fleet_settings import FleetSettings
+from moa_server.cluster.replica import Replica
+from moa_server.cluster.roster import Report
+from moa_server.settings import ServerSettings
+from moa_server.tls.files import files_of
+
+SURGE_PERCENT = 1  # of the replicas, rounded up to one: so many more while an update replaces the others
+HEALTH_SECONDS = 2.0  # between Ray's questions; three bad answers, and another replica is started
+END_SECONDS = 10.0  # beyond the grace, until Ray kills a replica
+POLL_SECONDS = 0.2
+NOT_STARTED = "NOT_STARTED"
+RECORD_SECONDS = 2.0  # between loads that Ray takes from a replica
+LOOK_BACK_SECONDS = 10.0  # over which it takes their mean
+
+
+def up(fleet: FleetSettings, settings: ServerSettings) -> list[Report]:
+    """Deploys, or updates what is deployed; returns once the replicas serve.
+
+    Raises:
+        MoaError: the settings cannot be used, or the replicas do not start.
+    """
+    files_of(settings)  # an error now, rather than in each replica
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if is_loopback(settings.host) and len(nodes) > 1:
+        hint = "Give --host 0.0.0.0 with --tls-cert and --tls-key, or with --insecure."
+        raise ConfigError(f"Nobody reaches replicas of {len(nodes)} machines at {settings.host}.", hint=hint)
+    keys = _keys_text(settings)
+    sent = replace(settings, keys_file=None, ready_file=None, metrics_port=None, peers="", advertise="")
+    actor: Any = ray.remote(Coordinator)
+    actor.options(
+        name=fleet.name,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=-1,
+    ).remote()
+    serve.start(proxy_location="Disabled")  # clients speak to the replicas themselves
+    cores = min(float(node["Resources"].get("CPU", 1.0)) for node in nodes)
+    application = _deployment(fleet, sent, keys).bind(
+        sent, fleet.name, max(1, round(fleet.cpus)), min(1.0, fleet.cpus / cores) if fleet.cpus else 1.0
+    )
+    try:
+        serve.run(application, name=fleet.name, route_prefix=None)
+    except (RuntimeError, RayServeException) as error:
+        found = serve.status().applications.get(fleet.name)
+        told = [each.message for each in found.deployments.values()] if found is not None else []
+        reason = _reason("\n".join([str(error), *told]))
+        raise UnavailableError(f"The replicas do not start. {reason}", hint="") from None
+    return reports(fleet.name)
+
+
+def reports(name: str) -> list[Report]:
+    """The replicas of a fleet.
+
+    Raises:
+        NotFoundError: there is no such fleet.
+    """
+    try:
+        coordinator: Any = ray.get_actor(name, NAMESPACE)
+    except ValueError:
+        hint = "Start one with moa-server cluster up."
+        raise NotFoundError(f"There is no fleet {name} on this Ray cluster.", hint=hint) from None
+    found: list[Report] = ray.get(coordinator.reports.remote())
+    return found
+
+
+def state_of(name: str) -> str:
+    """How Serve finds the fleet, in its words: RUNNING, DEPLOYING, UNHEALTHY ..."""
+    application = serve.status().applications.get(name)
+    return application.status.value if application is not None else NOT_STARTED
+
+
+def down(name: str) -> bool:
+    """Drains and removes a fleet.
+
+    Returns:
+        Whether Ray serves nothing else.
+    """
+    reports(name)
+    serve.delete(name, _blocking=False)  # which waits for a minute, or not at all
+    while state_of(name) != NOT_STARTED:  # Ray ends what has not ended in its time
+        time.sleep(POLL_SECONDS)
+    ray.kill(ray.get_actor(name, NAMESPACE))
+    return not serve.status().applications
+
+
+def _deployment(fleet: FleetSettings, settings: ServerSettings, keys: str) -> Any:
+    options: dict[str, Any] = {"num_replicas": fleet.least}
+    if fleet.most > fleet.least:
+        options = {
+            "autoscaling_config": AutoscalingConfig(
+                min_replicas=fleet.least,
+                max_replicas=fleet.most,
+                upscale_delay_s=fleet.upscale_seconds,
+                downscale_delay_s=fleet.downscale_seconds,
+                metrics_interval_s=RECORD_SECONDS,
+                look_back_period_s=LOOK_BACK_SECONDS,
+                policy=AutoscalingPolicy(policy_function="moa_server.cluster.scaling_rule:policy"),
+            )
+        }
+    deployment: Any = serve.deployment(
+        name="replica",
+        ray_actor_options={"num_cpus": fleet.cpus, "num_gpus": fleet.gpus},
+        user_config={"keys": keys},
+        graceful_shutdown_wait_loop_s=0.1,
+        graceful_shutdown_timeout_s=settings.grace_seconds + END_SECONDS,
+        health_check_period_s=HEALTH_SECONDS,
+        max_constructor_retry_count=1,  # what does not start now does not start a minute later
+        max_surge_percent=SURGE_PERCENT if fleet.surge else 0,
+        **options,
+    )(Replica)
+    return deployment.options(version=_version(fleet, settings), _internal=True)
+
+
+def _version(fleet: FleetSettings, settings: ServerSettings) -> str:
+    """What changes where replicas must be replaced; with other keys, or another number of them, they go on."""
+    values = json.dumps([settings.json_values(), fleet.cpus, fleet.gpus], sort_keys=True)
+    return hashlib.sha256(values.encode()).hexdigest()[:16]
+
+
+def _keys_text(settings: ServerSettings) -> str:
+    """The keys of the file and of the environment, as hashes; empty: everybody may call."""
+    text = os.environ.get(VARIABLE, "").strip()
+    if settings.keys_file is None and not text:
+        return ""
+    book = read_key_file(Path(settings.keys_file)) if settings.keys_file is not None else KeyBook()
+    return text_of(book.joined(keys_in(text, VARIABLE) if text else KeyBook()))
+
+
+def _reason(text: str) -> str:
+    """Our own error in what Ray says, else its last line."""
+    if found := re.findall(r"moa_shared\.errors\.\w+: (.+)", text):
+        return str(found[-1])
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

@@ -1,0 +1,124 @@
+"""The Serve deployment: a replica's process, in which a whole server runs. Ray starts it, asks how it is, and ends it.
+
+State: the server on its own thread. Invariant: clients speak to the server itself; Serve carries no answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from moa_shared.errors import MoaError, UnavailableError
+from ray import serve
+from ray.exceptions import RayError, RayTaskError
+
+from moa_server.access.gate import VARIABLE
+from moa_server.access.holdings import Held
+from moa_server.cluster.connection import NAMESPACE
+from moa_server.cluster.coordinator import Told
+from moa_server.cluster.quota_rule import Name, Taken
+from moa_server.cluster.roster import Report
+from moa_server.cluster.scaling_rule import LOAD, QUEUE
+from moa_server.cluster.server_thread import ServerThread
+from moa_server.loading import load_host
+from moa_server.logs import LogProgress, configure_logs
+from moa_server.settings import ServerSettings
+
+TELL_SECONDS = 2.0  # of a coordinator that is far or busy; away for longer, it is called again at the next beat
+MORE_PORTS = 64  # replicas of one machine take the ports that follow on the first one's
+
+
+class Replica:
+    """One replica.
+
+    Args:
+        settings: of its server.
+        fleet: the name of the coordinator.
+        threads: of the target, where the settings do not say.
+        kv_share: of the memory that the server would take for keys and values, where the settings do not say how much.
+    """
+
+    def __init__(self, settings: ServerSettings, fleet: str, threads: int, kv_share: float) -> None:
+        os.environ.pop(VARIABLE, None)  # keys come with the configuration, as hashes
+        configure_logs("json", settings.log_level)
+        self._keys_folder: Path | None = None
+        self._settings = replace(settings, threads=settings.threads or threads)
+        self._fleet = fleet
+        self._kv_share = kv_share
+        self._server: ServerThread | None = None
+
+    async def reconfigure(self, config: Mapping[str, Any]) -> None:
+        """Takes keys in; the first time the server starts.
+
+        Args:
+            config: "keys": the file of keys as text; empty: none.
+
+        Raises:
+            MoaError: the server cannot start.
+        """
+        if keys := str(config["keys"]):
+            if self._keys_folder is None:
+                self._keys_folder = Path(tempfile.mkdtemp(prefix="moa-keys-"))
+            partial, file = self._keys_folder / "partial", self._keys_folder / "keys.toml"
+            partial.touch(mode=0o600)
+            partial.write_text(keys, "utf-8")
+            partial.replace(file)  # the running server reads it within a second
+            self._settings = replace(self._settings, keys_file=file)
+        if self._server is None:
+            port = self._settings.port
+            self._server = ServerThread(
+                self._load,
+                serve.get_replica_context().replica_tag,
+                ray.util.get_node_ip_address(),
+                range(port, min(port + MORE_PORTS, 65536)) if port else [0],
+                self._tell,
+            )
+            await asyncio.to_thread(self._server.start)
+
+    def _load(self) -> Any:
+        host = load_host(self._settings, LogProgress())
+        if not self._settings.kv_bytes:
+            host.pool.budget = round(host.pool.budget * self._kv_share)
+        return host
+
+    def check_health(self) -> None:
+        """Raises UnavailableError if the server hangs: Ray then starts another replica in its place."""
+        if self._server is not None and self._server.hangs:
+            raise UnavailableError("The server's model does not answer.")
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """What `scaling_rule.policy` decides by."""
+        report = self._server.newest if self._server is not None else None
+        return {LOAD: report.load, QUEUE: report.queue_seconds} if report is not None else {}
+
+    async def __del__(self) -> None:
+        """Ray ends this replica: running answers may end, and clients are told where to go on."""
+        if self._server is not None:
+            await asyncio.to_thread(self._server.end, self._settings.grace_seconds)
+            coordinator = await self._coordinator()
+            await asyncio.wait_for(coordinator.leave.remote(serve.get_replica_context().replica_tag), TELL_SECONDS)
+        if self._keys_folder is not None:
+            shutil.rmtree(self._keys_folder, ignore_errors=True)
+
+    async def _tell(self, report: Report, taken: Mapping[Name, Taken], held: Mapping[Name, Held]) -> Told:
+        try:
+            coordinator = await self._coordinator()
+            told: Told = await asyncio.wait_for(coordinator.beat.remote(report, taken, held), TELL_SECONDS)
+        except (RayError, TimeoutError, ValueError) as error:
+            if isinstance(error, RayTaskError) and isinstance(error.cause, MoaError):
+                raise error.cause from None
+            raise UnavailableError(f"{type(error).__name__} of the coordinator {self._fleet}.") from None
+        return told
+
+    async def _coordinator(self) -> Any:
+        """Looks the actor up once; Ray brings it back under the same name."""
+        if not hasattr(self, "_actor"):
+            self._actor = await asyncio.to_thread(ray.get_actor, self._fleet, NAMESPACE)
+        return self._actor

@@ -1,0 +1,122 @@
+"""The replicas of a fleet, as they report themselves. Pure: clock readings are arguments, in seconds.
+
+State: the newest report of each. Invariants: all serve the same; who has been silent for SILENT_SECONDS is forgotten,
+and who drains or hangs is told to nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from moa_shared.errors import MismatchError
+
+SILENT_SECONDS = 5.0  # five beats
+
+
+class State(StrEnum):
+    """How a replica is."""
+
+    SERVES = "serves"
+    DRAINS = "drains"
+    HANGS = "hangs"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What a replica serves, as far as a conversation must find the same elsewhere.
+
+    Args:
+        model: the target's name; `fingerprint`: of weights and tokenizer, in hexadecimal.
+        level: of execution.
+    """
+
+    model: str
+    fingerprint: str
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a replica says of itself.
+
+    Args:
+        replica: Ray's name of it.
+        address: HOST:PORT at which clients reach it.
+        load: 0 to 1, as clients are told; `kv_used`: share of the memory for keys and values.
+        queue_seconds: how long some session has waited for its turn.
+        sessions: held; `answering`: of these, with a running answer.
+        process: its id; `node`: the address of its machine.
+    """
+
+    replica: str
+    address: str
+    serving: Serving
+    state: State = State.SERVES
+    load: float = 0.0
+    kv_used: float = 0.0
+    queue_seconds: float = 0.0
+    sessions: int = 0
+    answering: int = 0
+    process: int = 0
+    node: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it."""
+        fields = asdict(self)
+        serving = fields.pop("serving")
+        return {**fields, "state": str(self.state), "model": serving["model"], "execution": serving["level"]}
+
+
+class Roster:
+    """Who is there."""
+
+    def __init__(self) -> None:
+        self._reports: dict[str, tuple[Report, float]] = {}
+
+    def reports(self, now: float) -> list[Report]:
+        """The newest report of each, by address."""
+        self._forget(now)
+        return sorted((report for report, _ in self._reports.values()), key=lambda report: report.address)
+
+    def take(self, report: Report, now: float) -> None:
+        """Takes a report in, the first of a replica too.
+
+        Raises:
+            MismatchError: the others serve something else.
+        """
+        self._forget(now)
+        for other, _ in self._reports.values():
+            if other.replica != report.replica:
+                check_same(other.serving, report.serving)
+        for name in [name for name, (other, _) in self._reports.items() if other.address == report.address]:
+            del self._reports[name]  # its successor has the port: it is gone
+        self._reports[report.replica] = report, now
+
+    def leave(self, replica: str) -> None:
+        """A replica has ended."""
+        self._reports.pop(replica, None)
+
+    def others(self, replica: str, now: float) -> list[str]:
+        """Addresses of the other replicas that serve, those with least load first."""
+        self._forget(now)
+        found = [
+            report for report, _ in self._reports.values() if report.replica != replica and report.state is State.SERVES
+        ]
+        return [report.address for report in sorted(found, key=lambda report: (report.load, report.address))]
+
+    def _forget(self, now: float) -> None:
+        self._reports = {
+            name: (report, at) for name, (report, at) in self._reports.items() if now - at < SILENT_SECONDS
+        }
+
+
+def check_same(fleet: Serving, replica: Serving) -> None:
+    """Raises MismatchError if a replica serves something else than the fleet that it joins."""
+    hint = "Give it the fleet's, end the fleet first with moa-server cluster down, or use another --name."
+    if fleet.fingerprint != replica.fingerprint:
+        other = "other weights of it" if fleet.model == replica.model else fleet.model
+        raise MismatchError(f"This replica serves {replica.model}, its fleet {other}.", hint=hint)
+    if fleet.level != replica.level:
+        raise MismatchError(f"This replica computes in {replica.level}, its fleet in {fleet.level}.", hint=hint)

@@ -1,0 +1,208 @@
+"""A whole server on a thread of its own, with its own event loop, inside another program's process.
+
+State: the server once it listens, and its newest report. Invariants: `start` returns when it listens and the fleet has
+taken it in, or raises; it tells the fleet once a second how it is, and goes on with what it knows if nobody answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+
+import structlog
+from moa_shared.errors import ConfigError, UnavailableError
+from moa_shared.programs.run_loop import make_runner
+
+from moa_server.access.holdings import Held
+from moa_server.app import SWITCH_SECONDS, start
+from moa_server.cluster.coordinator import Told
+from moa_server.cluster.quota_rule import Name, SharedBuckets, Taken
+from moa_server.cluster.roster import Report, Serving, State
+from moa_server.observing.readings import read_host
+from moa_server.running.addresses import check_address, host_port
+from moa_server.running.running_server import RunningServer
+from moa_server.service.host import Host
+
+log = structlog.get_logger()
+
+BEAT_SECONDS = 1.0
+ANY_ADDRESS = ("0.0.0.0", "::", "")
+LIMITED = SESSIONS, KV_BYTES = "sessions", "kv_bytes"
+Tell = Callable[[Report, Mapping[Name, Taken], Mapping[Name, Held]], Awaitable[Told]]
+
+
+class ServerThread:
+    """Serves a host.
+
+    Args:
+        load: makes the host, on this thread.
+        replica: Ray's name of this replica.
+        node: the address of this machine, by which clients reach a server that listens on all.
+        ports: to try, one after the other; 0: any free one.
+        tell: the fleet how this replica is. Raises UnavailableError: nobody answers; MismatchError: it is not wanted.
+    """
+
+    def __init__(self, load: Callable[[], Host], replica: str, node: str, ports: Sequence[int], tell: Tell) -> None:
+        self.newest: Report | None = None
+        self._load = load
+        self._replica = replica
+        self._node = node
+        self._ports = ports
+        self._tell = tell
+        self._others = 0
+        self._quotas = {kind: SharedBuckets(lambda: 1 + self._others) for kind in ("calls", "requests", "tokens")}
+        self._started: Future[RunningServer] = Future()
+        self._beaten_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="moa-server", daemon=True)
+
+    def start(self) -> None:
+        """Loads and listens.
+
+        Raises:
+            MoaError: it cannot be served, or the fleet serves something else.
+        """
+        self._thread.start()
+        self._started.result()
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a forward hangs, or the event loop does."""
+        if not self._is_running:
+            return True
+        host = self._started.result().host
+        return host.hangs or time.monotonic() - self._beaten_at > host.settings.hang_seconds
+
+    def end(self, grace_seconds: float) -> None:
+        """Drains, then closes; clients are told who goes on. Nothing happens where nothing listens."""
+        if self._is_running:
+            asyncio.run_coroutine_threadsafe(self._drain(grace_seconds), self._loop).result()
+            self._thread.join()
+
+    @property
+    def _is_running(self) -> bool:
+        return self._thread.is_alive() and self._started.done() and self._started.exception() is None
+
+    def _run(self) -> None:
+        try:
+            with make_runner() as runner:
+                runner.run(self._serve())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)  # whoever waits in `start` raises it
+
+    async def _serve(self) -> None:
+        sys.setswitchinterval(SWITCH_SECONDS)
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        host = self._load()
+        host.rates.share(**self._quotas)
+        running = await self._listen(host)
+        try:
+            await self._beat(running)
+            self._started.set_result(running)
+            while not self._ended.is_set():
+                try:
+                    await asyncio.wait_for(self._ended.wait(), BEAT_SECONDS)
+                except TimeoutError:
+                    await self._beat(running)
+        finally:
+            await running.close()
+
+    async def _listen(self, host: Host) -> RunningServer:
+        """Listens on the first port that is free.
+
+        Raises:
+            ConfigError: none is.
+        """
+        for number, port in enumerate(self._ports, 1):
+            host.settings = replace(host.settings, port=port)
+            try:
+                check_address(host.settings.host, port)
+                running = await start(host)
+            except ConfigError:
+                if number == len(self._ports):
+                    raise
+            else:
+                log.info("serving", target=host.served.identity.target_id, address=self._address(running))
+                return running
+        raise ConfigError("There is no port to listen on.")
+
+    async def _drain(self, grace_seconds: float) -> None:
+        running = self._started.result()
+        log.info("draining", sessions=len(running.host.registry))
+        draining = asyncio.ensure_future(running.drain(grace_seconds))
+        await asyncio.sleep(0)  # it drains from here on, as the beat says
+        await self._beat(running)
+        await draining
+        self._ended.set()
+
+    async def _beat(self, running: RunningServer) -> None:
+        """Tells how this replica is, and takes in who else is there.
+
+        Raises:
+            MismatchError: the fleet serves something else.
+        """
+        self.newest, self._beaten_at = self._report(running), time.monotonic()
+        taken = {(kind, owner): each for kind, held in self._quotas.items() for owner, each in held.taken().items()}
+        try:
+            told = await self._tell(self.newest, taken, _held(running.host))
+        except UnavailableError as error:
+            log.warning("the fleet does not answer; what was known stays", reason=error.message)
+            return
+        self._others = len(told.others)
+        running.host.fleet.update(told.others)
+        now = running.host.clock()
+        for kind, held in self._quotas.items():
+            held.lease({owner: lease for (each, owner), lease in told.leases.items() if each == kind}, now)
+        _settle(running.host, told)
+
+    def _report(self, running: RunningServer) -> Report:
+        host, readings = running.host, read_host(running.host, running.tls)
+        identity = host.served.identity
+        return Report(
+            replica=self._replica,
+            address=self._address(running),
+            serving=Serving(
+                identity.target_id,
+                (identity.target_fingerprint + identity.tokenizer_hash).hex(),
+                host.served.execution.level,
+            ),
+            state=State.DRAINS if host.draining else State.HANGS if host.hangs else State.SERVES,
+            load=round(host.load, 3),
+            kv_used=round(host.pool.taken, 3),
+            queue_seconds=round(readings.oldest_wait, 3),
+            sessions=readings.answering + readings.idle + readings.detached,
+            answering=readings.answering,
+            process=os.getpid(),
+            node=self._node,
+        )
+
+    def _address(self, running: RunningServer) -> str:
+        host = running.host.settings.host
+        return host_port(self._node if host in ANY_ADDRESS else host, running.port)
+
+
+def _held(host: Host) -> dict[Name, Held]:
+    """What callers hold here that may hold only so much."""
+    sessions, kv_bytes = host.registry.holdings(), host.pool.holdings()
+    return {
+        **{(SESSIONS, owner): held for owner, held in sessions.items()},
+        **{(KV_BYTES, owner): held for owner, held in kv_bytes.items()},
+    }
+
+
+def _settle(host: Host, told: Told) -> None:
+    """Takes in what callers hold elsewhere, and gives up what they have come to hold there."""
+    rests = {kind: {owner: rest for (each, owner), rest in told.rests.items() if each == kind} for kind in LIMITED}
+    host.sessions_elsewhere.tell({owner: rest.elsewhere for owner, rest in rests[SESSIONS].items()})
+    host.kv_elsewhere.tell({owner: rest.elsewhere for owner, rest in rests[KV_BYTES].items()})
+    for owner, rest in rests[SESSIONS].items():
+        host.registry.give_up(owner, rest.excess)
+    for owner, rest in rests[KV_BYTES].items():
+        host.pool.give_up(owner, rest.excess)

@@ -1,0 +1,147 @@
+"""`moa-server cluster`: a fleet of replicas on a Ray cluster. Ray is imported when a command runs, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from moa_shared.errors import ConfigError
+from moa_shared.programs.command_line import settings_options
+from moa_shared.programs.config import load_settings
+from moa_shared.programs.output import write_output
+
+from moa_server.settings import SECTION, ServerSettings
+
+if TYPE_CHECKING:
+    from moa_server.cluster.roster import Report
+
+address_option = click.option(
+    "--address", metavar="HOST:PORT|auto",
+    help="Of Ray's head.  [default: RAY_ADDRESS, else the Ray that was started here]",
+)  # fmt: skip
+name_option = click.option("--name", default="moa", show_default=True, help="Of the fleet, on a Ray that has several.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+# The server's options that say nothing of a replica.
+ONE_SERVER = ("ready_file", "metrics_port", "metrics_host", "peers", "advertise")
+
+
+@click.group()
+def cluster() -> None:
+    """Run replicas of the server on a Ray cluster: it places, restarts, updates and scales them."""
+    if find_spec("ray") is None:  # Ray itself reads the environment when it is imported: too soon here
+        raise ConfigError("Ray is not installed.", hint="pip install 'moa[cluster]'")
+
+
+@cluster.command()
+@address_option
+@name_option
+@click.option("--min-replicas", type=click.IntRange(1, 1000), default=1, show_default=True, help="At least so many.")
+@click.option("--max-replicas", type=click.IntRange(1, 1000), help="At most so many, by load.  [as --min-replicas]")
+@click.option("--cpus", type=click.FloatRange(0), default=1, show_default=True, help="That Ray sets aside for each.")
+@click.option("--gpus", type=click.FloatRange(0), default=0, show_default=True, help="That Ray sets aside for each.")
+@click.option(
+    "--upscale-seconds", type=click.FloatRange(0), default=10, show_default=True, help="How long a load wants more."
+)
+@click.option(
+    "--downscale-seconds", type=click.FloatRange(0), default=300, show_default=True, help="How long it wants fewer."
+)
+@click.option(
+    "--surge/--no-surge", default=True, show_default=True,
+    help="Update by starting a new replica before an old one ends, which takes room for one more.",
+)  # fmt: skip
+@settings_options(ServerSettings, SECTION, ONE_SERVER)
+def up(
+    config_file: Path | None,
+    address: str | None,
+    name: str,
+    min_replicas: int,
+    max_replicas: int | None,
+    cpus: float,
+    gpus: float,
+    upscale_seconds: float,
+    downscale_seconds: float,
+    surge: bool,
+    **flags: Any,
+) -> None:
+    """Serve MODEL by replicas, or update those that serve: one by one, while their conversations go on elsewhere.
+
+    The options of `moa-server serve` hold for each replica; replicas of one machine listen on --port and the ports
+    after it. Where no Ray runs one is started on this machine, in a process that lives until `moa-server cluster down`.
+    Run it again after a change of keys: replicas take them in without a restart.
+    """
+    settings = load_settings(ServerSettings, SECTION, flags, config_file)
+    most = max_replicas or min_replicas
+    if most < min_replicas:
+        raise ConfigError(f"--max-replicas is {most}, less than --min-replicas.", hint="Give at least as many.")
+    from moa_server.cluster.connection import connected, find_lost
+    from moa_server.cluster.fleet_settings import FleetSettings
+    from moa_server.cluster.local_ray import end_local
+
+    if (lost := find_lost(address)) is not None:
+        end_local(lost)
+        click.echo(f"Ray, which ran here in process {lost.process}, had ended without a command.", err=True)
+    fleet = FleetSettings(name, min_replicas, most, cpus, gpus, upscale_seconds, downscale_seconds, surge=surge)
+    with connected(address, fleet.local_cpus) as head:
+        from moa_server.cluster import control
+
+        replicas = control.up(fleet, settings)
+    lives = f"; Ray runs in process {head.process}, until moa-server cluster down" if head is not None else ""
+    click.echo(f"The fleet {name} is up{lives}.", err=True)
+    write_output("".join(f"{each.address}\n" for each in replicas))
+
+
+@cluster.command()
+@address_option
+@name_option
+@json_option
+def status(address: str | None, name: str, as_json: bool) -> None:
+    """Print the replicas: where they are, their load and their sessions."""
+    from moa_server.cluster.connection import connected
+
+    with connected(address):
+        from moa_server.cluster import control
+
+        replicas, state = control.reports(name), control.state_of(name)
+    if as_json:
+        write_output(json.dumps({"state": state, "replicas": [each.facts() for each in replicas]}) + "\n")
+    else:
+        write_output(_table(state, replicas))
+
+
+@cluster.command()
+@address_option
+@name_option
+def down(address: str | None, name: str) -> None:
+    """Drain the replicas and remove them; end Ray, if it was started here and runs nothing else."""
+    from moa_server.cluster.connection import connected, find_lost
+    from moa_server.cluster.local_ray import end_local
+
+    if (lost := find_lost(address)) is not None:
+        end_local(lost)
+        click.echo(f"Ray, which ran here in process {lost.process}, had ended already, and all its fleets.", err=True)
+        return
+    with connected(address) as head:
+        from moa_server.cluster import control
+
+        serves_nothing = control.down(name)
+    if head is not None and serves_nothing:
+        end_local(head)
+    click.echo(f"The fleet {name} is down.", err=True)
+
+
+def _table(state: str, replicas: list[Report]) -> str:
+    """The replicas, for people."""
+    heads = ("address", "state", "load", "memory", "queue s", "sessions", "answering", "model", "process")
+    rows = [
+        (
+            each.address, str(each.state), f"{each.load:.0%}", f"{each.kv_used:.0%}", f"{each.queue_seconds:.1f}",
+            str(each.sessions), str(each.answering), f"{each.serving.model} {each.serving.level}", str(each.process),
+        )
+        for each in replicas
+    ]  # fmt: skip
+    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (heads, *rows)]
+    return f"Ray: {state}\n" + "".join(f"{line.rstrip()}\n" for line in lines)

@@ -1,0 +1,119 @@
+"""`moa-server serve`. Imports torch only when there is something to serve, which keeps --help fast."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from moa_shared.errors import MoaError
+from moa_shared.programs.command_line import settings_options
+from moa_shared.programs.config import load_settings
+from moa_shared.programs.output import write_output
+
+from moa_server.settings import SECTION, ServerSettings
+
+if TYPE_CHECKING:
+    from moa_server.loading import LoadExecution
+    from moa_server.target.parallel.group import Group
+
+
+@click.command()
+@settings_options(ServerSettings, SECTION)
+def serve(config_file: Path | None, **flags: Any) -> None:
+    """Serve MODEL: 'default', a hub id, a local folder or a .gguf file.
+
+    Each option can also be set as MOA_SERVER_<OPTION> in the environment, or in the [server] table of the TOML file
+    that --config or MOA_CONFIG names; options come first, then the environment, then the file. `moa-server config`
+    shows what is in force. SIGTERM and Ctrl-C let running answers end within the grace period and refuse new ones;
+    a second one stops at once. SIGHUP reads keys and certificates again.
+    """
+    run(load_settings(ServerSettings, SECTION, flags, config_file))
+
+
+def run(settings: ServerSettings, load: LoadExecution | None = None) -> None:
+    """Loads what the settings name and serves it until a signal.
+
+    Args:
+        load: makes the target; None: as `load_host` does.
+    """
+    if os.getpid() == 1:  # of a container: the kernel lets nothing end it that it does not handle, while it loads
+        signal.signal(signal.SIGTERM, _end)
+    if (reload := getattr(signal, "SIGHUP", None)) is not None:
+        signal.signal(reload, signal.SIG_IGN)  # what it would read again has not been read yet
+    from moa_shared.programs.cores import parse_cores, pin_to_cores
+    from moa_shared.programs.progress import make_progress
+    from moa_shared.programs.run_loop import make_runner
+    from moa_shared.tracing.telemetry import traced
+
+    from moa_server.logs import LogProgress, configure_logs, log_refusal, log_traces
+
+    metrics = None
+    if settings.metrics_port is not None:
+        from moa_server.observing.metrics import Metrics
+
+        metrics = Metrics()
+    is_json = configure_logs(
+        settings.log_format, settings.log_level, on_event=metrics.on_log if metrics is not None else None
+    )
+    pin_to_cores(parse_cores(settings.cores))
+    from moa_server.app import make_tls
+    from moa_server.app import serve as serve_host
+    from moa_server.loading import load_host
+    from moa_server.running.addresses import check_address
+    from moa_server.target.execution_level import load_execution
+    from moa_server.target.parallel.rank import rank_of
+
+    observing = None
+    group: Group | None = None
+    try:
+        rank = rank_of(os.environ, settings.tensor_parallel)
+        if rank is not None:
+            from moa_server.target.parallel.group import join
+
+            group = join(rank, settings.hang_seconds)
+            if rank.number:
+                from moa_server.target.parallel.follower import follow
+
+                follow(settings, LogProgress() if is_json else make_progress(), group)
+                return
+            load = load or partial(load_execution, group=group)
+        check_address(settings.host, settings.port)
+        make_tls(settings)  # an error now, rather than after the model is loaded
+        if metrics is not None and settings.metrics_port is not None:
+            from moa_server.observing.observing import Observing
+
+            observing = Observing(metrics, settings.metrics_host, settings.metrics_port, settings.hang_seconds)
+        host = load_host(settings, LogProgress() if is_json else make_progress(), load, metrics)
+        target = host.served.identity.target_id
+
+        def announce(where: str, connect: str) -> None:
+            write_output(f"serving {target} on {where}\n")
+            if sys.stdout.isatty():
+                write_output(f"To talk to it: {connect}\n")
+
+        with traced(settings.tracing, "moa-server", log_traces), make_runner() as runner:
+            runner.run(serve_host(host, announce, observing, group.watch if group is not None else None))
+        if group is not None:
+            group.stop()
+    except MoaError as error:
+        if is_json:
+            log_refusal(error)
+        elif group is None:
+            raise
+        else:
+            print(f"Error: {error}", file=sys.stderr)
+        if group is not None:
+            group.leave(error.exit_code)
+        sys.exit(error.exit_code)
+    finally:
+        if observing is not None:
+            observing.stop()
+
+
+def _end(number: int, _frame: object) -> None:
+    sys.exit(128 + number)

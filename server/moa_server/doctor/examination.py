@@ -1,0 +1,141 @@
+"""Examines what a server with these settings would meet here, step by step.
+
+State: what the steps so far have found. A step is skipped if one that it needs has failed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+from moa_kernels import KernelError, explain, variant_name
+from moa_shared.drafter import Checkpoint
+from moa_shared.errors import MoaError
+from moa_shared.models import ModelFiles, resolve
+from moa_shared.models.sources.cache import cache_root
+from moa_shared.programs.checks import Check, State
+from moa_shared.programs.free_memory import free_memory_bytes
+from moa_shared.programs.progress import Progress
+from rich.filesize import decimal
+
+from moa_server.capacity.planning import needed_memory, planned_level
+from moa_server.capacity.speed import measure_speed
+from moa_server.doctor.machine import read_machine
+from moa_server.doctor.machine_judgements import (
+    PROBLEM,
+    judge_clock,
+    judge_cpu,
+    judge_disk,
+    judge_memory,
+    judge_open_files,
+    judge_speed,
+    judge_threads,
+    judge_user,
+)
+from moa_server.doctor.protection import check_keys, check_tls
+from moa_server.loading import check_context_length, check_drafter, drafter_paths
+from moa_server.running.addresses import METRICS_OPTIONS, check_address, host_port
+from moa_server.settings import ServerSettings
+from moa_server.target.execution_level import load_execution
+
+
+class Examination:
+    """All steps for one server.
+
+    Args:
+        waiting: shows what is waited for.
+    """
+
+    def __init__(self, settings: ServerSettings, progress: Progress, waiting: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._progress = progress
+        self._waiting = waiting
+        self._machine = read_machine()
+        self._files: ModelFiles | None = None
+        self._drafters: list[Checkpoint] | None = None
+        self._memory: State = "skip"
+
+    def run(self) -> Iterator[Check]:
+        """Yields each step as it ends."""
+        settings, machine = self._settings, self._machine
+        now = datetime.fromtimestamp(machine.now, UTC)
+        steps: list[tuple[str, Callable[[], Check]]] = [
+            ("model", self._find_model),
+            ("drafter", self._find_drafters),
+            ("memory", self._plan_memory),
+            ("disk", self._check_disk),
+            ("port", self._check_port),
+            ("TLS", lambda: check_tls(settings, now)),
+            ("keys", lambda: check_keys(settings, os.environ, now)),
+            ("CPU", self._find_kernels),
+            ("threads", lambda: judge_threads(settings.threads, machine)),
+            ("speed", self._measure),
+            ("clock", lambda: judge_clock(machine)),
+            ("open files", lambda: judge_open_files(machine, settings.max_connections)),
+            ("user", lambda: judge_user(machine)),
+        ]
+        for name, step in steps:
+            self._waiting(f"{name} ...")
+            try:
+                yield step()
+            except MoaError as error:
+                yield Check(name, "fail", error.message.rstrip("."), error.hint, PROBLEM)
+
+    # ------------------------------------------------------------ the model
+
+    def _find_model(self) -> Check:
+        files = resolve(self._settings.model, self._settings.cache_dir, self._progress)
+        check_context_length(self._settings, files)
+        self._files = files
+        size = decimal(sum(path.stat().st_size for path in files.weights))
+        return Check("model", "ok", f"{files.target_id}, {size}, checked, in {files.folder}")
+
+    def _find_drafters(self) -> Check:
+        files, settings = self._files, self._settings
+        if files is None:
+            return Check("drafter", "skip", "not looked for: there is no model")
+        paths = drafter_paths(settings.drafter, files, settings.cache_dir, self._progress)
+        self._drafters = [check_drafter(path, files) for _, path in paths]
+        if paths:
+            return Check("drafter", "ok", ", ".join(name for name, _ in paths))
+        if settings.drafter == "none":
+            return Check("drafter", "ok", "none, as wished")
+        hint = "Train one with moa-train fit; without one devices neither draft nor write offline."
+        return Check("drafter", "warn", "none is shipped for this model", hint)
+
+    def _plan_memory(self) -> Check:
+        if self._files is None or self._drafters is None:
+            return Check("memory", "skip", "not planned: model or drafter failed")
+        needed = needed_memory(self._files, planned_level(self._settings, self._files.config), self._drafters)
+        check = judge_memory(free_memory_bytes(), needed, self._settings.kv_bytes, self._machine)
+        self._memory = check.state
+        return check
+
+    def _measure(self) -> Check:
+        if self._files is None or self._memory == "fail":
+            return Check("speed", "skip", "not measured: the model does not fit or is not there")
+        execution = load_execution(self._files, self._settings, self._progress)
+        return judge_speed(execution.level, measure_speed(execution))
+
+    # ------------------------------------------------------------ its surroundings
+
+    def _find_kernels(self) -> Check:
+        try:
+            return judge_cpu(self._machine.cpu, variant_name(), explain())
+        except KernelError as error:
+            return Check("CPU", "fail", str(error).rstrip("."), "", PROBLEM)
+
+    def _check_disk(self) -> Check:
+        folder = cache_root(self._settings.cache_dir)
+        return judge_disk(str(folder), shutil.disk_usage(folder).free)
+
+    def _check_port(self) -> Check:
+        settings = self._settings
+        check_address(settings.host, settings.port)
+        served = host_port(settings.host, settings.port)
+        if settings.metrics_port is None:
+            return Check("port", "ok", f"{served} is free")
+        check_address(settings.metrics_host, settings.metrics_port, METRICS_OPTIONS)
+        return Check("port", "ok", f"{served} and {host_port(settings.metrics_host, settings.metrics_port)} are free")

@@ -1,0 +1,87 @@
+"""What an observer of the server learns: a few coarse events, a handful for each forward.
+
+Called on the event loop. Invariants: an observer never waits and never raises; no text and no token is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from moa_shared.protocol.finish_rule import Finish
+
+from moa_server.engine.schedule import Rows
+
+
+class Resume(StrEnum):
+    """What a client that came back has found."""
+
+    CACHED = "cached"  # its session, with keys and values
+    READ_AGAIN = "read_again"  # its session, without
+    TAKEN_OVER = "taken_over"  # its session, which another stream still had
+    UNKNOWN = "unknown"  # none: it has expired, or is another server's
+
+
+class Bytes(StrEnum):
+    """What frames of a conversation are made of."""
+
+    VERDICTS = "verdicts"  # and other small frames of the server
+    MEMORY = "memory"
+    STATE = "state"
+    DRAFTS = "drafts"
+    REQUESTS = "requests"  # and other frames of the client
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerStep:
+    """A step of one answer.
+
+    Args:
+        tokens: that it committed.
+        drafted, accepted: nodes of the device; `own_drafted`, `own_accepted`: those that only the server guessed.
+        stale: nodes of the device that came too late since the step before.
+        runs_ahead: it verified nothing of a device that drafts.
+    """
+
+    tokens: int
+    drafted: int
+    accepted: int
+    own_drafted: int
+    own_accepted: int
+    stale: int
+    runs_ahead: bool
+
+
+class Observer:
+    """Sees what happens, and does nothing about it. Others inherit from it."""
+
+    def on_planned(self, waits: Sequence[float]) -> None:
+        """A forward begins, for sessions that have waited so many seconds."""
+
+    def on_forward(self, rows: Rows, step_ms: float, drafting_ms: float) -> None:
+        """A forward has ended; `drafting_ms`: how long the server drafted before it."""
+
+    def on_step(self, step: AnswerStep) -> None:
+        """A forward has continued an answer."""
+
+    def on_finish(self, finish: Finish) -> None:
+        """An answer has ended."""
+
+    def on_lost(self) -> None:
+        """An error has ended a session."""
+
+    def on_call(self, method: str) -> None:
+        """A call has begun."""
+
+    def on_refusal(self, code: str) -> None:
+        """A call has ended with an error of this code."""
+
+    def on_resume(self, kind: Resume) -> None:
+        """A client has come back."""
+
+    def on_sent(self, kind: Bytes, count: int) -> None:
+        """So many bytes of frames were written."""
+
+    def on_received(self, kind: Bytes, count: int) -> None:
+        """So many bytes of frames were read."""

@@ -1,0 +1,1 @@
+"""The servers that an operator runs as one: who they are, and what each tells clients of the others."""

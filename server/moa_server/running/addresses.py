@@ -1,0 +1,60 @@
+"""Where the server listens: whether it can, and what a user types to get there."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+from moa_shared.errors import ConfigError
+from moa_shared.programs.addresses import is_loopback
+
+OPTIONS = "--host or --port"
+METRICS_OPTIONS = "--metrics-host or --metrics-port"
+
+
+def check_address(host: str, port: int, options: str = OPTIONS) -> None:
+    """Checks that the address can be listened on, before anything is loaded.
+
+    Args:
+        options: that say which one it is.
+
+    Raises:
+        ConfigError: it is in use, or not an address of this machine.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        raise cannot_listen(host, port, options) from None
+    for family, kind, protocol, _, where in found:
+        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(where)
+            return
+    raise cannot_listen(host, port, options)
+
+
+def cannot_listen(host: str, port: int, options: str = OPTIONS) -> ConfigError:
+    return ConfigError(
+        f"Cannot listen on {host_port(host, port)}: it is in use, or no address of this machine.",
+        hint=f"Choose another {options} (0: any free port).",
+    )
+
+
+def connect_command(host: str, port: int, *, tls: bool = False, keys: bool = False) -> str:
+    """What a user types to talk to this server.
+
+    Args:
+        tls: it encrypts; `keys`: it wants API keys.
+    """
+    any_address = host in ("0.0.0.0", "::", "")
+    protection = " --tls" if tls else "" if is_loopback(host) else " --insecure"
+    address = host_port(socket.gethostname() if any_address else host, port)
+    if keys:
+        add = f"servers add NAME {address}{protection} --key-file FILE"
+        return f"moa-client servers join NAME (with an invitation), or {add}"
+    return f"moa-client chat --server {address}{protection}"
+
+
+def host_port(host: str, port: int) -> str:
+    """HOST:PORT, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,123 @@
+"""A server that listens: its health, what is done again and again, and its clean end.
+
+State: whether it drains. Invariant: whatever ends it, every open answer is notified first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import grpc.aio
+import structlog
+
+from moa_server.fleet.peers import parse_peers
+from moa_server.fleet.watch import FleetWatch
+from moa_server.running.addresses import host_port
+from moa_server.running.service_manager import ServiceManager
+from moa_server.service.health import Health
+from moa_server.service.host import Host
+
+if TYPE_CHECKING:
+    from moa_server.tls.listener import TlsListener
+
+log = structlog.get_logger()
+
+LAST_WORD_SECONDS = 1.0  # for a GoAway to be written: a few round trips
+SWEEP_SECONDS = 1.0  # how late a detached session may be dropped, and a hanging forward be noticed
+
+
+class RunningServer:
+    """A server that listens. Make it with `start`.
+
+    Attributes:
+        reloads: what `reload` does, by name.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        server: grpc.aio.Server,
+        status: Health,
+        port: int,
+        tls: TlsListener | None = None,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.tls = tls
+        self.reloads: list[tuple[str, Callable[[], object]]] = [("keys", host.gate.reload)]
+        if tls is not None:
+            self.reloads.append(("certificate", tls.reload))
+        self._server = server
+        self._status = status
+        self._sweeper = asyncio.create_task(_sweep(host, status, ServiceManager(), tls))
+        self._fleet_watch = self._watch_fleet()
+
+    def _watch_fleet(self) -> asyncio.Task[None] | None:
+        """Tells the host of its fleet from now on; None: somebody else does, or there is none."""
+        settings = self.host.settings
+        if not settings.peers:
+            return None
+        own = settings.advertise or host_port(settings.host, self.port)
+        return asyncio.create_task(FleetWatch(self.host.fleet, parse_peers(settings.peers), own).run())
+
+    def reload(self) -> None:
+        """Reads keys and certificates again; what fails is logged, and leaves the rest alone."""
+        for what, read in self.reloads:
+            try:
+                read()
+            except Exception:
+                log.exception("reload failed; what was in force stays", what=what)
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Sets health to NOT_SERVING, accepts nothing new; returns once all answers have ended or the grace is over."""
+        await self._status.drain()
+        self.host.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_seconds):
+                await self.host.drained()
+
+    async def close(self, seconds: float = LAST_WORD_SECONDS) -> None:
+        """Ends all running answers and calls within `seconds`."""
+        self.host.end_answers()
+        await self._server.stop(seconds)
+        self.host.close_sessions()
+        background = [task for task in (self._sweeper, self._fleet_watch) if task is not None]
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        if self.host.drafter_files is not None:
+            await self.host.drafter_files.stop()
+        await self.host.engine.stop()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Drains, then closes."""
+        await self.drain(grace_seconds)
+        await self.close(min(grace_seconds, LAST_WORD_SECONDS))
+
+
+async def _sweep(host: Host, status: Health, manager: ServiceManager, tls: TlsListener | None) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_SECONDS)
+        try:
+            if host.watch():
+                log.error("inference hangs") if host.hangs else log.warning("inference continues")
+                await status.tell(hangs=host.hangs)
+            if not host.hangs:
+                manager.alive()
+            dropped = host.registry.expire()
+            if tls is not None:
+                tls.look(host.allowances.connections)
+            host.end_idle()
+            host.gate.refresh()
+            host.end_refused()
+            left_out = host.refusals.take_left_out(host.clock())
+        except Exception:
+            log.exception("sweeping failed; the next round tries again")
+            continue
+        if dropped:
+            log.info("detached sessions dropped", count=dropped)
+        for each in left_out:
+            log.warning("calls refused without a line each", code=each.code, owner=each.owner, count=each.count)

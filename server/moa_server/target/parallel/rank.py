@@ -1,0 +1,81 @@
+"""Which of the processes that torchrun has started for one replica this one is, and whether they can share a target.
+
+Pure. The environment is torchrun's; other launchers set the same variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from moa_shared.errors import ConfigError
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One process of a replica.
+
+    Args:
+        number: 0 serves, the others follow.
+        count: of all processes of the replica.
+        local: its number on its machine, which is that of its GPU.
+        local_count: of the processes on its machine.
+    """
+
+    number: int
+    count: int
+    local: int
+    local_count: int
+
+
+def rank_of(environment: Mapping[str, str], wanted: int) -> Rank | None:
+    """This process's rank; None: it has the target for itself.
+
+    Args:
+        wanted: processes that the settings ask for; 0: as many as were started.
+
+    Raises:
+        ConfigError: another number of them was started.
+    """
+    launched = all(name in environment for name in VARIABLES)
+    count = int(environment["WORLD_SIZE"]) if launched else 1
+    if wanted and wanted != count:
+        started = f"{count} were started" if count > 1 else "this one was started alone"
+        raise ConfigError(
+            f"The target is to be shared by {wanted} {'processes' if wanted > 1 else 'process'}, {started}.",
+            hint=f"Start them together: torchrun --nproc-per-node {wanted} -m moa_server serve ..."
+            if wanted > 1
+            else "Start moa-server without torchrun, or leave --tensor-parallel out.",
+        )
+    if count == 1:
+        return None
+    return Rank(
+        int(environment["RANK"]),
+        count,
+        int(environment["LOCAL_RANK"]),
+        int(environment.get("LOCAL_WORLD_SIZE", count)),
+    )
+
+
+def check_shares(config: Mapping[str, Any], name: str, count: int) -> None:
+    """Checks that `count` processes can share a target evenly.
+
+    Args:
+        config: the content of its config.json.
+        name: of the target, for people.
+
+    Raises:
+        ConfigError: its heads cannot be split.
+    """
+    heads = int(config["num_attention_heads"])
+    kv_heads = int(config.get("num_key_value_heads") or heads)
+    if heads % count == 0 and kv_heads % count == 0:
+        return
+    fitting = [str(each) for each in range(2, kv_heads + 1) if kv_heads % each == 0 and heads % each == 0]
+    raise ConfigError(
+        f"{name} has {heads} heads and {kv_heads} of keys and values: {count} processes cannot share them evenly.",
+        hint=f"Start {' or '.join(fitting)} processes." if fitting else "Serve it in one process, without torchrun.",
+    )

@@ -1,0 +1,88 @@
+"""Clients that ask a fleet without end, with the program's own engine over all addresses they were given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from moa_client.device.loading import Device, load_device
+from moa_client.engine.engine import ClientEngine
+from moa_client.link.channel import Link
+from moa_client.link.routing.route import AnyLink, connect_any
+from moa_client.settings import SECTION, ClientSettings
+from moa_shared.errors import UnavailableError
+from moa_shared.programs.config import load_settings
+from moa_shared.programs.progress import SilentProgress
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.memory_codec import Codec
+from moa_shared.sampling.settings import Sampling
+
+from tests.support.tiny_models import SIZES
+
+PROMPT = [5, 17, 42, 8, 17, 42]
+ANSWER_SECONDS = 60.0
+RETRY_SECONDS = 1.0  # of somebody who is told that there is no server, and would leave none of a busy machine
+
+
+def sampled(seed: int) -> AnswerSettings:
+    return AnswerSettings(Sampling(0.7, seed=seed), max_tokens=400, ignore_end_of_text=True)
+
+
+def program(model: Path) -> ClientSettings:
+    """The settings of a client without a drafter."""
+    return load_settings(ClientSettings, SECTION, {"model": str(model), "drafter": "none"}, environment={})
+
+
+async def texts(
+    model: Path,
+    addresses: Sequence[str],
+    clients: int,
+    is_over: Callable[[], bool],
+    broken: dict[int, list[list[int]]] | None = None,
+) -> list[list[list[int]]]:
+    """All answers of each client, which asks for the same text again and again, and once more when it is over.
+
+    Args:
+        broken: takes what each client had of an answer when no server was left, after which it asks again; None: that
+            does not happen.
+    """
+    async with connect_any([Link(address, 5.0, 20.0) for address in addresses]) as link:
+        device = load_device(program(model), await link.describe(), SilentProgress())
+        asking = [_ask_on(link, device, seed, is_over, broken) for seed in range(clients)]
+        return list(await asyncio.gather(*asking))
+
+
+async def one_text(model: Path, link: Link, seed: int) -> list[int]:
+    """One answer of one replica."""
+    async with connect_any([link]) as connected:
+        device = load_device(program(model), await connected.describe(), SilentProgress())
+        return (await _ask_on(connected, device, seed, lambda: True))[0]
+
+
+async def _ask_on(
+    link: AnyLink,
+    device: Device,
+    seed: int,
+    is_over: Callable[[], bool],
+    broken: dict[int, list[list[int]]] | None = None,
+) -> list[list[int]]:
+    answers: list[list[int]] = []
+    while True:
+        was_over = is_over()
+        engine = ClientEngine(link, device, SIZES["vocab_size"], Codec.INT4)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                async for _ in engine.ask(PROMPT, sampled(seed)):
+                    pass
+            answers.append(list(engine.conversation.answer))
+        except UnavailableError:
+            if broken is None:
+                raise
+            broken.setdefault(seed, []).append(list(engine.conversation.answer))
+            await asyncio.sleep(RETRY_SECONDS)
+            continue
+        finally:
+            await engine.close()
+        if was_over:
+            return answers

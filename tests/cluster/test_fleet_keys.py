@@ -1,0 +1,201 @@
+"""Keys of a fleet on Ray, over TLS: what a key may have, it has at both replicas together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from inline_snapshot import snapshot
+from moa_client.link.channel import Link
+from moa_client.link.security import Security
+from moa_server.access.api_key import KeyBook, KeyEntry, hash_of, new_key
+from moa_server.access.caller import CallerLimits
+from moa_server.access.key_file import changing
+from moa_shared.errors import AuthenticationError, MoaError, OverloadedError, RateLimitError
+
+from tests.cluster.asking import one_text
+from tests.cluster.conftest import Fleet, serving
+from tests.cluster.holder import Holder
+from tests.net.server_peer import Peer
+from tests.support.certificates import Authority
+from tests.support.messages import raises
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.xdist_group("ray")]
+
+REQUESTS = 60  # a minute
+LIMITS = {
+    "other": CallerLimits(),
+    "few-requests": CallerLimits(requests_per_minute=REQUESTS),
+    "few-sessions": CallerLimits(sessions=2),
+    "little-memory": CallerLimits(kv_bytes=500_000),
+}
+ANSWER_TOKENS = 100
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A fleet with keys and a certificate.
+
+    Args:
+        options: of `up`, which name them.
+        authority: in PEM, that vouches for the replicas.
+        keys: by name.
+    """
+
+    fleet: Fleet
+    options: tuple[object, ...]
+    authority: Path
+    keys: dict[str, str]
+
+    @property
+    def addresses(self) -> list[str]:
+        return [each["address"] for each in self.fleet.status()["replicas"]]
+
+    def link(self, address: str) -> Link:
+        """As the program makes it with --tls-ca and --key-file."""
+        security = Security(tls=True, authorities=self.authority, key=self.keys["other"])
+        return Link(address, 5.0, 20.0, security)
+
+    @asynccontextmanager
+    async def holders(self, *names: str) -> AsyncIterator[list[list[Holder]]]:
+        """Of each key, one at each replica."""
+        credentials = grpc.ssl_channel_credentials(self.authority.read_bytes())
+        async with AsyncExitStack() as opened:
+            channels = [
+                await opened.enter_async_context(grpc.aio.secure_channel(address, credentials))
+                for address in self.addresses
+            ]
+            assert len(channels) == 2
+            yield [[Holder(channel, self.keys[name]) for channel in channels] for name in names]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    authority = Authority()
+    certificate, private_key = authority.issue().write(folder)
+    keys = {name: new_key() for name in LIMITS}
+    entries = [KeyEntry(name, hash_of(key), limits=LIMITS[name]) for name, key in keys.items()]
+    with changing(folder / "keys.toml") as book:
+        book[0] = KeyBook.of(entries)
+    options = ("--tls-cert", certificate, "--tls-key", private_key, "--keys-file", folder / "keys.toml")
+    with serving(folder, *options) as fleet:
+        yield Guarded(fleet, options, authority.write(folder), keys)
+
+
+async def test_a_client_with_a_key_and_the_authority_gets_the_same_text_from_both(guarded: Guarded) -> None:
+    first, second = [
+        await one_text(guarded.fleet.model, guarded.link(address), seed=1) for address in guarded.addresses
+    ]
+    assert first == second
+    assert len(first) == 400
+
+
+async def test_requests_of_a_key_are_counted_over_both_replicas(guarded: Guarded) -> None:
+    async with guarded.holders("few-requests", "other") as (few, other):
+        began, let_in = time.monotonic(), 0
+        refusals: dict[int, MoaError] = {}
+        while len(refusals) < 2 or time.monotonic() - began < 5.0:  # some beats of both
+            for number, holder in enumerate(few):
+                try:
+                    await holder.describe()
+                    let_in += 1
+                except RateLimitError as error:
+                    refusals[number] = error
+        assert REQUESTS // 2 <= let_in <= 1.5 * REQUESTS + REQUESTS * (time.monotonic() - began) / 60.0 + 2
+        assert {error.message for error in refusals.values()} == snapshot(
+            {"The server lets this key make 60 requests a minute."}
+        )
+        for holder in other:
+            await holder.describe()
+
+
+async def test_sessions_of_a_key_are_counted_over_both_replicas(guarded: Guarded) -> None:
+    async with guarded.holders("few-sessions", "other") as (few, other):
+        held = [await holder.hold(ANSWER_TOKENS) for holder in few]
+        for number in (0, 1):
+            assert (await refusal(few[number])).message == snapshot(
+                "The key few-sessions may have 2 sessions at once, and all have answers."
+            )
+            await (await other[number].hold(ANSWER_TOKENS)).bye()
+        await held[0].bye()
+        await (await let_in(few[1])).bye()
+        await held[1].bye()
+
+
+async def test_memory_of_a_key_is_counted_over_both_replicas(guarded: Guarded) -> None:
+    async with guarded.holders("little-memory", "other") as (little, other):
+        held: list[Peer] = []
+        with raises(
+            OverloadedError,
+            snapshot(
+                "The 500.0 kB of keys and values of the key little-memory are all in use. Try again in a few seconds."
+            ),
+        ):
+            await hold_as_many_as_may_be(little[0], held)
+        assert len(held) >= 2
+        assert (await refusal(little[1])).message == snapshot(
+            "The 500.0 kB of keys and values of the key little-memory are all in use."
+        )
+        await (await other[1].hold(ANSWER_TOKENS)).bye()
+        for peer in held:
+            await peer.bye()
+        await (await let_in(little[1])).bye()
+
+
+async def test_a_revoked_key_is_refused_at_both_and_the_replicas_go_on(guarded: Guarded) -> None:
+    before = guarded.fleet.status()["replicas"]
+    async with guarded.holders("few-sessions", "other") as (revoked, other):
+        for holder in revoked:
+            await holder.describe()
+        with changing(guarded.fleet.folder / "keys.toml") as book:
+            book[0] = book[0].without("few-sessions")
+        code, _, err = await guarded.fleet.meanwhile(*guarded.fleet.up(*guarded.options))
+        assert code == 0, err
+        for holder in revoked:
+            with raises(
+                AuthenticationError,
+                snapshot(
+                    "The server does not know this API key. Add the server again with its key: moa-client servers add NAME ADDRESS --tls --key-file FILE."
+                ),
+            ):
+                await describe_until_refused(holder)
+        for holder in other:
+            await holder.describe()
+    after = guarded.fleet.status()["replicas"]
+    assert [each["process"] for each in after] == [each["process"] for each in before]
+
+
+async def hold_as_many_as_may_be(holder: Holder, held: list[Peer]) -> None:
+    while True:
+        held.append(await holder.hold(ANSWER_TOKENS))
+
+
+async def describe_until_refused(holder: Holder) -> None:
+    while True:  # replicas read keys within a second
+        await holder.describe()
+
+
+async def refusal(holder: Holder) -> MoaError:
+    """What an answer is refused with, once this replica has learned what the caller has at the other one."""
+    while True:
+        try:
+            peer = await holder.hold(ANSWER_TOKENS)
+        except OverloadedError as error:
+            return error
+        await peer.bye()
+
+
+async def let_in(holder: Holder) -> Peer:
+    """An answer that is held, once this replica has learned that there is room."""
+    while True:
+        try:
+            return await holder.hold(ANSWER_TOKENS)
+        except OverloadedError:
+            continue

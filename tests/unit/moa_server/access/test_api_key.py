@@ -1,0 +1,275 @@
+"""API keys: what is kept of them, and who is let in."""
+
+from __future__ import annotations
+
+import os
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+from moa_server.access.api_key import KeyBook, KeyEntry, hash_of, keys_in, new_key, parse_expiry
+from moa_server.access.caller import Caller, CallerLimits, Right
+from moa_server.access.gate import VARIABLE, Gate, check_right
+from moa_server.access.key_file import changing, read_key_file, text_of
+from moa_server.settings import SECTION, ServerSettings
+from moa_shared.errors import AuthenticationError, ConfigError, ForbiddenError, NotFoundError
+from moa_shared.programs.config import load_settings
+
+from tests.support.messages import raises
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+PEER = "ipv4:10.0.0.1:4000"
+
+
+def entry(name: str = "laptop", key: str = "", **fields: object) -> KeyEntry:
+    return KeyEntry(name, hash_of(key or new_key()), **fields)  # type: ignore[arg-type]
+
+
+def sent(key: str) -> list[tuple[str, str | bytes]]:
+    return [("user-agent", "grpc"), ("authorization", f"Bearer {key}")]
+
+
+def add(path: Path, name: str, **fields: object) -> str:
+    key = new_key()
+    with changing(path) as book:
+        book[0] = book[0].with_entry(entry(name, key, **fields))
+    return key
+
+
+def test_keys_differ_and_are_found_by_their_hash_only() -> None:
+    keys = {new_key() for _ in range(50)}
+    assert len(keys) == 50
+    book = KeyBook.of(entry(f"key{number}", key) for number, key in enumerate(sorted(keys)))
+    for number, key in enumerate(sorted(keys)):
+        found = book.find(key)
+        assert found is not None
+        assert found.name == f"key{number}"
+        assert key not in repr(found)
+        assert found.sha256 not in repr(found)
+    assert book.find(new_key()) is None
+    assert book.find("") is None
+
+
+def test_a_hash_that_only_begins_alike_lets_nobody_in() -> None:
+    key = new_key()
+    digest = hash_of(key)
+    forged = KeyEntry("forged", digest[:8] + "0" * 56)
+    assert KeyBook.of([forged]).find(key) is None
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,39}\Z"),
+        st.tuples(
+            st.frozensets(st.sampled_from(Right)),
+            st.builds(CallerLimits, *[st.integers(0, 1 << 50)] * 4),
+            st.none() | st.datetimes(datetime(2000, 1, 1), datetime(2999, 1, 1), timezones=st.just(UTC)),
+        ),
+        max_size=5,
+    )
+)
+def test_a_file_says_what_was_written(tmp_path_factory: pytest.TempPathFactory, given: dict[str, tuple]) -> None:  # type: ignore[type-arg]
+    path = tmp_path_factory.mktemp("keys") / "keys.toml"
+    book = KeyBook.of(
+        entry(name, rights=rights, limits=limits, expires=expires and expires.replace(microsecond=0))
+        for name, (rights, limits, expires) in given.items()
+    )
+    path.write_text(text_of(book), "utf-8")
+    path.chmod(0o600)
+    assert read_key_file(path) == book
+
+
+def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    add(path, "laptop")
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    words = snapshot("Others may read the file of keys TMP/keys.toml. Protect it: chmod 600 TMP/keys.toml")
+    with raises(ConfigError, words):
+        read_key_file(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty"),
+        ("[keys", "is not TOML"),
+        ("keys = 1", r"must hold tables \[keys.NAME\]"),
+        ("[other]", r"must hold tables \[keys.NAME\]"),
+        ("[keys.a]\n", "sha256 must be 64 hexadecimal digits"),
+        (f"[keys.a]\nsha256 = '{'0' * 63}'\n", "sha256 must be"),
+        (f"[keys.a]\nsha256 = '{'0' * 64}'\nright = []\n", "right is not known"),
+        (f"[keys.a]\nsha256 = '{'0' * 64}'\nrights = ['fly']\n", "'fly' is not a valid Right"),
+        (f"[keys.a]\nsha256 = '{'0' * 64}'\nsessions = -1\n", "sessions must be a whole number"),
+        (f"[keys.a]\nsha256 = '{'0' * 64}'\nsessions = true\n", "sessions must be a whole number"),
+        (f"[keys.a]\nsha256 = '{'0' * 64}'\nexpires = 'soon'\n", "expires must be a date"),
+        (f"[keys.'a b']\nsha256 = '{'0' * 64}'\n", "cannot be the name of a key"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match=words):
+        read_key_file(path)
+
+
+def test_two_commands_at_once_both_take_effect(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    threads = [threading.Thread(target=add, args=(path, f"key{number}")) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(read_key_file(path).entries) == {f"key{number}" for number in range(8)}
+
+
+def test_a_change_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    add(path, "laptop")
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="already"):
+        add(path, "laptop")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("text", ["0", "yesterday", "2026-11-22", "-3", "٣"])
+def test_an_expiry_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_expiry(text, NOW)
+
+
+def test_an_expiry_is_a_day_or_days() -> None:
+    assert parse_expiry("30", NOW) == NOW + timedelta(days=30)
+    assert parse_expiry("2026-11-23", NOW) == datetime(2026, 11, 23, 23, 59, 59, tzinfo=UTC)
+
+
+# ---------------------------------------------------------------- the gate
+
+
+def test_a_server_without_keys_knows_addresses() -> None:
+    caller = Gate().admit(sent("whatever"), PEER)
+    assert caller == Caller("ipv4:10.0.0.1", PEER)
+    assert not caller.is_proven
+    assert Gate().refusal(caller) is None
+
+
+def test_a_key_says_who_calls_and_what_it_may(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    limits = CallerLimits(tokens_per_minute=600)
+    key = add(path, "laptop", rights=frozenset({Right.GENERATE}), limits=limits)
+    caller = Gate(path).admit(sent(key), PEER)
+    assert (caller.key, caller.peer, caller.limits, caller.is_proven) == ("laptop", PEER, limits, True)
+    check_right(caller, Right.GENERATE)
+    with raises(
+        ForbiddenError,
+        snapshot("The key laptop does not permit split inference. Ask the operator for a key with this right."),
+    ):
+        check_right(caller, Right.CONVERSE)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        [],
+        [("authorization", "Basic abc")],
+        [("authorization", b"Bearer abc")],
+        [("authorization", "Bearer ")],
+        [("authorization", "Bearer wrong")],
+    ],
+)
+def test_without_a_key_that_is_in_force_nobody_is_let_in(
+    tmp_path: Path, metadata: list[tuple[str, str | bytes]]
+) -> None:
+    add(tmp_path / "keys.toml", "laptop")
+    with pytest.raises(AuthenticationError):
+        Gate(tmp_path / "keys.toml").admit(metadata, PEER)
+
+
+def test_keys_of_the_environment_count_beside_those_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, phone = tmp_path / "keys.toml", new_key()
+    laptop = add(path, "laptop")
+    monkeypatch.setenv("MOA_KEYS", f"phone {phone},\n")
+    gate = Gate.of(path)
+    assert gate.admit(sent(laptop), PEER).key == "laptop"
+    assert gate.admit(sent(phone), PEER).key == "phone"
+    assert Gate.of(None).wants_keys
+    monkeypatch.setenv("MOA_KEYS", " ")
+    assert not Gate.of(None).wants_keys
+
+
+def test_keys_of_the_environment_are_not_taken_for_a_setting() -> None:
+    environment = {VARIABLE: f"phone {new_key()}"}
+    assert load_settings(ServerSettings, SECTION, {}, environment=environment) == ServerSettings()
+
+
+@pytest.mark.parametrize("text", ["phone", "phone short", "phone a b", "two words and more"])
+def test_keys_of_the_environment_that_are_none_are_refused_without_being_shown(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        keys_in(text, "MOA_KEYS")
+    assert "short" not in str(caught.value)
+
+
+def test_an_expired_key_is_refused_and_its_caller_sent_away(tmp_path: Path) -> None:
+    path, now = tmp_path / "keys.toml", [NOW]
+    key = add(path, "laptop", expires=NOW + timedelta(hours=1))
+    gate = Gate(path, now=lambda: now[0])
+    caller = gate.admit(sent(key), PEER)
+    assert gate.refusal(caller) is None
+    now[0] += timedelta(hours=2)
+    assert isinstance(gate.refusal(caller), AuthenticationError)
+    words = snapshot("This API key has expired on 2026-11-23. Ask the operator for another one.")
+    with raises(AuthenticationError, words):
+        gate.admit(sent(key), PEER)
+
+
+def test_changes_of_the_file_take_effect(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    laptop = add(path, "laptop")
+    gate = Gate(path)
+    caller = gate.admit(sent(laptop), PEER)
+    assert not gate.refresh()
+    phone = add(path, "phone")
+    assert gate.refresh()
+    assert gate.admit(sent(phone), PEER).key == "phone"
+    with changing(path) as book:
+        book[0] = book[0].without("laptop").with_entry(entry("laptop"))  # another key of that name
+    assert gate.refresh()
+    assert isinstance(gate.refusal(caller), AuthenticationError)
+    with pytest.raises(AuthenticationError):
+        gate.admit(sent(laptop), PEER)
+
+
+@pytest.mark.parametrize("text", [None, "", "[keys.lap"], ids=["gone", "empty", "half-written"])
+def test_a_file_that_becomes_unusable_changes_nothing(
+    tmp_path: Path, text: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "keys.toml"
+    key = add(path, "laptop")
+    whole = path.read_text()
+    gate = Gate(path)
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+        path.chmod(0o600)
+    assert not gate.refresh()
+    assert not gate.refresh()
+    assert gate.admit(sent(key), PEER).key == "laptop"
+    assert capsys.readouterr().out.count("keys not reloaded") == 1  # not at each look
+    path.write_text(whole)
+    path.chmod(0o600)
+    os.utime(path, ns=(1, 1))
+    assert gate.refresh()
+    assert gate.admit(sent(key), PEER).key == "laptop"
+
+
+def test_a_server_does_not_start_with_a_file_that_is_not_there(tmp_path: Path) -> None:
+    words = snapshot("There is no file of keys TMP/keys.toml. Make the first key: moa-server keys add NAME")
+    with raises(NotFoundError, words):
+        Gate(tmp_path / "keys.toml")

@@ -1,0 +1,171 @@
+"""What callers may take in a minute."""
+
+from __future__ import annotations
+
+import pytest
+from moa_server.access.caller import Caller, CallerLimits
+from moa_server.access.rates import Rates, TokenMeter, address_of
+from moa_shared.errors import RateLimitError
+
+from tests.support.messages import raises
+
+KEY = Caller(owner="key alice", key="alice")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def rates(clock: Clock, *, peer_calls: int = 0, requests: int = 0, tokens: int = 0) -> Rates:
+    return Rates(peer_calls, requests, tokens, clock)
+
+
+def test_without_limits_nothing_is_refused(clock: Clock) -> None:
+    free = rates(clock)
+    meter = TokenMeter(free, KEY)
+    for _ in range(100_000):
+        free.on_call("ipv4:203.0.113.9:1")
+        free.on_request(KEY)
+    meter.begin()
+    meter.read(10**9)
+    meter.write(10**9)
+    assert meter.refusal() is None
+
+
+def test_an_address_may_make_so_many_calls_over_all_its_connections(clock: Clock) -> None:
+    limited = rates(clock, peer_calls=60)
+    for port in range(60):
+        limited.on_call(f"ipv4:203.0.113.9:{port}")
+    with raises(
+        RateLimitError,
+        "This address may make 60 calls a minute. Wait as long as told; the operator can raise the limit of your key.",
+    ) as caught:
+        limited.on_call("ipv4:203.0.113.9:61")
+    assert caught.value.retry_after_ms == 1000
+    limited.on_call("ipv4:203.0.113.10:1")
+    clock.now = 1.0
+    limited.on_call("ipv4:203.0.113.9:62")
+
+
+def test_a_keys_own_limit_goes_before_the_servers(clock: Clock) -> None:
+    limited = rates(clock, requests=1, tokens=1)
+    own = Caller(owner="key bob", key="bob", limits=CallerLimits(tokens_per_minute=600, requests_per_minute=2))
+    limited.on_request(own)
+    limited.on_request(own)
+    with raises(
+        RateLimitError,
+        "The server lets this key make 2 requests a minute. "
+        "Wait as long as told; the operator can raise the limit of your key.",
+    ) as caught:
+        limited.on_request(own)
+    assert caught.value.retry_after_ms == 30_000
+    assert TokenMeter(limited, own)._rates.take_piece(own) == 100.0
+
+
+def test_owners_do_not_take_from_each_other(clock: Clock) -> None:
+    limited = rates(clock, requests=1)
+    limited.on_request(KEY)
+    limited.on_request(Caller(owner="ipv4:203.0.113.9"))
+    with raises(
+        RateLimitError,
+        "The server lets this address make 1 requests a minute. "
+        "Wait as long as told; the operator can raise the limit of your key.",
+    ):
+        limited.on_request(Caller(owner="ipv4:203.0.113.9"))
+
+
+def test_an_answer_pauses_when_nothing_is_left_and_goes_on_with_some_seconds_of_text(clock: Clock) -> None:
+    meter = TokenMeter(rates(clock, tokens=600), KEY)
+    meter.begin()
+    meter.read(200)
+    written = 0
+    while (refusal := meter.refusal()) is None:
+        meter.write(1)
+        written += 1
+    assert written == 400
+    assert str(refusal.message) == "The server lets this key read and write 600 tokens a minute."
+    assert refusal.retry_after_ms == 10_000
+    clock.now = 10.0
+    meter.begin()
+    again = 0
+    while meter.refusal() is None:
+        meter.write(1)
+        again += 1
+    assert again == 100
+
+
+def test_a_prompt_longer_than_a_minutes_worth_is_served_and_owed_for(clock: Clock) -> None:
+    limited = rates(clock, tokens=600)
+    meter = TokenMeter(limited, KEY)
+    meter.begin()
+    meter.read(6000)
+    written = 0
+    while meter.refusal() is None:
+        meter.write(1)
+        written += 1
+    assert written == 100  # it was let in for some seconds of text, whatever the prompt has cost
+    meter.end()
+    other = TokenMeter(limited, KEY)
+    with pytest.raises(RateLimitError) as caught:
+        other.begin()
+    assert caught.value.retry_after_ms == 560_000
+
+
+def test_many_sessions_of_one_key_get_together_what_one_gets(clock: Clock) -> None:
+    limited = rates(clock, tokens=600)
+    meters = [TokenMeter(limited, KEY) for _ in range(50)]
+    written = 0
+    for second in range(600):
+        clock.now = float(second)
+        for meter in meters:
+            try:
+                if meter.refusal() is not None:
+                    meter.begin()
+            except RateLimitError:
+                continue
+            while meter.refusal() is None:
+                meter.write(10)
+                written += 10
+    assert written == pytest.approx(600 + 600 / 60 * 600, abs=200)
+
+
+def test_what_an_answer_did_not_use_is_given_back(clock: Clock) -> None:
+    limited = rates(clock, tokens=60)
+    for _ in range(30):
+        meter = TokenMeter(limited, KEY)
+        meter.begin()
+        meter.write(1)
+        meter.end()
+        meter.end()
+    assert limited.token_refusal(KEY) is None
+    for _ in range(30):
+        meter = TokenMeter(limited, KEY)
+        meter.begin()
+        meter.write(1)
+        meter.end()
+    assert limited.token_refusal(KEY) is not None
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:203.0.113.9:50123", "203.0.113.9"),
+        ("ipv6:%5B2001:db8:1:2:3:4:5:6%5D:50123", "2001:db8:1:2::/64"),
+        ("ipv6:[2001:db8:1:2::9]:50123", "2001:db8:1:2::/64"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:50123", "fe80::/64"),
+        ("ipv6:%5B::ffff:203.0.113.9%5D:50123", "203.0.113.9"),
+        ("unix:/run/moa.sock", "unix:/run/moa.sock"),
+        ("ipv4:nonsense", "ipv4:nonsense"),
+        ("", ""),
+    ],
+)
+def test_addresses_have_no_ports_and_ipv6_counts_by_site(peer: str, address: str) -> None:
+    assert address_of(peer) == address

@@ -1,0 +1,93 @@
+"""A server that finds out who else belongs to its fleet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from moa_server.fleet import watch
+from moa_server.fleet.membership import Membership
+from moa_server.fleet.peers import parse_peers
+from moa_server.fleet.watch import FleetWatch, is_own
+
+
+class Resolver:
+    """A name in DNS whose addresses change.
+
+    Args:
+        answers: of the look-ups, in order.
+    """
+
+    def __init__(self, *answers: Sequence[str]) -> None:
+        self._answers = iter(answers)
+        self.asked: list[str] = []
+
+    async def look_up(self, host: str, _: float) -> Sequence[str]:
+        self.asked.append(host)
+        return next(self._answers)
+
+
+async def test_a_name_is_looked_up_again_and_one_s_own_address_is_left_out() -> None:
+    dns = Resolver(["10.0.0.1", "10.0.0.2"], ["10.0.0.1", "10.0.0.2", "10.0.0.3"], ["10.0.0.3", "10.0.0.2"])
+    fleet = Membership()
+    watching = FleetWatch(fleet, parse_peers("dns:moa.svc:7"), "10.0.0.1:7", dns.look_up)
+    seen = []
+    for _ in range(3):
+        await watching.look()
+        seen.append(fleet.others)
+    assert seen == [("10.0.0.2:7",), ("10.0.0.2:7", "10.0.0.3:7"), ("10.0.0.2:7", "10.0.0.3:7")]
+    assert dns.asked == ["moa.svc"] * 3
+
+
+async def test_while_the_name_has_no_address_what_was_known_stays() -> None:
+    dns = Resolver(["10.0.0.2"], [], [], ["10.0.0.3"])
+    fleet = Membership()
+    watching = FleetWatch(fleet, parse_peers("dns:moa.svc:7"), "10.0.0.1:7", dns.look_up)
+    seen = []
+    for _ in range(4):
+        await watching.look()
+        seen.append(fleet.others)
+    assert seen == [("10.0.0.2:7",)] * 3 + [("10.0.0.3:7",)]
+
+
+async def test_it_goes_on_looking_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "AGAIN_SECONDS", 0.0)
+    fleet, looks, is_there = Membership(), 0, asyncio.Event()
+
+    async def look_up(_: str, __: float) -> Sequence[str]:
+        nonlocal looks
+        looks += 1
+        if looks < 3:
+            raise RuntimeError("can't start new thread")
+        if looks == 4:
+            is_there.set()
+        return ["10.0.0.2"]
+
+    task = asyncio.create_task(FleetWatch(fleet, parse_peers("dns:moa.svc:7"), "h:7", look_up).run())
+    async with asyncio.timeout(10.0):
+        await is_there.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert fleet.others == ("10.0.0.2:7",)
+
+
+async def test_a_list_needs_no_look_up() -> None:
+    fleet = Membership()
+    await FleetWatch(fleet, parse_peers("a:1,b:1,c:1"), "b:1", Resolver().look_up).run()
+    assert fleet.others == ("a:1", "c:1")
+
+
+@pytest.mark.parametrize(
+    ("address", "own", "expected"),
+    [
+        ("127.0.0.1:7", "127.0.0.1:7", True),
+        ("127.0.0.2:7", "127.0.0.1:7", False),  # it listens on one address
+        ("127.0.0.1:7", "0.0.0.0:7", True),  # on all of this machine
+        ("127.0.0.1:8", "0.0.0.0:7", False),  # another server of the same machine
+        ("198.51.100.1:7", "0.0.0.0:7", False),
+        ("gpu.example:7", "[::]:7", False),
+    ],
+)
+def test_which_address_is_one_s_own(address: str, own: str, expected: bool) -> None:
+    assert is_own(address, own) is expected

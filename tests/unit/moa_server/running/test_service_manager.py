@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from moa_server.running.service_manager import VARIABLE, ServiceManager
+
+
+@pytest.fixture
+def manager() -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.settimeout(5)
+        yield listening
+
+
+def test_it_says_what_systemd_understands(manager: socket.socket, tmp_path: Path) -> None:
+    manager.bind(str(tmp_path / "notify"))
+    server = ServiceManager({VARIABLE: str(tmp_path / "notify")})
+    server.ready("serving tiny on 127.0.0.1:1")
+    server.alive()
+    server.stopping()
+    told = [manager.recv(1000) for _ in range(3)]
+    assert told == [b"READY=1\nSTATUS=serving tiny on 127.0.0.1:1", b"WATCHDOG=1", b"STOPPING=1\nSTATUS=draining"]
+
+
+def test_an_address_without_a_file(manager: socket.socket) -> None:
+    manager.bind("\0moa-test-notify")
+    ServiceManager({VARIABLE: "@moa-test-notify"}).alive()
+    assert manager.recv(1000) == b"WATCHDOG=1"
+
+
+def test_a_manager_that_does_not_read_holds_nothing_up(manager: socket.socket, tmp_path: Path) -> None:
+    manager.bind(str(tmp_path / "notify"))
+    server = ServiceManager({VARIABLE: str(tmp_path / "notify")})
+    for _ in range(2000):  # more than a socket keeps
+        server.alive()
+
+
+def test_a_manager_that_is_gone_is_no_matter(tmp_path: Path) -> None:
+    ServiceManager({VARIABLE: str(tmp_path / "nobody")}).ready("serving")
+
+
+def test_nobody_is_told_without_one() -> None:
+    ServiceManager({}).ready("serving")

@@ -1,0 +1,175 @@
+"""A server's folder: what TLS makes of its certificates, who may read it, and what is never overwritten."""
+
+from __future__ import annotations
+
+import errno
+import os
+import ssl
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from inline_snapshot import snapshot
+from moa_server.setup.authority import AUTHORITY_DAYS, SERVER_DAYS, hosts_of, is_dns_name
+from moa_server.setup.folder import SetupFolder, read_certificate, read_identity
+from moa_server.setup.setting_up import renew, set_up
+from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.programs.atomic import create_private
+
+from tests.support.messages import raises
+
+NOW = datetime.now(UTC)
+HOSTS = ["gpu.example", "192.0.2.7", "2001:db8::1"]
+
+
+def add_key(file: Path) -> str:
+    create_private(file, b"# keys")
+    return "key"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SetupFolder:
+    made = SetupFolder(tmp_path / "server")
+    before = os.umask(0)  # who cares for nothing is protected too
+    try:
+        set_up(made, HOSTS, 50051, add_key, NOW)
+    finally:
+        os.umask(before)
+    return made
+
+
+def handshake(folder: SetupFolder, host: str, authority: Path | None = None) -> str:
+    """Why a client that knows the server as `host` refuses it; empty: it does not."""
+    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client_context.load_verify_locations(authority or folder.authority)
+    client_context.verify_flags |= ssl.VERIFY_X509_STRICT
+    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_context.load_cert_chain(folder.certificate, folder.key)
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context.wrap_bio(to_client, to_server, server_hostname=host)
+    server = server_context.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):
+        for end in (client, server):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError as error:
+                return error.verify_message
+    client.getpeercert()
+    return ""
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_server_is_known_by_each_of_its_names(folder: SetupFolder, host: str) -> None:
+    assert handshake(folder, host) == ""
+
+
+def test_nobody_else_is_taken_for_it(folder: SetupFolder, tmp_path: Path) -> None:
+    assert "Hostname mismatch" in handshake(folder, "other.example")
+    other = SetupFolder(tmp_path / "other")
+    set_up(other, HOSTS, 50051, add_key, NOW)
+    assert handshake(folder, "gpu.example", other.authority) != ""
+
+
+def test_only_its_owner_may_read_it(folder: SetupFolder) -> None:
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in sorted(folder.path.iterdir())} == snapshot(
+        {
+            "authority.key.pem": 384,
+            "authority.pem": 384,
+            "keys.toml": 384,
+            "server.key.pem": 384,
+            "server.pem": 384,
+            "server.toml": 384,
+        }
+    )
+    assert folder.settings.read_text().replace(str(folder.path), "FOLDER") == snapshot("""\
+# Written by `moa-server setup`. What else can be set: moa-server serve --help
+[server]
+host = "::"
+port = 50051
+tls_cert = "FOLDER/server.pem"
+tls_key = "FOLDER/server.key.pem"
+keys_file = "FOLDER/keys.toml"
+""")
+
+
+def test_the_authority_makes_no_authorities_and_both_end(folder: SetupFolder) -> None:
+    authority, server = read_certificate(folder.authority), read_certificate(folder.certificate)
+    limits = authority.extensions.get_extension_for_class(x509.BasicConstraints)
+    assert (limits.critical, limits.value.ca, limits.value.path_length) == (True, True, 0)
+    assert authority.not_valid_after_utc - NOW > timedelta(AUTHORITY_DAYS - 1)
+    assert timedelta(SERVER_DAYS - 1) < server.not_valid_after_utc - NOW <= timedelta(SERVER_DAYS)
+    assert not server.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+
+
+def test_what_is_there_is_not_overwritten(folder: SetupFolder) -> None:
+    before = {path: path.read_bytes() for path in folder.path.iterdir()}
+    with raises(
+        ConfigError,
+        snapshot(
+            "TMP/server holds a server's files already. Another device: moa-server invite NAME. A new certificate: moa-server setup --renew."
+        ),
+    ):
+        set_up(folder, HOSTS, 50051, add_key, NOW)
+    assert {path: path.read_bytes() for path in folder.path.iterdir()} == before
+    assert [path.name for path in folder.path.parent.iterdir()] == ["server"]
+
+
+def test_a_folder_that_cannot_be_completed_is_not_made(tmp_path: Path) -> None:
+    def fail(file: Path) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with raises(ConfigError, snapshot("TMP/server cannot be written: No space left on device.")):
+        set_up(SetupFolder(tmp_path / "server"), HOSTS, 50051, fail, NOW)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_renewed_certificate_is_of_the_same_authority_and_key(folder: SetupFolder) -> None:
+    before = {path: path.read_bytes() for path in folder.path.iterdir()}
+    until = read_certificate(folder.certificate).not_valid_after_utc
+    assert renew(folder, [], NOW + timedelta(minutes=30)) == HOSTS
+    changed = [path.name for path, content in before.items() if path.read_bytes() != content]
+    assert changed == ["server.pem"]
+    assert handshake(folder, "gpu.example") == ""
+    assert read_certificate(folder.certificate).not_valid_after_utc == until + timedelta(minutes=30)
+    assert stat.S_IMODE(folder.certificate.stat().st_mode) == 0o600
+    renew(folder, ["new.example"], NOW)
+    assert hosts_of(read_certificate(folder.certificate)) == ["new.example"]
+
+
+def test_what_cannot_be_renewed(folder: SetupFolder, tmp_path: Path) -> None:
+    with raises(
+        NotFoundError,
+        snapshot(
+            "There is no TMP/none/authority.key.pem. Name the folder with --folder, or make one: moa-server setup HOST."
+        ),
+    ):
+        renew(SetupFolder(tmp_path / "none"), [], NOW)
+    folder.certificate.write_text("half")
+    with raises(
+        ConfigError,
+        snapshot(
+            "TMP/server/server.pem holds no certificate in PEM. Name the folder with --folder, or make one: moa-server setup HOST."
+        ),
+    ):
+        renew(folder, [], NOW)
+    folder.key.write_text("half")
+    with raises(
+        ConfigError,
+        snapshot(
+            "TMP/server/server.key.pem holds no key in PEM without a password. Name the folder with --folder, or make one: moa-server setup HOST."
+        ),
+    ):
+        read_identity(folder.authority, folder.key)
+
+
+@pytest.mark.parametrize("host", ["gpu example", "gpu.example:50051", "", "-a.example", "a..b", "ü.example", "a" * 64])
+def test_what_is_no_name(host: str, tmp_path: Path) -> None:
+    assert not is_dns_name(host)
+    with pytest.raises(ConfigError, match="is no name of a host"):
+        set_up(SetupFolder(tmp_path / "server"), [host], 50051, add_key, NOW)
+    assert not list(tmp_path.iterdir())

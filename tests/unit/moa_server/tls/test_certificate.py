@@ -1,0 +1,163 @@
+"""Certificates that a server refuses to start with, each in words; and what it may listen on without one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from inline_snapshot import snapshot
+from moa_server.settings import ServerSettings
+from moa_server.tls.certificate import read_certificate
+from moa_server.tls.files import CertificateFiles, files_of
+from moa_shared.errors import ConfigError, MoaError
+
+from tests.support.certificates import Authority, Pair, put
+from tests.support.messages import steady
+
+GOOD = Authority().issue(names=("gpu.example", "10.0.0.1"))
+
+
+def read(folder: Path, pair: Pair = GOOD, client_ca: bytes | None = None) -> Any:
+    certificate, key = pair.write(folder)
+    authorities = None
+    if client_ca is not None:
+        authorities = folder / "clients.pem"
+        put(authorities, client_ca)
+    return read_certificate(CertificateFiles(certificate, key, authorities), datetime.now(UTC))
+
+
+def refusal(folder: Path, *arguments: Any) -> str:
+    with pytest.raises(MoaError) as caught:
+        read(folder, *arguments)
+    return steady(str(caught.value))
+
+
+def locked(pair: Pair) -> bytes:
+    key = load_pem_private_key(pair.key, None)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+
+
+def test_a_good_certificate(tmp_path: Path) -> None:
+    found = read(tmp_path, GOOD, Authority().certificate)
+    assert found.names == ("gpu.example", "10.0.0.1")
+    assert 19.9 < found.days_left(datetime.now(UTC)) < 20.1
+    assert "PRIVATE" not in repr(found)
+
+
+def test_certificates_that_are_refused(tmp_path: Path) -> None:
+    authority = Authority()
+    assert [
+        refusal(tmp_path, Pair(b"", GOOD.key)),
+        refusal(tmp_path, Pair(GOOD.certificate[:300], GOOD.key)),
+        refusal(tmp_path, Pair(GOOD.certificate, GOOD.key[:100])),
+        refusal(tmp_path, Pair(GOOD.certificate, authority.issue().key)),
+        refusal(tmp_path, Pair(GOOD.certificate, locked(GOOD))),
+        refusal(tmp_path, authority.issue(key=ec.generate_private_key(ec.SECP521R1()))),
+        refusal(tmp_path, GOOD, b"nothing"),
+    ] == snapshot(
+        [
+            "TMP/server.pem does not hold certificates in PEM, or not whole ones.",
+            "TMP/server.pem does not hold certificates in PEM, or not whole ones.",
+            "TMP/server.key does not hold a private key in PEM, or not a whole one (ValueError).",
+            "The private key TMP/server.key does not belong to the certificate TMP/server.pem. Name the key that the certificate was made for; the server's certificate comes first in its file.",
+            "The private key TMP/server.key has a passphrase, which nobody could type when the server restarts. Write it without one, for the server's user alone: openssl pkey -in TMP/server.key -out FILE.",
+            "gRPC cannot use the kind of the private key TMP/server.key. Have a certificate made for a key of the kind RSA, P-256 or P-384.",
+            "TMP/clients.pem does not hold certificates in PEM, or not whole ones.",
+        ]
+    )
+    assert "has expired on 20" in refusal(tmp_path, authority.issue(days=-1))
+    assert "is valid only from 20" in refusal(tmp_path, authority.issue(starts=1))
+    assert "is valid any longer" in refusal(tmp_path, GOOD, Authority(days=-1).certificate)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    certificate, key = GOOD.write(tmp_path)
+    now = datetime.now(UTC)
+    said = []
+    for files in (
+        CertificateFiles(tmp_path / "none.pem", key),
+        CertificateFiles(certificate, tmp_path / "none.key"),
+        CertificateFiles(certificate, key, tmp_path / "none.pem"),
+        CertificateFiles(tmp_path, key),
+    ):
+        with pytest.raises(MoaError) as caught:
+            read_certificate(files, now)
+        said.append(steady(str(caught.value)))
+    key.chmod(0o640)
+    with pytest.raises(ConfigError) as others:
+        read_certificate(CertificateFiles(certificate, key), now)
+    said.append(steady(str(others.value)))
+    assert said == snapshot(
+        [
+            "There is no file TMP/none.pem. Check --tls-cert.",
+            "There is no file TMP/none.key. Check --tls-key.",
+            "There is no file TMP/none.pem. Check --tls-client-ca.",
+            "TMP cannot be read: Is a directory. Let the server's user read it (--tls-cert).",
+            "Others can read the private key TMP/server.key. Protect it: chmod 600 TMP/server.key",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            ServerSettings(tls_cert=Path("c")),
+            snapshot("The certificate has no private key. Name it with --tls-key FILE."),
+        ),
+        (
+            ServerSettings(tls_key=Path("k")),
+            snapshot("The private key has no certificate. Name it with --tls-cert FILE."),
+        ),
+        (
+            ServerSettings(tls_client_ca=Path("a")),
+            snapshot(
+                "Clients show certificates over TLS only, and this server has no certificate of its own. Name one with --tls-cert FILE --tls-key FILE."
+            ),
+        ),
+        (
+            ServerSettings(host="0.0.0.0"),
+            snapshot(
+                "On 0.0.0.0, conversations would cross the network without encryption. Give the server a certificate (moa-server setup makes one; --tls-cert FILE --tls-key FILE name one); or have it listen on this machine only (--host 127.0.0.1), behind a proxy or a tunnel; or accept with --insecure that others on the way read and change them."
+            ),
+        ),
+        (
+            ServerSettings(host=""),
+            snapshot(
+                "On all addresses, conversations would cross the network without encryption. Give the server a certificate (moa-server setup makes one; --tls-cert FILE --tls-key FILE name one); or have it listen on this machine only (--host 127.0.0.1), behind a proxy or a tunnel; or accept with --insecure that others on the way read and change them."
+            ),
+        ),
+    ],
+)
+def test_settings_that_expose_a_server_or_are_half_of_a_certificate(settings: ServerSettings, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        files_of(settings)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ServerSettings(),
+        ServerSettings(host="localhost"),
+        ServerSettings(host="127.9.9.9"),
+        ServerSettings(host="::1"),
+        ServerSettings(host="0.0.0.0", insecure=True),
+    ],
+)
+def test_settings_that_need_no_certificate(settings: ServerSettings) -> None:
+    assert files_of(settings) is None
+
+
+def test_the_files_that_settings_name() -> None:
+    settings = ServerSettings(host="0.0.0.0", tls_cert=Path("c"), tls_key=Path("k"))
+    assert files_of(settings) == CertificateFiles(Path("c"), Path("k"))
