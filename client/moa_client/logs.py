@@ -33,6 +33,11 @@ def default_log_file() -> Path:
     return path
 
 
+def log_traces(sentence: str) -> None:
+    """Logs what is wrong with the traces."""
+    logging.getLogger("moa_client").warning("%s", sentence)
+
+
 def configure_log(log_file: Path | None, level: str) -> None:
     """Sends the client's log to a file.
 

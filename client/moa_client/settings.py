@@ -1,27 +1,85 @@
-"""Settings of `moa-client`: one model, validated once, filled from command line, environment and file."""
+"""Settings of `moa-client`: validated once, filled from command line, environment and file. Imports nothing heavy."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
-from moa_shared.drafting.confidence import LEAST_CHANCE
+from moa_shared.defaults import LEAST_CHANCE
 from moa_shared.programs.config import SettingsBase, setting
 from moa_shared.programs.cores import parse_cores
-from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.sampling.coupling import LEAST_TEMPERATURE, Sampling
-from pydantic import field_validator
+from moa_shared.sampling.settings import LEAST_TEMPERATURE
+
+from moa_client.conversation.answer_options import AnswerOptions
 
 SECTION = "client"
+LOCAL_SERVER = "127.0.0.1:50051"  # where moa-server listens by default
 
 
+def check_address(value: str) -> str:
+    """Refuses what is no HOST:PORT.
+
+    Raises:
+        ValueError: what was expected.
+    """
+    host, separator, port = value.rpartition(":")
+    if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"expected HOST:PORT, such as {LOCAL_SERVER}")
+    return value
+
+
+def _names_servers(value: str) -> None:
+    for part in value.split(",") if value else []:
+        name = part.strip()
+        if ":" in name:
+            check_address(name)
+        elif not name or not all(each.isalnum() or each in "._-" for each in name):
+            raise ValueError(f"expected HOST:PORT, such as {LOCAL_SERVER}, or a name of `moa-client servers list`")
+
+
+def _is_no_division_by_nearly_nothing(value: float) -> None:
+    if 0 < value < LEAST_TEMPERATURE:
+        raise ValueError(f"expected 0 (greedy) or {LEAST_TEMPERATURE:g} to 100")
+
+
+def _can_stop(value: tuple[str, ...]) -> None:
+    if any(not 0 < len(stop) <= 64 for stop in value) or len(value) > 16:
+        raise ValueError("expected at most 16 stop strings of 1 to 64 characters")
+
+
+def _are_origins(value: tuple[str, ...]) -> None:
+    for origin in value:
+        parts = urlsplit(origin)
+        is_bare = origin == f"{parts.scheme}://{parts.netloc}".lower() and "@" not in parts.netloc
+        if parts.scheme not in ("http", "https") or not parts.netloc or not is_bare:
+            raise ValueError("expected origins such as https://app.example or http://localhost:3000")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClientSettings(SettingsBase):
     """How to reach a server, how to draft, and how to sample.
 
     Each field is an option of `moa-client chat`, a variable MOA_CLIENT_<FIELD> and a key of [client] in the TOML file.
     """
 
-    server: str = setting("127.0.0.1:50051", "Where moa-server listens.", "HOST:PORT")
+    server: str = setting(
+        "",
+        "Where moa-server listens, or a name of `moa-client servers`; of several, separated by commas, the best.",
+        "HOST:PORT|NAME",
+        shown=f"the servers in use, else {LOCAL_SERVER}",
+        check=_names_servers,
+    )
+    tls: bool = setting(
+        False, "Encrypt, and check a server's certificate with this system's authorities; for servers not listed."
+    )
+    tls_ca: Path | None = setting(None, "The same, with the authorities in FILE, in PEM.", "FILE", shown="none")
+    tls_cert: Path | None = setting(
+        None, "The same, and show this certificate, in PEM, to a server that wants one.", "FILE", shown="none"
+    )
+    tls_key: Path | None = setting(None, "Its private key; others must not be able to read it.", "FILE", shown="none")
+    insecure: bool = setting(False, "Talk to a server beyond this device without encryption.")
     model: str = setting(
         "",
         "The server's model; what is missing here is fetched from the server.",
@@ -31,8 +89,9 @@ class ClientSettings(SettingsBase):
     drafter: str = setting(
         "auto",
         "What drafts on this device. auto: the fastest here; default: the server's first; deep: its deep one; "
-        "lookup: copies from the conversation; random: untrained; none: nobody; PATH: a checkpoint.",
-        "auto|default|deep|lookup|random|none|PATH",
+        "lookup: copies from the conversation; random: untrained; none: nobody; "
+        "PATH or ID: a checkpoint here or on the hub.",
+        "auto|default|deep|lookup|random|none|PATH|ID",
     )
     mode: Literal["chain", "tree"] = setting("tree", "The shape of drafts.")
     drafting: Literal["auto", "server", "device", "off"] = setting(
@@ -63,18 +122,27 @@ class ClientSettings(SettingsBase):
     )
     offline: bool = setting(False, "Start without the server; /online connects.")
     json_events: bool = setting(False, "Print events as lines of JSON (docs/client.md).", flag="--json")
+    render: bool = setting(False, "On a terminal, show the Markdown of answers as it is meant.")
     # longer chains do not pay off while acceptance is low
     length: int = setting(5, "Tokens of a chain.", ge=1, le=64)
     # with breadth and nodes: the tree that paid off best on the default target
     depth: int = setting(4, "Levels of a tree.", ge=1, le=16)
     breadth: int = setting(4, "Candidates per node, and nodes expanded per level.", ge=1, le=64)
     nodes: int = setting(16, "Nodes of a tree that are sent.", ge=1, le=512)
-    temperature: float = setting(0.0, f"0 is greedy; otherwise at least {LEAST_TEMPERATURE:g}.", ge=0, le=100)
+    temperature: float = setting(
+        0.0,
+        f"0 is greedy; otherwise at least {LEAST_TEMPERATURE:g}.",
+        check=_is_no_division_by_nearly_nothing,
+        ge=0,
+        le=100,
+    )
     top_k: int = setting(0, "Sample from the k likeliest tokens; 0: from all.", "K", ge=0)
     top_p: float = setting(1.0, "Sample from the likeliest tokens up to this probability.", "P", gt=0, le=1)
     seed: int = setting(0, "The same seed gives the same text, except on bf16 servers.", ge=0, lt=1 << 64)
     max_tokens: int = setting(512, "The longest answer; 0: as the context allows.", "TOKENS", ge=0, lt=1 << 31)
-    stop: tuple[str, ...] = setting((), "Ends the answer before this text; may be repeated.", shown="none")
+    stop: tuple[str, ...] = setting(
+        (), "Ends the answer before this text; may be repeated.", shown="none", check=_can_stop
+    )
     system: str | None = setting(None, "System prompt.", "TEXT", shown="the model's own")
     # int4: no loss of acceptance was measured
     codec: Literal["bf16", "int8", "int4"] = setting("int4", "The finest precision that memory is sent in.")
@@ -85,7 +153,7 @@ class ClientSettings(SettingsBase):
     # With two threads a level takes 0.54 to 0.65 times as long (3.9 instead of 7.1 ms of the deep drafter's); the
     # others are the user's, and a busy one costs the first.
     threads: int = setting(0, "Threads of the drafter; 0: two on four cores or more, otherwise one.", ge=0, le=64)
-    cores: str = setting("", "Cores that the program may use, such as 0,2-3.", "LIST", shown="any")
+    cores: str = setting("", "Cores that the program may use, such as 0,2-3.", "LIST", shown="any", check=parse_cores)
     # an available server answers within one round trip
     connect_seconds: float = setting(5.0, "How long to wait for the server at the start.", "SECONDS", gt=0)
     # the longest wait for a frame while an answer runs: a long prompt's prefill
@@ -94,8 +162,42 @@ class ClientSettings(SettingsBase):
     )
     # a server restarts from its cache in five
     settle_seconds: float = setting(
-        10.0, "How long a single answer waits for a lost server to verify it; 0: not at all.", "SECONDS", ge=0
+        10.0,
+        "How long a single answer, or a program's request, waits for a lost server to verify it; 0: not at all.",
+        "SECONDS",
+        ge=0,
     )
+    history: bool = setting(True, "Keep conversations on this device (docs/history.md).")
+    history_dir: Path | None = setting(None, "Where conversations are kept.", "FOLDER", shown="the user's data folder")
+    daemon: bool = setting(True, "Chat through the daemon, which is started where it does not run (docs/device.md).")
+    daemon_dir: Path | None = setting(
+        None, "Where the daemon's socket, lock and log are.", "FOLDER", shown="the user's runtime folder"
+    )
+    # a server keeps a session that has left for 2 minutes; waking costs one round trip
+    idle_seconds: float = setting(
+        300.0, "How long a conversation without questions keeps its stream to the server; 0: always.", "SECONDS", ge=0
+    )
+    endpoint: bool = setting(True, "The daemon serves the page and the endpoint for programs (docs/api.md).")
+    endpoint_host: str = setting("127.0.0.1", "Where they listen; beyond this device only with a key.", "ADDRESS")
+    endpoint_port: int = setting(8674, "Their port; 0: any that is free.", "PORT", ge=0, lt=1 << 16)
+    endpoint_key_file: Path | None = setting(
+        None, "The key that their requests must show.", "FILE", shown="MOA_ENDPOINT_KEY in the environment, or none"
+    )
+    allowed_origins: tuple[str, ...] = setting(
+        (),
+        "Other sites' pages that may use them, such as https://app.example; may be repeated.",
+        "ORIGIN",
+        shown="none",
+        flag="--allowed-origin",
+        check=_are_origins,
+    )
+    unverified: Literal["fail", "end"] = setting(
+        "fail",
+        "What a program gets if the server does not verify an answer within --settle-seconds: an error, or the "
+        "answer with what this device has written, marked so.",
+    )
+    # each holds a state of the drafter and a session at the server
+    max_requests: int = setting(8, "Answers for programs at once; further requests wait.", "N", ge=1, le=1024)
     log_file: Path | None = setting(
         None,
         "Where changes of the link are logged; /dev/null: nowhere.",
@@ -103,40 +205,14 @@ class ClientSettings(SettingsBase):
         shown="client.log in the user's log folder",
     )
     log_level: Literal["info", "warning"] = setting("warning", "The least important events to log.")
+    tracing: Literal["off", "otlp"] = setting(
+        "off", "Traces of answers, without their text. otlp: to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names."
+    )
     cache_dir: Path | None = setting(
         None, "Where models are kept.", "FOLDER", shown="the user's cache folder", variable="MOA_CACHE_DIR"
     )
 
-    @field_validator("server")
-    @classmethod
-    def _has_a_port(cls, value: str) -> str:
-        host, separator, port = value.rpartition(":")
-        if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError("expected HOST:PORT, such as 127.0.0.1:50051")
-        return value
-
-    @field_validator("cores")
-    @classmethod
-    def _is_a_list_of_cores(cls, value: str) -> str:
-        parse_cores(value)
-        return value
-
-    @field_validator("temperature")
-    @classmethod
-    def _is_no_division_by_nearly_nothing(cls, value: float) -> float:
-        if 0 < value < LEAST_TEMPERATURE:
-            raise ValueError(f"expected 0 (greedy) or {LEAST_TEMPERATURE:g} to 100")
-        return value
-
-    @field_validator("stop")
-    @classmethod
-    def _no_empty_stop(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if any(not 0 < len(stop) <= 64 for stop in value) or len(value) > 16:
-            raise ValueError("expected at most 16 stop strings of 1 to 64 characters")
-        return value
-
     @property
-    def answer(self) -> AnswerSettings:
-        """The settings of an answer."""
-        sampling = Sampling(self.temperature, self.top_k, self.top_p, self.seed)
-        return AnswerSettings(sampling, self.max_tokens, self.stop)
+    def options(self) -> AnswerOptions:
+        """What is asked of an answer."""
+        return AnswerOptions(self.temperature, self.top_k, self.top_p, self.seed, self.max_tokens, self.stop)

@@ -1,140 +1,183 @@
-"""Passes the events of one answer to a view; Ctrl-C ends the answer, not the program.
+"""Shows the updates of one answer in a view; Ctrl-C ends the answer, not the program.
 
-State: the transcripts of answers that ended without the server, oldest first, until the server has decided them.
+State: the answers of the conversation as far as their updates were read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import aclosing, suppress
-
-from moa_shared.protocol.finish_rule import AnswerSettings
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any, cast
 
 from moa_client.chat.views import View
-from moa_client.conversation.events import Earlier, Ended, Event, LinkChanged, LinkState, Refused, Settled
-from moa_client.conversation.jobs import Turn
-from moa_client.conversation.transcript import Transcript
-from moa_client.engine.engine import ClientEngine
-from moa_client.link.log import log_link_change
+from moa_client.conversation.answer_figures import Figures
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.events import Ended, LinkChanged, LinkState, Refused, Settled
+from moa_client.conversation.updates import Asked, Failed, Rewound, Update
+from moa_client.surface.open_conversation import OpenConversation
 
 
 class Asker:
     """Asks one question after another.
 
     Args:
-        engine: of the conversation.
+        conversation: as it is when the asker begins.
         settle_seconds: how long an answer that ended without the server waits for it; 0: it is decided later.
     """
 
-    def __init__(self, engine: ClientEngine, settle_seconds: float = 0.0) -> None:
-        self._engine = engine
+    def __init__(self, conversation: OpenConversation, settle_seconds: float = 0.0) -> None:
+        self._conversation = conversation
         self._settle_seconds = settle_seconds
-        self._unsettled: deque[Transcript] = deque()
+        self.figures: Figures | None = None  # of the newest answer that has ended
+        self._texts = {text.number: text for text in conversation.answers}
 
-    async def answer(self, turn: Turn, settings: AnswerSettings, transcript: Transcript, view: View) -> bool:
-        """Asks, and shows what happens; False if the user stopped it.
+    async def answer(self, question: str, options: AnswerOptions, view: View) -> tuple[AnswerText, bool]:
+        """Asks, and shows what happens; the answer, and False if the user stopped it.
 
         Raises:
             MoaError: why there is no (more) answer; what had arrived was shown.
         """
         waiting: asyncio.Timeout | None = None
+        text = AnswerText(question)
 
         async def stream() -> None:
-            nonlocal waiting
+            nonlocal waiting, text
             try:
                 view.begin()
-                async with aclosing(self._engine.ask(turn, settings)) as events:
-                    async for event in events:
-                        self._show(event, transcript, view)
-                if self._settle_seconds and transcript in self._unsettled:
+                self._conversation.ask(question, options)
+                async with self.updates() as updates:
+                    text = await self._begun(question, updates, text, view)
+                    await self._show_until(Ended, text, updates, view)
+                if self._settle_seconds and text.is_unsettled:
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(self._settle_seconds) as waiting:
-                            await self._wait_for_verdict(waiting, transcript, view)
+                        async with asyncio.timeout(self._settle_seconds) as waiting, self.updates() as updates:
+                            await self._show_until(Settled, text, updates, view, waiting)
             finally:
-                view.end(transcript.break_off(), transcript)
+                view.end(text)
 
-        async def stop() -> None:
+        def stop() -> None:
             if waiting is None:
-                await self._engine.stop()
+                self._conversation.stop()
             else:
                 waiting.reschedule(asyncio.get_running_loop().time())
 
-        return await interruptible(asyncio.ensure_future(stream()), stop)
+        finished = await interruptible(asyncio.ensure_future(stream()), stop, self._conversation.abandon)
+        return text, finished
 
-    async def _wait_for_verdict(self, waiting: asyncio.Timeout, transcript: Transcript, view: View) -> None:
-        """Waits until the server has decided the standalone text; the time runs while it is unavailable."""
-        async with aclosing(self._engine.settle()) as events:
-            async for event in events:
-                self._show(event, transcript, view)
-                if isinstance(event, LinkChanged):
-                    lost = event.state is LinkState.OFFLINE
-                    now = asyncio.get_running_loop().time()
-                    waiting.reschedule(now + self._settle_seconds if lost else None)
+    @asynccontextmanager
+    async def updates(self) -> AsyncIterator[AsyncIterator[Update]]:
+        """The updates that were not read yet, and those that come."""
+        async with aclosing(cast("Any", self._conversation.updates())) as updates:
+            yield updates
 
     @property
-    def unsettled(self) -> Sequence[Transcript]:
+    def texts(self) -> Sequence[AnswerText]:
+        """All answers, oldest first."""
+        return list(self._texts.values())
+
+    @property
+    def unsettled(self) -> Sequence[AnswerText]:
         """The answers that ended without the server and are not decided yet, oldest first."""
-        return self._unsettled
+        return [text for text in self._texts.values() if text.is_unsettled]
 
-    def settle(self, event: Earlier | Settled | Refused) -> Transcript | None:
-        """The transcript of the oldest undecided answer after an event about it; None: that answer is forgotten."""
-        if not self._unsettled:
-            return None
-        transcript = self._unsettled[0] if isinstance(event, Earlier) else self._unsettled.popleft()
-        transcript.apply(event)
-        return transcript
+    def forget(self, answers: int) -> Sequence[AnswerText]:
+        """No answer after the first `answers` will be decided; those that are not part of the conversation any more."""
+        dropped = [text for number, text in self._texts.items() if number > answers]
+        for text in dropped:
+            del self._texts[text.number]
+        return dropped
 
-    def reset(self) -> None:
-        """Starts a new conversation: no answer of the old one will be decided."""
-        self._unsettled.clear()
+    def take(self, update: Update) -> AnswerText | None:
+        """Applies an update; the answer that it is about."""
+        event = update.event
+        if isinstance(event, Asked):
+            self._texts[update.answer] = AnswerText(event.question, update.answer)
+        elif isinstance(event, Rewound):
+            self._texts = {number: text for number, text in self._texts.items() if number <= event.answers}
+        if update.figures is not None:
+            self.figures = update.figures
+        text = self._texts.get(update.answer)
+        if text is not None:
+            text.apply(update)
+        return text
 
-    def _show(self, event: Event, transcript: Transcript, view: View) -> None:
-        log_link_change(event)
-        if isinstance(event, Earlier | Settled | Refused):
-            if self._unsettled and self._unsettled[0] is transcript:
-                if isinstance(event, Refused):
-                    raise event.error
-                if isinstance(event, Settled):
-                    self._unsettled.popleft()
-                view.show(event, transcript.apply(event), transcript)
-            elif (earlier := self.settle(event)) is not None:
-                view.show_earlier(event, earlier)
-            return
-        piece = transcript.apply(event)
-        if isinstance(event, Ended) and event.provisional:
-            self._unsettled.append(transcript)
-        view.show(event, piece, transcript)
+    async def _begun(self, question: str, updates: AsyncIterator[Update], text: AnswerText, view: View) -> AnswerText:
+        """Waits until the answer begins."""
+        async for update in updates:
+            about, event = self.take(update), update.event
+            if isinstance(event, Asked) and event.question == question and about is not None:
+                return about
+            if isinstance(event, Failed) and event.taken_back and not update.answer:
+                raise event.error
+            self._show(update, about, text, view)
+        return text
+
+    async def _show_until(
+        self,
+        last: type[Ended | Settled],
+        text: AnswerText,
+        updates: AsyncIterator[Update],
+        view: View,
+        waiting: asyncio.Timeout | None = None,
+    ) -> None:
+        """Shows updates up to one of this kind about an answer.
+
+        Args:
+            waiting: runs while the server is unavailable.
+
+        Raises:
+            MoaError: why the answer ends here.
+        """
+        async for update in updates:
+            about, event = self.take(update), update.event
+            if isinstance(event, Failed | Refused) and (about is text or self._conversation.is_gone):
+                raise event.error
+            if isinstance(event, Failed) and not update.answer and (event.taken_back or waiting is not None):
+                raise event.error  # nothing more will come, or no verdict
+            self._show(update, about, text, view)
+            if about is text and isinstance(event, last):
+                return
+            if waiting is not None and isinstance(event, LinkChanged):
+                now = asyncio.get_running_loop().time()
+                is_lost = event.state is LinkState.OFFLINE
+                waiting.reschedule(now + self._settle_seconds if is_lost else None)
+
+    @staticmethod
+    def _show(update: Update, about: AnswerText | None, current: AnswerText, view: View) -> None:
+        if about is current or not update.answer:
+            view.show(update, current)
+        elif about is not None and not about.is_running:
+            view.show_earlier(update, about)
 
 
-async def interruptible(asker: asyncio.Future[None], stop: Callable[[], Coroutine[None, None, None]]) -> bool:
+async def interruptible(asker: asyncio.Future[None], stop: Callable[[], None], abandon: Callable[[], None]) -> bool:
     """Waits for an answer; False if it was interrupted.
 
     The first Ctrl-C asks the server, which ends the answer cleanly; a second one does not wait for it.
     """
     loop = asyncio.get_running_loop()
-    requests: list[asyncio.Future[None]] = []
-    given_up = False
+    interrupts = 0
 
     def interrupt() -> None:
-        nonlocal given_up
-        if requests:
-            given_up = True
-            asker.cancel()
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts == 1:
+            stop()
         else:
-            requests.append(asyncio.ensure_future(stop()))
+            abandon()
+            asker.cancel()
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
     try:
         await asker
     except asyncio.CancelledError:
-        if not given_up:
+        if interrupts < 2:
+            asker.cancel()
+            await asyncio.gather(asker, return_exceptions=True)
             raise
     finally:
         loop.remove_signal_handler(signal.SIGINT)
-        for request in requests:
-            request.cancel()
-        await asyncio.gather(*requests, return_exceptions=True)
-    return not requests
+    return not interrupts

@@ -1,59 +1,50 @@
 """The chat: questions in, answers out, on a terminal or a pipe.
 
-State: the engine and what the user has set. On a pipe only the answer goes to standard output; figures and remarks go
-to standard error.
+State: what the user has set; the conversation itself is the host's. On a pipe only the answer goes to standard output;
+figures and remarks go to standard error.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
-from difflib import get_close_matches
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
-from moa_shared.errors import ConfigError, MoaError
-from moa_shared.programs.config import load_settings
+from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.levels import BF16
-from moa_shared.text.template import ChatTemplate
+from moa_shared.text.plain_text import without_controls
 
 from moa_client.chat.ask import Asker
-from moa_client.chat.display.page import Page
+from moa_client.chat.commands.handler import CommandHandler
 from moa_client.chat.json_events import error_line, event_line
 from moa_client.chat.messages import (
     BACK_WORDS,
-    HELP,
     LEFT_WORDS,
     UNREAD_WORDS,
-    drafter_words,
-    execution_words,
+    error_words,
     link_words,
+    not_kept_words,
     notice_words,
     settled_remark,
     status_line,
     unchecked,
 )
-from moa_client.chat.views import make_view
-from moa_client.conversation.events import (
-    DrafterChanged,
-    Earlier,
-    Event,
-    LinkChanged,
-    LinkState,
-    Notice,
-    Refused,
-    Settled,
-)
-from moa_client.conversation.transcript import Transcript
-from moa_client.device.drafter_choice import ServerPace
-from moa_client.device.loading import Device, change_drafter
-from moa_client.engine.engine import ClientEngine
-from moa_client.link.log import log_link_change
-from moa_client.settings import SECTION, ClientSettings
+from moa_client.chat.views import View, make_view
+from moa_client.conversation.answer_figures import Figures
+from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.events import LinkChanged, LinkState, Notice
+from moa_client.conversation.updates import Failed, NotKept, Update
+from moa_client.settings import ClientSettings
+from moa_client.surface.open_conversation import OpenConversation
 
-COMMANDS = ("help", "reset", "set", "status", "offline", "online", "alone", "stats", "bye")
-ALIASES = {"quit": "bye", "exit": "bye", "q": "bye", "?": "help", "h": "help"}
-SETTABLE = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop", "system")
+if TYPE_CHECKING:
+    from moa_client.chat.display.page import Page
+
+SHOWN_ANSWERS = 20  # of a conversation that is continued
+
+
+# Of an identifier, or a new one with a system prompt (None: the model's own).
+Opener = Callable[[str | None, str | None], Awaitable[OpenConversation]]
 
 
 class Chat:
@@ -61,131 +52,159 @@ class Chat:
 
     Args:
         settings: as started; /set changes a copy.
-        engine: of the conversation.
+        conversation: as surfaces use it.
         out, err: take text and remarks.
+        open_it: opens another conversation; None: there is only this one.
         unverified: also write text that no server has verified where it cannot be taken back.
         settle_seconds: how long an answer that ended without the server waits for it; 0: it is decided later.
-        row_ms: time the server takes for each row of a verification, as it reported.
         page: the terminal, if it can move its cursor; it shows the answers.
     """
 
     def __init__(
         self,
         settings: ClientSettings,
-        engine: ClientEngine,
+        conversation: OpenConversation,
         out: Callable[[str], None],
         err: Callable[[str], None],
         *,
+        open_it: Opener | None = None,
         unverified: bool = True,
         settle_seconds: float = 0.0,
-        row_ms: float = 0.0,
         page: Page | None = None,
     ) -> None:
         self.settings = settings
-        self.engine = engine
+        self.conversation = conversation
         self.page = page
+        self._open = open_it
+        self._settle_seconds = settle_seconds
         self._out = out
         self._err = err
         self._unverified = unverified
-        self._template = ChatTemplate(engine.device.tokenizer, settings.system)
-        self._asker = Asker(engine, settle_seconds)
-        self._row_ms = row_ms
+        self._asker = Asker(conversation, settle_seconds)
         self._wished_offline = False
         self._told_offline = False
-
-    @property
-    def device(self) -> Device:
-        """What this client holds."""
-        return self.engine.device
+        self._commands = CommandHandler(self)
 
     def greet(self) -> None:
         """Names the model and the server."""
-        self._err(f"Talking to {self.device.files.target_id} at {self.settings.server}. /help lists commands.")
+        facts = self.conversation.facts
+        self._err(f"Talking to {facts.target} at {facts.server}. /help lists commands.")
         self.warn()
 
     def warn(self) -> None:
         """Warns if the text may depend on more than prompt, settings and seed."""
-        execution = self.device.execution
-        if execution is not None and execution.level == BF16:
+        if self.conversation.facts.level == BF16:
             self._err("(this server computes in bf16: the text may depend on what is verified together)")
 
-    async def ask(self, question: str) -> bool:
-        """Asks one question; False if its answer was stopped.
+    async def ask(self, question: str) -> AnswerText:
+        """Asks one question; its answer.
 
         Raises:
+            CancelledAnswerError: the user stopped it.
             MoaError: why there is no (more) answer.
         """
-        template = self._template
+        if self.conversation.is_gone:
+            await self._open_again()
+        text, finished = await self._asker.answer(question, self.settings.options, self._view())
+        if text.finish is Finish.MAX_TOKENS:
+            self._err(f"(cut after {self.settings.max_tokens} tokens: max_tokens)")
+        elif text.finish is Finish.CONTEXT:
+            self._err("(the context is full: /reset starts a new conversation)")
+        if not finished:
+            raise CancelledAnswerError("The answer was stopped.")
+        return text
 
-        def turn(before: Sequence[int]) -> Sequence[int]:
-            return template.next_turn(question, before) if before else template.first_turn(question)
+    async def attend(self) -> AsyncGenerator[None, None]:
+        """Reports what happens between questions; yields after each update."""
+        async with self._asker.updates() as updates:
+            async for update in updates:
+                self._tell(update)
+                yield
 
-        transcript = Transcript(self.device.decode, self.settings.stop, question)
-        view = make_view(
-            self.engine,
+    def _view(self) -> View:
+        if self.page is not None:
+            self.page.renders = self.settings.render
+        return make_view(
+            lambda: self.conversation.status,
             self._out,
             self._err,
             json_events=self.settings.json_events,
             unverified=self._unverified,
             page=self.page,
-            unsettled=self._asker.unsettled,
+            unsettled=lambda: self._asker.unsettled,
         )
-        finished = await self._asker.answer(turn, self.settings.answer, transcript, view)
-        finish = transcript.finish
-        if finish is Finish.MAX_TOKENS:
-            self._err(f"(cut after {self.settings.max_tokens} tokens: max_tokens)")
-        elif finish is Finish.CONTEXT:
-            self._err("(the context is full: /reset starts a new conversation)")
-        return finished
-
-    async def reconsider(self) -> None:
-        """Changes the drafter if server or link speed has changed so much that another one would be faster."""
-        device, engine = self.device, self.engine
-        shelf, step_ms = device.shelf, engine.plain_step_ms
-        if shelf is None or device.choice is None or step_ms is None:
-            return
-        choice = shelf.choose(ServerPace(step_ms, self._row_ms, engine.rtt_ms or 0.0), device.choice.name)
-        if choice.name == device.choice.name:
-            return
-        changed = await asyncio.to_thread(change_drafter, device, choice, self.settings)
-        engine.change_device(changed)
-        alone = changed.choice.alone if changed.choice is not None else ""
-        self._tell(DrafterChanged(choice.name, choice.reason, alone))
-
-    async def attend(self) -> AsyncGenerator[None, None]:
-        """Maintains the link between questions and reports what happens; yields after each event."""
-        try:
-            async with aclosing(self.engine.attend()) as events:
-                async for event in events:
-                    self._tell(event)
-                    yield
-        except MoaError as error:
-            self._fail(error)
-            yield
 
     @property
     def status(self) -> str:
         """The status line."""
         unsettled = self._asker.unsettled
-        texts = [transcript.provisional for transcript in unsettled]
-        return status_line(self.engine.status, unchecked(texts, len(unsettled)))
+        return status_line(
+            self.conversation.status, unchecked([text.provisional for text in unsettled], len(unsettled))
+        )
+
+    async def close(self) -> None:
+        """Leaves the conversation."""
+        await self.conversation.close()
+
+    def show_answers(self, *, most: int = SHOWN_ANSWERS) -> None:
+        """Shows the newest questions and answers of before, as if they were asked here."""
+        if hidden := max(0, len(self._asker.texts) - most):
+            identifier = self.conversation.facts.identifier
+            self._err(f"({hidden} earlier questions: moa-client history show {identifier})")
+        for answer in self._asker.texts[hidden:]:
+            view = self._view()
+            self._err(f"> {without_controls(answer.question)}")
+            view.begin()
+            view.end(answer)
+
+    async def switch(self, identifier: str | None) -> None:
+        """Opens another conversation in place of this one.
+
+        Raises:
+            MoaError: it cannot be opened; this one stays open.
+        """
+        if self._open is None:
+            raise ConfigError("There is only this conversation here.", hint="")
+        opened = await self._open(identifier, self.settings.system)
+        await self.conversation.close()
+        self._forget(0)
+        self.conversation = opened
+        self._asker = Asker(opened, self._settle_seconds)
+
+    async def _open_again(self) -> None:
+        """Opens the conversation again after the process that ran it has gone; says what has become of its answers."""
+        before = {text.number: text.committed for text in self._asker.texts}
+        await self.switch(self.conversation.facts.identifier or None)
+        for text in self._asker.texts:
+            if text.committed != before.get(text.number) and not text.is_unsettled:
+                self._err(f"(The answer to {text.question!r} has been completed meanwhile:)\n{text.committed}")
 
     @property
-    def _execution(self) -> list[str]:
-        return [execution_words(self.device.execution)] if self.device.execution is not None else []
+    def figures(self) -> Figures | None:
+        """Of the newest answer that has ended; None before one has."""
+        return self._asker.figures
 
-    def _tell(self, event: Event) -> None:
-        """Reports an event between questions."""
-        log_link_change(event)
-        earlier = self._asker.settle(event) if isinstance(event, Earlier | Settled | Refused) else None
-        if self.settings.json_events:
-            if line := event_line(event, earlier.committed if earlier else "", "", self.engine.figures):
-                self._out(line + "\n")
-        elif isinstance(event, Earlier | Settled | Refused):
-            if earlier is not None and self.page is not None:
-                self.page.show_earlier(event, earlier)
-            elif earlier is not None and (words := settled_remark(event, earlier)):
+    @property
+    def unsettled(self) -> Sequence[AnswerText]:
+        """The answers that ended without the server and are not decided yet, oldest first."""
+        return self._asker.unsettled
+
+    def _tell(self, update: Update) -> None:
+        """Reports an update between questions."""
+        about, event = self._asker.take(update), update.event
+        if self.settings.json_events and (line := event_line(update, about)):
+            self._out(line + "\n")
+        if isinstance(event, Failed):
+            self._fail(event.error)
+        elif self.settings.json_events:
+            return
+        elif about is not None:
+            if self.page is not None:
+                self.page.show_earlier(update, about)
+            elif words := settled_remark(event, about):
                 self._err(words)
+        elif isinstance(event, NotKept):
+            self._err(not_kept_words(event))
         elif isinstance(event, Notice):
             self._err(notice_words(event))
         elif isinstance(event, LinkChanged):
@@ -198,101 +217,74 @@ class Chat:
     def _fail(self, error: MoaError) -> None:
         if self.settings.json_events:
             self._out(error_line(error) + "\n")
-        self._err(f"Error: {error}")
+        self._err(error_words(error))
 
     async def on_line(self, line: str) -> bool:
         """Handles a line from the user, a question or a command; False to leave."""
         if not line.strip():
             return True
-        if not line.startswith("/") or line.startswith("//"):
-            try:
-                if not await self.ask(line.removeprefix("/")):
-                    self._err("(stopped)")
-                elif self._asker.unsettled and self._asker.unsettled[-1].finish is Finish.UNFINISHED:
-                    self._err(LEFT_WORDS if self._asker.unsettled[-1].committed else UNREAD_WORDS)
-                await self.reconsider()
-            except MoaError as error:
-                self._fail(error)
-            return True
-        typed, *values = line[1:].split(maxsplit=2) or [""]
-        name = ALIASES.get(typed, typed)
-        if name == "bye":
-            return False
-        if name == "help":
-            self._err(HELP)
-        elif name == "reset":
-            self._reset()
-            self._err("A new conversation begins.")
-        elif name == "status":
-            self._err("\n".join([self.status, drafter_words(self.device.choice), *self._execution]))
-        elif name == "offline":
-            self._wished_offline = True
-            self.engine.go_offline()
-            self._err("Offline now: the small model on this device answers. /online connects again.")
-        elif name == "online":
-            self._wished_offline = False
-            self.engine.go_online()
-            self._err("Connecting. The server will check what was written offline.")
-        elif name == "alone":
-            self.engine.write_alone()
-            self._err("While the server is lost, the small model on this device writes on from now on, right or not.")
-        elif name == "stats":
-            self._err(self.engine.session_figures.lines())
-        elif name == "set":
-            self._set(values)
-        else:
-            self._err(_no_command(name))
+        try:
+            if line.startswith("/") and not line.startswith("//"):
+                return await self._commands.run(line[1:])
+            await self.put(line.removeprefix("/"))
+        except CancelledAnswerError:
+            self._err("(stopped)")
+        except MoaError as error:
+            self._fail(error)
         return True
 
-    def _reset(self) -> None:
-        self.engine.reset()
-        self._asker.reset()
+    # ------------------------------------------------------------ for commands
+
+    def say(self, text: str) -> None:
+        """Shows a remark."""
+        self._err(text)
+
+    async def put(self, question: str) -> None:
+        """Asks a question, and says what became of it.
+
+        Raises:
+            CancelledAnswerError: the user stopped the answer.
+            MoaError: why there is no (more) answer.
+        """
+        answer = await self.ask(question)
+        if answer.is_unsettled and answer.finish is Finish.UNFINISHED:
+            self._err(LEFT_WORDS if answer.committed else UNREAD_WORDS)
+
+    @property
+    def last_answer(self) -> AnswerText | None:
+        """The newest answer; None: nothing was asked."""
+        texts = self._asker.texts
+        return texts[-1] if texts else None
+
+    async def begin_again(self) -> None:
+        """Opens a new conversation, with the system prompt that is set.
+
+        Raises:
+            MoaError: it cannot be opened; this one stays open.
+        """
+        await self.switch(None)
+
+    async def rewind(self, answers: int) -> None:
+        """Keeps the first `answers` answers.
+
+        Raises:
+            MoaError: the process that runs the conversation has gone, and cannot be started again.
+        """
+        if self.conversation.is_gone:
+            await self._open_again()
+        self.conversation.rewind(answers)
+        self._forget(answers)
+
+    def set_offline(self, is_offline: bool) -> None:
+        """Continues without the server, or with it again, as the user wishes."""
+        self._wished_offline = is_offline
+        if is_offline:
+            self.conversation.go_offline()
+        else:
+            self.conversation.go_online()
+
+    def _forget(self, answers: int) -> None:
+        """No answer after the first `answers` will be decided any more."""
+        dropped = self._asker.forget(answers)
         if self.page is not None:
-            self.page.forget_earlier()
-
-    def _set(self, values: list[str]) -> None:
-        if not values:
-            self._err("\n".join(f"{name} {self._shown(name)}" for name in SETTABLE))
-            return
-        name, *rest = values
-        if name not in SETTABLE:
-            self._err(f"{name} cannot be set here.{_nearest(name, SETTABLE)} What can: {', '.join(SETTABLE)}.")
-            return
-        if not rest:
-            self._err(f"{name} is {self._shown(name)}.")
-            return
-        changed = self.settings.model_dump()
-        if rest[0] == "default":
-            del changed[name]
-        else:
-            changed[name] = (rest[0],) if name == "stop" else rest[0]
-        try:
-            self.settings = load_settings(ClientSettings, SECTION, changed, environment={}, shown=str)
-        except ConfigError as error:
-            self._err(f"Error: {error.message} {name} is still {self._shown(name)}.")
-            return
-        if name == "system":
-            self._template = ChatTemplate(self.device.tokenizer, self.settings.system)
-            self._reset()
-            self._err("A new conversation begins, with this system prompt.")
-        else:
-            self._err(f"{name} is {self._shown(name)} now.")
-
-    def _shown(self, name: str) -> str:
-        value = getattr(self.settings, name)
-        if isinstance(value, tuple):
-            return " ".join(map(repr, value)) or "not set"
-        return "the model's own" if value is None else str(value)
-
-
-def _no_command(name: str) -> str:
-    return (
-        f"There is no command /{name}.{_nearest(name, (*COMMANDS, *ALIASES), '/')} /help lists them; a question that "
-        "begins with / is asked with two: //"
-    )
-
-
-def _nearest(name: str, known: Sequence[str], mark: str = "") -> str:
-    """Suggests what may have been meant, as a sentence; empty if nothing is close."""
-    near = get_close_matches(name, known, 1, cutoff=0.7)
-    return f" Did you mean {mark}{near[0]}?" if near else ""
+            self.page.forget_earlier(dropped)

@@ -5,76 +5,27 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError
 
-from moa_client.conversation.answer_figures import Figures
-from moa_client.conversation.events import (
-    Committed,
-    Corrected,
-    DrafterChanged,
-    Earlier,
-    Event,
-    ExecutionChanged,
-    HeldBack,
-    LinkChanged,
-    Provisional,
-    Refused,
-    ServerChanged,
-    Settled,
-)
-from moa_client.device.drafter_choice import Choice
+from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.events import Refused, Settled
+from moa_client.conversation.updates import Asked, Failed, NotKept, Rewound, Titled, Update
+from moa_client.surface.open_conversation import Facts
+from moa_client.surface.update_codec import SURFACES_ONLY, fields_of
 
 
-def event_line(event: Event, piece: str, provisional: str, figures: Figures) -> str:
-    """The line for one event; empty for what `Settled` will tell.
+def event_line(update: Update, about: AnswerText | None = None) -> str:
+    """The line for one update; empty for what another line tells.
 
     Args:
-        piece: what it adds to the committed text (`Settled`: the whole text of the answer it decides).
-        provisional: all provisional text after it; replaces the previous one.
-        figures: of the answer so far.
+        about: the earlier answer that it is about; None: it is about the newest one, or about none.
     """
-    if isinstance(event, Earlier):
+    event = update.event
+    if isinstance(event, Asked | Failed | NotKept | Rewound | Titled):
         return ""
-    if isinstance(event, Committed):
-        return _line("committed", text=piece, provisional=provisional, tokens=event.tokens, confirmed=event.confirmed)
-    if isinstance(event, Provisional):
-        chances = [round(chance, 3) for chance in event.chances]
-        return _line("provisional", provisional=provisional, tokens=event.tokens, chances=chances)
-    if isinstance(event, HeldBack):
-        return _line("held_back", unread=event.unread)
-    if isinstance(event, Corrected):
-        return _line("corrected", provisional=provisional, dropped=event.dropped)
-    if isinstance(event, LinkChanged):
-        return _line("link", state=event.state.value, reason=event.reason)
-    if isinstance(event, ExecutionChanged):
-        return _line("execution", level=event.level, exact=event.exact)
-    if isinstance(event, ServerChanged):
-        return _line("server", what=event.what, message=event.message)
-    if isinstance(event, DrafterChanged):
-        return _line("drafter", name=event.name, reason=event.reason, alone=event.alone or event.name)
-    if isinstance(event, Settled):
-        finish = event.finish.name.lower()
-        return _line(
-            "settled",
-            text=piece,
-            tokens=event.tokens,
-            changed=event.changed,
-            outcome=event.outcome.value,
-            written_alone=event.written,
-            kept=event.kept,
-            finish=finish,
-        )
-    if isinstance(event, Refused):
-        return _line("refused", code=event.error.code, message=event.error.message, hint=event.error.hint)
-    return _line(
-        "ended",
-        text=piece,
-        provisional=provisional,
-        finish=event.finish.name.lower(),
-        verified=not event.provisional,
-        figures=_figures(figures),
-    )
+    if about is not None and not isinstance(event, Settled | Refused):
+        return ""  # `Settled` will tell
+    return _line(**{name: value for name, value in fields_of(update).items() if name not in SURFACES_ONLY})
 
 
 def error_line(error: MoaError) -> str:
@@ -82,33 +33,15 @@ def error_line(error: MoaError) -> str:
     return _line("error", code=error.code, message=error.message, hint=error.hint)
 
 
-def ready_line(target: str, server: str, *, online: bool, execution: pb.Execution | None, choice: Choice | None) -> str:
+def ready_line(facts: Facts) -> str:
     """The line that says that the program is ready for questions."""
-    level = {"level": execution.level, "exact": execution.exact} if execution is not None else None
-    drafter = _drafter(choice) if choice is not None else None
-    return _line("ready", target=target, server=server, online=online, execution=level, drafter=drafter)
-
-
-def _drafter(choice: Choice) -> dict[str, Any]:
-    return {"name": choice.name, "reason": choice.reason, "alone": choice.alone or choice.name}
-
-
-def _figures(figures: Figures) -> dict[str, Any]:
-    return {
-        "tokens": figures.tokens,
-        "written_alone": figures.provisional,
-        "kept": figures.kept,
-        "seconds": round(figures.seconds, 4),
-        "first_token_seconds": round(figures.first_token_seconds, 4),
-        "steps": figures.verdicts,
-        "drafted": figures.drafted,
-        "accepted": figures.accepted,
-        "server_drafted": figures.server_drafted,
-        "server_accepted": figures.server_accepted,
-        "cpu_seconds": round(figures.cpu_seconds, 4),
-        "up_bytes": figures.up_bytes,
-        "down_bytes": figures.down_bytes,
-    }
+    level = {"level": facts.level, "exact": facts.exact} if facts.level else None
+    drafter = None
+    if facts.drafter:
+        drafter = {"name": facts.drafter, "reason": facts.drafter_reason, "alone": facts.alone or facts.drafter}
+    return _line(
+        "ready", target=facts.target, server=facts.server, online=facts.online, execution=level, drafter=drafter
+    )
 
 
 def _line(event: str, **fields: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from rich.filesize import decimal
 from moa_client.conversation.answer_figures import alone_words
 from moa_client.conversation.events import (
     DrafterChanged,
-    Earlier,
     ExecutionChanged,
     LinkChanged,
     LinkState,
@@ -24,29 +24,13 @@ from moa_client.conversation.events import (
 )
 
 if TYPE_CHECKING:
-    from moa.v1 import moa_pb2 as pb
+    from moa_shared.errors import MoaError
 
     from moa_client.conversation.answer_figures import LinkStatus
-    from moa_client.conversation.transcript import Transcript
-    from moa_client.device.drafter_choice import Choice
+    from moa_client.conversation.answer_text import AnswerText
+    from moa_client.conversation.updates import Happening, NotKept
+    from moa_client.surface.open_conversation import Facts
 
-HELP = """\
-/help               this list
-/reset              start a new conversation
-/set                show what can be set
-/set NAME VALUE     set it for the next answers (temperature, top_k, top_p, seed, max_tokens, stop, system);
-                    VALUE may be: default
-/status             the state of the link
-/offline, /online   continue without the server, and with it again
-/alone              have the small model on this device write on while the server is lost, right or not
-/stats              figures of the last answer
-/bye                leave (also /quit, /exit, Ctrl-D)
-//QUESTION          a question that begins with one /
-Dim text was written by the small model on this device. The server checks it, and corrects it if it must, as soon as it
-is available; what it has corrected is underlined for a moment.
-Ctrl-C stops an answer; a second one does not wait for the server. Where an answer waits for the server, Ctrl-O has this
-device write on, right or not. A line that ends with \\ continues in the next one; three double quotes begin and end a
-block; Alt-Enter makes a new line."""
 HELD_BACK_WORDS = (
     "(What this device would write next is unlikely to be right. It waits for the server; "
     "--alone always shows such text.)"
@@ -56,22 +40,37 @@ UNREAD_WORDS = "(No server has read this question: it is answered when one is ba
 LEFT_WORDS = "(The answer goes on when the server is back. You can ask the next question meanwhile.)"
 SENTENCE_END = re.compile(r"[.!?:](?:[\"')\]*]*)\s+|[\u3002\uff01\uff1f]|\n+")
 SHOWN_CHARACTERS = 48  # of a question, enough to recognize it
-MARKS = {LinkState.GOOD: "good", LinkState.SLOW: "slow", LinkState.OFFLINE: "OFFLINE", LinkState.BACK: "back"}
+MARKS = {
+    LinkState.GOOD: "good",
+    LinkState.SLOW: "slow",
+    LinkState.OFFLINE: "OFFLINE",
+    LinkState.BACK: "back",
+    LinkState.WAITING: "waiting",
+}
+NOT_SERVED = (LinkState.OFFLINE, LinkState.WAITING)
 
 
-def execution_words(execution: pb.Execution) -> str:
-    """How exact the server's text is, in words."""
-    if execution.exact:
-        return f"execution {execution.level}: the text does not depend on what is verified together"
-    return f"execution {execution.level}: the text may depend on what is verified together"
+def execution_words(facts: Facts) -> str:
+    """How exact the server's text is, in words; empty if no server has said."""
+    if not facts.level:
+        return ""
+    if facts.exact:
+        return f"execution {facts.level}: the text does not depend on what is verified together"
+    return f"execution {facts.level}: the text may depend on what is verified together"
 
 
-def drafter_words(choice: Choice | None) -> str:
+def drafter_words(facts: Facts) -> str:
     """Which drafter drafts, and why."""
-    if choice is None:
+    if not facts.drafter:
         return "no drafter that reads memory"
-    alone = f"\n{choice.alone} writes while no server answers" if choice.alone else ""
-    return f"drafter {choice.name}: {choice.reason}{alone}"
+    alone = f"\n{facts.alone} writes while no server answers" if facts.alone else ""
+    return f"drafter {facts.drafter}: {facts.drafter_reason}{alone}"
+
+
+def model_words(facts: Facts) -> str:
+    """Which model answers, where, how exactly, and what drafts."""
+    where = f"{facts.target} at {facts.server}" + ("" if facts.online else " (not there now)")
+    return "\n".join(filter(None, [where, execution_words(facts), drafter_words(facts)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,6 @@ def status_line(
     reason: str = "",
     typed_ahead: int = 0,
     *,
-    holds_back: bool = False,
     has_keys: bool = True,
 ) -> str:
     """One line, without line breaks; what matters most is first.
@@ -105,14 +103,13 @@ def status_line(
     Args:
         reason: why the link is in this state.
         typed_ahead: characters waiting for the next prompt.
-        holds_back: the device has more, which is too unlikely to be shown.
         has_keys: the user can type.
     """
     parts = []
-    if holds_back:
+    if status.holds_back:
         parts.append("waiting for the server" + (" (Ctrl-O: guess on)" if has_keys else ""))
     parts.append(f"link {MARKS[status.state]}" + (f" ({reason})" if reason else ""))
-    if activity := _activity(unchecked, is_served=status.state is not LinkState.OFFLINE):
+    if activity := _activity(unchecked, is_served=status.state not in NOT_SERVED):
         parts.append(activity)
     if status.written_alone and not unchecked.words:
         parts.append(alone_words(status.written_alone, status.kept))
@@ -134,7 +131,18 @@ def link_words(event: LinkChanged) -> str:
         return f"(offline: {event.reason.rstrip('.') or 'the server is not available'})"
     if event.state is LinkState.BACK:
         return BACK_WORDS
+    if event.state is LinkState.WAITING:
+        return f"({event.reason.rstrip('.')}; the answer goes on in {_whole(event.wait_seconds)} s)"
     return ""
+
+
+def countdown_words(reason: str, seconds: float) -> str:
+    """How long the server lets the answer wait, and why; what counts down is first, where no line is too short."""
+    return f"goes on in {_whole(seconds)} s: {reason.rstrip('.')}"
+
+
+def _whole(seconds: float) -> int:
+    return max(1, math.ceil(seconds))
 
 
 def notice_words(event: Notice) -> str:
@@ -147,7 +155,17 @@ def notice_words(event: Notice) -> str:
     return f"({event.message})"
 
 
-def settled_words(event: Settled | Refused, earlier: Transcript) -> str:
+def not_kept_words(event: NotKept) -> str:
+    """That the conversation is not kept from here on, and why, in one sentence."""
+    return f"(From here on this conversation is not kept: {event.error})"
+
+
+def error_words(error: MoaError) -> str:
+    """What has failed, and what to do."""
+    return f"Error: {error}"
+
+
+def settled_words(event: Settled | Refused, earlier: AnswerText) -> str:
     """The outcome of an answer that ended without the server, in one sentence."""
     question = " ".join(plain_line(earlier.question).split())
     about = f'"{question}"' if len(question) <= SHOWN_CHARACTERS else f'"{question[: SHOWN_CHARACTERS - 3]}..."'
@@ -167,9 +185,9 @@ def settled_words(event: Settled | Refused, earlier: Transcript) -> str:
     return f"(The server has {verb} the answer to {about}{f'; {share}' if event.written else ''}.)"
 
 
-def settled_remark(event: Earlier | Settled | Refused, earlier: Transcript) -> str:
+def settled_remark(event: Happening, earlier: AnswerText) -> str:
     """The same where nothing can be changed in its place, with what differs from the text shown; may be empty."""
-    if isinstance(event, Earlier):
+    if not isinstance(event, Settled | Refused):
         return ""
     words = settled_words(event, earlier)
     lead, changed = ("", "") if isinstance(event, Refused) else changed_words(event, earlier.ended, earlier.committed)

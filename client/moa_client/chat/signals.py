@@ -6,11 +6,14 @@ conversation runs they leave the server first. A signal that was ignored from th
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+    from types import FrameType
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
@@ -43,6 +46,8 @@ async def leaving_on_signals(say_goodbye: Callable[[], Awaitable[None]]) -> Asyn
     Raises:
         SystemExit: a signal arrived.
     """
+    import asyncio  # not for those who ask for --help
+
     loop, program = asyncio.get_running_loop(), asyncio.current_task()
     numbers: list[int] = []
     leaving: list[asyncio.Task[None]] = []

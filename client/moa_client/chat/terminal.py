@@ -1,11 +1,14 @@
-"""The interactive terminal: reading questions with history, multi-line input and Ctrl-C, over prompt_toolkit."""
+"""The interactive terminal: reads questions of one or more lines, over prompt_toolkit, and shows answers above them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import aclosing, contextmanager, nullcontext
+from functools import partial
 
+from moa_shared.errors import MoaError
+from moa_shared.text.plain_text import without_controls
 from prompt_toolkit import PromptSession
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
@@ -14,11 +17,17 @@ from prompt_toolkit.renderer import HeightIsUnknownError
 from prompt_toolkit.styles import Style
 
 from moa_client.chat.chat import Chat
+from moa_client.chat.commands.editor import edit_text
+from moa_client.chat.commands.kept import kept_names
+from moa_client.chat.commands.table import values_of
 from moa_client.chat.display.layout import fit
 from moa_client.chat.display.page import Page
+from moa_client.chat.input.completer import CommandCompleter
+from moa_client.chat.input.question_history import QuestionHistory, default_path
 from moa_client.chat.keys import quiet_keys
 
 QUOTES = '"""'
+MENU_ROWS = 5  # of completions, while there are some
 REDRAW_S = 0.1  # as often as a reader follows
 
 
@@ -131,6 +140,11 @@ class AbovePrompt:
         self._app.invalidate()
 
 
+def _values(chat: Chat, name: str, before: tuple[str, ...]) -> Iterable[str]:
+    """What may be typed next, of a command's name and what follows it already."""
+    return kept_names(chat) if name == "load" and not before else values_of(name, before)
+
+
 async def converse(chat: Chat) -> None:
     """Reads questions and shows answers until the user leaves."""
     chat.greet()
@@ -139,8 +153,13 @@ async def converse(chat: Chat) -> None:
         return fit(chat.status, session.output.get_size().columns - 1)
 
     # An answer may be piped out while questions are typed: then the prompt belongs on standard error.
+    history = QuestionHistory(default_path() if chat.settings.history else None)
     session: PromptSession[str] = PromptSession(
         key_bindings=key_bindings(),
+        history=history,
+        completer=CommandCompleter(partial(_values, chat)),
+        complete_while_typing=False,
+        reserve_space_for_menu=MENU_ROWS,
         output=create_output(always_prefer_tty=True),
         bottom_toolbar=status,
         style=Style.from_dict({"bottom-toolbar": "noreverse"}),
@@ -157,9 +176,34 @@ async def converse(chat: Chat) -> None:
         question = lines.push(line)
         if question is None:
             continue
-        with quiet_keys(chat.engine.write_alone):
+        history.keep(question)
+        if (begun := text_to_edit(question, chat)) is not None:
+            question = await _edit(chat, begun)
+            history.keep(question)
+        with quiet_keys(chat.conversation.write_alone):
             if not await chat.on_line(question):
                 return
+
+
+def text_to_edit(line: str, chat: Chat) -> str | None:
+    """The text that `/edit` begins with: what follows it, or the last question; None: the line is another one."""
+    typed, _, text = line.strip().partition(" ")
+    if typed != "/edit":
+        return None
+    last = chat.last_answer
+    return text.strip() or (last.question if last is not None else "")
+
+
+async def _edit(chat: Chat, text: str) -> str:
+    """A question as the user has written it in an editor; empty: none."""
+    try:
+        with chat.page.hidden() if chat.page is not None else nullcontext():
+            question = await edit_text(text)
+    except MoaError as error:
+        chat.say(f"Error: {error}")
+        return ""
+    chat.say(f"> {without_controls(question)}" if question else "Nothing is asked.")
+    return f"/{question}" if question.startswith("/") else question
 
 
 async def _prompt(chat: Chat, session: PromptSession[str], mark: str) -> str:

@@ -1,14 +1,15 @@
-"""What an answer cost: counted as it arrives, shown as one line. Pure."""
+"""What an answer cost: counted as it arrives, shown as one line, or in full. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.protocol.messages import Verdict
+from rich.filesize import decimal
 
-from moa_client.conversation.conversation import Progress
 from moa_client.conversation.events import (
     Committed,
     Corrected,
@@ -21,10 +22,20 @@ from moa_client.conversation.events import (
     Settled,
 )
 
+if TYPE_CHECKING:
+    from moa_shared.protocol.messages import Verdict
+
+    from moa_client.conversation.conversation import Progress
+    from moa_client.conversation.jobs import Job
+
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """What a status line shows; figures are those of the newest answer."""
+    """What a status line shows; figures are those of the newest answer.
+
+    Args:
+        holds_back: the device has more text for the running answer, which is too unlikely to be shown.
+    """
 
     state: LinkState
     rtt_ms: float | None
@@ -34,6 +45,7 @@ class LinkStatus:
     down_bytes: int
     written_alone: int = 0
     kept: int = 0
+    holds_back: bool = False
 
 
 @dataclass(slots=True)
@@ -82,11 +94,19 @@ class Figures:
         """Speed of the text shown."""
         return (self.tokens + self.undecided) / self.seconds if self.seconds else 0.0
 
-    def status(self, state: LinkState, rtt_ms: float | None) -> LinkStatus:
+    def status(self, state: LinkState, rtt_ms: float | None, *, holds_back: bool = False) -> LinkStatus:
         """What a status line shows, of a link in this state."""
-        acceptance = self.accepted / self.tokens if self.tokens else 0.0
-        traffic = self.up_bytes, self.down_bytes
-        return LinkStatus(state, rtt_ms, self.tokens_per_second, acceptance, *traffic, self.provisional, self.kept)
+        return LinkStatus(
+            state,
+            rtt_ms,
+            self.tokens_per_second,
+            self.accepted / self.tokens if self.tokens else 0.0,
+            self.up_bytes,
+            self.down_bytes,
+            self.provisional,
+            self.kept,
+            holds_back,
+        )
 
     def on_event(self, event: Event, seconds: float) -> None:
         """Counts an event, `seconds` after the question."""
@@ -116,20 +136,30 @@ class Figures:
         self.step_ms.append(verdict.step_ms)
 
     def line(self) -> str:
-        """All figures on one line, for a person."""
-        parts = [
-            f"{self.tokens + self.undecided} tokens in {self.seconds:.2f} s",
-            f"{self.tokens_per_second:.1f} tokens/s",
-            f"first after {self.first_token_seconds * 1000:.0f} ms",
-        ]
+        """What a reader wants to know, the most important first, on one line."""
+        text = _tokens(self.tokens + self.undecided)
+        if self.seconds:
+            text += f" in {_time(self.seconds)}"
+            text += f" ({self.tokens_per_second:.{0 if self.tokens_per_second >= 10 else 1}f} tokens/s)"
+            text += f", first after {_time(self.first_token_seconds)}"
+        parts = [text]
         if self.verdicts:
-            each = max(1, self.tokens)
-            parts.append(f"{self.acceptance_length:.2f} tokens a verification ({self.verdicts} steps)")
-            parts.append(f"{self.up_bytes / each:.0f} bytes up and {self.down_bytes / each:.0f} down a token")
-            parts.append(f"{1000 * self.cpu_seconds / each:.1f} ms of this device's CPU a token")
+            parts.append(f"{100 * self.accepted / max(1, self.tokens):.0f} % drafted here")
+            parts.append(f"{decimal(self.down_bytes)} down")
         if self.provisional:
             parts.append(alone_words(self.provisional, self.kept, self.undecided))
-        return ", ".join(parts)
+        return "; ".join(parts)
+
+    def details(self) -> str:
+        """What else was counted; empty without a server."""
+        if not self.verdicts:
+            return ""
+        each = max(1, self.tokens)
+        return (
+            f"{self.acceptance_length:.2f} tokens a verification ({self.verdicts} steps), "
+            f"{self.up_bytes / each:.0f} bytes up and {self.down_bytes / each:.0f} down a token, "
+            f"{1000 * self.cpu_seconds / each:.1f} ms of this device's CPU a token"
+        )
 
 
 class SessionFigures:
@@ -162,19 +192,35 @@ class SessionFigures:
             if isinstance(event, Ended) and event.provisional:
                 self._unsettled.append(self.newest)
 
-    def reset(self) -> None:
-        """Starts a new conversation: no answer of the old one will be decided."""
-        self._unsettled.clear()
+    def restore(self, unverified: Iterable[Job]) -> None:
+        """Continues a conversation that was kept, of which these answers are not decided."""
+        self._unsettled = deque(
+            Figures(provisional=job.shown, undecided=len(job.written), kept=job.kept) for job in unverified
+        )
+
+    def rewind(self, unsettled: int) -> None:
+        """Only so many answers that ended without the server will still be decided."""
+        while len(self._unsettled) > unsettled:
+            self._unsettled.pop()
 
     def lines(self) -> str:
         """What the newest answer cost, and how much of all standalone text was right, for a person."""
         count = self._all
-        if not count.provisional:
-            return self.newest.line()
-        return f"{self.newest.line()}\nthis session: {alone_words(count.provisional, count.kept, count.undecided)}"
+        lines = [self.newest.line(), self.newest.details()]
+        if count.provisional:
+            lines.append(f"this session: {alone_words(count.provisional, count.kept, count.undecided)}")
+        return "\n".join(filter(None, lines))
 
 
 def alone_words(written: int, kept: int, undecided: int = 0) -> str:
     """How much was written without a server, and how much of it was right."""
     waiting = f", {undecided} not checked" if undecided else ""
     return f"alone {written} tokens, {kept} kept{waiting}"
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
+
+
+def _time(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f} ms" if 0 < seconds < 1 else f"{seconds:.1f} s"

@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from moa_shared.errors import MoaError
+from moa_shared.errors import MoaError, ProtocolError
 from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS, AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask
 
-from moa_client.conversation.conversation import Conversation, Phase
+from moa_client.conversation.conversation import Conversation, ConversationState, Phase
 from moa_client.conversation.events import (
     Committed,
     Corrected,
@@ -99,6 +99,41 @@ class AnswerQueue:
         self._take_back()
         lasting = LinkChanged | Notice | Earlier | Settled | Refused
         self.events = deque(event for event in self.events if isinstance(event, lasting))
+
+    def restore(self, state: ConversationState) -> None:
+        """Takes the place of a conversation that was kept; its answers that no server has verified wait for one."""
+        self.reset()
+        self.conversation.restore(state)
+        for job in state.unverified:
+            self._jobs.append(job)
+        if self.front is not None and not state.is_begun:
+            self.ask_front()
+        for job in state.unverified:
+            decided: Sequence[int] = ()
+            if job is self.front:
+                decided = self.conversation.answer
+            else:
+                job.asked = list(job.turn(self.text_before(job)))
+            if job.left:  # the program may have been killed just before the device's text ended the answer
+                job.finish = self._finish_rule(job).finish_of([*decided, *job.written])
+                job.left = job.finish is Finish.UNFINISHED
+
+    def rewind(self, answers: int) -> bool:
+        """Keeps the first `answers` answers; whether committed text had to go, of which a server may know.
+
+        Raises:
+            ProtocolError: an answer is running.
+        """
+        if self.current is not None:
+            raise ProtocolError("the answer under way to end first", "a wish to rewind")
+        turns = len(self.conversation.turns)
+        if answers >= turns:
+            self._jobs.keep(answers - turns + 1)
+            return False
+        self._forget_decided(turns - (self.front is not None) - answers)
+        self._jobs.clear()
+        self.conversation.rewind(answers)
+        return True
 
     def reset(self) -> None:
         """Starts a new conversation."""
@@ -186,13 +221,11 @@ class AnswerQueue:
         Args:
             chances: of each token, that it is the target's if all before it are.
         """
-        rule, conversation = self.end_rule, self.conversation
-        start = self._start_of(job)
+        conversation = self.conversation
         decided = conversation.answer_length if job is self.front else 0
         recent = conversation.tokens[-STOP_WINDOW_TOKENS:][-decided:] if decided else []
         recent += job.written[-STOP_WINDOW_TOKENS:]
-        finishes = FinishRule(job.settings, start, rule.context_tokens, rule.end_of_text, rule.decode)
-        taken, finish = finishes.cut(recent, tokens, decided + len(job.written) - len(recent))
+        taken, finish = self._finish_rule(job).cut(recent, tokens, decided + len(job.written) - len(recent))
         job.written += taken
         job.shown += len(taken)
         if taken:
@@ -242,6 +275,15 @@ class AnswerQueue:
 
     # ------------------------------------------------------------ inside
 
+    def _forget_decided(self, answers: int) -> None:
+        """Forgets what is not told yet of the front job and of so many answers before it."""
+        told = deque[Event]()
+        for event in reversed(self.events):
+            answers -= isinstance(event, Settled | Refused)
+            if answers < 0 or not isinstance(event, Earlier | Settled | Refused):
+                told.appendleft(event)
+        self.events = told
+
     def _take_back(self) -> None:
         """Ends the current answer with its committed text; a question that got no answer is taken back."""
         job, self.current = self.current, None
@@ -251,11 +293,14 @@ class AnswerQueue:
             self.conversation.give_up()
         self._jobs.remove(job)
 
-    def _start_of(self, job: Job) -> int:
-        """Where a job's answer begins."""
+    def _finish_rule(self, job: Job) -> FinishRule:
+        """When a job's answer ends."""
         if job is self.front:
-            return self.conversation.answer_start
-        return self._jobs.length_before(job, len(self.conversation.tokens))
+            start = self.conversation.answer_start
+        else:
+            start = self._jobs.length_before(job, len(self.conversation.tokens))
+        rule = self.end_rule
+        return FinishRule(job.settings, start, rule.context_tokens, rule.end_of_text, rule.decode)
 
     def _correct(self, job: Job) -> None:
         """Withdraws the provisional text of an answer."""

@@ -19,6 +19,8 @@ from moa_shared.tree.arithmetic import ROOT, is_chain
 from moa_shared.tree.draft_tree import DraftTree
 from moa_shared.tree.streamed_tree import StreamedTree
 
+from moa_client.conversation.jobs import Job
+
 NO_DRAFT = DraftTree((), ())
 
 
@@ -53,6 +55,25 @@ class Progress:
     finish: Finish
 
 
+@dataclass(frozen=True, slots=True)
+class ConversationState:
+    """A conversation as it was kept.
+
+    Args:
+        tokens: all committed ones; `provenance`: of each of them.
+        turns: where each question begins.
+        unverified: the answers that ended without the server and are not verified, oldest first. Only the first one
+            may have committed tokens.
+        is_begun: the newest turn is the question of the first of them.
+    """
+
+    tokens: Sequence[int]
+    provenance: Sequence[Provenance]
+    turns: Sequence[int]
+    unverified: Sequence[Job] = ()
+    is_begun: bool = False
+
+
 class Conversation:
     """The tokens of one conversation, and the answer under way.
 
@@ -65,16 +86,17 @@ class Conversation:
         self.phase = Phase.IDLE
         self.tokens: list[int] = []
         self.provenance: list[Provenance] = []
+        self.turns: list[int] = []  # where each question begins
         self.hashes = PrefixHashes()
         self.epoch = 0
         self.ask_id = 0  # of the newest question; a verdict names it
         self.answer_start = 0
         self.settings = AnswerSettings()
-        self._turn_start = 0
         self._base = 0
         self._tree = StreamedTree()
         self._node: int | None = None
         self._below: tuple[DraftTree, tuple[int, ...]] | None = None  # the newest token, if known
+        self.traceparent = ""  # of the newest question's span
 
     # ------------------------------------------------------------ the user
 
@@ -86,16 +108,17 @@ class Conversation:
         """
         if self.phase is not Phase.IDLE:
             raise ProtocolError("the answer under way to end first", "another question")
-        base = self._turn_start = len(self.tokens)
+        base = len(self.tokens)
         if base + len(tokens) == 0:
             raise ProtocolError("a prompt of at least one token", "none")
+        self.turns.append(base)
         self._append(tokens, Provenance.PROMPT)
         self.answer_start = len(self.tokens)
         self.settings = settings
         self.phase = Phase.ANSWERING
         self.ask_id += 1
         self.drop_draft()
-        return Ask(self.ask_id, base, self.hashes.at(base), tuple(tokens), settings, self.answer_start)
+        return self._ask(base, tokens)
 
     def resume(self) -> Ask:
         """The Ask that continues the answer under way, on a server that was opened with all committed tokens.
@@ -107,7 +130,7 @@ class Conversation:
             raise ProtocolError("an answer to resume", "none under way")
         self.drop_draft()
         base = len(self.tokens)
-        return Ask(self.ask_id, base, self.hashes.at(base), (), self.settings, self.answer_start)
+        return self._ask(base, ())
 
     def repeat(self) -> Ask:
         """The Ask of the answer under way as first sent, with everything committed of it.
@@ -117,8 +140,20 @@ class Conversation:
         """
         if self.phase is not Phase.ANSWERING:
             raise ProtocolError("an answer under way", "none")
-        base = self._turn_start
-        return Ask(self.ask_id, base, self.hashes.at(base), tuple(self.tokens[base:]), self.settings, self.answer_start)
+        base = self.turns[-1]
+        return self._ask(base, self.tokens[base:])
+
+    def _ask(self, base: int, tokens: Sequence[int]) -> Ask:
+        prefix_hash = self.hashes.at(base)
+        return Ask(
+            self.ask_id,
+            base,
+            prefix_hash,
+            tuple(tokens),
+            self.settings,
+            self.answer_start,
+            traceparent=self.traceparent,
+        )
 
     def keep(self, tokens: Sequence[int], finish: Finish) -> None:
         """Commits standalone text, unverified.
@@ -136,11 +171,30 @@ class Conversation:
         if finish is not Finish.UNFINISHED:
             self.end()
 
+    def restore(self, state: ConversationState) -> None:
+        """Takes the place of one that was kept; its newest answer is under way if a server is still to decide it."""
+        self.reset()
+        self.tokens, self.provenance, self.turns = list(state.tokens), list(state.provenance), list(state.turns)
+        self.hashes.extend(self.tokens)
+        if self.turns:
+            start = self.turns[-1]
+            while start < len(self.tokens) and self.provenance[start] is Provenance.PROMPT:
+                start += 1
+            self.answer_start = start
+        if state.is_begun:
+            self.settings = state.unverified[0].settings
+            self.phase = Phase.ANSWERING
+            self.ask_id += 1
+
+    def rewind(self, turns: int) -> None:
+        """Keeps the first `turns` questions and their answers, fewer than there are."""
+        self.end()
+        self._crop(self.turns[turns])
+
     def reset(self) -> None:
         """Forgets everything but the epoch and how many questions were asked."""
         self.end()
         self._crop(0)
-        self.answer_start = self._turn_start = 0
 
     def end(self) -> None:
         """Ends the answer here, whatever the server thinks (it is gone, or the user stopped it)."""
@@ -150,8 +204,7 @@ class Conversation:
     def give_up(self) -> None:
         """Gives up the answer. A question that got none is taken back, so that another can be asked."""
         if self.phase is Phase.ANSWERING and not self.answer:
-            self._crop(self._turn_start)
-            self.answer_start = self._turn_start
+            self._crop(self.turns[-1])
         self.end()
 
     @property
@@ -297,9 +350,12 @@ class Conversation:
         return self._below
 
     def _crop(self, length: int) -> None:
+        """Forgets the turns from position `length` on."""
         del self.tokens[length:]
         del self.provenance[length:]
         self.hashes.crop(length)
+        self.turns = [start for start in self.turns if start < length]
+        self.answer_start = length
 
     def _append(self, tokens: Sequence[int], provenance: Provenance) -> None:
         self.tokens.extend(tokens)

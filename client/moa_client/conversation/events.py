@@ -21,6 +21,7 @@ class LinkState(Enum):
     SLOW = "slow"  # answers come, but a round trip takes several steps of the server
     OFFLINE = "offline"  # the timer ran out, the stream broke, or the user wants it
     BACK = "back"  # reconnected; standalone text is being verified
+    WAITING = "waiting"  # the server has said when it continues: this client has used up what it may take in a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,12 @@ class LinkChanged:
 
     Args:
         reason: for a person, if there is one.
+        wait_seconds: from now until the server is asked again, in the state WAITING.
     """
 
     state: LinkState
     reason: str = ""
+    wait_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +161,15 @@ class ExecutionChanged:
 
 @dataclass(frozen=True, slots=True)
 class ServerChanged:
-    """Another server answers at the address: one with another drafter, or one that cannot continue the conversation.
+    """Another server answers: at the same address, or at another one of those in use.
 
     Args:
-        what: "drafter": the conversation continues, without drafts from this device; "model": it waits for its model.
+        what: "address": the conversation continues at another address; "drafter": it continues, without drafts from
+            this device; "model": it waits for its model.
         message: for a person, one sentence.
     """
 
-    what: Literal["drafter", "model"]
+    what: Literal["address", "drafter", "model"]
     message: str
 
 

@@ -74,6 +74,11 @@ class Jobs:
     def remove(self, job: Job) -> None:
         self._jobs.remove(job)
 
+    def keep(self, count: int) -> None:
+        """Drops all but the first `count` of them."""
+        while len(self._jobs) > count:
+            self._jobs.pop()
+
     def clear(self) -> None:
         self._jobs.clear()
 

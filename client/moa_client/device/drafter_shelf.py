@@ -45,6 +45,10 @@ class DrafterShelf:
         """Whether there is no drafter at all."""
         return not self._named
 
+    def measure(self) -> tuple[Candidate, ...]:
+        """The time of a level of each, also where there is nothing to choose."""
+        return self._candidates or tuple(map(self._measured, self._named.values()))
+
     def choose(self, server: ServerPace | None, current: str | None = None) -> Choice:
         """The drafter to use.
 

@@ -30,6 +30,7 @@ from moa_shared.protocol.handshake_checks import clean_texts, manifest_sha256
 
 from moa_client.link.backoff import Backoff
 from moa_client.link.channel import Link
+from moa_client.link.routing.route import AnyLink
 
 FETCHED = "fetched"
 RECORD = "manifest.pb"
@@ -100,7 +101,7 @@ def find_fetched(root: Path, digest: bytes, wanted: Wanted) -> Fetched | None:
         return None  # then it is fetched again
 
 
-async def fetch(link: Link, root: Path, wanted: Wanted, progress: Progress, described: bytes = b"") -> Fetched:
+async def fetch(link: AnyLink, root: Path, wanted: Wanted, progress: Progress, described: bytes = b"") -> Fetched:
     """Fetches what is missing, over a separate connection.
 
     Args:
@@ -113,7 +114,7 @@ async def fetch(link: Link, root: Path, wanted: Wanted, progress: Progress, desc
         DiskFullError: no space.
         MoaError: the server's refusal.
     """
-    wide = link.widened(WINDOW_BYTES)
+    wide = link.widened(WINDOW_BYTES, described)
     try:
         return await _fetch(wide, root, wanted, progress, described)
     finally:
@@ -121,7 +122,7 @@ async def fetch(link: Link, root: Path, wanted: Wanted, progress: Progress, desc
 
 
 async def _fetch(link: Link, root: Path, wanted: Wanted, progress: Progress, described: bytes) -> Fetched:
-    manifest = await _fetch_manifest(link)
+    manifest = await fetch_manifest(link)
     digest, record = manifest_sha256(manifest), manifest.SerializeToString(deterministic=True)
     if described and digest != described:
         raise ChecksumError(
@@ -157,7 +158,12 @@ async def _fetch(link: Link, root: Path, wanted: Wanted, progress: Progress, des
     return parts
 
 
-async def _fetch_manifest(link: Link) -> pb.PartManifest:
+async def fetch_manifest(link: Link) -> pb.PartManifest:
+    """The list of what the server gives to clients.
+
+    Raises:
+        MoaError: it has none, or gives one that is not allowed.
+    """
     async for message in link.fetch(pb.FetchDrafterRequest()):
         manifest = message.manifest
         _check_manifest(manifest)
@@ -175,6 +181,11 @@ def _check_manifest(manifest: pb.PartManifest) -> None:
             raise ProtocolError("a plain name of a file to fetch", repr(entry.name[:100]))
         if len(entry.sha256) != 32:
             raise ProtocolError(f"a sha256 for {entry.name}", f"{len(entry.sha256)} bytes")
+
+
+def bytes_of(manifest: pb.PartManifest, wanted: Wanted) -> int:
+    """How much of a server's files is wanted, in bytes."""
+    return sum(entry.size for entry in _choose(manifest, wanted))
 
 
 def _choose(manifest: pb.PartManifest, wanted: Wanted) -> list[pb.PartFile]:
@@ -224,7 +235,7 @@ async def _fetch_file(link: Link, folder: Path, entry: pb.PartFile, task: Task) 
             if offset > before:
                 backoff.reset()
             await asyncio.sleep(backoff.next_seconds())
-            await link.renew()
+            link.renew(link.channel_number)
     await asyncio.to_thread(_accept, partial, folder / entry.name, entry)
 
 

@@ -5,7 +5,7 @@ Everything is checked against what the server describes before a conversation is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,10 +40,11 @@ class Device:
 
     Args:
         drafter: None: the server answers by plain steps.
+        new_drafter: makes another one over the same weights, for another conversation.
         choice: which drafter it is, and why; None where none reads the server's memory.
         shelf: those that may replace it.
         execution: the arithmetic that decides the server's text; None: no server has reported it.
-        step_ms: time of a plain step when the server started; 0: not known.
+        step_ms: time of a plain step at the server; 0: not known.
         memory_width, state_width: numbers of a row of each plane; state_width 0 without reused layers.
         is_refused: the server has no memory for the drafter, which only writes without one.
         end_of_text: token ids that end an answer; with `context_tokens`, what ends a standalone one.
@@ -62,6 +63,7 @@ class Device:
     execution: pb.Execution | None = None
     step_ms: float = 0.0
     is_refused: bool = False
+    new_drafter: Callable[[], ClientDrafter] | None = None
 
     @property
     def planes(self) -> dict[Plane, int]:
@@ -71,6 +73,16 @@ class Device:
         """
         states = {Plane.REUSED_STATE: self.state_width} if self.state_width else {}
         return {**states, Plane.MEMORY: self.memory_width}
+
+    @property
+    def level(self) -> str:
+        """The server's level of execution; empty: it has not reported it."""
+        return self.execution.level if self.execution is not None else ""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the text does not depend on what is computed together, as far as the server has reported."""
+        return self.execution is None or self.execution.exact
 
     @property
     def end_rule(self) -> EndRule:
@@ -100,12 +112,17 @@ class Device:
             files=other.files,
             identity=_changed(self.identity, drafter_fingerprint=other.identity.drafter_fingerprint),
             drafter=other.drafter,
+            new_drafter=other.new_drafter,
             memory_width=other.memory_width,
             state_width=other.state_width,
             choice=other.choice,
             shelf=other.shelf,
             is_refused=False,
         )
+
+    def for_another_conversation(self) -> Device:
+        """The same device with a drafter that knows no conversation yet."""
+        return replace(self, drafter=self.new_drafter()) if self.new_drafter is not None else self
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of some tokens, for the screen and for stop strings; as the server reads it."""
@@ -171,11 +188,11 @@ def equip(
     """
     files, served = sources.files, sources.served
     if settings.drafter == "lookup":
-        return replace(device, drafter=LookupDrafter(settings.length))
+        return _with(device, lambda: LookupDrafter(settings.length))
     if settings.drafter == "random":
         random = _random_checkpoint(files)
         states = drafter_states(random, files, settings)
-        return replace(device, drafter=_moa_drafter(random, states, files, settings, reads_memory=False))
+        return _with(device, _moa_drafters(random, states, files, settings, reads_memory=False))
     if settings.drafter == "none":
         return device
     shelf = DrafterShelf(settings, sources)
@@ -187,7 +204,7 @@ def equip(
         progress.note(f"There is no drafter for {files.target_id} {where}: the server answers by plain steps.")
         return device
     choice = Choice(settings.drafter, "as wished")
-    path = named_drafter(settings, files)
+    path = named_drafter(settings, files, progress)
     return _with_checkpoint(device, _named_checkpoint(path, files), choice, settings, path)
 
 
@@ -205,16 +222,18 @@ def change_drafter(device: Device, choice: Choice, settings: ClientSettings) -> 
     if beside is None:
         return _with_checkpoint(device, online, choice, settings)
     name, alone = beside
-    return _reading_memory_of(device, alone, _pair(online, alone, files, settings), replace(choice, alone=name))
+    return _reading_memory_of(device, alone, _pairs(online, alone, files, settings), replace(choice, alone=name))
 
 
-def _pair(online: Checkpoint, alone: Checkpoint, files: ModelFiles, settings: ClientSettings) -> PairedDrafter:
-    """Two drafters over the same parts of the target, with the states that the second one reads."""
+def _pairs(
+    online: Checkpoint, alone: Checkpoint, files: ModelFiles, settings: ClientSettings
+) -> Callable[[], ClientDrafter]:
+    """Makes pairs of drafters over the same parts of the target, with the states that the second one reads."""
     reader = WeightReader(files)
     parts = TargetParts(reader)
     first = alone.config.target_layers - alone.config.reused_layers
-    drafters = [
-        _moa_drafter(
+    first_of, second_of = (
+        _moa_drafters(
             each,
             each.states(reader, settings.dtype, parts=parts, states_from=first),
             files,
@@ -222,9 +241,9 @@ def _pair(online: Checkpoint, alone: Checkpoint, files: ModelFiles, settings: Cl
             reads_memory=True,
         )
         for each in (online, alone)
-    ]
+    )
     reader.drop_pages()
-    return PairedDrafter(*drafters)
+    return lambda: PairedDrafter(first_of(), second_of())
 
 
 def _with_checkpoint(
@@ -232,17 +251,22 @@ def _with_checkpoint(
 ) -> Device:
     files, reads_memory = device.files, checkpoint.config.memory_width > 0
     states = drafter_states(checkpoint, files, settings)
-    drafter = _moa_drafter(checkpoint, states, files, settings, reads_memory=reads_memory, path=path)
-    return _reading_memory_of(device, checkpoint, drafter, choice)
+    new_drafter = _moa_drafters(checkpoint, states, files, settings, reads_memory=reads_memory, path=path)
+    return _reading_memory_of(device, checkpoint, new_drafter, choice)
 
 
-def _reading_memory_of(device: Device, checkpoint: Checkpoint, drafter: ClientDrafter, choice: Choice) -> Device:
-    """The device with a drafter that reads the rows which a server has for this checkpoint."""
+def _with(device: Device, new_drafter: Callable[[], ClientDrafter]) -> Device:
+    return replace(device, drafter=new_drafter(), new_drafter=new_drafter)
+
+
+def _reading_memory_of(
+    device: Device, checkpoint: Checkpoint, new_drafter: Callable[[], ClientDrafter], choice: Choice
+) -> Device:
+    """The device with drafters that read the rows which a server has for this checkpoint."""
     config = checkpoint.config
     return replace(
-        device,
+        _with(device, new_drafter),
         identity=_changed(device.identity, drafter_fingerprint=bytes.fromhex(checkpoint.fingerprint)),
-        drafter=drafter,
         memory_width=config.memory_width,
         state_width=config.hidden_size if config.reused_layers else 0,
         choice=choice,
@@ -279,7 +303,7 @@ def _named_checkpoint(path: Path, files: ModelFiles) -> Checkpoint:
     return checkpoint
 
 
-def _moa_drafter(
+def _moa_drafters(
     checkpoint: Checkpoint,
     states: NewState,
     files: ModelFiles,
@@ -287,16 +311,20 @@ def _moa_drafter(
     *,
     reads_memory: bool,
     path: Path | None = None,
-) -> MoaDrafter:
-    guesser = TextGuesser(ngrams_for(files.fingerprint, path)) if settings.copies else None
-    return MoaDrafter(
-        states,
-        _recipe(settings, guesser),
-        reads_memory=reads_memory,
-        shape=CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth),
-        guesser=guesser,
-        confidence=confidence_for(checkpoint.fingerprint, path) if checkpoint.fingerprint else None,
-    )
+) -> Callable[[], ClientDrafter]:
+    """Makes drafters over one checkpoint's weights."""
+    ngrams = ngrams_for(files.fingerprint, path) if settings.copies else None
+    confidence = confidence_for(checkpoint.fingerprint, path) if checkpoint.fingerprint else None
+    shape = CHAIN if settings.mode == "chain" else GrowthShape(breadth=settings.breadth)
+
+    def new_drafter() -> ClientDrafter:
+        guesser = TextGuesser(ngrams) if settings.copies else None
+        recipe = _recipe(settings, guesser)
+        return MoaDrafter(
+            states, recipe, reads_memory=reads_memory, shape=shape, guesser=guesser, confidence=confidence
+        )
+
+    return new_drafter
 
 
 def drafter_states(checkpoint: Checkpoint, files: ModelFiles, settings: ClientSettings) -> NewState:

@@ -14,12 +14,12 @@ from moa_shared.protocol.handshake_checks import check_identity
 from moa_client.device.heap import trim_heap
 from moa_client.device.loading import Device, equip
 from moa_client.device.sources import find_sources, means_served, meant_drafters, named_drafter
-from moa_client.link.channel import Link
+from moa_client.link.routing.route import AnyLink
 from moa_client.settings import ClientSettings
 
 
 async def refit(
-    settings: ClientSettings, link: Link, served: pb.DescribeResponse, device: Device, rtt_ms: float
+    settings: ClientSettings, link: AnyLink, served: pb.DescribeResponse, device: Device, rtt_ms: float
 ) -> Device | None:
     """The device with a drafter that the server has memory for, fetched if need be; None: --drafter means no such one.
 
@@ -46,5 +46,6 @@ def _offers(settings: ClientSettings, served: pb.DescribeResponse, device: Devic
     """Whether the server has memory for a drafter that --drafter means."""
     if means_served(settings) or meant_drafters(settings, served):
         return bool(meant_drafters(settings, served))
-    fingerprint = remembered_hash(named_drafter(settings, device.files), cache_root(settings.cache_dir))
+    named = named_drafter(settings, device.files, SilentProgress())
+    fingerprint = remembered_hash(named, cache_root(settings.cache_dir))
     return bytes.fromhex(fingerprint) in [each.fingerprint for each in served.drafters]

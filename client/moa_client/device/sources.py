@@ -18,6 +18,7 @@ from moa_shared.drafter.checkpoint.shipped import (
     require_shipped_drafter,
     shipped_drafter,
 )
+from moa_shared.drafter.published.find import find_drafter
 from moa_shared.errors import MoaError
 from moa_shared.models import DEFAULT, ModelFiles, resolve
 from moa_shared.models.gguf.entry import entry_of, is_ready
@@ -30,9 +31,10 @@ from moa_shared.programs.progress import Progress
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 
 from moa_client.device.fetching import Wanted, fetch, find_fetched
-from moa_client.link.channel import Link
+from moa_client.link.routing.route import AnyLink
 from moa_client.settings import ClientSettings
 
+FILELESS = ("lookup", "random", "none")  # --drafter: what no file is read for
 AUTO = "auto"  # --drafter: the fastest here of those that the server gives memory for
 
 
@@ -70,7 +72,7 @@ def means_served(settings: ClientSettings) -> bool:
 
 
 async def find_sources(
-    settings: ClientSettings, link: Link, served: pb.DescribeResponse, progress: Progress
+    settings: ClientSettings, link: AnyLink, served: pb.DescribeResponse, progress: Progress
 ) -> Sources:
     """Everything for this server's target; what is missing is fetched from it.
 
@@ -105,20 +107,37 @@ def find_local_sources(settings: ClientSettings, progress: Progress) -> Sources 
     files = _named(settings, progress)
     if served is None or (files is not None and files.fingerprint != served.identity.target_fingerprint.hex()):
         files = files or _find_default(root)
-        served = _describe_alone(settings, files, root) if files is not None else None
+        served = _describe_alone(settings, files, root, progress) if files is not None else None
     if served is None:
         return None
-    identity = served.identity
-    files = files or _find_whole(root, identity.target_fingerprint.hex())
+    return _find_present(settings, served, files)[0]
+
+
+def find_present(
+    settings: ClientSettings, served: pb.DescribeResponse, progress: Progress
+) -> tuple[Sources | None, Wanted]:
+    """What is here for this server; None if something must be fetched. And what is not in the package.
+
+    Raises:
+        MoaError: --model cannot be used.
+    """
+    return _find_present(settings, served, _named(settings, progress))
+
+
+def _find_present(
+    settings: ClientSettings, served: pb.DescribeResponse, files: ModelFiles | None
+) -> tuple[Sources | None, Wanted]:
+    root = cache_root(settings.cache_dir)
+    files = files or _find_whole(root, served.identity.target_fingerprint.hex())
     drafters = _shipped(settings, served)
     wanted = _wanted(settings, served, have_files=files is not None, have=drafters)
     if files is None or wanted.drafters:
         parts = find_fetched(root, served.manifest_sha256, wanted)
         if parts is None:
-            return None
+            return None, wanted
         files = files or parts.files
         drafters |= parts.drafters
-    return Sources(served, files, drafters)
+    return Sources(served, files, drafters), wanted
 
 
 def resolve_sources(settings: ClientSettings, served: pb.DescribeResponse, progress: Progress) -> Sources:
@@ -127,16 +146,16 @@ def resolve_sources(settings: ClientSettings, served: pb.DescribeResponse, progr
     return Sources(served, files, _shipped(settings, served))
 
 
-def named_drafter(settings: ClientSettings, files: ModelFiles) -> Path:
-    """The file that --drafter names: a path, or one of the package's by its name.
+def named_drafter(settings: ClientSettings, files: ModelFiles, progress: Progress) -> Path:
+    """The file that --drafter names: one of the package's by its name, or as of `find_drafter`.
 
     Raises:
-        NotFoundError: the package has none of that name for this target.
+        NotFoundError, ModelSourceError, CheckpointError: there is no such drafter for this target.
     """
     if settings.drafter in SHIPPED_DRAFTERS:
         hint = "Leave --drafter out: then it is the server's."
         return require_shipped_drafter(files.fingerprint, files.target_id, settings.drafter, hint=hint)
-    return Path(settings.drafter)
+    return find_drafter(settings.drafter, files, settings.cache_dir, progress)
 
 
 def _named(settings: ClientSettings, progress: Progress) -> ModelFiles | None:
@@ -181,11 +200,11 @@ def _find_default(root: Path) -> ModelFiles | None:
     return describe_folder(entry, check_manifest(entry, root), root) if is_ready(entry) else None
 
 
-def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path) -> pb.DescribeResponse:
+def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path, progress: Progress) -> pb.DescribeResponse:
     """What a server of this target with this device's drafters would describe."""
     paths = {name: path for name in SHIPPED_DRAFTERS if (path := shipped_drafter(files.fingerprint, name)) is not None}
-    if not means_served(settings) and (named := named_drafter(settings, files)).is_file():
-        paths = {settings.drafter: named}
+    if not means_served(settings) and settings.drafter not in FILELESS:
+        paths = {settings.drafter: named_drafter(settings, files, progress)}
     drafters = [
         pb.Drafter(
             name=name,

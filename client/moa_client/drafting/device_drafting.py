@@ -11,6 +11,7 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.drafters import ClientDrafter
+from moa_client.drafting.inference_thread import InferenceThread
 from moa_client.drafting.online import OnlineDrafting
 from moa_client.drafting.results import Result
 from moa_client.drafting.settings import DraftingSettings
@@ -28,6 +29,7 @@ class DeviceDrafting:
         codec: of memory, the best one.
         send: queues a message for the server.
         post: takes the drafter's results.
+        thread: shared with other conversations; None: one of its own.
     """
 
     def __init__(
@@ -40,8 +42,9 @@ class DeviceDrafting:
         answers: AnswerQueue,
         send: Callable[[Draft | Ack], None],
         post: Callable[[Result], None],
+        thread: InferenceThread | None = None,
     ) -> None:
-        self._thread = DrafterThread(drafter, post) if drafter is not None else None
+        self._thread = DrafterThread(drafter, post, thread) if drafter is not None else None
         reads_memory = drafter is not None and drafter.reads_memory
         remember = self._thread.remember if self._thread is not None and reads_memory else None
         self.memory = MemoryPlan(remember, planes, codec)

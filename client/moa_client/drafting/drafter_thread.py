@@ -15,7 +15,7 @@ import numpy as np
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.memory_codec import Codec, decode
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 from moa_client.drafting.drafters import ClientDrafter
@@ -33,13 +33,17 @@ class DrafterThread:
     Args:
         drafter: the device's.
         post: takes results; called on the event loop.
+        thread: shared with other conversations, whose calls take turns; None: one of its own.
     """
 
-    def __init__(self, drafter: ClientDrafter, post: Callable[[Result], None]) -> None:
+    def __init__(
+        self, drafter: ClientDrafter, post: Callable[[Result], None], thread: InferenceThread | None = None
+    ) -> None:
         self.drafter = drafter
         self.busy = False
         self._post = post
-        self._thread = InferenceThread()
+        self._thread = thread or InferenceThread()
+        self._is_shared = thread is not None
         self._told: list[int] = []
         self._told_hash: int | None = None  # of all of them, if known
         self._began = False  # before that, the drafter may know another conversation
@@ -109,7 +113,8 @@ class DrafterThread:
     def close(self) -> None:
         """Lets the running call end; its result is no longer posted."""
         self._post = lambda _: None
-        self._thread.close()
+        if not self._is_shared:
+            self._thread.close()
 
     # ------------------------------------------------------------ inside
 

@@ -22,7 +22,7 @@ from moa_shared.drafting import (
 )
 from moa_shared.drafting.confidence import Confidence, chance_of
 from moa_shared.drafting.guesses.copying import chance_of_copy
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
 

@@ -45,7 +45,8 @@ class OnlineDrafting:
         self.window = DraftWindow(
             TREE_BYTES if settings.tree else CHAIN_BYTES, run_ahead=settings.run_ahead, plain_ms=plain_ms
         )
-        self.streamed = StreamedDrafting(conversation, self.window, announces_nothing=not settings.run_ahead)
+        rule = self.window if settings.new_rule is None else settings.new_rule()
+        self.streamed = StreamedDrafting(conversation, rule, announces_nothing=not settings.run_ahead)
         self._rounds = settings.rounds
         self._rest = DraftingRest(may_rest=settings.server_drafts)
         self._conversation = conversation

@@ -71,6 +71,11 @@ class DraftWindow:
         """Takes over what another drafter's window has measured of server and link."""
         self.rtt_ms, self.step_ms, self._quiet_ms = before.rtt_ms, before.step_ms, before._quiet_ms
 
+    def forget_server(self) -> None:
+        """What follows is measured of another server."""
+        self.rtt_ms, self.step_ms, self._quiet_ms = Smoothed(), Smoothed(), Smoothed()
+        self._busy_ms = Smoothed()
+
     # ------------------------------------------------------------ measurements; rtt_ms the shell adds to
 
     def on_verdict(
@@ -153,9 +158,9 @@ class DraftWindow:
                 return True
         return False
 
-    def may_send(self, draft: DraftTree, unsent: int) -> bool:
+    def may_send(self, draft: DraftTree, unsent: int, *, flush: bool = False) -> bool:
         """Whether the newest `unsent` nodes of this draft should go now, rather than with the next ones."""
-        return unsent >= self.frame_nodes(chain=draft.is_chain)
+        return flush or unsent >= self.frame_nodes(chain=draft.is_chain)
 
     def frame_nodes(self, *, chain: bool) -> int:
         """Nodes that a frame waits for."""

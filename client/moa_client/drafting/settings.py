@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from moa_client.drafting.alone import AloneRule
+
+if TYPE_CHECKING:
+    from moa_client.drafting.streamed import DraftRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,7 @@ class DraftingSettings:
         reconcile: standalone text is verified, or kept as it is.
         tree: drafts are trees.
         alone: how the device writes without a server.
+        new_rule: of streamed drafts, where a measurement wants another one than the program's own.
     """
 
     drafting: Literal["auto", "server", "device", "off"] = "auto"
@@ -27,6 +32,7 @@ class DraftingSettings:
     reconcile: Literal["verify", "keep"] = "verify"
     tree: bool = False
     alone: AloneRule = AloneRule()  # noqa: RUF009 (immutable)
+    new_rule: Callable[[], DraftRule] | None = None
 
     @property
     def server_runs_ahead(self) -> bool:

@@ -24,8 +24,8 @@ class DraftRule(Protocol):
         """Whether this draft is worth another level."""
         ...
 
-    def may_send(self, draft: DraftTree, unsent: int) -> bool:
-        """Whether to send the newest `unsent` nodes of this draft now, rather than with the next ones."""
+    def may_send(self, draft: DraftTree, unsent: int, *, flush: bool) -> bool:
+        """Whether to send the newest `unsent` nodes of this draft now; `flush`: none follow for now."""
         ...
 
     def on_sent(self, nodes: int) -> None:
@@ -114,7 +114,7 @@ class StreamedDrafting:
             self.restart()
             self._told_nothing = self._exhausted = committed
             return conversation.propose(draft)
-        if not unsent or not draft or not (flush or self.rule.may_send(draft, unsent)):
+        if not unsent or not draft or not self.rule.may_send(draft, unsent, flush=flush):
             return None
         message = conversation.draft_message(self._sent)
         self._sent = conversation.draft_nodes

@@ -18,13 +18,15 @@ from moa_shared.protocol.memory_codec import Codec
 
 from moa_client.conversation.answer_figures import Figures, LinkStatus, SessionFigures
 from moa_client.conversation.answer_queue import AnswerQueue
-from moa_client.conversation.conversation import Conversation
+from moa_client.conversation.conversation import Conversation, ConversationState
 from moa_client.conversation.events import Event, LinkState
 from moa_client.conversation.jobs import Turn
 from moa_client.device.loading import Device
 from moa_client.drafting.device_drafting import DeviceDrafting
+from moa_client.drafting.inference_thread import InferenceThread
 from moa_client.drafting.results import Drafted, Fault, Grown, Wrote
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.engine.answer_trace import AnswerTrace
 from moa_client.engine.exchange import Exchange, now_ms
 from moa_client.engine.replaced_server import (
     Fitted,
@@ -35,9 +37,9 @@ from moa_client.engine.replaced_server import (
     Unanswered,
     Unfit,
 )
-from moa_client.link.channel import Link
 from moa_client.link.connection import Came, Connection, Down, Up
 from moa_client.link.presence import GiveUp, Presence, SendBeat, Step, Steps
+from moa_client.link.routing.route import AnyLink
 
 if TYPE_CHECKING:
     from moa.v1 import moa_pb2 as pb
@@ -47,17 +49,18 @@ class ClientEngine:
     """A conversation over one link.
 
     Args:
-        link: to the server.
+        link: to the server, or to several; other conversations may use it too.
         device: what this client holds.
         vocab_size: of the target.
         codec: the best one for memory; cheaper ones are also offered.
         offline: do not connect before `go_online`.
         refit: gets a drafter for a server that has another one than before; None: the conversation continues without.
+        thread: that drafters of several conversations share; None: one of its own.
     """
 
     def __init__(
         self,
-        link: Link,
+        link: AnyLink,
         device: Device,
         vocab_size: int,
         codec: Codec,
@@ -65,6 +68,7 @@ class ClientEngine:
         *,
         offline: bool = False,
         refit: Refit | None = None,
+        thread: InferenceThread | None = None,
     ) -> None:
         self.conversation = Conversation(vocab_size)
         self.answers = AnswerQueue(self.conversation, device.end_rule)
@@ -72,7 +76,7 @@ class ClientEngine:
         self._alone = settings.alone
         self.presence = Presence(1e3 * link.silence_seconds, settings.alone.end_ms, offline=offline)
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
-        self.connection = Connection(link, self._make_open, self._inbox.put_nowait)
+        self.connection = Connection(link, self._make_open, self._inbox.put_nowait, self.conversation.hashes)
         self._exchange = Exchange(
             self.answers,
             self.presence,
@@ -81,6 +85,7 @@ class ClientEngine:
             settings,
             codec,
             self._inbox.put_nowait,
+            thread,
         )
         self._drafting.standalone.asked_for = offline
         self._next_device: Device | None = None
@@ -88,8 +93,9 @@ class ClientEngine:
             self._exchange, self.presence, self.connection, self._inbox.put_nowait, self.change_device, refit
         )
         self._began = time.monotonic()  # the newest question
+        self._trace: AnswerTrace | None = None  # of the running answer
         self._is_stopping = False  # the user wants the current answer to end, and has not seen it end
-        self._is_renewed = False  # the conversation was started again: the server's session is no longer usable
+        self._is_renewed = False  # the conversation was started again or rewound: the stream is about another one
 
     # ------------------------------------------------------------ for the surfaces
 
@@ -111,7 +117,7 @@ class ClientEngine:
     @property
     def status(self) -> LinkStatus:
         """The state for a status line."""
-        return self.figures.status(self.state, self.rtt_ms)
+        return self.figures.status(self.state, self.rtt_ms, holds_back=self.is_holding_back)
 
     @property
     def rtt_ms(self) -> float | None:
@@ -134,21 +140,26 @@ class ClientEngine:
         """Number of answers that ended without the server and are not verified yet."""
         return self.answers.unsettled
 
-    async def ask(self, turn: Turn | Sequence[int], settings: AnswerSettings) -> AsyncGenerator[Event, None]:
+    async def ask(
+        self, turn: Turn | Sequence[int], settings: AnswerSettings, *, traceparent: str = ""
+    ) -> AsyncGenerator[Event, None]:
         """Asks for an answer; yields what happens, and last `Ended`.
 
         Args:
             turn: the question's tokens, or a function that makes them from the conversation before it.
+            traceparent: of the span that the answer belongs to; empty: none.
 
         Raises:
             MoaError: why there is no (more) answer. What arrived stays in the conversation; a question that got
                 none is taken back.
         """
-        traffic = self.connection.link.traffic
+        traffic = self.connection.traffic
         up, down = traffic.up_bytes, traffic.down_bytes
         self._began, began_cpu = time.monotonic(), time.process_time()
         await self._catch_up()
         figures = self._exchange.figures.begin()
+        self._trace, problem = AnswerTrace(traceparent), ""
+        self.conversation.traceparent = self._trace.traceparent
         fixed = turn
         begun = self.answers.begin(turn if callable(turn) else lambda _: fixed, settings)  # type: ignore[arg-type,return-value]
         job = self.answers.current
@@ -159,16 +170,26 @@ class ClientEngine:
             async for event in self._run(lambda: self.answers.current is None):
                 figures.up_bytes, figures.down_bytes = traffic.up_bytes - up, traffic.down_bytes - down
                 figures.cpu_seconds = time.process_time() - began_cpu
+                self._trace.on_event(event)
                 yield event
+        except MoaError as error:
+            problem = error.code
+            raise
         finally:
+            self._trace.end(figures, problem)
+            self._trace = None
             if self.answers.current is not None and self.answers.current is job:
                 self.answers.forget_current()
                 self._drafting.restart()
                 await self.connection.drop()
 
-    async def attend(self) -> AsyncGenerator[Event, None]:
-        """Maintains the link between questions, until it is closed; yields state changes and `Settled` answers."""
-        async for event in self._run(lambda: False):
+    async def attend(self, is_over: Callable[[], bool] = lambda: False) -> AsyncGenerator[Event, None]:
+        """Maintains the link between questions, until it is closed; yields state changes and `Settled` answers.
+
+        Args:
+            is_over: ends it; looked at when something happens, or after `wake`.
+        """
+        async for event in self._run(is_over):
             yield event
 
     async def settle(self) -> AsyncGenerator[Event, None]:
@@ -187,10 +208,10 @@ class ClientEngine:
         """Uses another device from the next question on that has nothing unverified before it; None: keeps this one."""
         self._next_device = device
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Asks the server to end the running answer where it is; its last verdict then ends `ask`."""
         self._is_stopping = True
-        self._wake()
+        self.wake()
 
     def go_offline(self) -> None:
         """Continues without the server until `go_online`."""
@@ -202,7 +223,7 @@ class ClientEngine:
         self.presence.go_online()
         self._drafting.standalone.asked_for = False
         self.connection.start()
-        self._wake()
+        self.wake()
 
     @property
     def is_holding_back(self) -> bool:
@@ -212,14 +233,45 @@ class ClientEngine:
     def write_alone(self) -> None:
         """Continues the running answer without the server, however unlikely the text is, until the server is back."""
         self._drafting.standalone.asked_for = True
-        self._wake()
+        self.wake()
+
+    def restore(self, state: ConversationState) -> None:
+        """Continues a conversation that was kept; to be called before the first question.
+
+        Answers that no server has verified are verified at the next contact, for which `attend` or `settle` waits.
+        """
+        self.answers.restore(state)
+        self._exchange.figures.restore(state.unverified)
+        if state.unverified:
+            self.presence.begin_lost()
+            if not self.presence.wants_offline:
+                self.connection.start()
+
+    def rewind(self, answers: int) -> None:
+        """Keeps the first `answers` answers; the server learns of it with the next question.
+
+        Args:
+            answers: of those that are part of the conversation: a question that was taken back, and an answer that was
+                refused before anything of it was committed, are not.
+
+        Raises:
+            ProtocolError: an answer is running.
+        """
+        if self.answers.rewind(answers):
+            self._drafting.restart()
+            self._is_renewed = True
+        self._exchange.figures.rewind(self.answers.unsettled)
 
     def reset(self) -> None:
         """Starts a new conversation; the server learns of it with the next question."""
         self.answers.reset()
-        self._exchange.figures.reset()
+        self._exchange.figures.rewind(0)
         self._drafting.online.restart()
         self._is_renewed = True
+
+    async def sleep(self) -> None:
+        """Leaves the stream until the next question: the server keeps the session for a while."""
+        await self.connection.drop()
 
     async def close(self) -> None:
         """Ends the conversation at the server, and the inference thread."""
@@ -234,15 +286,30 @@ class ClientEngine:
         self._is_stopping, self._exchange.failure, self.presence.error = False, None, None
         self._drafting.standalone.renew()
         if self._is_renewed:
-            await self.connection.leave()
-            self._empty_inbox()  # of frames about the previous conversation
-            self._is_renewed = False
-            self._exchange.forget_session()
-            self._drafting.memory.restart()
+            await self._begin_again()
         if self._next_device is not None and self.answers.front is None:
             await self._change_device(self._next_device)
         while not self._inbox.empty():
             self._on_item(self._inbox.get_nowait())
+        await self._change_server()
+
+    async def _change_server(self) -> None:
+        """Leaves the stream if another server is clearly better; only between answers, since that one must read all."""
+        dialer = self.connection.dialer
+        if self.answers.front is None and self.connection.is_up and dialer.chooses_again():
+            await self.connection.drop()
+        dialer.look_around()  # for the next question
+
+    async def _begin_again(self) -> None:
+        """Leaves the stream, which is about a conversation that is no more; what remains of it is continued."""
+        if self.conversation.tokens:
+            await self.connection.drop()  # without goodbye: the server's session is still good for what remains
+        else:
+            await self.connection.leave()
+            self._exchange.forget_session()
+            self._drafting.memory.restart()
+        self._empty_inbox()  # of frames about the previous conversation
+        self._is_renewed = False
 
     async def _change_device(self, device: Device) -> None:
         """Leaves the stream; the next one is opened with the new drafter's fingerprint."""
@@ -305,6 +372,8 @@ class ClientEngine:
             case Came() if not self._is_renewed:
                 exchange.on_frame(item.frame)
             case Up():
+                if self._trace is not None:
+                    self._trace.on_up(item)
                 exchange.on_up(item)
                 if self._next_device is not None and item.opened.HasField("new_execution"):
                     self._next_device = self._next_device.on_execution(item.opened)
@@ -335,6 +404,7 @@ class ClientEngine:
             is_trying=connection.is_trying,
             is_expected=self.answers.front is not None,
             is_waiting=self._is_waiting,
+            has_other=presence.monitor.is_stuck(now) and connection.dialer.has_other,
         )
         if Step.LEAVE in steps:
             self._replaced.stop_asking()
@@ -342,6 +412,8 @@ class ClientEngine:
         self._follow(steps)
         if Step.REOPEN in steps:
             connection.rtt_ms = self.rtt_ms or 0.0
+            if presence.monitor.is_stuck(now):
+                connection.dialer.on_stalled()
             await connection.lose()
         if self._is_stopping and self.answers.current is not None:
             await self._stop_now()
@@ -386,7 +458,8 @@ class ClientEngine:
                 times.append(self.presence.outages.reaches_ms(self._alone.leave_ms))
         return min((time for time in times if time is not None), default=None)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Has the loop look at what is due now."""
         self._inbox.put_nowait(None)
 
     async def _stop_now(self) -> None:
@@ -415,11 +488,11 @@ class ClientEngine:
         """Whether the user waits for an answer that this device cannot continue on its own."""
         return self.answers.current is not None and not self._drafting.standalone.can_write
 
-    def _make_open(self) -> pb.Open:
+    def _make_open(self, address: str) -> pb.Open:
         self.connection.rtt_ms = self.rtt_ms or 0.0
-        frame = self._exchange.make_open()
+        frame = self._exchange.make_open(address)
         if self.answers.events:  # text that it has kept
-            self._wake()
+            self.wake()
         return frame
 
 

@@ -1,7 +1,7 @@
 """What a conversation exchanges with its server: handshakes, questions, verdicts, memory.
 
-State: what the server has been told on the newest stream, and the token by which it knows the session. Nothing here
-waits: frames are queued on the connection, the drafter works on its thread.
+State: what the server has been told on the newest stream, and the tokens by which servers know the session. Nothing
+here waits: frames are queued on the connection, the drafter works on its thread.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from moa_shared.errors import MoaError, ProtocolError, UnavailableError
+from moa_shared.errors import MoaError, ProtocolError, RateLimitError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.handshake_checks import IDLE
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Memory, Verdict
 
 from moa_client.conversation.answer_figures import SessionFigures
 from moa_client.conversation.answer_queue import AnswerQueue
 from moa_client.conversation.conversation import Phase
-from moa_client.conversation.events import ExecutionChanged, LinkChanged
+from moa_client.conversation.events import ExecutionChanged, LinkChanged, ServerChanged
 from moa_client.conversation.jobs import Job
 from moa_client.device.loading import Device
 from moa_client.drafting.device_drafting import DeviceDrafting
+from moa_client.drafting.inference_thread import InferenceThread
 from moa_client.drafting.results import Result
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.link.connection import Connection, Down, Up
@@ -55,6 +57,7 @@ class Exchange:
         device: whose identity the server learns, and whose drafter drafts.
         codec: of memory, the best one.
         post: takes the drafter's results.
+        thread: that drafters of several conversations share; None: one of its own.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Exchange:
         settings: DraftingSettings,
         codec: Codec,
         post: Callable[[Result], None],
+        thread: InferenceThread | None = None,
     ) -> None:
         self.answers = answers
         self.figures = SessionFigures()
@@ -78,8 +82,11 @@ class Exchange:
         self._settings = settings
         self._codec = codec
         self._post = post
+        self._thread = thread
         self._told = Told()
-        self._resume_token = b""
+        self._resume_tokens: dict[str, bytes] = {}  # by the address of the server that gave it: only it may know it
+        self._address = ""  # of the newest stream's server
+        self._label = ""  # the same for people
         self.use(device)
 
     def use(self, device: Device) -> None:
@@ -94,6 +101,7 @@ class Exchange:
             self.answers,
             self._sender.draft,
             self._post,
+            self._thread,
         )
 
     def refuse_drafter(self) -> None:
@@ -103,7 +111,7 @@ class Exchange:
 
     def forget_session(self) -> None:
         """Makes the next Open begin a new session."""
-        self._resume_token = b""
+        self._resume_tokens.clear()
 
     # ------------------------------------------------------------ questions
 
@@ -135,8 +143,8 @@ class Exchange:
 
     # ------------------------------------------------------------ the stream
 
-    def make_open(self) -> pb.Open:
-        """The handshake with the current state of everything."""
+    def make_open(self, address: str) -> pb.Open:
+        """The handshake with the current state of everything, for the server at this address."""
         conversation, drafting = self._conversation, self.drafting
         if self._keeps_text and not self._presence.is_served:
             self.answers.keep()
@@ -148,7 +156,7 @@ class Exchange:
             self._told = Told(ask.id, len(job.written))
         return make_open(
             self.device.identity,
-            self._resume_token,
+            self._resume_tokens.get(address, b""),
             conversation.tokens,
             ask,
             codecs=drafting.memory.offered,
@@ -169,13 +177,26 @@ class Exchange:
         drafting.memory.on_opened(opened.codec)
         if opened.HasField("new_execution"):
             self._change_execution(opened)
-        self._resume_token = opened.resume_token
+        self._resume_tokens[up.address] = opened.resume_token
         drafting.online.on_told()
-        self._presence.on_opened(now_ms(), up.took_ms)
+        is_elsewhere = self._is_elsewhere(up)
+        if is_elsewhere:
+            drafting.online.window.forget_server()
+        self._presence.on_opened(now_ms(), up.took_ms, is_elsewhere=is_elsewhere)
         drafting.online.window.rtt_ms.add(up.took_ms)
         if self._conversation.tokens:
             drafting.tell(self._conversation.tokens, self._conversation.hashes)
         self._return(self._told.provisional)
+
+    def _is_elsewhere(self, up: Up) -> bool:
+        """Whether another server has opened this stream than the one before; then the reader is told."""
+        before, self._address = self._address, up.address
+        label_before, self._label = self._label, up.label
+        if before in ("", up.address):
+            return False
+        message = f"{up.label} answers now instead of {label_before}. {up.reason}".rstrip()
+        self.answers.events.append(ServerChanged("address", message))
+        return True
 
     def _change_execution(self, opened: pb.Opened) -> None:
         """Called when the server computes differently from the one on which the conversation began."""
@@ -215,6 +236,12 @@ class Exchange:
         error, front = down.error, self.answers.front
         if isinstance(error, ProtocolError):
             raise error
+        if down.rests:
+            if front is not None:  # a question was on its way when the server took the stream for idle
+                self._connection.start()
+            return []
+        if isinstance(error, RateLimitError) and down.wait_seconds and front is not None:
+            return self._presence.on_told_to_wait(now_ms(), error, 1e3 * down.wait_seconds)
         if down.retrying or front is None:
             return self._presence.on_down(error, broke=down.broke, is_expected=front is not None)
         if self.answers.current_is_front:
@@ -256,7 +283,7 @@ class Exchange:
                     self._on_memory(message, now)
                 case Beat():
                     self._on_beat(message, now)
-                case _:
+                case _ if message.reason != IDLE:
                     reason = message.reason or "it is shutting down"
                     presence.error = UnavailableError(
                         f"The server is going away: {reason}.", hint="Ask again, or try another server."

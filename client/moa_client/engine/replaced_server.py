@@ -179,11 +179,11 @@ class ReplacedServer:
 
     async def _ask(self) -> None:
         """Asks the server what it is, until it is one that has the conversation's model."""
-        backoff, link = Backoff(), self._connection.link
+        backoff, dialer = Backoff(), self._connection.dialer
         while True:
             try:
-                served = await link.describe()
-                check_model(link.address, served.identity, self._exchange.device.identity)
+                served = await dialer.describe()
+                check_model(dialer.label, served.identity, self._exchange.device.identity)
             except MismatchError as error:
                 self._post(Strange(error))
                 backoff.not_before(STRANGER_SECONDS)
@@ -197,7 +197,7 @@ class ReplacedServer:
     async def _fit(self, refit: Refit, rtt_ms: float) -> None:
         """Gets the drafter that the server has memory for."""
         try:
-            served = await self._connection.link.describe()
+            served = await self._connection.dialer.describe()
             offered = _offered(served)
             if offered == self._useless:
                 return

@@ -1,24 +1,39 @@
-"""The link to a server: one gRPC channel with one Converse stream at a time.
+"""The link to a server: one gRPC channel at a time, shared by the streams of all conversations.
 
-State: channel and stream, and bytes counted each way. Every wait on the peer has a deadline; every failure becomes one
-error of the catalogue.
+State: the newest channel, and those that were replaced while others used them. Every wait on the peer has a deadline;
+every failure becomes one error of the catalogue.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 from moa.v1 import moa_pb2 as pb
-from moa.v1 import moa_pb2_grpc
-from moa_shared.errors import MoaError, ProtocolError, UnavailableError
+from moa_shared.errors import DeniedError, MoaError, ProtocolError, UnavailableError
+from moa_shared.programs.addresses import host_of, is_loopback, successors_among
 from moa_shared.protocol.handshake_checks import CODE_KEY, PROTOCOL_VERSION, check_protocol, clean_texts, error_from_rpc
+from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.protocol.tls_reasons import TlsReason, tls_reason
+from moa_shared.tracing.spans import TRACEPARENT
+
+from moa_client.link.dialer import SESSION, Dialer
+from moa_client.link.security import PLAIN, Security, open_channel
+from moa_client.link.stream import EOF, FRAME_OVERHEAD_BYTES, Stream, Traffic
+from moa_client.link.tls.handshake import find_reason
+from moa_client.link.transport import Transport
+
+if TYPE_CHECKING:
+    from moa_client.link.routing.route import Route
 
 # Keepalive is the backstop for a dead peer; ping_timeout_ms is what bounds it (its own default is 60 s).
 CHANNEL_OPTIONS = [
@@ -33,141 +48,190 @@ CHANNEL_OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 3_000),
 ]
 WINDOW_BYTES = 64 << 10  # of a conversation: more would let memory queue up in the network ahead of verdicts
-EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
-FRAME_OVERHEAD_BYTES = 5  # gRPC's header of a message
-NOT_GRPC = ("HTTP/2", "SETTINGS", "Socket closed")  # gRPC's words where something else listens
-SEND_SECONDS = 10.0  # for gRPC to accept one small frame; it buffers many, so only a dead transport takes longer
-
-
-@dataclass(slots=True)
-class Traffic:
-    """Bytes of messages, including their gRPC headers but not HTTP/2, TCP and IP."""
-
-    up_bytes: int = 0
-    down_bytes: int = 0
-
-
-class Stream:
-    """An open Converse stream."""
-
-    def __init__(self, call: Any, traffic: Traffic) -> None:
-        self._call = call
-        self._traffic = traffic
-
-    async def send(self, **frame: Any) -> None:
-        """Sends one frame, such as `draft=pb.Draft(...)`.
-
-        Raises:
-            MoaError: why the stream ended.
-        """
-        message = pb.ClientFrame(**frame)
-        self._traffic.up_bytes += message.ByteSize() + FRAME_OVERHEAD_BYTES
-        try:
-            async with asyncio.timeout(SEND_SECONDS):
-                await self._call.write(message)
-        except TimeoutError:
-            raise UnavailableError("The server accepts no data.", hint="Ask again, or try another server.") from None
-        except (grpc.RpcError, asyncio.InvalidStateError) as error:
-            raise await self._reason(error) from None
-
-    async def receive(self) -> pb.ServerFrame:
-        """The next frame; the caller sets how long to wait for it.
-
-        Raises:
-            MoaError: why the stream ended.
-        """
-        try:
-            message = await self._call.read()
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from None
-        if message is EOF:
-            raise await self._reason(None)
-        self._traffic.down_bytes += message.ByteSize() + FRAME_OVERHEAD_BYTES
-        if not isinstance(message, pb.ServerFrame):
-            raise ProtocolError("a frame", type(message).__name__)
-        if message.WhichOneof("frame") == "go_away":  # the only frame with text
-            clean_texts(message)
-        return message
-
-    async def say_goodbye(self) -> None:
-        """Tells the server to free the session; it then ends the stream. A server that is gone needs no goodbye."""
-        try:
-            async with asyncio.timeout(SEND_SECONDS):
-                await self._call.write(pb.ClientFrame(bye=pb.Bye()))
-                await self._call.done_writing()
-        except (grpc.RpcError, asyncio.InvalidStateError, TimeoutError):
-            self.cancel()
-
-    def cancel(self) -> None:
-        """Ends the stream at once."""
-        self._call.cancel()
-
-    async def _reason(self, error: BaseException | None) -> MoaError:
-        """The status with which the call ended."""
-        if isinstance(error, grpc.RpcError) and isinstance(error, grpc.aio.AioRpcError):
-            return error_from_rpc(error)
-        code = await self._call.code()
-        if code is grpc.StatusCode.OK:
-            return UnavailableError("The server ended the conversation.", hint="Ask again to open a new one.")
-        metadata = await self._call.trailing_metadata()
-        return error_from_rpc(
-            grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, await self._call.details(), None)
-        )
+LOOK_SECONDS = 60.0  # a fleet changes slowly, and a replica that is gone is passed over
+DESCRIBE_ROUND_TRIPS = 2  # of the first call; one is for the connection, and TLS takes another
+PROBE_SECONDS = 2.0  # to find out why a connection was of no use
+log = logging.getLogger(__name__)
+NOT_GRPC = ("HTTP/2", "SETTINGS")  # gRPC's words where something else listens
+CLOSED = ("Socket closed", "Connection reset")  # or where that ends connections at once
 
 
 class Link:
-    """A channel to one server.
+    """A connection to one server, replaced when it is lost.
 
     Args:
         address: HOST:PORT.
         connect_seconds: how long to wait for it.
         silence_seconds: the longest wait for a frame.
+        security: TLS and key.
+        name: that the user gave it.
+
+    Raises:
+        ConfigError: the key, or what is said, could be read on the way.
+        MoaError: a file of the protection cannot be used.
     """
 
-    def __init__(self, address: str, connect_seconds: float, silence_seconds: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        connect_seconds: float,
+        silence_seconds: float,
+        security: Security = PLAIN,
+        name: str = "",
+    ) -> None:
+        security.check(address)
         self.address = address
-        self._window_bytes = WINDOW_BYTES
-        self.traffic = Traffic()
-        self._connect_seconds = connect_seconds
+        self.name = name
+        self.label = f"{name} ({address})" if name else address  # for people
+        self.traffic = Traffic()  # of downloads, and of streams that are not counted by themselves
+        self.connect_seconds = connect_seconds
         self.silence_seconds = silence_seconds
-        self._connect_channel()
+        self.security = security
+        self.served: pb.DescribeResponse | None = None  # the newest description
+        self.successors: Route | None = None  # this server and those that it has named to go on in its place
+        self.rtt_ms: float | None = None  # at the newest description, which may have opened the connection
+        self._described_at = time.monotonic()  # or made
+        self._looking: asyncio.Task[None] | None = None  # whom it names now
+        self._window_bytes = WINDOW_BYTES
+        self._stamps = security.stamps()
+        self._credentials = security.credentials()
+        self._replaced: list[Transport] = []
+        self._transport = self._make_transport(0)
 
-    def _connect_channel(self) -> None:
-        options = [*CHANNEL_OPTIONS, ("grpc.http2.lookahead_bytes", self._window_bytes)]
-        self._channel = grpc.aio.insecure_channel(self.address, options=options)
-        self._stub: Any = moa_pb2_grpc.MoaStub(self._channel)
+    def _make_transport(self, number: int) -> Transport:
+        window = ("grpc.http2.lookahead_bytes", self._window_bytes)
+        options: list[tuple[str, int | str]] = [*CHANNEL_OPTIONS, window, *self.security.options(self.address)]
+        return Transport(open_channel(self.address, self._credentials, options), number)
 
-    async def renew(self) -> None:
-        """Replaces the connection: packets lost in an outage delay the old one for seconds after it."""
-        before = self._channel
-        self._connect_channel()
-        await before.close(None)
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Others of the server's fleet, HOST:PORT, as it has said."""
+        return successors_among(self.served.servers) if self.served is not None else ()
 
-    def widened(self, window_bytes: int) -> Link:
+    @property
+    def channel_number(self) -> int:
+        """Of the channel that the next call uses; `renew` gives another one."""
+        return self._current().number
+
+    def _current(self) -> Transport:
+        """The channel for the next call: another one if certificates have changed since."""
+        stamps = self.security.stamps()
+        if stamps != self._stamps:
+            self._stamps = stamps
+            try:
+                self._credentials = self.security.credentials()
+            except MoaError as error:  # half of a renewal: the former ones will do until the rest is there
+                log.warning("certificates for %s are not read again: %s", self.label, error)
+            else:
+                self.renew(self._transport.number)
+        return self._transport
+
+    def renew(self, lost: int) -> None:
+        """Replaces a lost connection: packets lost in an outage delay the old one for seconds after it.
+
+        Args:
+            lost: number of the channel that was lost; if another conversation has replaced it, nothing happens.
+        """
+        if lost != self._transport.number:
+            return
+        before, self._transport = self._transport, self._make_transport(lost + 1)
+        before.replace()
+        self._replaced = [each for each in (*self._replaced, before) if not each.is_closed]
+
+    def refresh(self) -> None:
+        """Replaces a connection that is not there: gRPC would wait before it tries again."""
+        if self._transport.is_down:
+            self.renew(self._transport.number)
+
+    def widened(self, window_bytes: int, manifest_sha256: bytes = b"") -> Link:
         """Another connection to the same server, for a download; its traffic is counted here.
 
         Args:
             window_bytes: bytes a call may have in flight to us.
+            manifest_sha256: of what is to be fetched; this link has one server, which has it or not.
         """
         other = copy(self)
-        other._window_bytes = window_bytes
-        other._connect_channel()
+        other._window_bytes, other.successors, other._looking = window_bytes, None, None
+        other._replaced, other._transport = [], other._make_transport(0)
         return other
 
-    async def describe(self) -> pb.DescribeResponse:
+    @property
+    def skipped(self) -> list[str]:
+        """Servers that are left out: none, as there is only one."""
+        return []
+
+    def dialer(self, text: PrefixHashes) -> Dialer:
+        """Opens streams for one conversation.
+
+        Args:
+            text: of the conversation, as it is at any time.
+        """
+        from moa_client.link.routing.following_dialer import FollowingDialer  # which needs this module
+
+        return FollowingDialer(self, text)
+
+    def towards(self, address: str) -> Link:
+        """A link to another server, protected as this one is.
+
+        One that is named by its number must have a certificate for the name that this one has: nobody makes
+        certificates for the numbers of pods, and whoever has one for the name is as good as this server.
+
+        Raises:
+            ConfigError: the key, or what is said, could be read on the way.
+        """
+        own_name = self.security.server_name or host_of(self.address)
+        shares_name = _is_number(host_of(address)) and not _is_number(own_name) and not is_loopback(own_name)
+        security = replace(self.security, server_name=own_name if shares_name else "")
+        return Link(address, self.connect_seconds, self.silence_seconds, security)
+
+    def look_around(self) -> None:
+        """Asks in the background whom the server names now, if that was long ago."""
+        if self._looking is None and time.monotonic() > self._described_at + LOOK_SECONDS:
+            self._looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        rtt_ms = self.rtt_ms
+        try:
+            await self.describe()
+        except MoaError as error:
+            log.info("%s does not say whom it names: %s", self.label, error.message)
+            self._described_at = time.monotonic()
+        finally:
+            self.rtt_ms = rtt_ms  # of the description that opened the connection
+            self._looking = None
+
+    async def describe(
+        self, seconds: float | None = None, padding: bytes = b"", prefix_hashes: Sequence[int] = ()
+    ) -> pb.DescribeResponse:
         """What the server serves.
+
+        Args:
+            seconds: how long to wait; None: as for connecting.
+            padding: fields that no version knows, to measure how much the link carries.
+            prefix_hashes: of a text after each 64th token: how much of it need the server not read?
 
         Raises:
             UnavailableError: nothing at the address speaks moa's protocol.
+            DeniedError: the key is refused.
             MismatchError: another version of the protocol.
         """
+        began = time.monotonic()
         try:
-            response: pb.DescribeResponse = await self._stub.Describe(
-                pb.DescribeRequest(), timeout=self._connect_seconds, wait_for_ready=False
-            )
+            request = pb.DescribeRequest.FromString(padding)
+            request.prefix_hashes.extend(prefix_hashes)
+            with self._current().used() as stub:
+                response: pb.DescribeResponse = await stub.Describe(
+                    request,
+                    timeout=seconds or self.connect_seconds,
+                    wait_for_ready=False,
+                    metadata=self.security.metadata,
+                )
         except grpc.RpcError as error:
-            raise self._unreachable(error) from None
+            raise await self._unreachable(error, seconds or self.connect_seconds) from None
+        self.rtt_ms = 1e3 * (time.monotonic() - began) / (DESCRIBE_ROUND_TRIPS + self.security.tls)
+        self._described_at = time.monotonic()
         clean_texts(response)
+        self.served = response
         check_protocol(response.protocol_version, PROTOCOL_VERSION)
         return response
 
@@ -177,7 +241,9 @@ class Link:
         Raises:
             MoaError: the server refuses, or is silent.
         """
-        call = self._stub.FetchDrafter(request)
+        transport = self._current()
+        transport.enter()
+        call = transport.stub.FetchDrafter(request, metadata=self.security.metadata)
         try:
             while True:
                 async with asyncio.timeout(self.silence_seconds):
@@ -188,68 +254,109 @@ class Link:
                 yield message
         except TimeoutError:
             raise UnavailableError(
-                f"The server at {self.address} has sent nothing for {self.silence_seconds:g} s."
+                f"The server at {self.label} has sent nothing for {self.silence_seconds:g} s."
             ) from None
         except grpc.RpcError as error:
             raise error_from_rpc(error) from None
         finally:
             call.cancel()
+            transport.leave()
 
-    async def open(self, message: pb.Open, seconds: float | None = None) -> tuple[Stream, pb.Opened]:
+    async def open(
+        self, message: pb.Open, seconds: float | None = None, traffic: Traffic | None = None, session: str = ""
+    ) -> tuple[Stream, pb.Opened]:
         """Opens a conversation.
 
         Args:
             seconds: how long to wait; None: as for connecting.
+            traffic: counts its bytes; None: this link's own.
+            session: the conversation's name for proxies, the same on each of its streams; empty: none.
 
         Raises:
             MoaError: the server refuses, or does not answer.
         """
-        call = self._stub.Converse()
-        stream = Stream(call, self.traffic)
+        transport = self._current()
+        transport.enter()
+        stream = Stream(
+            transport.stub.Converse(
+                metadata=self.security.metadata_with({TRACEPARENT: message.ask.traceparent, SESSION: session})
+            ),
+            traffic or self.traffic,
+            transport.leave,
+        )
         try:
-            async with asyncio.timeout(seconds or self._connect_seconds):
+            async with asyncio.timeout(seconds or self.connect_seconds):
                 await stream.send(open=message)
                 frame = await stream.receive()
-        except asyncio.CancelledError:
-            call.cancel()
-            raise
+            if frame.WhichOneof("frame") != "opened":
+                raise ProtocolError("Opened as the first frame", str(frame.WhichOneof("frame")))
         except TimeoutError:
-            call.cancel()
-            raise UnavailableError(f"The server at {self.address} did not open the conversation in time.") from None
-        if frame.WhichOneof("frame") != "opened":
-            call.cancel()
-            raise ProtocolError("Opened as the first frame", str(frame.WhichOneof("frame")))
+            stream.cancel()
+            raise UnavailableError(f"The server at {self.label} did not open the conversation in time.") from None
+        except BaseException:
+            stream.cancel()
+            raise
         return stream, frame.opened
 
-    def _unreachable(self, error: grpc.RpcError) -> MoaError:
+    async def _unreachable(self, error: grpc.RpcError, seconds: float) -> MoaError:
         """Why there is no conversation with this address, in one sentence."""
         reason = error_from_rpc(error)
         trailing: Any = error.trailing_metadata() or ()
-        if CODE_KEY in dict(trailing):
-            return reason  # a moa server's words
+        if CODE_KEY in dict(trailing) or isinstance(reason, DeniedError):
+            return reason  # a moa server's words, or those of what guards it
         status, details = error.code(), error.details() or ""
         if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-            why = f"nothing answered within {self._connect_seconds:g} s"
-        elif "refused" in details:
+            why = f"nothing answered within {seconds:g} s"
+        elif "refused" in details and tls_reason(details) is None:
             why = "the connection was refused"
         elif "resol" in details:
             why = "the name is not known"
+        elif status is grpc.StatusCode.UNAVAILABLE and (found := await self._tls_reason(details, seconds)):
+            # all of it in the message: a chat that starts without its server shows no hints
+            return UnavailableError(f"The server at {self.label} cannot be used: {found.why}. {found.hint}", hint="")
         elif status is grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in NOT_GRPC):
             why = "what listens there does not speak gRPC"
+        elif status is grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in CLOSED):
+            why = "what listens there closes the connection: it does not speak gRPC, or has no room"
         elif status is grpc.StatusCode.UNIMPLEMENTED:
             why = "what listens there is another gRPC service"
         else:
             why = f"the call failed ({details or status.name})"
-        return UnavailableError(f"There is no moa server at {self.address}: {why}.")
+        return UnavailableError(f"There is no moa server at {self.label}: {why}.")
+
+    async def _tls_reason(self, details: str, seconds: float) -> TlsReason | None:
+        """What TLS has to do with a failure; a link that worked before is not held up by a look at it."""
+        if (reason := tls_reason(details)) or (self.rtt_ms is not None and self.security.certificate is None):
+            return reason
+        return await find_reason(self.address, self.security, min(seconds, PROBE_SECONDS))
 
     async def close(self) -> None:
-        await self._channel.close(None)
+        """Ends all its connections, to its successors too, and what runs on them."""
+        if (looking := self._looking) is not None:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+        successors, self.successors = self.successors, None
+        if successors is not None:
+            await successors.close()
+        for transport in (*self._replaced, self._transport):
+            await transport.close()
+
+
+def _is_number(host: str) -> bool:
+    """Whether a host is an IP address."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 @asynccontextmanager
-async def connect(address: str, connect_seconds: float, silence_seconds: float) -> AsyncIterator[Link]:
+async def connect(
+    address: str, connect_seconds: float, silence_seconds: float, security: Security = PLAIN
+) -> AsyncIterator[Link]:
     """A link that is closed at the end."""
-    link = Link(address, connect_seconds, silence_seconds)
+    link = Link(address, connect_seconds, silence_seconds, security)
     try:
         yield link
     finally:

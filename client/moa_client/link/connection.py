@@ -2,7 +2,8 @@
 
 State: the stream, the tasks that read and write it, and whether to try again. Everything that happens is posted to one
 inbox, in order, with the number of its stream. Invariants: one stream at a time; a stream that was left posts
-nothing more, and what it posted before is known by its number; writing never blocks the caller.
+nothing more, and what it posted before is known by its number; writing never blocks the caller; no task ends without
+a word, not even by a defect.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import InternalError, MoaError, OverloadedError, UnavailableError
+from moa_shared.errors import DeniedError, InternalError, MoaError, OverloadedError, UnavailableError
+from moa_shared.protocol.handshake_checks import IDLE
+from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from moa_client.link.backoff import Backoff
-from moa_client.link.channel import Link, Stream
+from moa_client.link.dialer import MakeOpen
+from moa_client.link.routing.route import AnyLink
+from moa_client.link.stream import Stream, Traffic
 
 READ_AHEAD = 256  # frames not yet handled; a prompt of 8,000 tokens comes in about 60
 WRITE_AHEAD = 1024  # frames not yet accepted by gRPC: a transport that accepts so few is dead
@@ -40,11 +45,19 @@ class Came:
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """A stream is open; `took_ms` from Open to Opened."""
+    """A stream is open; `took_ms` from Open to Opened.
+
+    Args:
+        address: of its server; `label`: the same for people.
+        reason: why it is another server than before, if it is.
+    """
 
     stream: int
     opened: pb.Opened
     took_ms: float
+    address: str = ""
+    label: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +68,41 @@ class Down:
         stream: the number of the stream, or of the attempt to open it.
         retrying: whether the connection tries again on its own.
         broke: a useful stream has ended; the first attempt to open another one is still to come.
+        wait_seconds: until the next attempt, as the server asked for; 0: it did not.
+        rests: the server has ended a stream on which nothing was asked; no other one is opened before `start`.
     """
 
     stream: int
     error: MoaError
     retrying: bool
     broke: bool
+    wait_seconds: float = 0.0
+    rests: bool = False
 
 
 Post = Callable[[Came | Up | Down], None]
 
 
 class Connection:
-    """Keeps a stream to one server open.
+    """Keeps a stream open, to one server or to the best of several.
 
     Args:
-        link: makes streams.
-        make_open: makes the Open frame when an attempt begins.
+        link: to them.
+        make_open: makes the Open frame for the server at an address when an attempt begins.
         post: takes what happens.
+        text: of the conversation, as it is at any time.
     """
 
     def __init__(
-        self, link: Link, make_open: Callable[[], pb.Open], post: Post, backoff: Backoff | None = None
+        self,
+        link: AnyLink,
+        make_open: MakeOpen,
+        post: Post,
+        text: PrefixHashes,
+        backoff: Backoff | None = None,
     ) -> None:
-        self.link = link
+        self.dialer = link.dialer(text)
+        self.traffic = Traffic()  # of this conversation's streams
         self._make_open = make_open
         self._post = post
         self._backoff = backoff or Backoff()
@@ -87,8 +111,9 @@ class Connection:
         self._outgoing: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WRITE_AHEAD)
         self._room = asyncio.Semaphore(READ_AHEAD)
         self._was_useful = False  # the stream of this attempt
-        self._lost_before = False  # then the next attempt makes a new connection
+        self._lost_before = False  # then the next attempt is a shorter one
         self._leaving = False
+        self._rests = False  # the server has ended this stream, on which nothing was asked
         self.stream_number = 0  # of the newest attempt to open a stream, or of when the last one was left
         self._left = 0  # the stream of this number and all before were left
         self.rtt_ms = 0.0  # from the monitor, for the length of an attempt
@@ -143,6 +168,7 @@ class Connection:
         """Gives the stream up as lost: leaves it and its connection, and opens another one."""
         await self.drop()
         self._lost_before = True
+        self.dialer.on_lost(None, was_useful=self._was_useful)
         self.start()
 
     async def leave(self) -> None:
@@ -157,28 +183,47 @@ class Connection:
     # ------------------------------------------------------------ inside
 
     async def _keep(self) -> None:
+        try:
+            await self._keep_open()
+        except Exception as error:
+            log.exception("the connection to %s has failed", self.dialer.label)
+            told = InternalError(f"The connection has failed ({type(error).__name__}).")
+            told.__cause__ = error
+            self._post(Down(self.stream_number, told, retrying=False, broke=self._was_useful))
+
+    async def _keep_open(self) -> None:
         self._leaving = False
+        if self._rests and not self._was_useful:  # a server that ends each stream so is not asked without end
+            await asyncio.sleep(self._backoff.next_seconds())
         while True:
-            self._was_useful = False
+            self._was_useful = self._rests = False
             try:
                 await self._run_stream()
             except MoaError as error:
                 if self._leaving:
                     return
-                retrying = isinstance(error, PASSING)
+                if self._rests:
+                    self._post(Down(self.stream_number, error, retrying=False, broke=False, rests=True))
+                    return
                 self._log_loss(error)
-                self._post(Down(self.stream_number, error, retrying, broke=self._was_useful))
+                self.dialer.on_lost(error, was_useful=self._was_useful)
+                goes_on = isinstance(error, DeniedError) and self.dialer.has_other
+                retrying = isinstance(error, PASSING) or goes_on
+                must_wait = isinstance(error, OverloadedError) and not self.dialer.has_other
+                if isinstance(error, OverloadedError) and must_wait:
+                    self._backoff.not_before(error.retry_after_ms / 1e3)
+                seconds = self._backoff.next_seconds() if retrying else 0.0
+                waits = seconds if must_wait else 0.0
+                self._post(Down(self.stream_number, error, retrying, broke=self._was_useful, wait_seconds=waits))
                 if not retrying:
                     return
-                if isinstance(error, OverloadedError):
-                    self._backoff.not_before(error.retry_after_ms / 1e3)
             self._lost_before = True
-            await asyncio.sleep(self._backoff.next_seconds())
+            await asyncio.sleep(seconds)
 
     def _log_loss(self, error: MoaError) -> None:
         level = logging.WARNING if self._was_useful else logging.INFO
         what = "lost" if self._was_useful else "not opened"
-        log.log(level, "stream %d to %s %s: %s", self.stream_number, self.link.address, what, error.message)
+        log.log(level, "stream %d to %s %s: %s", self.stream_number, self.dialer.label, what, error.message)
 
     async def _run_stream(self) -> None:
         """Opens a stream and reads it to its end.
@@ -186,30 +231,41 @@ class Connection:
         Raises:
             MoaError: why it ended, or could not be opened.
         """
-        seconds = None
-        if self._lost_before:
-            await self.link.renew()
-            seconds = max(RETRY_SECONDS, RETRY_ROUND_TRIPS * self.rtt_ms / 1e3)
+        is_short = self._lost_before or self.dialer.has_other  # what does not answer is soon tried again, or elsewhere
+        seconds = max(RETRY_SECONDS, RETRY_ROUND_TRIPS * self.rtt_ms / 1e3) if is_short else None
         began = time.monotonic()
+
+        def make_open(address: str) -> pb.Open:
+            nonlocal began
+            began = time.monotonic()  # the time until then went into the choice of a server
+            return self._make_open(address)
+
         self.stream_number += 1
-        number = self.stream_number
-        stream, opened = await self.link.open(self._make_open(), seconds)
+        number, dialer = self.stream_number, self.dialer
+        stream, opened = await dialer.dial(make_open, seconds, self.traffic)
         opened_at = time.monotonic()
         self._stream = stream
         self._outgoing = asyncio.Queue(WRITE_AHEAD)
         self._room = asyncio.Semaphore(READ_AHEAD)
         took_ms = 1e3 * (opened_at - began)
         level = logging.WARNING if self._lost_before else logging.INFO
-        log.log(level, "stream %d to %s opened in %.0f ms", number, self.link.address, took_ms)
-        self._post(Up(number, opened, took_ms))
+        log.log(level, "stream %d to %s opened in %.0f ms", number, dialer.label, took_ms)
+        self._post(Up(number, opened, took_ms, dialer.address, dialer.label, dialer.reason))
         writer = asyncio.create_task(self._write(stream, self._outgoing))
         try:
             while True:
                 frame = await stream.receive()
-                self._was_useful = True
+                self._rests = frame.HasField("go_away") and frame.go_away.reason == IDLE
+                self._was_useful |= not self._rests
+                if frame.HasField("go_away") and not self._rests:
+                    self.dialer.on_go_away(frame.go_away.servers)
                 if not self._leaving:
                     await self._room.acquire()
                     self._post(Came(number, frame))
+        except MoaError:
+            if writer.done():
+                writer.result()  # its defect is why the stream ended
+            raise
         finally:
             self._was_useful |= time.monotonic() - opened_at > USEFUL_SECONDS
             if self._was_useful:
@@ -230,3 +286,6 @@ class Connection:
             except MoaError:
                 stream.cancel()  # its reader posts the end, with the reason
                 return
+            except Exception:
+                stream.cancel()  # as above
+                raise

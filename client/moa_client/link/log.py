@@ -13,7 +13,7 @@ OUTAGE = (LinkState.OFFLINE, LinkState.BACK)  # the other states are degrees of 
 def log_link_change(event: Event) -> None:
     """One line if the event is a change of the link's state, or of what answers at its other end."""
     if isinstance(event, ServerChanged):
-        log.warning("server replaced: %s", event.message)
+        log.warning("%s: %s", "server changed" if event.what == "address" else "server replaced", event.message)
     if isinstance(event, LinkChanged):
         level = logging.WARNING if event.state in OUTAGE else logging.INFO
         log.log(level, "link %s%s", event.state.value, f": {event.reason}" if event.reason else "")

@@ -48,6 +48,10 @@ class LinkMonitor:
         """Nothing is expected."""
         self._waiting = False
 
+    def forget_round_trips(self) -> None:
+        """Those of now on are to another server."""
+        self._rtt = Smoothed(FIRST_RTT_MS)
+
     def on_opened(self, now_ms: float, took_ms: float) -> None:
         """A stream was opened; `took_ms` from Open to Opened."""
         self._open.clear()

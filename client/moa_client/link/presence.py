@@ -7,6 +7,7 @@ when the mode leaves SERVED, `RETURN` when it comes back to it, and neither at a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -74,6 +75,7 @@ class Presence:
         self.wants_offline = offline  # followed by the mode at the next `tick`
         self.error: MoaError | None = None  # the newest reason for a loss, until a stream is open
         self._silence_ms = silence_ms
+        self._told_until = -math.inf  # the server wants to be left alone until then
         self._must_reopen = False
         self._waiting_since: float | None = None  # for the server, by a device that cannot write on
 
@@ -103,12 +105,19 @@ class Presence:
         if self.mode is Mode.OFFLINE_BY_WISH:
             self.mode = Mode.OFFLINE
 
+    def begin_lost(self) -> None:
+        """The conversation was kept since a server was lost: the next one returns to it."""
+        if self.is_served:
+            self.mode, self.state = Mode.OFFLINE, LinkState.OFFLINE
+
     # ------------------------------------------------------------ the stream
 
-    def on_opened(self, now: float, took_ms: float) -> None:
-        """A stream is open, `took_ms` after its Open; `on_return` follows."""
+    def on_opened(self, now: float, took_ms: float, *, is_elsewhere: bool = False) -> None:
+        """A stream is open, `took_ms` after its Open, at another server than before or not; `on_return` follows."""
+        if is_elsewhere:
+            self.monitor.forget_round_trips()
         self.monitor.on_opened(now, took_ms)
-        self.error = None
+        self.error, self._told_until = None, -math.inf
 
     def on_frame(self, now: float, *, is_progress: bool) -> None:
         """A frame has come. If the server `is_back` by it, `on_return` follows.
@@ -133,8 +142,9 @@ class Presence:
         """
         was_served, self.mode = self.is_served, Mode.SERVED
         if not was_served:
-            return [Step.RETURN, *self._change(LinkState.BACK if is_answering else LinkState.GOOD)]
-        return self._change(LinkState.GOOD) if self.state is LinkState.OFFLINE else []
+            is_back = is_answering and self.state is not LinkState.WAITING  # from which nobody was away
+            return [Step.RETURN, *self._change(LinkState.BACK if is_back else LinkState.GOOD)]
+        return self._change(LinkState.GOOD) if self.state in (LinkState.OFFLINE, LinkState.WAITING) else []
 
     def replace_stream(self) -> None:
         """From the next `tick` on, another stream is wanted."""
@@ -156,6 +166,13 @@ class Presence:
             self.mode = Mode.OFFLINE
         return []
 
+    def on_told_to_wait(self, now: float, error: MoaError, wait_ms: float) -> Steps:
+        """The server is there, but wants to be asked again only so much later: the device continues meanwhile."""
+        self.error, self._told_until = error, now + wait_ms
+        was_served, self.mode, self.state = self.is_served, Mode.OFFLINE, LinkState.WAITING
+        change = LinkChanged(LinkState.WAITING, error.message, wait_ms / 1e3)
+        return [Step.GO_STANDALONE, change] if was_served else [change]
+
     def on_idle(self, reason: str) -> Steps:
         """No stream is open, and none is wanted before the next question."""
         return self._change(LinkState.OFFLINE, reason)
@@ -168,19 +185,35 @@ class Presence:
 
     # ------------------------------------------------------------ time
 
-    def tick(self, now: float, *, is_up: bool, is_trying: bool, is_expected: bool, is_waiting: bool) -> Steps:
+    def tick(
+        self,
+        now: float,
+        *,
+        is_up: bool,
+        is_trying: bool,
+        is_expected: bool,
+        is_waiting: bool,
+        has_other: bool = False,
+    ) -> Steps:
         """What is due now.
 
         Args:
             is_up, is_trying: a stream is open; one is being opened.
             is_expected: something is expected of the server.
             is_waiting: the user waits for an answer that this device cannot continue on its own.
+            has_other: another server may continue in place of one that makes no progress.
         """
-        steps = self._tick(now, is_up=is_up, is_trying=is_trying, is_expected=is_expected, is_waiting=is_waiting)
-        self.outages.observe(now, is_served=self.is_served)
+        steps = self._tick(now, is_up=is_up, is_trying=is_trying, is_expected=is_expected)
+        stalled = is_up and not self.wants_offline and self.monitor.is_stuck(now)
+        if self._must_reopen or (stalled and has_other) or self._is_long_silent(now, is_up=is_up):
+            steps.append(Step.REOPEN)
+            self._must_reopen = stalled = False
+            self.mode = Mode.OFFLINE
+        steps += self._check_patience(now, is_waiting=is_waiting, stalled=stalled)
+        self.outages.observe(now, is_served=self.is_served or now < self._told_until)  # a promised wait is no loss
         return steps
 
-    def _tick(self, now: float, *, is_up: bool, is_trying: bool, is_expected: bool, is_waiting: bool) -> Steps:
+    def _tick(self, now: float, *, is_up: bool, is_trying: bool, is_expected: bool) -> Steps:
         steps: Steps = []
         if self.wants_offline and (is_up or is_trying or self.mode is not Mode.OFFLINE_BY_WISH):
             steps += [Step.LEAVE, *self._lose(Mode.OFFLINE_BY_WISH, "as you wished")]
@@ -199,11 +232,12 @@ class Presence:
             steps += self._lose(Mode.STALLED, "the server answers but makes no progress")
         elif self.mode is Mode.SILENT and stalled:
             self.mode = Mode.STALLED
-        if self._must_reopen or (not self.is_served and is_up and monitor.is_lost(now - SILENT_STREAM_MS)):
-            steps.append(Step.REOPEN)
-            self._must_reopen = stalled = False
-            self.mode = Mode.OFFLINE
-        return steps + self._check_patience(now, is_waiting=is_waiting, stalled=stalled)
+        return steps
+
+    def _is_long_silent(self, now: float, *, is_up: bool) -> bool:
+        """Whether the open stream has been silent for so long that another one is opened."""
+        is_open = is_up and not self.wants_offline
+        return is_open and not self.is_served and self.monitor.is_lost(now - SILENT_STREAM_MS)
 
     def wake_ms(self, *, is_up: bool, is_waiting: bool) -> float | None:
         """When to call `tick` again if nothing happens; None: no need.
@@ -217,7 +251,7 @@ class Presence:
             if monitor is not None:
                 times.append(monitor + (0.0 if self.is_served else SILENT_STREAM_MS))
         if self._waiting_since is not None and is_waiting and not self.is_served:
-            times.append(self._waiting_since + self._silence_ms)
+            times.append(max(self._waiting_since, self._told_until) + self._silence_ms)
         if self.mode in (Mode.STALLED, Mode.OFFLINE) and (ends := self.outages.next_long_ms) is not None:
             times.append(ends)
         return min(times, default=None)
@@ -253,7 +287,7 @@ class Presence:
         if self.wants_offline:
             without = "Without a server this device cannot answer."
             return [GiveUp(self.error or UnavailableError(without, hint="/online connects again."))]
-        if stalled or now >= self._waiting_since + self._silence_ms:
+        if stalled or now >= max(self._waiting_since, self._told_until) + self._silence_ms:
             silent = f"The server has sent nothing for {self._silence_ms / 1e3:g} s."
             return [GiveUp(self.error or UnavailableError(silent, hint="Ask again, or try another server."))]
         return []

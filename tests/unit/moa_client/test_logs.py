@@ -65,7 +65,7 @@ def test_a_named_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None
 
 def test_the_package_as_a_library_logs_nothing_by_itself() -> None:
     """In a process of its own: another test may have run the program in this one."""
-    program = "import logging, moa_client; logging.getLogger('moa_client.link').warning('lost')"
+    program = "import logging, moa_client.link; logging.getLogger('moa_client.link').warning('lost')"
     command = [sys.executable, "-c", program]
     ended = subprocess.run(command, env=environment("client"), capture_output=True, text=True, check=True)
     assert (ended.stdout, ended.stderr) == ("", "")

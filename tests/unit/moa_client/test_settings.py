@@ -6,7 +6,7 @@ from moa_client.settings import SECTION, ClientSettings
 from moa_shared.errors import ConfigError
 from moa_shared.programs.config import load_settings
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 
 from tests.support.messages import raises
 
@@ -17,7 +17,7 @@ def load(**flags: object) -> ClientSettings:
 
 def test_settings_become_an_answers_settings() -> None:
     settings = load(temperature=0.5, top_k=3, top_p=0.9, seed=4, max_tokens=7, stop=("x",))
-    assert settings.answer == AnswerSettings(Sampling(0.5, 3, 0.9, 4), 7, ("x",))
+    assert settings.options.settings() == AnswerSettings(Sampling(0.5, 3, 0.9, 4), 7, ("x",))
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,9 @@ def test_settings_become_an_answers_settings() -> None:
     [
         (
             "server",
-            "localhost",
+            "local host",
             snapshot(
-                "--server is 'localhost': expected HOST:PORT, such as 127.0.0.1:50051. See --help for the values allowed."
+                "--server is 'local host': expected HOST:PORT, such as 127.0.0.1:50051, or a name of `moa-client servers list`. See --help for the values allowed."
             ),
         ),
         (
@@ -36,6 +36,25 @@ def test_settings_become_an_answers_settings() -> None:
             snapshot(
                 "--server is 'localhost:99999': expected HOST:PORT, such as 127.0.0.1:50051. See --help for the values allowed."
             ),
+        ),
+        (
+            "allowed_origins",
+            ("https://app.example/",),
+            snapshot(
+                "--allowed-origin is ('https://app.example/',): expected origins such as https://app.example or http://localhost:3000. See --help for the values allowed."
+            ),
+        ),
+        (
+            "allowed_origins",
+            ("https://app.example", "app.example"),
+            snapshot(
+                "--allowed-origin is ('https://app.example', 'app.example'): expected origins such as https://app.example or http://localhost:3000. See --help for the values allowed."
+            ),
+        ),
+        (
+            "endpoint_port",
+            65536,
+            snapshot("--endpoint-port is 65536: input should be less than 65536. See --help for the values allowed."),
         ),
         (
             "mode",

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from prompt_toolkit.utils import get_cwidth
 
+from moa_client.chat.display.markdown import Weight
+
 PART = " | "  # between the parts of a status line
 CUT = "…"
 
@@ -27,10 +29,21 @@ class Style(Enum):
 
 
 class Cell(NamedTuple):
-    """A character with its marks of no width, or a line break."""
+    """A character with its marks of no width, or a line break.
+
+    Args:
+        weight: of text that is rendered.
+        glyph: what is shown in its place, of the same or no width; None: itself.
+    """
 
     text: str
     style: Style
+    weight: Weight = Weight.PLAIN
+    glyph: str | None = None
+
+    @property
+    def shown(self) -> str:
+        return self.text if self.glyph is None else self.glyph
 
 
 class Placed(NamedTuple):
@@ -40,6 +53,8 @@ class Placed(NamedTuple):
         drawn: what to write for it; empty for a space at the end of a full line.
         line: counted from the line where the layout starts.
         width: of that line up to this cell, in columns.
+        weight: of text that is rendered.
+        shown: the character itself, or what is shown in its place.
     """
 
     text: str
@@ -47,6 +62,8 @@ class Placed(NamedTuple):
     drawn: str
     line: int
     width: int
+    weight: Weight
+    shown: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +87,20 @@ def lay_out(start: End, cells: Iterable[Cell], columns: int) -> list[Placed]:
     line, width, joined = 0, start.width, start.joined
     for word in _words(cells):
         column = column_at(width, columns)
-        text, style = word[0]
+        text, style, weight, _ = word[0]
         if text == "\n":
             line, width = line + 1, 0
-            placed.append(Placed(text, style, "\r\n", line, width))
+            placed.append(Placed(text, style, "\r\n", line, width, weight, text))
         elif text == " " and column == columns:
-            placed.append(Placed(text, style, "", line, width))
+            placed.append(Placed(text, style, "", line, width, weight, text))
         else:
-            size = sum(get_cwidth(cell.text) for cell in word)
+            size = sum(get_cwidth(cell.shown) for cell in word)
             lead = ""
             if not joined and column and column + size > columns:
                 line, width, lead = line + 1, 0, "\r\n"
-            for text, style in word:
-                width += get_cwidth(text)
-                placed.append(Placed(text, style, lead + text, line, width))
+            for cell in word:
+                width += get_cwidth(cell.shown)
+                placed.append(Placed(cell.text, cell.style, lead + cell.shown, line, width, cell.weight, cell.shown))
                 lead = ""
         joined = False
     return placed

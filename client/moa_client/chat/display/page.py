@@ -10,19 +10,20 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from moa_client.chat.display.screen import Screen
 from moa_client.chat.messages import changed_words, first_cut_words, settled_words
-from moa_client.conversation.events import Earlier, Refused, Settled
+from moa_client.conversation.events import Refused, Settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from moa_client.chat.display.passage import Passage
-    from moa_client.conversation.transcript import Transcript
+    from moa_client.conversation.answer_text import AnswerText
+    from moa_client.conversation.updates import Update
 
 
 class Prompt(Protocol):
@@ -34,6 +35,15 @@ class Prompt(Protocol):
 
     def request(self) -> None:
         """Asks for `Page.draw` as soon as it can be written above the prompt."""
+
+
+class _Elsewhere:
+    """In place of a prompt while another program has the terminal."""
+
+    is_typed_into = True
+
+    def request(self) -> None:
+        """Draws nothing."""
 
 
 class Page:
@@ -61,7 +71,7 @@ class Page:
         self._styled = styled
         self._clock = clock
         self._footer: Sequence[str] = ()
-        self._earlier: dict[Transcript, Passage] = {}
+        self._earlier: dict[AnswerText, Passage] = {}
         self._live: Passage | None = None
         self._prompt: Prompt | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -73,6 +83,15 @@ class Page:
         """How many rows the cursor has moved down, in all."""
         return self._screen.descended
 
+    @property
+    def renders(self) -> bool:
+        """Whether the Markdown of answers that begin from now on is rendered."""
+        return self._screen.renders
+
+    @renders.setter
+    def renders(self, renders: bool) -> None:
+        self._screen.renders = renders
+
     # ------------------------------------------------------------ an answer that is written now
 
     def begin(self, status: str) -> None:
@@ -81,17 +100,17 @@ class Page:
         self._footer = (status,)
         self._paint()
 
-    def show(self, transcript: Transcript, status: str) -> None:
+    def show(self, text: AnswerText, status: str) -> None:
         """Shows the answer as it is now."""
         if self._live is None:
             return
-        self._live.update(self._clock(), transcript.committed, transcript.provisional)
-        if transcript.provisional.strip() and not self._has_told:
+        self._live.update(self._clock(), text.committed, text.provisional)
+        if text.provisional.strip() and not self._has_told:
             self._has_told, self._note = True, first_cut_words(styled=self._styled)
         self._footer = (*([self._note] if self._note else []), status)
         self._paint()
 
-    def end(self, transcript: Transcript, *, is_open: bool) -> None:
+    def end(self, text: AnswerText, *, is_open: bool) -> None:
         """The answer is over for now.
 
         Args:
@@ -99,11 +118,11 @@ class Page:
         """
         if self._live is None:
             return
-        self._live.update(self._clock(), transcript.committed, transcript.provisional)
-        self._screen.end(is_verified=not transcript.provisional and not is_open)
+        self._live.update(self._clock(), text.committed, text.provisional)
+        self._screen.end(is_verified=not text.provisional and not is_open)
         if is_open:
-            self._earlier[transcript] = self._live
-        elif transcript.provisional:
+            self._earlier[text] = self._live
+        elif text.provisional:
             self._live.close(is_verified=False)
         self._live, self._footer = None, ()
         if self._note:
@@ -118,10 +137,11 @@ class Page:
         self._screen.say(text)
         self._paint()
 
-    def show_earlier(self, event: Earlier | Settled | Refused, transcript: Transcript) -> None:
+    def show_earlier(self, update: Update, text: AnswerText) -> None:
         """Shows what has been decided about an answer that ended without the server, in its place if that can be."""
-        passage, now = self._earlier.get(transcript), self._clock()
-        committed, provisional = transcript.committed, transcript.provisional
+        event = update.event
+        passage, now = self._earlier.get(text), self._clock()
+        committed, provisional = text.committed, text.provisional
         may_move = self._prompt is None or not self._prompt.is_typed_into
         in_place = (
             passage is not None
@@ -130,12 +150,12 @@ class Page:
         )
         if passage is not None and in_place and not isinstance(event, Refused):
             passage.update(now, committed, provisional)
-        if not isinstance(event, Earlier):
-            self._earlier.pop(transcript, None)
+        if isinstance(event, Settled | Refused):
+            self._earlier.pop(text, None)
             shown = "" if passage is None else passage.shown
             if passage is not None:
                 passage.close(is_verified=False)
-            words = settled_words(event, transcript)
+            words = settled_words(event, text)
             if isinstance(event, Refused) or in_place:
                 self._screen.say(words)
             else:
@@ -143,11 +163,11 @@ class Page:
                 self._screen.say(f"{words} {lead}".rstrip(), now, changed)
         self._paint()
 
-    def forget_earlier(self) -> None:
-        """No answer of before will be decided any more."""
-        for passage in self._earlier.values():
-            passage.close(is_verified=False)
-        self._earlier.clear()
+    def forget_earlier(self, texts: Iterable[AnswerText]) -> None:
+        """None of these answers of before will be decided any more."""
+        for text in texts:
+            if (passage := self._earlier.pop(text, None)) is not None:
+                passage.close(is_verified=False)
 
     def close(self) -> None:
         """Shows everything as it will stay."""
@@ -165,6 +185,16 @@ class Page:
             yield
         finally:
             self._prompt = None
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """While another program has the terminal, nothing is drawn; what it leaves is on the screen afterwards."""
+        self._prompt = _Elsewhere()
+        try:
+            yield
+        finally:
+            self._prompt = None
+            self._screen.cut_off()
 
     def leave_room(self, rows: int) -> None:
         """Called when the prompt has taken so many rows."""

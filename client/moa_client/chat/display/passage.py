@@ -7,12 +7,13 @@ shown after the text that will never change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from moa_shared.text.plain_text import without_controls
 from prompt_toolkit.utils import get_cwidth
 
 from moa_client.chat.display.layout import Cell, Placed, Style, cells, is_break, last_break
+from moa_client.chat.display.markdown import Look, Markdown
 
 MARKED_S = 1.5  # long enough to be seen, short enough not to be in the way
 UNVERIFIED = "[unverified:] "  # before provisional text on terminals without styles
@@ -24,9 +25,10 @@ class Passage:
 
     Args:
         styled: provisional text is dim and a correction is underlined; without styles labels say so.
+        renders: its Markdown is shown as it is meant.
     """
 
-    def __init__(self, text: str = "", *, styled: bool = True) -> None:
+    def __init__(self, text: str = "", *, styled: bool = True, renders: bool = False) -> None:
         self.is_open = not text  # more may come, or other text
         self.is_live = False  # it is written now: the cursor stays at its end
         self.is_cut_off = False  # other output follows it: nothing can be appended to it in its place
@@ -40,6 +42,7 @@ class Passage:
         self._expected = ""  # what was shown after the committed text, even if it was withdrawn since
         self._marked = 0  # where in the text the correction begins
         self._until: float | None = None
+        self._markdown = Markdown() if renders else None  # of the committed text before it
         self._row = ""  # the committed text before it on the same line
         self._last = "\n"  # the character before all that can still be changed
 
@@ -84,6 +87,7 @@ class Passage:
         if same < min(len(expected), len(piece)):
             self._mark(now, len(self._text) + same - hidden, piece[hidden:])
         self._row = (self._row + piece[:hidden]).rpartition("\n")[2]
+        self._pass_by(piece[:hidden])
         self._gone = self._gone[hidden:]
         self._text += piece[hidden:]
         self._loose = loose[len(self._gone) :]
@@ -116,23 +120,26 @@ class Passage:
 
     def cells(self) -> Iterator[Cell]:
         """All that may still change."""
+        looks = self._looks()
         firm = self._text if self._until is None else self._text[: self._marked]
-        yield from _styled(firm, Style.PLAIN)
+        yield from _styled(firm, Style.PLAIN, looks)
         if marked := self._text[len(firm) :]:
             if not self._styled:
                 yield from _styled(CORRECTED, Style.LABEL)
-            yield from _styled(marked, Style.MARKED)
+            yield from _styled(marked, Style.MARKED, looks[len(firm) :])
         if self._loose:
             if not self._styled and self._has_label and not self._gone:
                 yield from _styled(UNVERIFIED, Style.LABEL)
-            yield from _styled(self._loose, Style.DIM)
+            yield from _styled(self._loose, Style.DIM, looks[len(self._text) :])
         if not self.is_live and (self._loose or self._text or self._last)[-1] != "\n":
             yield Cell("\n", Style.LABEL)
 
     def firm_cells(self, columns: int) -> int:
         """How many cells from the first one on will never change, nor move."""
         firm = self._text if self._until is None else self._text[: self._marked]
-        if self.is_open:
+        if self.is_open and self._markdown is not None:
+            firm = firm[: firm.rfind("\n") + 1]  # what follows in a line may change how it looks
+        elif self.is_open:
             cut = last_break(firm)
             firm = firm if get_cwidth(firm[cut:]) >= columns else firm[:cut]
         elif self._until is None:
@@ -152,12 +159,14 @@ class Passage:
         else:
             self._text = self._text[len(cell.text) :]
             self._marked = max(0, self._marked - len(cell.text))
-            self._row = cell.drawn.lstrip("\r\n") if cell.drawn.startswith("\r\n") else self._row + cell.text
+            self._row = ("" if cell.drawn.startswith("\r\n") else self._row) + cell.text.strip("\n")
+            self._pass_by(cell.text)
 
     def cut_off(self) -> None:
         """Called when other output has followed, or the place of the text is no longer known."""
         self.is_cut_off = True
         self._row += self._text
+        self._pass_by(self._text)
         self._gone += self._loose
         self._text = self._loose = ""
         self._until, self._last = None, "\n"
@@ -167,16 +176,29 @@ class Passage:
         line = self._row.rpartition("\n")[2]
         if get_cwidth(line) >= columns:  # it was longer when it was laid out
             line = line[-columns // 2 :].partition(" ")[2]
+        if self._markdown is not None:
+            self._markdown.go_back(line)
         self._text, self._row, self._gone = line + self._text, "", ""
         self._marked += len(line)
         self.contradicts = self.is_cut_off = False
 
     # ------------------------------------------------------------ inside
 
+    def _looks(self) -> Sequence[Look]:
+        """Of the characters of text and provisional text; none: they are shown as they are."""
+        if self._markdown is None:
+            return ()
+        return self._markdown.looks(self._gone + self._text + self._loose)[len(self._gone) :]
+
+    def _pass_by(self, text: str) -> None:
+        if self._markdown is not None:
+            self._markdown.pass_by(text)
+
     def _begin_again(self) -> None:
         """The text that has scrolled out is wrong."""
         self.contradicts = True
         self._row += self._text
+        self._pass_by(self._text)
         self._text = self._gone = ""
 
     def _mark(self, now: float, at: int, piece: str) -> None:
@@ -192,8 +214,16 @@ class Passage:
         self._until = now + MARKED_S
 
 
-def _styled(text: str, style: Style) -> Iterator[Cell]:
-    return (Cell(cell, style) for cell in cells(text))
+def _styled(text: str, style: Style, looks: Sequence[Look] = ()) -> Iterator[Cell]:
+    """The cells of a text.
+
+    Args:
+        looks: of its characters; none: they are shown as they are.
+    """
+    at = 0
+    for cell in cells(text):
+        yield Cell(cell, style, *(looks[at] if looks else ()))
+        at += len(cell)
 
 
 def _common(first: str, second: str) -> int:

@@ -26,12 +26,14 @@ from moa_client.chat.display.layout import (
     lay_out,
     rows_after,
 )
+from moa_client.chat.display.markdown import Weight
 from moa_client.chat.display.passage import Passage
 
 CSI = "\x1b["
-DIM, UNDERLINED, NORMAL = f"{CSI}2m", f"{CSI}4m", f"{CSI}0m"
+NORMAL = f"{CSI}0m"
 ERASE_BELOW = f"{CSI}J"
-STYLES = {Style.DIM: DIM, Style.MARKED: UNDERLINED}
+STYLES = {Style.DIM: "2", Style.MARKED: "4"}
+WEIGHTS = {Weight.BOLD: "1", Weight.ITALIC: "3", Weight.CODE: "36"}
 SAID_AGAIN = "(The server corrects the text above, which has scrolled out of reach. From the line that changes:)"
 LINE_BREAK = Cell("\n", Style.LABEL)
 
@@ -54,6 +56,7 @@ class Screen:
         self._shown: list[Placed] = []
         self._footer = 0  # how many cells of what is shown are below the text
         self._above = 0
+        self.renders = False  # Markdown, of answers that begin from now on
         self.descended = 0  # rows that the cursor has moved down, in all
 
     @property
@@ -65,7 +68,7 @@ class Screen:
 
     def begin(self) -> Passage:
         """An answer that is written now; the cursor stays at its end until `end`."""
-        self._live = Passage(styled=self._styled)
+        self._live = Passage(styled=self._styled, renders=self.renders and self._styled)
         self._live.is_live = True
         self._passages.append(self._live)
         return self._live
@@ -191,7 +194,7 @@ class Screen:
             index -= 1
         rows = rows_after(self._start, old, self._columns)
         before, width = (old[index - 1], old[index - 1].width) if index else (None, self._start.width)
-        last = self._start.last if before is None else before.text.strip("\n")
+        last = self._start.last if before is None else before.shown.strip("\n")
         column = column_at(width, self._columns) - get_cwidth(last)
         up = rows[-1] - rows[index]
         self._above -= up
@@ -209,11 +212,11 @@ class Screen:
         self._shown = placed
 
     def _written(self, placed: Iterable[Placed]) -> str:
-        drawn, style, run = "", None, ""
+        drawn, style, run = "", "", ""
         for cell in [*placed, None]:
-            wanted = STYLES.get(cell.style) if cell is not None and self._styled else None
+            wanted = _codes(cell) if cell is not None and self._styled else ""
             if run and (cell is None or wanted != style):
-                drawn += f"{style}{run}{NORMAL}" if style else run
+                drawn += f"{CSI}{style}m{run}{NORMAL}" if style else run
                 run = ""
             if cell is not None:
                 style, run = wanted, run + cell.drawn
@@ -275,9 +278,15 @@ def _end_after(start: End, placed: Sequence[Placed]) -> End:
         if cell.text == "\n":
             last = ""
         elif cell.drawn:
-            last = cell.text if get_cwidth(cell.text) else last + cell.text
+            last = cell.shown if get_cwidth(cell.shown) else last + cell.shown
     return End(placed[-1].width, last, joined)
 
 
+def _codes(cell: Placed) -> str:
+    """What turns the cell's style on; empty: nothing needs to."""
+    codes = [STYLES[cell.style]] if cell.style in STYLES else []
+    return ";".join([*codes, *(code for weight, code in WEIGHTS.items() if weight in cell.weight)])
+
+
 def _has_width(cell: Placed) -> bool:
-    return cell.text == "\n" or (bool(cell.drawn) and get_cwidth(cell.text) > 0)
+    return cell.text == "\n" or (bool(cell.drawn) and get_cwidth(cell.shown) > 0)

@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any, cast
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable
+from copy import copy
+from typing import cast
 
 import pytest
 from inline_snapshot import snapshot
 from moa_client.chat.ask import Asker, interruptible
 from moa_client.chat.messages import unverified_words
 from moa_client.chat.views import PipeView
+from moa_client.conversation.answer_figures import Figures
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
     Committed,
+    Corrected,
+    Earlier,
     Ended,
     Event,
     LinkChanged,
@@ -24,13 +31,13 @@ from moa_client.conversation.events import (
     Refused,
     Settled,
 )
-from moa_client.conversation.jobs import Turn
-from moa_client.conversation.transcript import Transcript
+from moa_client.conversation.updates import Asked, Failed, Rewound, Update
+from moa_client.surface.open_conversation import OpenConversation
 from moa_shared.errors import ContextLengthError, UnavailableError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.protocol.finish_rule import Finish
 
 from tests.support.messages import raises
+from tests.support.told import Told, letters
 
 
 class Server:
@@ -40,6 +47,7 @@ class Server:
         self.ended = asyncio.Event()
         self.begun = asyncio.Event()
         self.asked = asyncio.Event()
+        self.abandoned = False
         self.cleaned_up = False
         self._hears = hears
 
@@ -50,10 +58,16 @@ class Server:
         finally:
             self.cleaned_up = True
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         self.asked.set()
         if self._hears:
             self.ended.set()
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+    async def wait_for(self, answer: Awaitable[None] | None = None) -> bool:
+        return await interruptible(asyncio.ensure_future(answer or self.answer()), self.stop, self.abandon)
 
 
 def interrupt() -> None:
@@ -63,27 +77,29 @@ def interrupt() -> None:
 async def test_an_answer_that_ends_by_itself_was_not_interrupted() -> None:
     server = Server(hears=True)
     server.ended.set()
-    assert await interruptible(asyncio.ensure_future(server.answer()), server.stop)
+    assert await server.wait_for()
 
 
 async def test_the_first_interrupt_asks_the_server() -> None:
     server = Server(hears=True)
-    waiting = asyncio.ensure_future(interruptible(asyncio.ensure_future(server.answer()), server.stop))
+    waiting = asyncio.ensure_future(server.wait_for())
     await server.begun.wait()
     interrupt()
     assert not await waiting
     assert server.asked.is_set()
+    assert not server.abandoned
 
 
 async def test_the_second_interrupt_does_not_wait_for_it() -> None:
     server = Server(hears=False)
-    waiting = asyncio.ensure_future(interruptible(asyncio.ensure_future(server.answer()), server.stop))
+    waiting = asyncio.ensure_future(server.wait_for())
     await server.begun.wait()
     interrupt()
     await server.asked.wait()
     assert not waiting.done()
     interrupt()
     assert not await waiting
+    assert server.abandoned
     assert server.cleaned_up
 
 
@@ -93,8 +109,8 @@ async def test_errors_and_cancellation_from_elsewhere_pass_through() -> None:
 
     server = Server(hears=True)
     with pytest.raises(UnavailableError):
-        await interruptible(asyncio.ensure_future(fail()), server.stop)
-    waiting = asyncio.ensure_future(interruptible(asyncio.ensure_future(server.answer()), server.stop))
+        await server.wait_for(fail())
+    waiting = asyncio.ensure_future(server.wait_for())
     await server.begun.wait()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -102,80 +118,112 @@ async def test_errors_and_cancellation_from_elsewhere_pass_through() -> None:
     assert server.cleaned_up
 
 
-# ---------------------------------------------------------------- answers that end without the server
+# ---------------------------------------------------------------- one question after another
 
 
-class ClientEngine:
-    """Answers end without the server; `later` is what happens after that."""
+class Conversation:
+    """Tells what a script says after each question, all at once.
+
+    Args:
+        later: what happens after the answer has ended without the server.
+    """
+
+    is_gone = False
 
     def __init__(self, *later: Event) -> None:
+        self.answers: list[AnswerText] = []
+        self.is_gone = False
+        self.told: list[Told] = []
         self.later = later
-        self.waits = asyncio.Event()
-        self.settled = 0
+        self.waits = asyncio.Event()  # all was read
+        self._unread: deque[Update] = deque()
+        self._arrived = asyncio.Event()
 
-    async def ask(self, turn: Turn, settings: AnswerSettings) -> AsyncGenerator[Event, None]:
-        yield Committed((0,))
-        yield Provisional((1, 2))
-        yield Ended(Finish.MAX_TOKENS, provisional=True)
-
-    async def settle(self) -> AsyncGenerator[Event, None]:
-        self.settled += 1
-        for event in self.later:
-            yield event
-        if not any(isinstance(event, Settled) for event in self.later):
+    async def updates(self) -> AsyncGenerator[Update, None]:
+        while True:
+            while self._unread:
+                yield self._unread.popleft()
             self.waits.set()
-            await asyncio.Event().wait()
+            self._arrived.clear()
+            await self._arrived.wait()
 
-    async def stop(self) -> None:
+    def push(self, *updates: Update) -> None:
+        self._unread.extend(updates)
+        self._arrived.set()
+
+    def ask(self, question: str, options: AnswerOptions) -> None:
+        self.begin(question)
+        self.script(*ALONE, *self.later)
+
+    def stop(self) -> None:
         raise AssertionError("There is no answer to stop any more.")
 
+    abandon = stop
 
-def decode(tokens: Sequence[int]) -> str:
-    return "".join(chr(ord("a") + token) for token in tokens)
+    def begin(self, question: str) -> None:
+        self.told.append(Told(letters, question, len(self.told) + 1))
+        self.push(Update(Asked(question), len(self.told)))
+
+    def script(self, *events: Event, number: int = 0) -> None:
+        """Events of an answer; 0: of the newest one."""
+        for event in events:
+            if isinstance(event, LinkChanged):
+                self.push(Update(event))
+            else:
+                self.push(self.told[number - 1].tell(event))
+
+    def settle(self, number: int) -> Update:
+        return self.told[number - 1].tell(SETTLED)
 
 
+ALONE = (Committed((0,)), Provisional((1, 2)), Ended(Finish.MAX_TOKENS, provisional=True))
 SETTLED = Settled((1, 3), Outcome.CORRECTED, Finish.MAX_TOKENS)
-SETTINGS = AnswerSettings(Sampling(), 8)
+TOO_LONG = ContextLengthError("Too long.")
+TOO_LONG_WORDS = "Too long. Shorten the prompt, /reset the conversation, or raise the server's --context-length."
 
 
-class Asked:
-    """One question on a pipe."""
+class OnAPipe:
+    """Asks, and collects what a pipe is given."""
 
-    def __init__(self, engine: ClientEngine, settle_seconds: float) -> None:
+    def __init__(self, conversation: Conversation, settle_seconds: float = 0.0) -> None:
         self.out: list[str] = []
         self.remarks: list[str] = []
-        self.asker = Asker(cast("Any", engine), settle_seconds)
+        self.asker = Asker(cast("OpenConversation", conversation), settle_seconds)
 
     async def answer(self, question: str = "") -> bool:
         view = PipeView(self.out.append, self.remarks.append, unverified=True)
-        return await self.asker.answer(lambda _: [7], SETTINGS, Transcript(decode, question=question), view)
+        _, finished = await self.asker.answer(question, AnswerOptions(max_tokens=8), view)
+        return finished
 
     @property
     def text(self) -> str:
         return "".join(self.out)
 
+    @property
+    def unsettled(self) -> list[str]:
+        return [text.question for text in self.asker.unsettled]
+
 
 async def test_a_single_answer_waits_until_the_server_has_verified_it() -> None:
-    asked = Asked(ClientEngine(LinkChanged(LinkState.BACK), SETTLED), 20.0)
+    asked = OnAPipe(Conversation(LinkChanged(LinkState.BACK), SETTLED), 20.0)
     assert await asked.answer()
     assert asked.text == "abd\n"
     assert asked.remarks == ["(the server is back)"]
 
 
 async def test_it_waits_for_so_long_and_is_then_given_as_it_is() -> None:
-    asked = Asked(ClientEngine(), 0.01)
+    asked = OnAPipe(Conversation(), 0.01)
     assert await asked.answer()
     assert asked.text == "abc\n"
     assert asked.remarks[-1] == unverified_words(2, is_printed=True)
 
 
 async def test_the_time_runs_only_while_the_server_is_away() -> None:
-    engine = ClientEngine(LinkChanged(LinkState.BACK), LinkChanged(LinkState.OFFLINE, "cut"))
-    asked = Asked(engine, 0.01)
+    asked = OnAPipe(Conversation(LinkChanged(LinkState.BACK), LinkChanged(LinkState.OFFLINE, "cut")), 0.01)
     assert await asked.answer()
     assert asked.remarks[:2] == ["(the server is back)", "(offline: cut)"]
-    there = ClientEngine(LinkChanged(LinkState.BACK))
-    asked = Asked(there, 0.01)
+    there = Conversation(LinkChanged(LinkState.BACK))
+    asked = OnAPipe(there, 0.01)
     waiting = asyncio.ensure_future(asked.answer())
     await there.waits.wait()
     await asyncio.wait((waiting,), timeout=0.05)
@@ -185,61 +233,130 @@ async def test_the_time_runs_only_while_the_server_is_away() -> None:
 
 
 async def test_an_interrupt_ends_the_waiting() -> None:
-    engine = ClientEngine()
-    asked = Asked(engine, 20.0)
+    conversation = Conversation()
+    asked = OnAPipe(conversation, 20.0)
     waiting = asyncio.ensure_future(asked.answer())
-    await engine.waits.wait()
+    await conversation.waits.wait()
     interrupt()
     assert not await waiting
     assert asked.text == "abc\n"
 
 
+async def test_a_link_that_fails_for_good_ends_the_waiting() -> None:
+    conversation = Conversation(LinkChanged(LinkState.BACK))
+    asked = OnAPipe(conversation, 20.0)
+    waiting = asyncio.ensure_future(asked.answer())
+    await conversation.waits.wait()
+    conversation.push(Update(Failed(TOO_LONG)))
+    with raises(ContextLengthError, TOO_LONG_WORDS):
+        await waiting
+    assert asked.text == "abc\n"
+
+
 async def test_in_a_chat_it_is_decided_later() -> None:
-    engine = ClientEngine()
-    asked = Asked(engine, 0.0)
+    conversation = Conversation()
+    asked = OnAPipe(conversation)
     assert await asked.answer("first")
     assert await asked.answer("second")
-    assert engine.settled == 0
-    for question in ("first", "second"):
-        earlier = asked.asker.settle(SETTLED)
+    assert asked.unsettled == ["first", "second"]
+    for number, question in ((1, "first"), (2, "second")):
+        earlier = asked.asker.take(conversation.settle(number))
         assert earlier is not None
         assert (earlier.question, earlier.committed) == (question, "abd")
-    assert asked.asker.settle(SETTLED) is None
-    assert await asked.answer("third")
-    asked.asker.reset()
-    assert asked.asker.settle(SETTLED) is None
+    assert asked.unsettled == []
 
 
 async def test_an_earlier_answer_that_is_decided_while_another_is_written_is_reported() -> None:
-    class Back(ClientEngine):
-        async def ask(self, turn: Turn, settings: AnswerSettings) -> AsyncGenerator[Event, None]:
-            yield SETTLED
-            yield Committed((4,))
-            yield Ended(Finish.MAX_TOKENS)
+    class Back(Conversation):
+        def ask(self, question: str, options: AnswerOptions) -> None:
+            if not self.told:
+                super().ask(question, options)
+                return
+            self.begin(question)
+            self.script(Earlier(Corrected(2)), Earlier(Committed((1,))), SETTLED, number=1)
+            self.script(Committed((4,)), Ended(Finish.MAX_TOKENS))
 
-    asked = Asked(ClientEngine(), 0.0)
+    asked = OnAPipe(Back())
     await asked.answer("first")
-    asked.asker._engine = cast("Any", Back())
     asked.out.clear()
+    asked.remarks.clear()
     assert await asked.answer("second")
     assert asked.text == "e\n"
-    assert asked.remarks[-1].endswith("From the sentence that changes:\nabd")
+    [remark] = asked.remarks
+    assert remark.endswith("From the sentence that changes:\nabd")
 
 
 async def test_a_single_answer_that_the_server_will_not_verify_is_shown_and_is_an_error() -> None:
-    asked = Asked(ClientEngine(Refused(ContextLengthError("Too long."))), 20.0)
-    with raises(
-        ContextLengthError,
-        snapshot("Too long. Shorten the prompt, /reset the conversation, or raise the server's --context-length."),
-    ):
+    asked = OnAPipe(Conversation(Refused(TOO_LONG)), 20.0)
+    with raises(ContextLengthError, snapshot(TOO_LONG_WORDS)):
         await asked.answer()
     assert asked.text == "abc\n"
 
 
 async def test_a_refused_answer_is_reported_next_to_the_next_one() -> None:
-    asked = Asked(ClientEngine(), 0.0)
+    conversation = Conversation()
+    asked = OnAPipe(conversation)
     await asked.answer("first")
-    earlier = asked.asker.settle(Refused(ContextLengthError("Too long.")))
+    earlier = asked.asker.take(conversation.told[0].tell(Refused(TOO_LONG)))
     assert earlier is not None
-    assert earlier.question == "first"
-    assert asked.asker.settle(SETTLED) is None
+    assert (earlier.question, earlier.committed + earlier.provisional) == ("first", "abc")
+    assert asked.unsettled == []
+
+
+class Failing(Conversation):
+    """Tells what fails instead of an answer."""
+
+    def __init__(self, *updates: Update) -> None:
+        super().__init__()
+        self.updates_after = updates
+
+    def ask(self, question: str, options: AnswerOptions) -> None:
+        self.push(*self.updates_after)
+
+
+async def test_why_an_answer_ends_early_is_an_error_and_its_text_is_shown() -> None:
+    begun = Update(Asked("why?"), 1), Update(Committed((0,)), 1, "a")
+    asked = OnAPipe(Failing(*begun, Update(Failed(TOO_LONG), 1, "b")))
+    with raises(ContextLengthError, TOO_LONG_WORDS):
+        await asked.answer("why?")
+    assert asked.text == "ab\n"
+
+
+async def test_a_question_that_is_refused_is_an_error_before_and_after_it_began() -> None:
+    refused = Update(Failed(TOO_LONG, taken_back=True))
+    for updates in ((refused,), (Update(Asked("why?"), 1), refused)):
+        asked = OnAPipe(Failing(*updates))
+        with raises(ContextLengthError, TOO_LONG_WORDS):
+            await asked.answer("why?")
+        assert asked.text == ""
+
+
+async def test_what_failed_before_the_question_is_only_said() -> None:
+    ended = Update(Committed((0,)), 1, "a"), Update(Ended(Finish.STOP), 1)
+    asked = OnAPipe(Failing(Update(Failed(TOO_LONG)), Update(Asked("why?"), 1), *ended))
+    assert await asked.answer("why?")
+    assert asked.text == "a\n"
+    assert asked.remarks == [f"Error: {TOO_LONG_WORDS}"]
+
+
+async def test_answers_that_another_surface_asked_for_are_not_this_one() -> None:
+    other = Update(Asked("else"), 1), Update(Committed((0,)), 1, "a"), Update(Ended(Finish.STOP), 1, figures=Figures())
+    mine = Update(Asked("why?"), 2), Update(Committed((1,)), 2, "b"), Update(Ended(Finish.STOP), 2)
+    asked = OnAPipe(Failing(*other, *mine))
+    assert await asked.answer("why?")
+    assert (asked.text, asked.remarks) == ("b\n", [])
+
+
+async def test_of_a_conversation_that_goes_on_the_earlier_answers_are_known() -> None:
+    conversation = Conversation()
+    for question in ("first", "second"):
+        conversation.told.append(Told(letters, question, len(conversation.told) + 1, *ALONE))
+    conversation.answers = [copy(told.text) for told in conversation.told]
+    asked = OnAPipe(conversation)
+    assert asked.unsettled == ["first", "second"]
+    earlier = asked.asker.take(conversation.settle(1))
+    assert earlier is not None
+    assert earlier.committed == "abd"
+    assert asked.asker.take(Update(Rewound(1))) is None
+    assert asked.unsettled == []
+    assert asked.asker.take(conversation.settle(2)) is None

@@ -6,9 +6,9 @@ import json
 import re
 
 import pytest
-from moa.v1 import moa_pb2 as pb
 from moa_client.chat.json_events import error_line, event_line, ready_line
-from moa_client.conversation.answer_figures import Figures
+from moa_client.conversation.answer_figures import Figures, LinkStatus
+from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
     Committed,
     Corrected,
@@ -24,7 +24,8 @@ from moa_client.conversation.events import (
     ServerChanged,
     Settled,
 )
-from moa_client.device.drafter_choice import Choice
+from moa_client.conversation.updates import Asked, Failed, Happening, Rewound, Titled, Update
+from moa_client.surface.open_conversation import Facts
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
@@ -40,6 +41,10 @@ EVENTS: list[tuple[Event, dict[str, object]]] = [
     (HeldBack(unread=True), {"event": "held_back", "unread": True}),
     (Corrected(4), {"event": "corrected", "provisional": "p", "dropped": 4}),
     (LinkChanged(LinkState.OFFLINE, "why"), {"event": "link", "state": "offline", "reason": "why"}),
+    (
+        LinkChanged(LinkState.WAITING, "why", 12.34),
+        {"event": "link", "state": "waiting", "reason": "why", "retry_seconds": 12.3},
+    ),
     (ServerChanged("model", "why"), {"event": "server", "what": "model", "message": "why"}),
     (DrafterChanged("deep", "why"), {"event": "drafter", "name": "deep", "reason": "why", "alone": "deep"}),
     (
@@ -62,18 +67,36 @@ EVENTS: list[tuple[Event, dict[str, object]]] = [
 ]
 
 
+def told(event: Happening, figures: Figures | None = None) -> Update:
+    """With everything that a surface is told, of which a program needs a part."""
+    status = LinkStatus(LinkState.GOOD, 1.0, 2.0, 0.5, 3, 4)
+    return Update(event, 3, "é\n", "p", 1, "é\n", status, figures)
+
+
 @pytest.mark.parametrize(("event", "expected"), EVENTS)
 def test_an_event_is_one_line(event: Event, expected: dict[str, object]) -> None:
-    line = event_line(event, "é\n", "p", Figures())
+    line = event_line(told(event))
     assert "\n" not in line
     assert json.loads(line) == expected
 
 
+@pytest.mark.parametrize("event", [Asked("why?"), Failed(UnavailableError("why")), Rewound(1), Titled("t")])
+def test_what_a_program_knows_or_learns_from_another_line_has_none(event: Happening) -> None:
+    assert event_line(told(event)) == ""
+
+
+def test_of_an_earlier_answer_there_is_one_line_when_it_is_decided() -> None:
+    earlier = AnswerText("why?", 3)
+    for event, _ in EVENTS:
+        is_last = isinstance(event, Settled | Refused)
+        assert event_line(told(event), earlier) == (event_line(told(event)) if is_last else "")
+
+
 def test_the_end_tells_what_it_cost() -> None:
     figures = Figures(tokens=7, verdicts=3, accepted=4, drafted=9, provisional=2, seconds=1.5, up_bytes=10)
-    ended = json.loads(event_line(Ended(Finish.MAX_TOKENS, provisional=True), "", "p", figures))
+    ended = json.loads(event_line(told(Ended(Finish.MAX_TOKENS, provisional=True), figures)))
     costs = ended.pop("figures")
-    assert ended == {"event": "ended", "text": "", "provisional": "p", "finish": "max_tokens", "verified": False}
+    assert ended == {"event": "ended", "text": "é\n", "provisional": "p", "finish": "max_tokens", "verified": False}
     assert (costs["tokens"], costs["steps"], costs["accepted"], costs["drafted"]) == (7, 3, 4, 9)
     assert (costs["written_alone"], costs["seconds"], costs["up_bytes"], costs["down_bytes"]) == (2, 1.5, 10, 0)
 
@@ -82,14 +105,13 @@ def test_the_guide_names_every_line_and_field() -> None:
     from tests.conftest import CHECKOUT
 
     guide = (CHECKOUT / "docs" / "client.md").read_text("utf-8")
-    lines = [event_line(event, "", "", Figures()) for event, _ in EVENTS]
-    execution, choice = pb.Execution(level="int8", exact=True), Choice("deep", "why")
-    lines += [event_line(Ended(Finish.CANCELLED), "", "", Figures())]
-    lines += [ready_line("t", "s", online=True, execution=execution, choice=choice)]
+    lines = [event_line(told(event)) for event, _ in EVENTS]
+    lines += [event_line(told(Ended(Finish.CANCELLED)))]
+    lines += [ready_line(Facts("", "", "t", "s", online=True, level="int8", drafter="deep", drafter_reason="why"))]
     lines += [error_line(UnavailableError("why"))]
-    told = [json.loads(line) for line in lines]
-    names = {str(line["event"]) for line in told} | {name for line in told for name in line}
-    names |= {name for line in told for name in (line.get("figures") or line.get("execution") or {})} | {
+    objects = [json.loads(line) for line in lines]
+    names = {str(line["event"]) for line in objects} | {name for line in objects for name in line}
+    names |= {name for line in objects for name in (line.get("figures") or line.get("execution") or {})} | {
         finish.name.lower() for finish in Finish
     }
     names |= {state.value for state in LinkState} | {outcome.value for outcome in Outcome}
@@ -98,5 +120,14 @@ def test_the_guide_names_every_line_and_field() -> None:
 
 
 def test_the_first_line_names_who_drafts_and_who_writes_alone() -> None:
-    line = ready_line("tiny", "host:1", online=True, execution=None, choice=Choice("online", "why", alone="deep"))
-    assert json.loads(line)["drafter"] == {"name": "online", "reason": "why", "alone": "deep"}
+    facts = Facts("", "", "tiny", "host:1", online=True, drafter="online", drafter_reason="why", alone="deep")
+    assert json.loads(ready_line(facts)) == {
+        "event": "ready",
+        "target": "tiny",
+        "server": "host:1",
+        "online": True,
+        "execution": None,
+        "drafter": {"name": "online", "reason": "why", "alone": "deep"},
+    }
+    bare = json.loads(ready_line(Facts("", "", "tiny", "host:1", online=False, level="int8", exact=False)))
+    assert (bare["drafter"], bare["execution"]) == (None, {"level": "int8", "exact": False})

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
-from moa_client.chat.messages import HELP, Unchecked, status_line, unchecked
+from dataclasses import replace
+
+from inline_snapshot import snapshot
+from moa_client.chat.commands.table import help_text
+from moa_client.chat.messages import Unchecked, drafter_words, execution_words, status_line, unchecked
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.events import LinkState
+from moa_client.surface.open_conversation import Facts
 
 
 def test_before_the_first_answer_there_is_the_link_alone() -> None:
@@ -33,12 +38,27 @@ def test_once_it_is_checked_it_says_how_much_was_right() -> None:
 
 
 def test_ctrl_o_is_offered_to_who_can_type() -> None:
-    away = LinkStatus(LinkState.OFFLINE, None, 0.0, 0.0, 0, 0)
-    assert status_line(away, holds_back=True) == "waiting for the server (Ctrl-O: guess on) | link OFFLINE"
-    assert status_line(away, holds_back=True, has_keys=False) == "waiting for the server | link OFFLINE"
-    assert "Ctrl-O" in HELP
+    away = LinkStatus(LinkState.OFFLINE, None, 0.0, 0.0, 0, 0, holds_back=True)
+    assert status_line(away) == "waiting for the server (Ctrl-O: guess on) | link OFFLINE"
+    assert status_line(away, has_keys=False) == "waiting for the server | link OFFLINE"
+    assert "Ctrl-O" in help_text()
 
 
 def test_what_waits_for_the_next_prompt_is_counted() -> None:
     good = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0)
     assert status_line(good, typed_ahead=7) == "link good | 7 typed ahead"
+
+
+def test_a_status_says_who_drafts_and_how_exact_the_text_is() -> None:
+    bare = Facts("", "", "tiny", "host:1", online=False)
+    assert (drafter_words(bare), execution_words(bare)) == ("no drafter that reads memory", "")
+    paired = replace(bare, level="int8", drafter="online", drafter_reason="the fastest here", alone="deep")
+    assert drafter_words(paired) == snapshot("""\
+drafter online: the fastest here
+deep writes while no server answers\
+""")
+    assert drafter_words(replace(paired, alone="")) == snapshot("drafter online: the fastest here")
+    assert execution_words(paired) == snapshot("execution int8: the text does not depend on what is verified together")
+    assert execution_words(replace(paired, level="bf16", exact=False)) == snapshot(
+        "execution bf16: the text may depend on what is verified together"
+    )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
-from typing import Any, cast
 
 import pytest
 from inline_snapshot import snapshot
+from moa_client.chat import views
 from moa_client.chat.display.page import Page, make_page
 from moa_client.chat.display.screen import Screen
 from moa_client.chat.messages import changed_part, first_cut_words, settled_remark, settled_words, unverified_words
 from moa_client.chat.views import JsonView, PipeView, TerminalView, View, make_view
-from moa_client.conversation.answer_figures import Figures
+from moa_client.conversation.answer_figures import LinkStatus
+from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
     Committed,
     Corrected,
@@ -27,29 +29,25 @@ from moa_client.conversation.events import (
     ServerChanged,
     Settled,
 )
-from moa_client.conversation.transcript import Transcript
-from moa_shared.errors import ContextLengthError
+from moa_client.conversation.updates import Failed, Update
+from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
 
 from tests.support.terminal import Display
+from tests.support.told import Told, letters
 
 SIZE = (60, 12)
 
 
-def decode(tokens: Sequence[int]) -> str:
-    return "".join(chr(ord("a") + token) for token in tokens)
+STATUS = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0)
 
 
-class ClientEngine:
-    figures = Figures()
-
-
-def show(view: View, events: Sequence[Event], transcript: Transcript | None = None) -> None:
-    transcript = transcript or Transcript(decode)
+def show(view: View, events: Sequence[Event], told: Told | None = None) -> None:
+    told = told or Told()
     view.begin()
     for event in events:
-        view.show(event, transcript.apply(event), transcript)
-    view.end(transcript.break_off(), transcript)
+        view.show(told.tell(event), told.text)
+    view.end(told.text)
 
 
 def piped(*events: Event, unverified: bool = False) -> tuple[str, list[str]]:
@@ -59,12 +57,9 @@ def piped(*events: Event, unverified: bool = False) -> tuple[str, list[str]]:
     return "".join(out), remarks
 
 
-def settled_answer() -> Transcript:
-    earlier = Transcript(decode, question="why is\nthe sky blue?")
-    earlier.apply(Committed((0,)))
-    earlier.apply(Provisional((1,)))
-    earlier.apply(Ended(Finish.STOP, provisional=True))
-    return earlier
+def settled_answer() -> Told:
+    ended = Ended(Finish.STOP, provisional=True)
+    return Told(letters, "why is\nthe sky blue?", 1, Committed((0,)), Provisional((1,)), ended)
 
 
 SETTLED = Settled((2,), Outcome.CORRECTED, Finish.STOP)
@@ -92,14 +87,67 @@ REPLACED = ServerChanged("model", "HOST serves other now: this conversation is k
 def test_a_pipe_and_a_terminal_are_told_once_that_the_server_was_replaced() -> None:
     out, remarks = piped(Committed((0,)), REPLACED, Ended(Finish.UNFINISHED, provisional=True))
     assert (out, remarks) == ("a\n", ["(HOST serves other now: this conversation is kept.)"])
-    terminal, transcript = Emulated(), Transcript(decode)
+    terminal, told = Emulated(), Told()
     terminal.view.begin()
     drafter = ServerChanged("drafter", "The server has another drafter now.")
     for event in (Committed((0,)), drafter, REPLACED):
-        terminal.view.show(event, transcript.apply(event), transcript)
+        terminal.view.show(told.tell(event), told.text)
     assert terminal.lines == ["a", "status another model is served there"]
-    terminal.view.end(transcript.break_off(), transcript)
+    terminal.view.end(told.text)
     assert " ".join(" ".join(terminal.lines).split()) == f"a ({drafter.message}) ({REPLACED.message})"
+
+
+def test_what_fails_besides_the_answer_is_a_remark() -> None:
+    failed, told = Update(Failed(UnavailableError("It is not kept.", hint="Free some space."))), Told()
+    remarks: list[str] = []
+    PipeView(remarks.append, remarks.append, unverified=False).show(failed, told.text)
+    assert remarks == ["Error: It is not kept. Free some space."]
+    terminal = Emulated()
+    terminal.view.begin()
+    terminal.view.show(told.tell(Committed((0,))), told.text)
+    terminal.view.show(failed, told.text)
+    terminal.view.end(told.text)
+    assert terminal.lines == ["a", *remarks]
+
+
+LIMITED = LinkChanged(LinkState.WAITING, "The server lets this key read and write 600 tokens a minute.", 11.2)
+
+
+def test_a_limit_is_said_once_on_a_pipe_however_often_it_is_reached() -> None:
+    cycle = (LIMITED, LinkChanged(LinkState.GOOD))
+    out, remarks = piped(Committed((0,)), *cycle, Committed((1,)), *cycle, Committed((2,)), Ended(Finish.STOP))
+    assert out == "abc\n"
+    assert remarks == snapshot(
+        ["(The server lets this key read and write 600 tokens a minute; the answer goes on in 12 s)"]
+    )
+
+
+async def test_a_terminal_counts_a_wait_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(views, "COUNT_SECONDS", 0.0)
+    terminal, told = Emulated(), Told()
+    view = TerminalView(terminal.page, lambda reason, _: reason, lambda: now)
+    view.begin()
+    view.show(told.tell(LIMITED), told.text)
+    seen = []
+    while now < 15.0:
+        seen.append(" ".join(" ".join(terminal.lines).split()))
+        now += 5.0
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert seen == snapshot(
+        [
+            "goes on in 12 s: The server lets this key read and write…",
+            "goes on in 7 s: The server lets this key read and write…",
+            "goes on in 2 s: The server lets this key read and write…",
+        ]
+    )
+    view.show(told.tell(LinkChanged(LinkState.GOOD)), told.text)
+    assert terminal.lines == []
+    view.show(told.tell(LIMITED), told.text)
+    view.end(told.text)
+    await asyncio.sleep(0)
+    assert terminal.lines == []
 
 
 def test_a_pipe_gets_no_unverified_text() -> None:
@@ -133,15 +181,12 @@ def test_an_earlier_answer_is_reported_next_to_this_one() -> None:
     out: list[str] = []
     remarks: list[str] = []
     view = PipeView(out.append, remarks.append, unverified=False)
-    progress = Earlier(Corrected(1))
-    view.show_earlier(progress, earlier)
-    earlier.apply(SETTLED)
-    view.show_earlier(SETTLED, earlier)
-    assert not out
-    assert remarks == [settled_remark(SETTLED, earlier)]
-    lines = JsonView(out.append, cast("Any", ClientEngine()))
-    lines.show_earlier(progress, earlier)
-    lines.show_earlier(SETTLED, earlier)
+    lines = JsonView(out.append)
+    for event in (Earlier(Corrected(1)), SETTLED):
+        update = earlier.tell(event)
+        view.show_earlier(update, earlier.text)
+        lines.show_earlier(update, earlier.text)
+    assert remarks == [settled_remark(SETTLED, earlier.text)]
     [line] = out
     assert json.loads(line)["text"] == "ac"
 
@@ -175,23 +220,21 @@ ac\
 )
 def test_the_outcome_of_an_earlier_answer_is_one_sentence_and_what_has_changed(settled: Settled, message: str) -> None:
     earlier = settled_answer()
-    earlier.apply(settled)
-    assert settled_remark(settled, earlier) == message
+    earlier.tell(settled)
+    assert settled_remark(settled, earlier.text) == message
 
 
 def test_an_answer_of_which_nothing_was_shown_is_answered() -> None:
-    earlier = Transcript(decode, question="why?")
-    earlier.apply(Ended(Finish.UNFINISHED, provisional=True))
     settled = Settled((2,), Outcome.COMPLETED, Finish.STOP)
-    earlier.apply(settled)
-    assert settled_remark(settled, earlier) == snapshot("""\
+    earlier = Told(letters, "why?", 1, Ended(Finish.UNFINISHED, provisional=True), settled)
+    assert settled_remark(settled, earlier.text) == snapshot("""\
 (The server has answered "why?".)
 c\
 """)
 
 
 def test_a_long_question_is_cut() -> None:
-    long = Transcript(decode, question="word " * 30)
+    long = AnswerText("word " * 30)
     assert len(settled_words(Settled((1,), Outcome.CONFIRMED, Finish.STOP), long)) < 90
 
 
@@ -207,7 +250,7 @@ def test_only_what_has_changed_is_said_again() -> None:
 
 
 def test_a_refused_answer_is_named_by_its_question() -> None:
-    words = settled_words(Refused(ContextLengthError("Too long.", hint="Shorten it.")), settled_answer())
+    words = settled_words(Refused(ContextLengthError("Too long.", hint="Shorten it.")), settled_answer().text)
     assert words == snapshot(
         '(The server refuses to check the answer to "why is the sky blue?": Too long. Shorten it. The conversation continues without it.)'
     )
@@ -229,16 +272,15 @@ class Emulated:
 
 
 def test_a_terminal_has_the_status_below_while_the_answer_runs() -> None:
-    terminal, transcript = Emulated(), Transcript(decode)
+    terminal, told = Emulated(), Told()
     terminal.view.begin()
     assert terminal.lines == ["status"]
     for event in (Committed((0,)), LinkChanged(LinkState.OFFLINE, "cut"), Provisional((1,))):
-        terminal.view.show(event, transcript.apply(event), transcript)
+        terminal.view.show(told.tell(event), told.text)
     assert (terminal.lines[0], terminal.lines[-1]) == ("a[unverified:] b", "status cut guesses")
-    event = LinkChanged(LinkState.BACK)
-    terminal.view.show(event, transcript.apply(event), transcript)
+    terminal.view.show(told.tell(LinkChanged(LinkState.BACK)), told.text)
     assert terminal.lines[-1] == "status guesses"
-    terminal.view.end(transcript.break_off(), transcript)
+    terminal.view.end(told.text)
     assert terminal.lines[0] == "a[unverified:] b"
     assert "status" not in terminal.display.text
 
@@ -246,11 +288,7 @@ def test_a_terminal_has_the_status_below_while_the_answer_runs() -> None:
 def test_the_first_provisional_text_of_a_session_is_explained_once() -> None:
     terminal = Emulated()
     for _ in range(2):
-        transcript = Transcript(decode)
-        terminal.view.begin()
-        for event in (Provisional((1,)), Committed((1,), 1), Ended(Finish.STOP)):
-            terminal.view.show(event, transcript.apply(event), transcript)
-        terminal.view.end("", transcript)
+        show(terminal.view, (Provisional((1,)), Committed((1,), 1), Ended(Finish.STOP)))
     assert terminal.display.text.rstrip() == snapshot("""\
 b
 (Text after [unverified:] was written by the small model on
@@ -267,25 +305,22 @@ def test_nothing_that_a_model_wrote_acts_on_a_terminal(monkeypatch: pytest.Monke
     def escape(tokens: Sequence[int]) -> str:
         return "\x1b]52;c;cm0=\x07" if tokens else ""
 
-    earlier = Transcript(escape, question="why\x1b[2J?")
-    earlier.apply(Ended(Finish.STOP, provisional=True))
-    earlier.apply(SETTLED)
+    earlier = Told(escape, "why\x1b[2J?", 1, Ended(Finish.STOP, provisional=True), SETTLED).text
     assert "\x1b" in earlier.committed
     assert "\x1b" not in settled_remark(SETTLED, earlier)
     assert "\x1b" not in settled_remark(Settled((1,), Outcome.CONFIRMED, Finish.STOP), earlier)
     out: list[str] = []
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
-    view = make_view(cast("Any", ClientEngine()), out.append, out.append, json_events=False, unverified=False)
-    show(view, [Committed((1,)), Ended(Finish.STOP)], Transcript(escape))
+    view = make_view(lambda: STATUS, out.append, out.append, json_events=False, unverified=False)
+    show(view, [Committed((1,)), Ended(Finish.STOP)], Told(escape))
     assert out
     assert "\x1b" not in "".join(out)
 
 
 def test_programs_and_pipes_get_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     def view(page: Page | None, *, json_events: bool) -> View:
-        engine = cast("Any", ClientEngine())
-        return make_view(engine, print, print, json_events=json_events, unverified=False, page=page)
+        return make_view(lambda: STATUS, print, print, json_events=json_events, unverified=False, page=page)
 
     def page() -> Page | None:
         return make_page(lambda: SIZE, print)
@@ -303,7 +338,7 @@ def test_programs_and_pipes_get_no_terminal(monkeypatch: pytest.MonkeyPatch) -> 
 def test_json_gives_the_whole_text_of_what_is_settled() -> None:
     out: list[str] = []
     events = (Committed((0,)), Provisional((1,)), Ended(Finish.STOP, provisional=True), SETTLED)
-    show(JsonView(out.append, cast("Any", ClientEngine())), events)
+    show(JsonView(out.append), events)
     lines = [json.loads(line) for line in out]
     assert [line["event"] for line in lines] == ["committed", "provisional", "ended", "settled"]
     assert (lines[2]["text"], lines[2]["provisional"], lines[2]["verified"]) == ("", "b", False)

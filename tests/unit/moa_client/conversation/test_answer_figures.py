@@ -32,13 +32,15 @@ def test_figures_of_an_answer_without_a_server_say_nothing_of_one() -> None:
     figures = Figures(up_bytes=1542)
     figures.on_event(Provisional((1, 2, 3)), 1.5)
     assert figures.line() == (
-        "3 tokens in 1.50 s, 2.0 tokens/s, first after 1500 ms, alone 3 tokens, 0 kept, 3 not checked"
+        "3 tokens in 1.5 s (2.0 tokens/s), first after 1.5 s; alone 3 tokens, 0 kept, 3 not checked"
     )
     figures.verdicts = 1
     figures.on_event(Committed((1, 2, 3), confirmed=3), 2.0)
     assert figures.line() == (
-        "3 tokens in 2.00 s, 1.5 tokens/s, first after 1500 ms, 3.00 tokens a verification (1 steps), "
-        "514 bytes up and 0 down a token, 0.0 ms of this device's CPU a token, alone 3 tokens, 3 kept"
+        "3 tokens in 2.0 s (1.5 tokens/s), first after 1.5 s; 0 % drafted here; 0 bytes down; alone 3 tokens, 3 kept"
+    )
+    assert figures.details() == (
+        "3.00 tokens a verification (1 steps), 514 bytes up and 0 down a token, 0.0 ms of this device's CPU a token"
     )
 
 
@@ -56,7 +58,7 @@ def test_what_was_right_is_counted_when_the_server_has_checked_it() -> None:
     assert (second.provisional, second.kept, second.undecided) == (1, 0, 1)
     assert session.lines().split("\n")[1] == "this session: alone 4 tokens, 1 kept, 1 not checked"
     session.on_event(Ended(Finish.STOP, provisional=True), 8.0)
-    session.reset()
+    session.rewind(0)
     session.begin()
     session.on_event(Earlier(Committed((5,), 1)), 9.0)  # of a conversation that is forgotten
     assert second.kept == 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from inline_snapshot import snapshot
 from moa_client.conversation.answer_figures import Figures
 from moa_client.conversation.answer_queue import AnswerQueue, EndRule
 from moa_client.conversation.conversation import Conversation, Phase
@@ -22,10 +23,12 @@ from moa_client.conversation.events import (
     Refused,
     Settled,
 )
-from moa_shared.errors import ContextLengthError
+from moa_shared.errors import ContextLengthError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.messages import Verdict
+from moa_shared.protocol.messages import Ask, Verdict
 from moa_shared.tree.draft_tree import DraftTree
+
+from tests.support.messages import raises
 
 PROMPT = [1, 2, 3]
 
@@ -72,6 +75,37 @@ def test_standalone_text_waits_to_be_verified_and_the_answer_ends_after_it() -> 
     assert list(answers.events)[-2:] == [Provisional((6, 7)), Ended(Finish.CANCELLED, provisional=True)]
     assert answers.unsettled == 1
     assert answers.conversation.settings.max_tokens == 4
+
+
+def test_nothing_is_rewound_below_a_running_answer() -> None:
+    answers = asked()
+    with raises(
+        ProtocolError,
+        snapshot(
+            "Expected the answer under way to end first, got a wish to rewind. Use the same version of moa at both ends."
+        ),
+    ):
+        answers.rewind(0)
+
+
+def test_what_was_decided_of_answers_that_are_rewound_is_not_told() -> None:
+    answers = asked()
+    for question in (10, 20):
+        job = answers.current
+        assert job is not None
+        answers.write(job, [7])
+        answers.stop()
+        answers.begin(lambda _, question=question: [question], AnswerSettings(max_tokens=20))  # type: ignore[misc]
+    answers.stop()
+    answers.events.clear()
+    for token in (7, 8):
+        commit(answers, [token])
+        answers.on_finished(Finish.MAX_TOKENS)
+    settled = [event for event in answers.events if isinstance(event, Settled)]
+    assert len(settled) == 2
+    assert answers.rewind(1)
+    assert list(answers.events) == [Earlier(Committed((7,), 1)), settled[0]]
+    assert answers.conversation.tokens == [*PROMPT, 7]
 
 
 def test_the_reader_of_the_next_answer_gets_nothing_of_one_that_was_given_up() -> None:
@@ -166,20 +200,32 @@ class AnyOrder(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ the user
 
+    def begin(self, turn: list[int], max_tokens: int) -> Ask | None:
+        return self.queue.begin(lambda _: turn, AnswerSettings(max_tokens=max_tokens))
+
+    def leave(self) -> None:
+        self.queue.forget_current()
+
+    def begin_again(self) -> None:
+        self.queue.reset()
+
+    def keep_answers(self, answers: int) -> bool:
+        return self.queue.rewind(answers)
+
     @precondition(lambda self: self.reading is None)
     @rule(max_tokens=st.integers(1, 6))
     def ask(self, max_tokens: int) -> None:
         self.reading, turn = Shown(self.asked), [FIRST_TURN + self.asked]
         self.asked += 1
         nothing_open = self.queue.front is None
-        message = self.queue.begin(lambda _: turn, AnswerSettings(max_tokens=max_tokens))
+        message = self.begin(turn, max_tokens)
         assert (message is not None) == nothing_open
 
     @precondition(lambda self: self.reading is not None)
     @rule(leaves=st.booleans())
     def stop(self, leaves: bool) -> None:
         if leaves:
-            self.queue.forget_current()
+            self.leave()
             self.reading = None
         else:
             self.queue.stop()
@@ -188,9 +234,22 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: len(self.earlier) > 1)
     @rule()
     def reset(self) -> None:
-        self.queue.reset()
+        self.begin_again()
         self.reading = None
         self.earlier.clear()
+
+    @precondition(lambda self: self.reading is None)
+    @rule(data=st.data())
+    def rewind(self, data: st.DataObject) -> None:
+        asked = [token - FIRST_TURN for token in self.conversation.tokens if token >= FIRST_TURN]
+        asked += [shown.number for shown in self.earlier[1:]]
+        kept = asked[: data.draw(st.integers(0, len(asked)))]
+        before = list(self.conversation.tokens)
+        ends = [*(before.index(FIRST_TURN + number) for number in asked if FIRST_TURN + number in before), len(before)]
+        length = ends[min(len(kept), len(ends) - 1)]
+        assert self.keep_answers(len(kept)) == (length < len(before))
+        assert self.conversation.tokens == before[:length]
+        self.earlier = [shown for shown in self.earlier if shown.number in kept]
 
     # ------------------------------------------------------------ the server
 

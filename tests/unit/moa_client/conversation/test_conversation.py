@@ -13,7 +13,7 @@ from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support.messages import raises
@@ -225,7 +225,7 @@ class EagerRule:
     def may_grow(self, draft: DraftTree, now_ms: float) -> bool:
         return True
 
-    def may_send(self, draft: DraftTree, unsent: int) -> bool:
+    def may_send(self, draft: DraftTree, unsent: int, *, flush: bool) -> bool:
         return True
 
     def on_sent(self, nodes: int) -> None:

@@ -11,6 +11,8 @@ from moa_client.conversation.events import Committed, Corrected, Earlier, Ended,
 from moa_client.conversation.transcript import Transcript
 from moa_shared.protocol.finish_rule import Finish
 
+from tests.support.answer_events import decode_bytes, events_of
+
 TOKEN = st.integers(0, 25)
 
 
@@ -55,6 +57,41 @@ def test_what_is_decided_after_the_end_comes_piece_by_piece() -> None:
     assert transcript.apply(Settled((2, 5, 6), Outcome.CORRECTED, Finish.STOP)) == "g"
 
 
+@given(st.lists(st.lists(st.sampled_from(list("aéz€".encode())), min_size=1)), st.lists(TOKEN), st.data())
+def test_a_kept_answer_continues_wherever_its_program_ended(
+    verdicts: list[list[int]], written: list[int], data: st.DataObject
+) -> None:
+    def decode(tokens: Sequence[int]) -> str:
+        return bytes(tokens).decode(errors="replace")
+
+    events = [Committed(tuple(tokens)) for tokens in verdicts]
+    at = data.draw(st.integers(0, len(events)))
+    decided_from = data.draw(st.integers(0, at))
+    whole, before, after = (Transcript(decode, stop=("zza",)) for _ in range(3))
+    for place, event in enumerate(events):
+        if place == decided_from:
+            whole.apply(Provisional((0x61,)))
+            whole.apply(Ended(Finish.UNFINISHED, provisional=True))
+            whole.apply(Earlier(Corrected(1)))
+        whole.apply(Earlier(event) if place >= decided_from else event)
+        if place < at:
+            before.apply(event)
+    if decided_from == len(events):
+        whole.apply(Ended(Finish.UNFINISHED, provisional=True))
+    committed = [token for tokens in verdicts[:at] for token in tokens]
+    count = sum(len(tokens) for tokens in verdicts[:decided_from])
+    after.restore(committed, before.committed, written, count)
+    assert after.committed == before.committed
+    assert after.waiting == written
+    after.apply(Earlier(Corrected(len(written))))
+    for event in events[at:]:
+        after.apply(Earlier(event))
+    rest = tuple(token for tokens in verdicts[decided_from:] for token in tokens)
+    for transcript in (whole, after):
+        transcript.apply(Settled((*rest, 0x61), Outcome.CORRECTED, Finish.MAX_TOKENS))
+    assert after.committed == whole.committed
+
+
 def test_a_settled_answer_ends_before_its_stop_string() -> None:
     transcript = Transcript(decode, stop=("zz",))
     transcript.apply(Committed((0, 25)))
@@ -71,8 +108,8 @@ def test_what_is_broken_off_shows_the_rest_of_the_committed_text() -> None:
     transcript = Transcript(decode, stop=("zz",))
     transcript.apply(Committed((0, 25)))
     transcript.apply(Provisional((1,)))
-    assert transcript.break_off() == ""  # it stands before what is provisional
-    assert transcript.committed + transcript.provisional == "azb"
+    assert transcript.break_off() == "z"
+    assert (transcript.committed, transcript.provisional, transcript.waiting) == ("az", "", [])
 
 
 @given(st.lists(TOKEN, max_size=6), st.lists(TOKEN, max_size=6), st.lists(TOKEN, min_size=1, max_size=6))
@@ -84,50 +121,24 @@ def test_settled_text_is_that_of_the_committed_tokens(first: list[int], alone: l
     transcript.apply(Ended(Finish.CANCELLED, provisional=True))
     transcript.apply(Settled(tuple(then), Outcome.CORRECTED, Finish.CANCELLED))
     assert transcript.committed == decode([*first, *then]).split("ab")[0]
+    assert transcript.tokens == len(first) + len(then)
 
 
 @given(st.text("añ€😀", max_size=12), st.data())
 def test_pieces_that_are_corrected_inside_a_character_join_to_the_whole_text(text: str, data: st.DataObject) -> None:
-    """Tokens are bytes here, so that every event may cut a character in pieces."""
-    whole = list(text.encode())
-    transcript = Transcript(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
+    transcript = Transcript(decode_bytes)
     pieces: list[str] = []
-    waiting = 0
-    end = data.draw(st.integers(0, len(whole)))  # where the link is lost for good
-    done = 0
-    while done < end:
-        kind = data.draw(st.sampled_from(["commit", "write", "correct"]))
-        if kind == "write":
-            guess = data.draw(st.lists(st.sampled_from(whole), min_size=1, max_size=5))
-            right = whole[done + waiting : done + waiting + 3] if data.draw(st.booleans()) else []
-            transcript.apply(Provisional((*right, *guess)))
-            waiting += len(right) + len(guess)
-        elif kind == "correct" and waiting:
-            transcript.apply(Corrected(waiting))
-            waiting = 0
-        else:
-            new = tuple(whole[done : done + data.draw(st.integers(1, 4))])
-            held = transcript.waiting[: len(new)]
-            confirmed = next((at for at, (a, b) in enumerate(zip(held, new, strict=False)) if a != b), len(held))
-            if confirmed:
-                pieces.append(transcript.apply(Committed(new[:confirmed], confirmed)))
-                waiting -= confirmed
-            if confirmed < len(new):
-                if waiting:
-                    transcript.apply(Corrected(waiting))
-                    waiting = 0
-                pieces.append(transcript.apply(Committed(new[confirmed:])))
-            done += len(new)
+    for event in data.draw(events_of(text)):
+        pieces.append(transcript.apply(event))
         assert "\ufffd" not in transcript.committed
-    transcript.apply(Ended(Finish.MAX_TOKENS, provisional=True))
-    pieces.append(transcript.apply(Settled(tuple(whole[done:]), Outcome.CORRECTED, Finish.MAX_TOKENS)))
     assert "".join(pieces) == transcript.committed == text
+    assert transcript.tokens == len(text.encode())
 
 
 @pytest.mark.parametrize("finish", [Finish.UNFINISHED, Finish.MAX_TOKENS, Finish.CANCELLED])
 def test_of_a_character_in_which_an_answer_is_cut_nothing_is_shown(finish: Finish) -> None:
     def begun() -> Transcript:
-        transcript = Transcript(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
+        transcript = Transcript(decode_bytes)
         transcript.apply(Committed(tuple("né€".encode()[:-1])))
         return transcript
 
@@ -141,7 +152,7 @@ def test_of_a_character_in_which_an_answer_is_cut_nothing_is_shown(finish: Finis
 
 
 def test_a_broken_character_that_the_target_has_written_is_shown() -> None:
-    transcript = Transcript(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
+    transcript = Transcript(decode_bytes)
     transcript.apply(Committed(tuple("né€".encode()[:-1])))
     transcript.apply(Ended(Finish.END_OF_TEXT))
     assert transcript.committed == "né\ufffd"

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from moa_client.conversation.answer_figures import Figures
 from moa_client.drafting.drafters import Growth, LookupDrafter
 from moa_shared.drafting.guesses.copying import chance_of_copy
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 
@@ -40,11 +40,12 @@ def test_figures_make_one_line() -> None:
         cpu_seconds=0.105,
     )
     assert figures.acceptance_length == 2.0
-    assert figures.line() == (
-        "21 tokens in 2.00 s, 10.5 tokens/s, first after 250 ms, 2.00 tokens a verification (11 steps), "
-        "20 bytes up and 100 down a token, 5.0 ms of this device's CPU a token"
+    assert figures.line() == ("21 tokens in 2.0 s (10 tokens/s), first after 250 ms; 48 % drafted here; 2.1 kB down")
+    assert figures.details() == (
+        "2.00 tokens a verification (11 steps), 20 bytes up and 100 down a token, 5.0 ms of this device's CPU a token"
     )
-    assert Figures().line().startswith("0 tokens")
+    assert Figures().line() == "0 tokens"
+    assert Figures().details() == ""
 
 
 def test_look_up_continues_below_any_draft_and_writes_standalone() -> None:

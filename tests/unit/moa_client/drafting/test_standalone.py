@@ -14,7 +14,7 @@ from moa_client.drafting.drafter_thread import DrafterThread
 from moa_client.drafting.results import Wrote
 from moa_client.drafting.standalone import StandaloneDrafting
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 PROMPT = [1, 2, 3]

@@ -15,8 +15,8 @@ class Rule:
     def may_grow(self, draft: DraftTree, now_ms: float) -> bool:
         return True
 
-    def may_send(self, draft: DraftTree, unsent: int) -> bool:
-        return unsent >= 3
+    def may_send(self, draft: DraftTree, unsent: int, *, flush: bool) -> bool:
+        return flush or unsent >= 3
 
     def on_sent(self, nodes: int) -> None:
         pass

@@ -6,7 +6,7 @@ import pytest
 from moa_client.conversation.events import LinkChanged, LinkState
 from moa_client.link.monitor import LEAST_TIMEOUT_MS
 from moa_client.link.presence import SILENT_STREAM_MS, GiveUp, Mode, Presence, SendBeat, Step, Steps
-from moa_shared.errors import ProtocolError, UnavailableError
+from moa_shared.errors import ProtocolError, RateLimitError, UnavailableError
 
 SILENCE_MS = 60_000.0
 ROUND_TRIP_MS = 10.0
@@ -320,3 +320,46 @@ def test_a_link_is_good_again_once_everything_is_verified() -> None:
     presence.on_return(is_answering=True)
     assert presence.on_verified() == [LinkChanged(LinkState.GOOD)]
     assert presence.on_verified() == []
+
+
+LIMITED = RateLimitError("The server lets this key read and write 600 tokens a minute.")
+SAID = LinkChanged(LinkState.WAITING, LIMITED.message, 12.0)
+
+
+def test_a_server_that_lets_the_client_wait_is_not_lost() -> None:
+    presence = presence_in(Mode.SERVED)
+    assert presence.on_told_to_wait(2000.0, LIMITED, 12_000.0) == [Step.GO_STANDALONE, SAID]
+    for now in (3000.0, 13_900.0):
+        assert tick(presence, now, is_up=False, is_trying=True) == []
+        assert not presence.may_end_answers(now)
+    assert presence.on_told_to_wait(14_000.0, LIMITED, 12_000.0) == [SAID]  # another time: the countdown begins again
+    presence.on_opened(26_000.0, ROUND_TRIP_MS)
+    assert presence.on_return(is_answering=True) == [Step.RETURN, LinkChanged(LinkState.GOOD)]
+    assert presence.is_served
+
+
+def test_a_server_that_is_gone_after_the_wait_is_lost() -> None:
+    presence = presence_in(Mode.SERVED)
+    presence.on_told_to_wait(2000.0, LIMITED, 12_000.0)
+    steps = presence.on_down(GONE, broke=False, is_expected=True)
+    assert steps == [LinkChanged(LinkState.OFFLINE, GONE.message)]
+    tick(presence, 15_000.0, is_up=False, is_trying=True)
+    assert presence.may_end_answers(15_000.0)
+
+
+def test_patience_begins_when_the_wait_is_over() -> None:
+    presence = presence_in(Mode.SERVED)
+    presence.on_told_to_wait(2000.0, LIMITED, 600_000.0)
+    until = 602_000.0 + SILENCE_MS
+    assert tick(presence, 2000.0, is_up=False, is_waiting=True) == []
+    assert presence.wake_ms(is_up=False, is_waiting=True) == until
+    assert tick(presence, until - 1.0, is_up=False, is_waiting=True) == []
+    assert tick(presence, until, is_up=False, is_waiting=True) == [GiveUp(LIMITED)]
+
+
+def test_a_wish_to_be_offline_ends_the_wait() -> None:
+    presence = presence_in(Mode.SERVED)
+    presence.on_told_to_wait(2000.0, LIMITED, 12_000.0)
+    presence.go_offline()
+    steps = tick(presence, 2500.0, is_up=False, is_trying=True)
+    assert steps == [Step.LEAVE, LinkChanged(LinkState.OFFLINE, "as you wished")]

@@ -19,12 +19,12 @@ from moa_client.conversation.events import (
     Refused,
     Settled,
 )
-from moa_client.conversation.transcript import Transcript
 from moa_shared.errors import ContextLengthError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.text.word_wrap import wrap_words
 
 from tests.support.terminal import Display
+from tests.support.told import Told
 
 SIZE = (70, 12)
 WORDS = ["sure ", "guessed ", "wrong ", "right ", "more"]
@@ -45,7 +45,7 @@ class Chat:
         self.is_typed_into = False
         self.page = Page(Screen(*SIZE, styled=True), lambda: SIZE, self.write, clock=lambda: self.now)
         self.written = asyncio.Event()
-        self.transcript = Transcript(decode, question="why?")
+        self.told = Told(decode, "why?")
 
     def write(self, text: str) -> None:
         self.display.show(text)
@@ -58,14 +58,13 @@ class Chat:
         """`sure` is committed, `guessed wrong` is not."""
         self.page.begin("status")
         for event in (Committed((0,)), Provisional((1, 2)), Ended(Finish.MAX_TOKENS, provisional=True)):
-            self.transcript.apply(event)
-            self.page.show(self.transcript, "status")
-        self.page.end(self.transcript, is_open=True)
+            self.told.tell(event)
+            self.page.show(self.told.text, "status")
+        self.page.end(self.told.text, is_open=True)
 
     def decide(self, *events: Earlier | Settled | Refused) -> None:
         for event in events:
-            self.transcript.apply(event)
-            self.page.show_earlier(event, self.transcript)
+            self.page.show_earlier(self.told.tell(event), self.told.text)
 
     @property
     def lines(self) -> list[str]:
@@ -148,14 +147,14 @@ async def test_an_earlier_answer_is_corrected_above_the_one_that_is_written_now(
     chat = Chat()
     chat.end_alone()
     chat.page.adopt("> next")
-    now = Transcript(decode)
+    now = Told(decode)
     chat.page.begin("status")
-    now.apply(Provisional((4,)))
-    chat.page.show(now, "status")
+    now.tell(Provisional((4,)))
+    chat.page.show(now.text, "status")
     chat.decide(Earlier(Committed((1,), 1)), Earlier(Corrected(1)), Earlier(Committed((3,))))
     assert chat.lines == ["sure guessed right", "> next", "more", "status"]
-    chat.page.forget_earlier()
-    chat.page.end(now, is_open=False)
+    chat.page.forget_earlier([chat.told.text])
+    chat.page.end(now.text, is_open=False)
     chat.page.close()
     assert chat.lines == ["sure guessed right", "> next", "more"]
 

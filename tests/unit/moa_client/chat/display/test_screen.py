@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moa_client.chat.display.layout import cells
 from moa_client.chat.display.passage import CORRECTED, MARKED_S, UNVERIFIED, Passage
-from moa_client.chat.display.screen import DIM, NORMAL, SAID_AGAIN, Screen
+from moa_client.chat.display.screen import CSI, NORMAL, SAID_AGAIN, Screen
 from moa_shared.text.plain_text import without_controls
 from moa_shared.text.word_wrap import wrap_words
 from wcwidth import wcswidth
@@ -23,8 +23,17 @@ TEXT = st.text(alphabet="ab \n漢字\u00e9x", max_size=14)  # pyte wraps before 
 class Terminal:
     """A screen with one answer, and a clock."""
 
-    def __init__(self, columns: int = COLUMNS, rows: int = ROWS, *, styled: bool = True, reflows: bool = True) -> None:
+    def __init__(
+        self,
+        columns: int = COLUMNS,
+        rows: int = ROWS,
+        *,
+        styled: bool = True,
+        reflows: bool = True,
+        renders: bool = False,
+    ) -> None:
         self.screen = Screen(columns, rows, styled=styled, reflows=reflows)
+        self.screen.renders = renders
         self.display = Display(columns, rows)
         self.now = 0.0
         self.committed = self.provisional = ""
@@ -229,7 +238,7 @@ def test_a_remark_is_above_the_answer_that_is_written_now() -> None:
 def test_dim_is_what_terminals_take_for_it() -> None:
     screen = Screen(80, 24, styled=True)
     screen.begin().update(0.0, "", "x")
-    assert screen.paint(0.0) == f"{DIM}x{NORMAL}"
+    assert screen.paint(0.0) == f"{CSI}2mx{NORMAL}"
 
 
 # ---------------------------------------------------------------- corrections
@@ -508,3 +517,64 @@ def test_nothing_of_a_status_line_is_left_in_the_text_when_the_width_changes(wid
     terminal.update("seven", "", "link good")
     terminal.finish()
     assert "".join(terminal.text().split()) == "onetwothreefourfiveseven"  # the terminal itself may break a word
+
+
+# ---------------------------------------------------------------- Markdown
+
+MARKED_TEXT = st.lists(
+    st.sampled_from(["**bold** ", "**", "*", "word ", "`code`", "`", "\n", "- ", "# ", "```\n", "漢", "x"]), max_size=6
+).map("".join)
+
+
+@given(st.lists(st.tuples(MARKED_TEXT, MARKED_TEXT, st.sampled_from(["", "good"])), max_size=10))
+@settings(max_examples=150)
+def test_rendered_text_looks_as_if_it_had_come_at_once(steps: list[tuple[str, str, str]]) -> None:
+    """As long as nothing has scrolled out, however its marks were cut and whatever was provisional in between."""
+    terminal = Terminal(rows=200, renders=True)
+    committed = ""
+    for piece, provisional, status in steps:
+        terminal.update(piece, provisional, status)
+        terminal.wait(MARKED_S, status)
+        committed += piece
+    terminal.update("", "", "")
+    terminal.wait(MARKED_S)
+    fresh = Terminal(rows=200, renders=True)
+    fresh.update(committed)
+    assert terminal.text() == fresh.text()
+    for mine, theirs in ((terminal, fresh), (fresh, terminal)):
+        assert [row for row in cells_of(mine) if row[1]] == [row for row in cells_of(theirs) if row[1]]
+
+
+def cells_of(terminal: Terminal) -> list[tuple[str, bool]]:
+    """All characters on the screen, and whether they are bold."""
+    buffer = terminal.display.buffer
+    return [(buffer[row][column].data, buffer[row][column].bold) for row in range(200) for column in range(COLUMNS)]
+
+
+def test_marks_go_when_their_counterpart_comes() -> None:
+    terminal = Terminal(columns=40, renders=True)
+    terminal.update("# Title\n- a **bo", "", "good")
+    assert terminal.lines()[:3] == ["Title", "• a **bo", "good"]
+    terminal.update("ld** w", "ord `x", "good")
+    assert terminal.lines()[:3] == ["Title", "• a bold word `x", "good"]
+    assert terminal.dim() == "ord `xgood"
+    terminal.update("ord `x`", "", "good")
+    assert terminal.lines()[1] == "• a bold word x"
+    terminal.finish()
+    assert terminal.text() == "Title\n• a bold word x"
+
+
+def test_text_that_scrolled_out_stays_as_it_looked_and_the_rest_is_rendered() -> None:
+    terminal = Terminal(columns=20, rows=4, renders=True)
+    terminal.update("**one two three four five six seven eight nine ten eleven twelve thirteen ", "", "good")
+    terminal.update("fourteen** end\n`x`")
+    terminal.finish()
+    assert terminal.text().split("\n")[-1] == "x"
+    assert "**one" in terminal.text()
+    assert "fourteen end" in terminal.text().replace("\n", " ")
+
+
+def test_without_styles_nothing_is_rendered() -> None:
+    terminal = Terminal(columns=40, styled=False, renders=True)
+    terminal.update("**bold**")
+    assert terminal.text() == "**bold**"

@@ -1,0 +1,64 @@
+"""Has a chat use the daemon. Imports nothing heavy: a chat that attaches is there at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from moa_shared.programs.start_line import StartLine
+
+from moa_client.chat.chat import Opener
+from moa_client.daemon.places import find_places
+from moa_client.daemon.process import find_daemon, start_daemon
+from moa_client.daemon.remote_conversation import open_remote
+from moa_client.daemon.shared_settings import differences, shared_settings
+from moa_client.servers.book import read_book
+from moa_client.servers.finding import at_addresses, find_servers
+from moa_client.settings import ClientSettings
+from moa_client.surface.open_conversation import OpenConversation
+
+
+async def attach(
+    settings: ClientSettings, line: StartLine, remark: Callable[[str], None], *, single: bool, may_start: bool
+) -> Opener | None:
+    """What opens conversations of the daemon; None: there is none that this chat can use.
+
+    Args:
+        line: reports progress.
+        remark: takes what the user should know.
+        single: one answer only, which is not kept.
+        may_start: start a daemon if none runs.
+
+    Raises:
+        MoaError: there is one, and it does not answer; or it has not started.
+    """
+    places = find_places(settings.daemon_dir)
+    status = await find_daemon(places)
+    if status is None:
+        if not may_start:
+            return None
+        line.show("Starting the daemon ...")
+        status = await start_daemon(places, [])
+    if others := differences(
+        shared_settings(at_addresses(settings, find_servers(settings, read_book()))), status["settings"]
+    ):
+        line.clear()
+        if not single:
+            what = "a setting" if len(others) == 1 else "settings"
+            remark(
+                f"(The daemon runs with {what} other than this chat's: {', '.join(others)}. The chat runs without it.)"
+            )
+        return None
+
+    async def open_it(identifier: str | None, system: str | None) -> OpenConversation:
+        if not settings.offline:
+            line.show(f"Connecting to {status['server']} ...")
+        try:
+            return await open_remote(places.socket, identifier, system, single=single)
+        except OSError:  # it has ended since
+            line.show("Starting the daemon again ...")
+            await start_daemon(places, status["options"])
+            return await open_remote(places.socket, identifier, system, single=single)
+        finally:
+            line.clear()
+
+    return open_it

@@ -1,0 +1,1 @@
+"""The commands of a chat, which begin with a slash."""

@@ -1,0 +1,182 @@
+"""Carries out the commands of a chat. State: none of its own; the chat has it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from moa_shared.errors import ConfigError, MoaError
+from moa_shared.sampling.settings import SEED_LIMIT
+
+from moa_client.chat.commands.clipboard import copy_text, last_code
+from moa_client.chat.commands.kept import list_kept, load_kept, save_kept, title_kept
+from moa_client.chat.commands.setting import change, shown
+from moa_client.chat.commands.table import SETTABLE, help_text, nearest, resolve, unknown_words
+from moa_client.chat.messages import drafter_words, execution_words, model_words
+
+if TYPE_CHECKING:
+    from moa_client.chat.chat import Chat
+
+NOTHING_ASKED = "Nothing was asked yet."
+
+
+class CommandHandler:
+    """The commands of one chat."""
+
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
+        self._handlers: dict[str, Callable[[str], Awaitable[None]]] = {
+            "help": self._help,
+            "reset": self._reset,
+            "retry": self._retry,
+            "undo": self._undo,
+            "edit": self._edit,
+            "copy": self._copy,
+            "set": self._set,
+            "system": self._system,
+            "model": self._model,
+            "status": self._status,
+            "offline": self._offline,
+            "online": self._online,
+            "alone": self._alone,
+            "stats": self._stats,
+        }
+        for name, carry_out in (("list", list_kept), ("load", load_kept), ("save", save_kept), ("title", title_kept)):
+            self._handlers[name] = partial(carry_out, chat)
+
+    async def run(self, line: str) -> bool:
+        """Carries out a command; False to leave.
+
+        Args:
+            line: without its slash.
+
+        Raises:
+            MoaError: it cannot be done.
+        """
+        typed, _, rest = line.strip().partition(" ")
+        name = resolve(typed)
+        if name == "bye":
+            return False
+        if name is None:
+            self._chat.say(unknown_words(typed))
+        else:
+            await self._handlers[name](rest.strip())
+        return True
+
+    # ------------------------------------------------------------ the conversation
+
+    async def _reset(self, rest: str) -> None:
+        await self._chat.begin_again()
+        self._chat.say("A new conversation begins.")
+
+    async def _retry(self, rest: str) -> None:
+        chat = self._chat
+        if (last := chat.last_answer) is None:
+            chat.say(NOTHING_ASKED)
+            return
+        settings = chat.settings
+        if settings.temperature:
+            chat.settings = replace(settings, seed=(settings.seed + 1) % SEED_LIMIT)
+            chat.say(f"Asked again, with seed {chat.settings.seed}.")
+        else:
+            chat.say("Asked again. At temperature 0 the answer is the same; /set temperature 0.7 lets it differ.")
+        await chat.rewind(last.number - 1)
+        await chat.put(last.question)
+
+    async def _undo(self, rest: str) -> None:
+        if (last := self._chat.last_answer) is None:
+            self._chat.say(NOTHING_ASKED)
+            return
+        await self._chat.rewind(last.number - 1)
+        self._chat.say(f"Taken back: {short(last.question)}")
+
+    async def _edit(self, rest: str) -> None:
+        self._chat.say("/edit needs a terminal.")
+
+    async def _copy(self, rest: str) -> None:
+        chat = self._chat
+        last = chat.last_answer
+        text = last.committed + last.provisional if last is not None else ""
+        if rest not in ("", "code"):
+            chat.say(f"/copy copies the answer, /copy code its last block of code.{nearest(rest, ('code',))}")
+            return
+        if rest == "code":
+            text = last_code(text)
+        if not text.strip():
+            chat.say("There is no code in the last answer." if rest and last is not None else "There is no answer yet.")
+            return
+        terminal = sys.stdout.write if chat.page is not None else None
+        chat.say(await copy_text(text.strip("\n"), terminal))
+
+    # ------------------------------------------------------------ what is set
+
+    async def _set(self, rest: str) -> None:
+        chat = self._chat
+        if not rest:
+            chat.say("\n".join(f"{name} {shown(chat.settings, name)}" for name in SETTABLE))
+            return
+        name, _, value = rest.partition(" ")
+        if name not in SETTABLE:
+            chat.say(f"{name} cannot be set here.{nearest(name, SETTABLE)} What can: {', '.join(SETTABLE)}.")
+            return
+        if not value.strip():
+            chat.say(f"{name} is {shown(chat.settings, name)}.")
+            return
+        before = chat.settings
+        try:
+            chat.settings = change(before, name, value.strip())
+        except ConfigError as error:
+            chat.say(f"Error: {error.message} {name} is still {shown(before, name)}.")
+            return
+        if name == "system":
+            try:
+                await chat.begin_again()
+            except MoaError:
+                chat.settings = before
+                raise
+            chat.say("A new conversation begins, with this system prompt.")
+        else:
+            chat.say(f"{name} is {shown(chat.settings, name)} now.")
+
+    async def _system(self, rest: str) -> None:
+        await self._set(f"system {rest}")
+
+    # ------------------------------------------------------------ what there is
+
+    async def _help(self, rest: str) -> None:
+        self._chat.say(help_text())
+
+    async def _model(self, rest: str) -> None:
+        self._chat.say(model_words(self._chat.conversation.facts))
+
+    async def _status(self, rest: str) -> None:
+        facts = self._chat.conversation.facts
+        self._chat.say("\n".join(filter(None, [self._chat.status, drafter_words(facts), execution_words(facts)])))
+
+    async def _stats(self, rest: str) -> None:
+        self._chat.say(await self._chat.conversation.stats())
+
+    # ------------------------------------------------------------ the link
+
+    async def _offline(self, rest: str) -> None:
+        self._chat.set_offline(True)
+        self._chat.say("Offline now: the small model on this device answers. /online connects again.")
+
+    async def _online(self, rest: str) -> None:
+        self._chat.set_offline(False)
+        self._chat.say("Connecting. The server will check what was written offline.")
+
+    async def _alone(self, rest: str) -> None:
+        self._chat.conversation.write_alone()
+        self._chat.say("While the server is lost, the small model on this device writes on from now on, right or not.")
+
+
+def short(question: str) -> str:
+    """A question on one line, as much as is needed to recognize it."""
+    from moa_shared.text.plain_text import plain_line
+
+    line = " ".join(plain_line(question).split())
+    return line if len(line) <= 60 else f"{line[:57]}..."

@@ -1,0 +1,34 @@
+"""What a chat can set for its next answers. Pure."""
+
+from __future__ import annotations
+
+from moa_shared.programs.config import load_settings
+
+from moa_client.settings import SECTION, ClientSettings
+
+
+def change(settings: ClientSettings, name: str, value: str) -> ClientSettings:
+    """The settings with another value.
+
+    Args:
+        value: as typed; `default`: what it is without being set.
+
+    Raises:
+        ConfigError: the value is not allowed.
+    """
+    changed = settings.values()
+    if value == "default":
+        del changed[name]
+    else:
+        changed[name] = (value,) if name == "stop" else value
+    return load_settings(ClientSettings, SECTION, changed, environment={}, shown=str)
+
+
+def shown(settings: ClientSettings, name: str) -> str:
+    """A value in words."""
+    value = getattr(settings, name)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return " ".join(map(repr, value)) or "not set"
+    return "the model's own" if value is None else str(value)

@@ -1,0 +1,108 @@
+"""The commands of a chat by name: what each does, for /help, for completion and for hints. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class ChatCommand(NamedTuple):
+    """One command.
+
+    Args:
+        values: what may follow its name, for completion.
+    """
+
+    name: str
+    usage: str
+    text: str
+    values: tuple[str, ...] = ()
+
+
+SETTABLE = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop", "system", "render")
+SWITCHES = ("on", "off")
+TABLE = (
+    ChatCommand("help", "/help", "this list"),
+    ChatCommand("reset", "/reset", "start a new conversation"),
+    ChatCommand("retry", "/retry", "ask the last question again, with another seed if answers are sampled"),
+    ChatCommand("undo", "/undo", "take back the last question and its answer"),
+    ChatCommand("edit", "/edit [TEXT]", "edit TEXT, or the last question, in $VISUAL or $EDITOR, and ask it"),
+    ChatCommand("copy", "/copy [code]", "copy the last answer, or the last block of code in it", ("code",)),
+    ChatCommand("set", "/set", "show what can be set"),
+    ChatCommand(
+        "set",
+        "/set NAME VALUE",
+        f"set it for the next answers ({', '.join(SETTABLE)}); VALUE may be: default",
+        SETTABLE,
+    ),
+    ChatCommand("system", "/system [TEXT]", "show the system prompt, or set it and begin again", ("default",)),
+    ChatCommand("list", "/list", "the newest conversations that are kept"),
+    ChatCommand("load", "/load ID", "continue one of them here; ID may be: last"),
+    ChatCommand("save", "/save [TITLE]", "say under which name this conversation is kept, and give it a title"),
+    ChatCommand("title", "/title [TEXT]", "show the title, or set it"),
+    ChatCommand("model", "/model", "the model, its server, the drafter and how exact the text is"),
+    ChatCommand("status", "/status", "the state of the link"),
+    ChatCommand("offline", "/offline, /online", "continue without the server, and with it again"),
+    ChatCommand("alone", "/alone", "have the small model here write on while the server is lost, right or not"),
+    ChatCommand("stats", "/stats", "all figures of the last answer"),
+    ChatCommand("bye", "/bye", "leave (also /quit, /exit, Ctrl-D)"),
+)
+NAMES = (*dict.fromkeys(command.name for command in TABLE), "online")
+ALIASES = {"quit": "bye", "exit": "bye", "q": "bye", "?": "help", "h": "help"}
+HELP_END = """\
+//QUESTION          a question that begins with one /
+Dim text was written by the small model on this device. The server checks it, and corrects it if it must, as soon as it
+is available; what it has corrected is underlined for a moment.
+Ctrl-C stops an answer; a second one does not wait for the server. Where an answer waits for the server, Ctrl-O has this
+device write on, right or not. A line that ends with \\ continues in the next one; three double quotes begin and end a
+block; Alt-Enter makes a new line. The arrow keys bring back earlier questions, Ctrl-R searches them, Tab completes
+commands."""
+_COLUMN = 20  # where the texts begin
+_COLUMNS = 120
+
+
+def help_text() -> str:
+    """What /help says."""
+    from textwrap import wrap
+
+    lines = []
+    for command in TABLE:
+        first, *more = wrap(command.text, _COLUMNS - _COLUMN)
+        lines += [f"{command.usage:{_COLUMN}}{first}", *(" " * _COLUMN + line for line in more)]
+    return "\n".join([*lines, HELP_END])
+
+
+def resolve(typed: str) -> str | None:
+    """The name of the command that was typed; None: there is none."""
+    name = ALIASES.get(typed, typed)
+    return name if name in NAMES else None
+
+
+def values_of(name: str, before: tuple[str, ...]) -> tuple[str, ...]:
+    """What may be typed next.
+
+    Args:
+        name: of the command.
+        before: what follows it already.
+    """
+    if not before:
+        return next((command.values for command in TABLE if command.name == name and command.values), ())
+    if name == "set" and before == ("render",):
+        return SWITCHES
+    return ("default",) if name == "set" and len(before) == 1 else ()
+
+
+def unknown_words(typed: str) -> str:
+    """That there is no such command, and which may be meant."""
+    return (
+        f"There is no command /{typed}.{nearest(typed, (*NAMES, *ALIASES), '/')} /help lists them; a question that "
+        "begins with / is asked with two: //"
+    )
+
+
+def nearest(name: str, known: Iterable[str], mark: str = "") -> str:
+    """Suggests what may have been meant, as a sentence; empty if nothing is close."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), 1, cutoff=0.7)
+    return f" Did you mean {mark}{near[0]}?" if near else ""

@@ -1,0 +1,1 @@
+"""How a user types: the questions of before, and completion of commands."""

@@ -1,0 +1,74 @@
+"""The questions that a user has typed, for the arrow keys and Ctrl-R, kept across chats in a file of the user's alone.
+
+State: those of this chat and, if they are kept, of the file. A question of several lines is one entry. What cannot be
+read or written is left out: it is no reason to end a chat.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from moa_shared.programs.atomic import whole_file
+from prompt_toolkit.history import FileHistory, History
+
+MOST_BYTES = 1 << 18  # some thousand questions
+KEPT_BYTES = 3 << 16  # of a longer file, its newest; not each start should write it again
+
+
+def default_path() -> Path:
+    """The file in the user's state folder."""
+    import platformdirs
+
+    return platformdirs.user_state_path("moa", appauthor=False) / "questions"
+
+
+class QuestionHistory(History):
+    """Holds whole questions: the lines that prompts hand in are not kept by themselves.
+
+    Args:
+        path: where they are kept; None: nowhere.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        super().__init__()
+        self._path = path
+        self._file = FileHistory(str(path)) if path is not None else None
+        if path is not None:
+            with suppress(OSError):
+                _shorten(path)
+
+    def append_string(self, string: str) -> None:
+        """Keeps nothing: a line may be a part of a question."""
+
+    def keep(self, question: str) -> None:
+        """Keeps a whole question, unless it is the newest one."""
+        if question.strip() and self.get_strings()[-1:] != [question]:
+            super().append_string(question)
+
+    def load_history_strings(self) -> Iterable[str]:
+        if self._file is None:
+            return
+        with suppress(OSError):
+            yield from self._file.load_history_strings()
+
+    def store_string(self, string: str) -> None:
+        if self._file is None or self._path is None:
+            return
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY, 0o600))
+            self._file.store_string(string)
+
+
+def _shorten(path: Path) -> None:
+    """Drops the oldest questions of a file that has become long."""
+    if path.stat().st_size <= MOST_BYTES:
+        return
+    newest = path.read_bytes()[-KEPT_BYTES:]
+    _, mark, rest = newest.partition(b"\n# ")  # an entry begins there
+    with whole_file(path, several_writers=True) as partial:
+        partial.chmod(0o600)
+        partial.write_bytes(mark + rest)

@@ -1,0 +1,7 @@
+"""`moa-client completion`: completion by Tab in a shell."""
+
+from __future__ import annotations
+
+from moa_shared.programs.completion import completion_command
+
+completion = completion_command("moa-client")

@@ -1,0 +1,192 @@
+"""What the daemon holds for all its surfaces: the link, and once it has started, the host and its conversations.
+
+State: the phase of the start, and the library. A start without a server, and with nothing on this device to continue
+with, is tried again until it succeeds; whoever asks meanwhile learns why it has not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+
+from moa_shared.errors import MoaError, UnavailableError
+from moa_shared.programs.progress import SilentProgress
+
+from moa_client.conversation.events import LinkState
+from moa_client.history.store import HistoryStore
+from moa_client.host.host import Host
+from moa_client.host.library import Library
+from moa_client.host.starting import find, load, reach
+from moa_client.link.backoff import Backoff
+from moa_client.link.routing.route import AnyLink
+from moa_client.settings import ClientSettings
+from moa_client.surface.open_conversation import OpenConversation
+from moa_client.surface.update_codec import Fields
+
+START_SECONDS = 30.0  # that a surface waits for the start: a device that fetches nothing has begun in one
+UNWATCHED_SECONDS = 60.0  # a page that is loaded again finds its conversation as it was
+log = logging.getLogger(__name__)
+
+
+class Hub:
+    """Starts the host and opens conversations.
+
+    Args:
+        settings: of the daemon.
+        link: to the server.
+        version: of moa.
+    """
+
+    def __init__(self, settings: ClientSettings, link: AnyLink, version: str) -> None:
+        self.settings = settings
+        self.link = link
+        self.since = time.time()
+        self.url = ""  # of page and endpoint; empty: they are not served
+        self.web_error = ""  # why not
+        self._version = version
+        self._phase = "starting"
+        self._library: Library | None = None
+        self._store: HistoryStore | None = None
+        self._failure: MoaError | None = None  # of the newest attempt to start
+        self._attempted = asyncio.Event()
+        self._starting = asyncio.create_task(self._start())
+
+    async def library(self) -> Library:
+        """The conversations, once the daemon has started.
+
+        Raises:
+            MoaError: why it has not.
+        """
+        if self._library is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(START_SECONDS):
+                    await self._attempted.wait()
+        if self._library is not None:
+            return self._library
+        raise self._failure or UnavailableError(
+            f"The daemon is still {self._phase}.", hint="Ask again in a moment; `moa-client daemon status` follows it."
+        )
+
+    def store(self) -> HistoryStore | None:
+        """The history, once it is open, also without a server; None: nothing is kept.
+
+        Raises:
+            MoaError: it cannot be used.
+        """
+        if not self.settings.history:
+            return None
+        if self._store is None:
+            self._store = HistoryStore(self.settings.history_dir)
+        return self._store
+
+    async def host(self) -> Host:
+        """The host, once the daemon has started.
+
+        Raises:
+            MoaError: why it has not.
+        """
+        return (await self.library()).host
+
+    async def open(self, identifier: str | None, system: str | None, single: bool = False) -> OpenConversation:
+        """Opens a conversation for a person, or for a program that asks one question.
+
+        Raises:
+            MoaError: it cannot be opened.
+        """
+        return (await self.library()).open(identifier, system, is_read=not single, single=single)
+
+    def status(self) -> Fields:
+        """The daemon as a JSON object."""
+        fields: Fields = {
+            "version": self._version,
+            "since": self.since,
+            "phase": self._phase,
+            "server": self.link.address,
+            "target": "",
+            "state": LinkState.OFFLINE.value,
+            "rtt_ms": None,
+            "drafter": "",
+            "alone": "",
+            "level": "",
+            "exact": True,
+            "plain_tokens_per_s": None,
+            "conversations": 0,
+            "wants_online": not self.settings.offline,
+            "reason": "",
+            "url": self.url,
+            "web_error": self.web_error,
+        }
+        if self._library is not None:
+            fields |= _library_fields(self._library)
+        return fields
+
+    def set_offline(self, is_offline: bool) -> None:
+        """The user's wish for all conversations."""
+        if self._library is not None:
+            self._library.host.set_offline(is_offline)
+
+    async def close(self) -> None:
+        """Closes all conversations: answers under way are kept as they are."""
+        self._starting.cancel()
+        await asyncio.gather(self._starting, return_exceptions=True)
+        if self._library is not None:
+            await self._library.close()
+            await self._library.host.close()
+        elif self._store is not None:
+            self._store.close()
+
+    # ------------------------------------------------------------ the start
+
+    async def _start(self) -> None:
+        backoff = Backoff()
+        while self._library is None:
+            try:
+                self._library = await self._try_to_start()
+            except MoaError as error:
+                self._failure = error
+                self._phase = f"waiting: {error.message}"
+                log.warning("not started: %s", error.message)
+                self._attempted.set()
+                await asyncio.sleep(backoff.next_seconds())
+        self._failure = None
+        self._phase = "ready"
+        self._attempted.set()
+        log.warning("ready: %s at %s", self._library.host.device.files.target_id, self.link.address)
+
+    async def _try_to_start(self) -> Library:
+        settings, progress = self.settings, SilentProgress()
+        self._proceed(f"connecting to {self.link.address}")
+        reached = await reach(settings, self.link)
+        self._proceed("fetching this device's half of the drafter")
+        sources = await find(settings, self.link, reached, progress)
+        self._proceed("loading the drafter")
+        started = await asyncio.to_thread(load, settings, reached, sources, progress)
+        library = Library(Host(settings, self.link, started), self.store(), UNWATCHED_SECONDS)
+        library.reopen_unverified()
+        return library
+
+    def _proceed(self, phase: str) -> None:
+        """Says how far the start is; after a failure, why it waits is worth more."""
+        if self._failure is None:
+            self._phase = phase
+
+
+def _library_fields(library: Library) -> Fields:
+    host = library.host
+    device, link = host.device, host.status()
+    choice = device.choice
+    return {
+        "target": device.files.target_id,
+        "state": link.state.value,
+        "rtt_ms": link.rtt_ms,
+        "drafter": choice.name if choice is not None else "",
+        "alone": choice.alone if choice is not None else "",
+        "level": device.level,
+        "exact": device.is_exact,
+        "plain_tokens_per_s": host.plain_tokens_per_s,
+        "conversations": len(library.open_conversations),
+        "wants_online": not host.is_offline,
+        "reason": host.reason,
+    }

@@ -1,0 +1,77 @@
+"""Where the daemon's socket, lock and log are."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from moa_shared.errors import ConfigError
+
+MOST_PATH_BYTES = 100  # of a socket: 108 with the final zero on Linux, 104 on macOS
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The daemon's files, all in one folder that only its user can enter."""
+
+    folder: Path
+
+    @property
+    def socket(self) -> Path:
+        """Where our own programs talk to it."""
+        return self.folder / "daemon.sock"
+
+    @property
+    def lock(self) -> Path:
+        """Held as long as it runs; says which process that is."""
+        return self.folder / "daemon.lock"
+
+    @property
+    def log(self) -> Path:
+        """What it has to say."""
+        return self.folder / "daemon.log"
+
+
+def find_places(folder: Path | None) -> Places:
+    """The daemon's files.
+
+    Args:
+        folder: None: in the user's runtime folder, or where the system has none, in the one for a program's state.
+    """
+    if folder is None:
+        runtime = os.environ.get("XDG_RUNTIME_DIR")
+        folder = Path(runtime) / "moa" if runtime else _state_folder()
+    return Places(folder.expanduser().absolute())
+
+
+def make_folder(places: Places) -> None:
+    """Makes the folder where absent.
+
+    Raises:
+        ConfigError: others could enter it, or it cannot be made; or the socket's path is too long.
+    """
+    folder = places.folder
+    if len(os.fsencode(places.socket)) > MOST_PATH_BYTES:
+        raise ConfigError(
+            f"{places.socket} is too long for the path of a socket.", hint="Name a shorter folder with --daemon-dir."
+        )
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError as error:
+        raise ConfigError(
+            f"The daemon's folder {folder} cannot be made: {error.strerror or error}.",
+            hint="Name another with --daemon-dir.",
+        ) from error
+    if found.st_uid != os.getuid():
+        raise ConfigError(f"The daemon's folder {folder} belongs to another user.", hint="Name another: --daemon-dir.")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        folder.chmod(0o700)
+
+
+def _state_folder() -> Path:
+    import platformdirs
+
+    return platformdirs.user_state_path("moa", appauthor=False) / "run"

@@ -1,0 +1,123 @@
+"""Starts, finds and ends the daemon's process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from moa_shared.errors import InternalError, MoaError, UnavailableError
+
+from moa_client.daemon.lock import find_holder
+from moa_client.daemon.places import Places, make_folder
+from moa_client.daemon.remote_conversation import request
+from moa_client.surface.update_codec import Fields
+
+START_SECONDS = 15.0  # for the process to listen: a second and a half on a slow machine
+ANSWER_SECONDS = 5.0  # of a daemon that is there
+END_SECONDS = 10.0  # answers under way are stopped, and the server hears a goodbye
+LOOK_SECONDS = 0.02
+
+
+async def find_daemon(places: Places) -> Fields | None:
+    """What the running daemon says of itself; None: none runs.
+
+    Raises:
+        UnavailableError: one runs, and does not answer.
+    """
+    try:
+        return dict(await request(places.socket, {"do": "status"}, ANSWER_SECONDS))
+    except TimeoutError:
+        raise _silent(places) from None
+    except OSError:
+        if find_holder(places.lock) is not None:  # it has only begun
+            return await _wait_for(places, lambda: find_holder(places.lock) is not None)
+        return None
+
+
+async def start_daemon(places: Places, options: Sequence[str]) -> Fields:
+    """Starts a daemon in the background, and waits until it listens; its status.
+
+    Args:
+        options: of `moa-client daemon run`.
+
+    Raises:
+        MoaError: it has not started; its own words.
+    """
+    make_folder(places)
+    process, began = _spawn(places, options)
+    status = await _wait_for(places, lambda: process.poll() is None)
+    if status is not None:
+        return status
+    if process.poll() is None:
+        raise InternalError(f"The daemon has not begun to listen within {START_SECONDS:g} s (process {process.pid}).")
+    last = _last_line(places, began).removeprefix("Error: ") or f"exit code {process.returncode}"
+    raise UnavailableError(f"The daemon has not started: {last}", hint=f"Its log is {places.log}.")
+
+
+def _spawn(places: Places, options: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
+    """The daemon's process, which outlives this one, and where in the log its words begin."""
+    with open(places.log, "ab") as log:
+        os.chmod(places.log, 0o600)
+        began = log.tell()
+        command = [sys.executable, "-m", "moa_client.cli", "daemon", "run", *options]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/"
+        )
+    return process, began
+
+
+def _last_line(places: Places, began: int) -> str:
+    """The last line of the log after a place in it; empty if there is none."""
+    with open(places.log, "rb") as log:
+        log.seek(began)
+        lines = log.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+async def stop_daemon(places: Places) -> int | None:
+    """Ends the daemon, and waits until it has; its process, or None: none runs.
+
+    Raises:
+        UnavailableError: it does not end.
+    """
+    holder = find_holder(places.lock)
+    if holder is None:
+        return None
+    try:
+        await request(places.socket, {"do": "shutdown"}, ANSWER_SECONDS)
+    except (OSError, TimeoutError, MoaError):
+        with suppress(ProcessLookupError):
+            os.kill(holder.pid, signal.SIGTERM)
+    deadline = time.monotonic() + END_SECONDS
+    while find_holder(places.lock) is not None:
+        if time.monotonic() > deadline:
+            raise UnavailableError(
+                f"The daemon (process {holder.pid}) does not end.", hint=f"End it: kill -9 {holder.pid}"
+            )
+        await asyncio.sleep(LOOK_SECONDS)
+    return holder.pid
+
+
+async def _wait_for(places: Places, is_alive: Callable[[], bool]) -> Fields | None:
+    """The status of a daemon that has only begun; None: it has ended, or does not listen in time."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and is_alive():
+        try:
+            return dict(await request(places.socket, {"do": "status"}, ANSWER_SECONDS))
+        except TimeoutError:
+            raise _silent(places) from None
+        except OSError:
+            await asyncio.sleep(LOOK_SECONDS)
+    return None
+
+
+def _silent(places: Places) -> UnavailableError:
+    holder = find_holder(places.lock)
+    who = f" (process {holder.pid})" if holder is not None else ""
+    return UnavailableError(f"The daemon{who} does not answer.", hint="End it: moa-client daemon stop")

@@ -1,0 +1,76 @@
+"""The daemon as a program: holds the lock, listens, and ends cleanly when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from importlib.metadata import version
+
+from moa_shared.errors import DataError
+
+from moa_client.daemon.hub import Hub
+from moa_client.daemon.local_server import LocalServer
+from moa_client.daemon.lock import DaemonLock, Holder
+from moa_client.daemon.places import Places, make_folder
+from moa_client.daemon.shared_settings import shared_settings
+from moa_client.daemon.web_surfaces import serve_web_surfaces
+from moa_client.servers.connecting import connect_servers
+from moa_client.settings import ClientSettings
+from moa_client.surface.update_codec import Fields
+
+ENDING = (signal.SIGINT, signal.SIGTERM)
+log = logging.getLogger(__name__)
+
+
+async def run_daemon(
+    settings: ClientSettings, places: Places, options: Sequence[str], on_ready: Callable[[Fields], None]
+) -> None:
+    """Runs until a signal, or a program with the right to it, ends it.
+
+    Args:
+        options: with which it was started.
+        on_ready: called when it listens, with its status.
+
+    Raises:
+        ConfigError: another one runs, or it cannot listen.
+        MoaError: a server, or the endpoint's key, that the settings name cannot be used.
+    """
+    make_folder(places)
+    lock = DaemonLock(places.lock, Holder(os.getpid(), time.time(), version("moa")))
+    ended = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        stack.callback(lock.release)
+        addressed, link = await stack.enter_async_context(connect_servers(settings))
+        hub = Hub(addressed, link, version("moa"))
+        stack.push_async_callback(hub.close)
+        loop = asyncio.get_running_loop()
+        for number in ENDING:
+            loop.add_signal_handler(number, ended.set)
+            stack.callback(loop.remove_signal_handler, number)
+
+        async def control(message: Fields) -> Fields:
+            match message.get("do"):
+                case "status":
+                    own = {"pid": os.getpid(), "options": list(options), "settings": shared_settings(addressed)}
+                    return {"event": "status", **hub.status(), **own}
+                case "offline" | "online" as wish:
+                    hub.set_offline(wish == "offline")
+                    return {"event": "done"}
+                case "shutdown":
+                    ended.set()
+                    return {"event": "done"}
+            raise DataError("The first message must open a conversation.", hint="docs/device.md has the messages.")
+
+        server = LocalServer(places.socket, hub.open, control)
+        await server.start()
+        stack.push_async_callback(server.close)
+        log.warning("listening on %s", places.socket)
+        await serve_web_surfaces(settings, hub, stack)
+        on_ready(hub.status())
+        await ended.wait()
+        log.warning("ending")

@@ -1,0 +1,201 @@
+"""A conversation of the daemon, as a surface in another process has it open.
+
+State: the socket, and what the daemon has said last. A daemon that goes away ends the running answer with an error;
+the conversation is opened again by its identifier with the next question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from moa_shared.errors import MoaError, UnavailableError, error_from_code
+
+from moa_client.conversation.answer_figures import LinkStatus
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.events import DrafterChanged, ExecutionChanged
+from moa_client.conversation.updates import Failed, Titled, Update
+from moa_client.surface.messages import answers_of, decode_line, encode_line, facts_of, opened_status_of
+from moa_client.surface.open_conversation import Facts
+from moa_client.surface.subscription import Subscription
+from moa_client.surface.update_codec import update_of
+
+MOST_MESSAGE_BYTES = 1 << 28  # from the daemon, which is trusted: a long conversation in one `opened`
+GONE = UnavailableError("The daemon has ended.", hint="Ask again: it is started again, and the conversation is kept.")
+
+
+class RemoteConversation:
+    """An open conversation; see `OpenConversation`.
+
+    Args:
+        reader, writer: the socket.
+        opened: the daemon's message that it is open.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, opened: Mapping[str, Any]) -> None:
+        self._writer = writer
+        self.facts: Facts = facts_of(opened)
+        self.status: LinkStatus = opened_status_of(opened)
+        self.answers: Sequence[AnswerText] = answers_of(opened)
+        self._subscription = Subscription()
+        self._stats: asyncio.Queue[str] = asyncio.Queue()
+        self._is_leaving = False
+        self._reading = asyncio.create_task(self._read(reader))
+
+    @property
+    def is_gone(self) -> bool:
+        return self._reading.done()
+
+    def updates(self) -> AsyncIterator[Update]:
+        return self._subscription.updates()
+
+    def ask(self, question: str, options: AnswerOptions) -> None:
+        self._send(do="ask", question=question, options=asdict(options))
+
+    def stop(self) -> None:
+        self._send(do="stop")
+
+    def abandon(self) -> None:
+        self._send(do="abandon")
+
+    def go_offline(self) -> None:
+        self._send(do="offline")
+
+    def go_online(self) -> None:
+        self._send(do="online")
+
+    def write_alone(self) -> None:
+        self._send(do="alone")
+
+    def rewind(self, answers: int) -> None:
+        self._send(do="rewind", answers=answers)
+
+    def set_system(self, system: str | None) -> None:
+        self.facts = replace(self.facts, system=system)
+        self._send(do="system", system=system)
+
+    def set_title(self, title: str) -> None:
+        self._send(do="title", title=title)
+
+    async def stats(self) -> str:
+        self._send(do="stats")
+        waiting = asyncio.ensure_future(self._stats.get())
+        await asyncio.wait((waiting, self._reading), return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            waiting.cancel()
+            raise GONE
+        return waiting.result()
+
+    async def close(self) -> None:
+        self._is_leaving = True
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+        self._subscription.close()
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
+    # ------------------------------------------------------------ inside
+
+    def _send(self, **message: Any) -> None:
+        if self._reading.done():
+            raise GONE
+        self._writer.write(encode_line(message))
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                self._on_message(decode_line(await reader.readuntil()))
+        if not self._is_leaving:
+            self._subscription.push(Update(Failed(GONE, taken_back=True)))
+
+    def _on_message(self, message: Mapping[str, Any]) -> None:
+        match message["event"]:
+            case "stats":
+                self._stats.put_nowait(str(message["lines"]))
+            case "error":
+                self._subscription.push(Update(Failed(_error_of(message), taken_back=True)))
+            case _:
+                update = update_of(message)
+                self._note(update)
+                self._subscription.push(update)
+
+    def _note(self, update: Update) -> None:
+        """Keeps what the daemon says about the conversation itself."""
+        if update.status is not None:
+            self.status = update.status
+        match update.event:
+            case Titled(title):
+                self.facts = replace(self.facts, title=title)
+            case DrafterChanged() as drafter:
+                self.facts = replace(
+                    self.facts, drafter=drafter.name, drafter_reason=drafter.reason, alone=drafter.alone
+                )
+            case ExecutionChanged() as execution:
+                self.facts = replace(self.facts, level=execution.level, exact=execution.exact)
+
+
+async def open_remote(
+    path: Path, conversation: str | None, system: str | None, *, single: bool = False
+) -> RemoteConversation:
+    """Opens a conversation of the daemon that listens on a socket.
+
+    Args:
+        conversation: its identifier; None: a new one.
+        system: the system prompt of a new one; None: the model's own.
+        single: it is for one answer, and not kept.
+
+    Raises:
+        OSError: none listens there.
+        MoaError: it refuses.
+    """
+    reader, writer = await asyncio.open_unix_connection(path, limit=MOST_MESSAGE_BYTES)
+    try:
+        message = {"do": "open", "conversation": conversation, "system": system, "single": single}
+        opened = await exchange(reader, writer, message)
+    except BaseException:
+        writer.close()
+        raise
+    return RemoteConversation(reader, writer, opened)
+
+
+async def exchange(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, message: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Sends a message and takes its answer.
+
+    Raises:
+        MoaError: the daemon refuses, or has gone.
+    """
+    writer.write(encode_line(message))
+    try:
+        answer = decode_line(await reader.readuntil())
+    except (OSError, asyncio.IncompleteReadError):
+        raise GONE from None
+    if answer.get("event") == "error":
+        raise _error_of(answer)
+    return answer
+
+
+async def request(path: Path, message: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+    """One message about no conversation, and its answer.
+
+    Raises:
+        OSError: no daemon listens there; TimeoutError: it does not answer.
+        MoaError: it refuses.
+    """
+    async with asyncio.timeout(seconds):
+        reader, writer = await asyncio.open_unix_connection(path, limit=MOST_MESSAGE_BYTES)
+        try:
+            return await exchange(reader, writer, message)
+        finally:
+            writer.close()
+
+
+def _error_of(message: Mapping[str, Any]) -> MoaError:
+    return error_from_code(str(message["code"]), str(message["message"]), str(message["hint"]))

@@ -1,0 +1,129 @@
+"""Examines one server, step by step: a step is skipped if one that it needs has failed.
+
+State: what the steps so far have found. Every step has a deadline, and says what it waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import MoaError, UnavailableError
+from moa_shared.programs.checks import Check
+from moa_shared.programs.progress import Progress
+
+from moa_client.device.drafter_choice import Candidate, ServerPace
+from moa_client.device.sources import Sources
+from moa_client.doctor.drafting import find_drafters, measure_drafters
+from moa_client.doctor.judgements import judge_expectation, judge_speed
+from moa_client.doctor.measuring import (
+    GOODPUT_SECONDS,
+    ROUND_TRIPS,
+    measure_download,
+    measure_round_trip,
+    measure_upload,
+)
+from moa_client.doctor.reaching import check_connection, check_name, check_tls
+from moa_client.link.channel import Link
+from moa_client.settings import ClientSettings
+
+NEEDED = ("name", "connection", "TLS", "server", "round trip")  # a failure of one ends the examination
+
+
+class Examination:
+    """All steps for one server.
+
+    Args:
+        settings: with its address.
+        waiting: shows what is waited for.
+    """
+
+    def __init__(
+        self, settings: ClientSettings, link: Link, progress: Progress, waiting: Callable[[str], None]
+    ) -> None:
+        self._settings = settings
+        self._link = link
+        self._progress = progress
+        self._waiting = waiting
+        self._served = pb.DescribeResponse()
+        self._rtt_ms = 0.0
+        self._manifest: pb.PartManifest | None = None
+        self._sources: Sources | None = None
+        self._candidates: tuple[Candidate, ...] = ()
+
+    async def run(self) -> AsyncIterator[Check]:
+        """Yields each step as it ends."""
+        link, seconds = self._link, self._settings.connect_seconds
+        steps: list[tuple[str, float | None, Callable[[], Awaitable[Check]]]] = [
+            ("name", seconds, lambda: check_name(link.address)),
+            ("connection", seconds, lambda: check_connection(link.address)),
+            ("TLS", seconds, lambda: check_tls(link.address, link.security)),
+            ("server", seconds + 1, self._describe),
+            ("round trip", ROUND_TRIPS * seconds, self._measure_round_trip),
+            ("download", 2 * GOODPUT_SECONDS + 1, self._measure_download),
+            ("upload", GOODPUT_SECONDS + 1, self._measure_upload),
+            ("drafter", None, self._find_drafters),
+            ("speed here", None, self._measure_drafters),
+            ("expect", None, self._expect),
+        ]
+        failed = ""
+        for name, limit, step in steps:
+            if failed:
+                yield Check(name, "skip", f"not tried: {failed} failed")
+                continue
+            check = await self._take(name, limit, step)
+            if check.state == "fail" and name in NEEDED:
+                failed = name
+            yield check
+
+    async def _take(self, name: str, limit: float | None, step: Callable[[], Awaitable[Check]]) -> Check:
+        self._waiting(f"{name} of {self._link.label} ...")
+        try:
+            async with asyncio.timeout(limit):
+                return await step()
+        except TimeoutError:
+            hint = "Check firewalls between this device and the server, and whether the network carries anything."
+            return Check(name, "fail", f"nothing came within {limit:g} s", hint, UnavailableError.exit_code)
+        except MoaError as error:
+            return Check(name, "fail", error.message.rstrip("."), error.hint, error.exit_code)
+
+    # ------------------------------------------------------------ the server
+
+    async def _describe(self) -> Check:
+        served = self._served = await self._link.describe()
+        level = served.execution.level or "an unnamed level"
+        message = f"{served.identity.target_id} at {level}, moa {served.server_version}"
+        return Check("server", "ok", f"{message}, protocol {served.protocol_version}")
+
+    async def _measure_round_trip(self) -> Check:
+        self._rtt_ms, check = await measure_round_trip(self._link)
+        return check
+
+    async def _measure_download(self) -> Check:
+        self._manifest, check = await measure_download(self._link, self._served.step_ms)
+        return check
+
+    async def _measure_upload(self) -> Check:
+        served = self._served
+        return await measure_upload(self._link, served.limits.frame_bytes, self._rtt_ms, served.step_ms)
+
+    # ------------------------------------------------------------ this device
+
+    async def _find_drafters(self) -> Check:
+        self._sources, check = await asyncio.to_thread(
+            find_drafters, self._settings, self._served, self._manifest, self._progress
+        )
+        return check
+
+    async def _measure_drafters(self) -> Check:
+        if self._sources is None:
+            return Check("speed here", "skip", "not measured: no drafter is here")
+        self._candidates = await asyncio.to_thread(measure_drafters, self._settings, self._sources)
+        return judge_speed(self._candidates, self._served.step_ms)
+
+    async def _expect(self) -> Check:
+        served = self._served
+        if self._sources is None:
+            return Check("expect", "skip", "not estimated: no drafter is here")
+        return judge_expectation(self._candidates, ServerPace(served.step_ms, served.row_ms, self._rtt_ms))

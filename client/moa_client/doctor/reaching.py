@@ -1,0 +1,102 @@
+"""The steps below moa's protocol: the name, the connection, TLS. Each wait has a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+
+from moa_shared.errors import UnavailableError
+from moa_shared.programs.addresses import host_of, is_loopback
+from moa_shared.programs.checks import Check
+from moa_shared.protocol.tls_reasons import OWN_EXPIRED
+
+from moa_client.doctor.judgements import SOON_DAYS, judge_certificate
+from moa_client.link.security import Security
+from moa_client.link.tls.certificate_end import certificate_end
+from moa_client.link.tls.handshake import HandshakeError, shake_hands
+
+
+async def check_name(address: str) -> Check:
+    """Whether the host's name is known.
+
+    Raises:
+        UnavailableError: it is not.
+    """
+    host, port = host_of(address), int(address.rpartition(":")[2])
+    began = time.monotonic()
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise UnavailableError(
+            f"{host} is not known: {_words(error)}.", hint="Check the name, and that this device is on a network."
+        ) from None
+    addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+    if addresses == [host]:
+        return Check("name", "ok", f"{host} is an address")
+    return Check("name", "ok", f"{host} is {', '.join(addresses)} ({1e3 * (time.monotonic() - began):.0f} ms)")
+
+
+async def check_connection(address: str) -> Check:
+    """Whether something listens there.
+
+    Raises:
+        UnavailableError: nothing does.
+    """
+    began = time.monotonic()
+    try:
+        _, writer = await asyncio.open_connection(host_of(address), int(address.rpartition(":")[2]))
+    except OSError as error:
+        raise UnavailableError(
+            f"Nothing at {address} takes connections: {_words(error)}.",
+            hint="Check the port, that moa-server runs there and listens beyond its machine (--host), and firewalls.",
+        ) from None
+    took_ms = 1e3 * (time.monotonic() - began)
+    await _close(writer)
+    return Check("connection", "ok", f"open after {took_ms:.1f} ms")
+
+
+async def check_tls(address: str, security: Security) -> Check:
+    """Whether the server proves who it is.
+
+    Raises:
+        UnavailableError: it does not.
+    """
+    if not security.tls:
+        if is_loopback(host_of(address)):
+            return Check("TLS", "ok", "not used: nothing leaves this machine")
+        return Check(
+            "TLS", "warn", "not used: others on the way can read the conversation", "Use TLS where the server has it."
+        )
+    try:
+        found = await shake_hands(address, security)
+    except HandshakeError as error:
+        raise UnavailableError(f"The server cannot be used: {error.reason.why}.", hint=error.reason.hint) from None
+    if not found.speaks_http2:
+        return Check("TLS", "warn", "the server does not offer HTTP/2", "A proxy before moa-server must pass gRPC on.")
+    own_end, now, certificate = _own_end(security), time.time(), found.certificate
+    if own_end is not None and own_end < now + SOON_DAYS * 86_400:
+        days = (own_end - now) / 86_400
+        return Check("TLS", "warn", f"this device's certificate ends in {days:.0f} days", OWN_EXPIRED.hint)
+    owner = next((value for part in certificate.get("subject", ()) for _, value in part), "the server")
+    return judge_certificate(owner, ssl.cert_time_to_seconds(certificate["notAfter"]), now)
+
+
+def _own_end(security: Security) -> float | None:
+    if security.certificate is None:
+        return None
+    return certificate_end(security.certificate.read_text("ascii", "replace"))
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    try:
+        await writer.wait_closed()
+    except OSError:
+        return  # it is closed all the same
+
+
+def _words(error: Exception) -> str:
+    """What the system says about an error, without its number."""
+    return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error).lower().rstrip(".")

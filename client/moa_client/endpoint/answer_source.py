@@ -1,0 +1,89 @@
+"""What the endpoint needs of the program that it is part of: the model, and conversations of one answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
+
+from moa_client.conversation.answer_figures import LinkStatus
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.updates import Update
+
+
+class OneAnswer(Protocol):
+    """A conversation of one question, as far as the endpoint needs it: a part of `OpenConversation`."""
+
+    @property
+    def status(self) -> LinkStatus:
+        """The state of the link."""
+        ...
+
+    def updates(self) -> AsyncIterator[Update]:
+        """What happens, from when it was asked on."""
+        ...
+
+    async def close(self) -> None:
+        """Leaves the conversation; an answer that is not over ends, also at the server."""
+        ...
+
+
+class ServedModel(Protocol):
+    """The server's model, as this device knows it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the same request could get another text: of the weights, and of how they are computed with."""
+        ...
+
+    @property
+    def context_tokens(self) -> int:
+        """The most tokens that question and answer may have together."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below it."""
+        ...
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The tokens of a conversation up to where the answer begins.
+
+        Args:
+            messages: `role` and `content` each.
+
+        Raises:
+            ModelSourceError: the model's chat template refuses them.
+        """
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text."""
+        ...
+
+    def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> OneAnswer:
+        """Asks for an answer, in a conversation that nobody keeps.
+
+        Args:
+            traceparent: of the program's span; empty: none.
+
+        Raises:
+            MoaError: it cannot be asked for.
+        """
+        ...
+
+
+class AnswerSource(Protocol):
+    """Where answers come from."""
+
+    async def model(self) -> ServedModel:
+        """The model, as it is now.
+
+        Raises:
+            MoaError: there is none yet.
+        """
+        ...

@@ -1,0 +1,95 @@
+"""One answer under way for a request: waits for its turn, asks, and follows the updates as fast as they come.
+
+State: the task that follows, and the answer's progress. What a slow client has not read waits as text, not as events;
+so it holds up neither the conversation nor other requests. Invariant: when `close` returns, the server has been told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from typing import Any, cast
+
+from moa_shared.errors import InternalError, MoaError, UnavailableError
+
+from moa_client.endpoint.answer_source import OneAnswer
+from moa_client.endpoint.progress import AnswerProgress
+from moa_client.endpoint.turnstile import Turnstile
+
+log = logging.getLogger(__name__)
+
+
+class Answering:
+    """Follows one answer.
+
+    Args:
+        begin: asks for it; may raise MoaError.
+        progress: of the answer.
+        turnstile: bounds how many run.
+    """
+
+    def __init__(self, begin: Callable[[], OneAnswer], progress: AnswerProgress, turnstile: Turnstile) -> None:
+        self.progress = progress
+        self._begin = begin
+        self._turnstile = turnstile
+        self._changed = asyncio.Event()
+        self._is_leaving = False  # the conversation is being closed, which must not be interrupted
+        self._task = asyncio.create_task(self._follow())
+
+    async def change(self, seconds: float) -> bool:
+        """Waits until something has changed since the last call, at most so long; whether it has."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        has_changed = self._changed.is_set()
+        self._changed.clear()
+        return has_changed
+
+    def fail(self, error: MoaError) -> None:
+        """The answer ends here; `close` tells the server."""
+        self.progress.fail(error)
+        self._changed.set()
+
+    async def close(self) -> None:
+        """Ends the answer, if it is not over."""
+        if not self._is_leaving:
+            self._task.cancel()
+        await asyncio.shield(asyncio.gather(self._task, return_exceptions=True))
+
+    async def _follow(self) -> None:
+        try:
+            async with self._turnstile.turn():
+                await self._converse(self._begin())
+        except MoaError as error:
+            self.progress.fail(error)
+        except Exception:
+            log.exception("an answer has failed")
+            self.progress.fail(InternalError("The answer has failed."))
+        finally:
+            self._changed.set()
+
+    async def _converse(self, conversation: OneAnswer) -> None:
+        try:
+            await self._read(conversation)
+        finally:
+            self._is_leaving = True
+            self._changed.set()
+            await conversation.close()
+
+    async def _read(self, conversation: OneAnswer) -> None:
+        progress, now = self.progress, asyncio.get_running_loop().time
+        progress.begin(conversation.status.state, now())
+        try:
+            async with asyncio.timeout_at(progress.deadline) as clock:
+                async with aclosing(cast("Any", conversation.updates())) as updates:
+                    async for update in updates:
+                        progress.apply(update, now())
+                        self._changed.set()
+                        if progress.is_over:
+                            return
+                        clock.reschedule(progress.deadline)
+            progress.fail(UnavailableError("The conversation was closed.", hint="Ask again."))
+        except TimeoutError:
+            progress.give_up()

@@ -1,0 +1,62 @@
+"""The host of this process as the source of answers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from moa_shared.text.template import ChatTemplate
+
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.endpoint.answer_source import OneAnswer
+from moa_client.host.host import Host
+from moa_client.host.watched import Watched
+
+
+class HostModel:
+    """The model of the host's server; implements `ServedModel`."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._device = host.device
+        self.name = self._device.files.target_id
+        self.context_tokens = self._device.context_tokens
+        self.vocab_size = int(self._device.files.config["vocab_size"])
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the target's weights and of the server's execution."""
+        identity = self._device.identity
+        digest = hashlib.sha256(identity.target_fingerprint + identity.execution + self._device.level.encode())
+        return f"fp_{digest.hexdigest()[:12]}"
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The tokens of a conversation up to where the answer begins."""
+        return ChatTemplate(self._device.tokenizer).whole(messages)
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text."""
+        return self._device.tokenizer.encode(text)
+
+    def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> OneAnswer:
+        """Asks for an answer."""
+        options.settings()  # refuses now what the conversation would refuse
+        conversation = self._host.converse(is_read=False, lasts=False, verifies=True)
+        watched = Watched(conversation, self._host.leave)
+        conversation.ask_turn("", lambda _: prompt, options, traceparent=traceparent)
+        return watched
+
+
+class HostSource:
+    """Where the daemon's answers come from; implements `AnswerSource`.
+
+    Args:
+        host: gives the host, once there is one.
+    """
+
+    def __init__(self, host: Callable[[], Awaitable[Host]]) -> None:
+        self._host = host
+
+    async def model(self) -> HostModel:
+        """The model, as it is now."""
+        return HostModel(await self._host())

@@ -1,0 +1,153 @@
+"""All parameters of OpenAI's requests, and what becomes of each here: used, ignored because nothing depends on it, or
+refused unless it says what happens anyway. docs/api.md has this as a table.
+
+Pure. Invariant: no parameter that would change the answer is accepted without an effect.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from moa_client.web.error_form import RequestError
+
+Api = Literal["chat", "completions"]
+BOTH: tuple[Api, ...] = ("chat", "completions")
+CHAT: tuple[Api, ...] = ("chat",)
+TEXT: tuple[Api, ...] = ("completions",)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter.
+
+    Args:
+        name: of the field.
+        apis: that have it.
+        use: what becomes of it.
+        words: for the documentation; of one that is refused also for its error.
+        harmless: of one that is refused, the values that ask for nothing special; null always is one.
+    """
+
+    name: str
+    apis: tuple[Api, ...]
+    use: Literal["used", "ignored", "refused"]
+    words: str
+    harmless: tuple[Any, ...] = ()
+
+
+PARAMETERS = (
+    Parameter("model", BOTH, "used", "The name that `/v1/models` gives, or `default`; may be absent."),
+    Parameter(
+        "messages",
+        CHAT,
+        "used",
+        "Roles `system`, `developer`, `user`, `assistant`; text only; the last is not from `assistant`.",
+    ),
+    Parameter("prompt", TEXT, "used", "One text, or the ids of its tokens."),
+    Parameter("stream", BOTH, "used", "Server-sent events, as the text is committed."),
+    Parameter("stream_options", BOTH, "used", "`include_usage`; `include_obfuscation` only as false."),
+    Parameter("temperature", BOTH, "used", "0 (greedy) or 0.001 to 100; 1 if absent, as OpenAI has it."),
+    Parameter("top_p", BOTH, "used", "More than 0, at most 1; 1 if absent."),
+    Parameter("top_k", BOTH, "used", "An extension: sample from the k likeliest tokens; 0 or absent: from all."),
+    Parameter("seed", BOTH, "used", "-2^63 to 2^64 - 1; if absent a random one, which the response has as `moa.seed`."),
+    Parameter("max_completion_tokens", CHAT, "used", "At least 1; absent: as the context allows."),
+    Parameter("max_tokens", BOTH, "used", "The older name; of a text 16 if absent, as OpenAI has it."),
+    Parameter("stop", BOTH, "used", "One text, or up to 16 of them, of 1 to 64 characters."),
+    Parameter("moa", BOTH, "used", "Extensions: see below."),
+    Parameter("user", BOTH, "ignored", "No abuse is watched for here."),
+    Parameter("safety_identifier", BOTH, "ignored", "The same."),
+    Parameter("metadata", BOTH, "ignored", "It belongs to answers that are stored, and none is."),
+    Parameter("prompt_cache_key", BOTH, "ignored", "Prefixes are found without it."),
+    Parameter("prompt_cache_retention", BOTH, "ignored", "Prefixes are kept as long as there is room."),
+    Parameter("prediction", CHAT, "ignored", "The text does not depend on it; drafts come from elsewhere."),
+    Parameter("parallel_tool_calls", CHAT, "ignored", "There are no tools."),
+    Parameter("service_tier", BOTH, "ignored", "There is one."),
+    Parameter("n", BOTH, "refused", "Each request gets one answer: send several requests.", (1,)),
+    Parameter("best_of", TEXT, "refused", "Each request gets one answer: send several requests.", (1,)),
+    Parameter("logprobs", BOTH, "refused", "The server gives no probabilities.", (False,)),
+    Parameter("top_logprobs", CHAT, "refused", "The server gives no probabilities."),
+    Parameter("logit_bias", BOTH, "refused", "Scores of tokens cannot be changed.", ({},)),
+    Parameter("presence_penalty", BOTH, "refused", "Scores of tokens cannot be changed.", (0,)),
+    Parameter("frequency_penalty", BOTH, "refused", "Scores of tokens cannot be changed.", (0,)),
+    Parameter(
+        "echo", TEXT, "refused", "The answer does not repeat the prompt: put it before the answer yourself.", (False,)
+    ),
+    Parameter("suffix", TEXT, "refused", "Texts are only continued at their end.", ("",)),
+    Parameter("tools", CHAT, "refused", "Models are not given tools here.", ([],)),
+    Parameter("tool_choice", CHAT, "refused", "Models are not given tools here.", ("none", "auto")),
+    Parameter("functions", CHAT, "refused", "Models are not given tools here.", ([],)),
+    Parameter("function_call", CHAT, "refused", "Models are not given tools here.", ("none", "auto")),
+    Parameter("web_search_options", CHAT, "refused", "Models are not given tools here."),
+    Parameter(
+        "response_format",
+        CHAT,
+        "refused",
+        "Answers are text; no grammar is enforced: ask for JSON in words.",
+        ({"type": "text"},),
+    ),
+    Parameter("modalities", CHAT, "refused", "Answers are text.", (["text"],)),
+    Parameter("audio", CHAT, "refused", "Answers are text."),
+    Parameter("reasoning_effort", CHAT, "refused", "Models answer as their chat template has it.", ("none",)),
+    Parameter("verbosity", CHAT, "refused", "Models answer as their chat template has it.", ("medium",)),
+    Parameter("store", CHAT, "refused", "Answers are not stored.", (False,)),
+)
+_BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
+_USES = {"used": "used", "ignored": "accepted, without effect"}
+
+
+def used_parameters(body: Mapping[str, Any], api: Api) -> dict[str, Any]:
+    """The parameters of a request that have an effect.
+
+    Raises:
+        RequestError: one is unknown, or would need what there is not.
+    """
+    used = {}
+    for name, value in body.items():
+        parameter = _BY_NAME.get(name)
+        if parameter is None or api not in parameter.apis:
+            raise RequestError(400, _unknown(name, api), param=name[:64], code="unknown_parameter")
+        if value is None:
+            continue
+        if parameter.use == "used":
+            used[name] = value
+        elif parameter.use == "refused" and not _is_among(value, parameter.harmless):
+            raise RequestError(
+                400, f"{name} is not supported. {parameter.words}", param=name, code="unsupported_parameter"
+            )
+    return used
+
+
+def parameters_table() -> str:
+    """All parameters as a Markdown table."""
+    lines = ["| parameter | of | what becomes of it | |", "| --- | --- | --- | --- |"]
+    for parameter in PARAMETERS:
+        use = _USES.get(parameter.use) or _refused_words(parameter)
+        of = "both" if parameter.apis == BOTH else parameter.apis[0]
+        lines.append(f"| `{parameter.name}` | {of} | {use} | {parameter.words} |")
+    return "\n".join(lines) + "\n"
+
+
+def _refused_words(parameter: Parameter) -> str:
+    values = " or ".join(f"`{_json(value)}`" for value in parameter.harmless)
+    return f"only as {values}" if values else "refused"
+
+
+def _json(value: object) -> str:
+    import json
+
+    return json.dumps(value)
+
+
+def _is_among(value: Any, harmless: tuple[Any, ...]) -> bool:
+    """Whether it is one of these; numbers and truth values are told apart."""
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in harmless)
+
+
+def _unknown(name: str, api: Api) -> str:
+    known = [parameter.name for parameter in PARAMETERS if api in parameter.apis]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {near[0]}?" if near else "docs/api.md lists those that there are."
+    return f"Unknown parameter: {name[:64]!r}. {hint}"

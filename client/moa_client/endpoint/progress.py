@@ -1,0 +1,156 @@
+"""One answer as a request sees it: text that will not be taken back, the rest, and how the answer has ended. Pure.
+
+State: what updates have brought, and for how long the link has been lost. Invariant: committed text only grows.
+"""
+
+from __future__ import annotations
+
+from moa_shared.errors import MoaError, RateLimitError, UnavailableError
+from moa_shared.protocol.finish_rule import Finish
+
+from moa_client.conversation.events import (
+    Committed,
+    Corrected,
+    Ended,
+    HeldBack,
+    LinkChanged,
+    LinkState,
+    Outcome,
+    Refused,
+    Settled,
+)
+from moa_client.conversation.updates import Asked, Failed, Update
+
+REASONS = {
+    Finish.END_OF_TEXT: "stop",
+    Finish.STOP: "stop",
+    Finish.MAX_TOKENS: "length",
+    Finish.CONTEXT: "length",
+}
+NOT_OF_TEXT = (Asked, Failed, HeldBack)  # they leave the answer's text as it is
+CUT = "length"  # an answer that was cut where the device had come to
+
+
+class AnswerProgress:
+    """The only answer of a conversation.
+
+    Args:
+        ends_unverified: an answer that the server does not verify in time ends with what the device has written;
+            otherwise it fails.
+        settle_seconds: how long the server may be lost in all.
+    """
+
+    def __init__(self, *, ends_unverified: bool, settle_seconds: float) -> None:
+        self.pieces: list[str] = []  # of committed text
+        self.provisional = ""
+        self.tokens = 0  # committed
+        self.waiting = 0  # provisional tokens
+        self.withdrawn = 0  # tokens in all that were provisional and were taken back
+        self.link = LinkState.GOOD
+        self.is_verified = False
+        self.reason: str | None = None  # why it has ended
+        self.failure: MoaError | None = None
+        self._ends_unverified = ends_unverified
+        self._settle_seconds = settle_seconds
+        self._lost_seconds = 0.0
+        self._lost_at: float | None = None
+        self._finish = Finish.UNFINISHED  # without the server
+        self._tokens_at_end = 0
+
+    @property
+    def committed(self) -> str:
+        """All text that will not be taken back."""
+        return "".join(self.pieces)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        return self.reason is not None or self.failure is not None
+
+    @property
+    def deadline(self) -> float | None:
+        """When the server has been lost for too long, on the caller's clock; None: it is there."""
+        return None if self._lost_at is None else self._lost_at + self._settle_seconds - self._lost_seconds
+
+    def begin(self, state: LinkState, now: float) -> None:
+        """The answer is asked for over a link in this state."""
+        self._on_link(state, now)
+
+    def apply(self, update: Update, now: float) -> None:
+        """Applies an update that has come `now`."""
+        event = update.event
+        if isinstance(event, LinkChanged):
+            self._on_link(event.state, now)
+            if event.state is LinkState.WAITING and not self.pieces:
+                self.fail(_rate_limit(event))
+        elif update.status is not None:
+            self._on_link(update.status.state, now)
+        if isinstance(event, Failed):
+            self._add(update.piece)
+            self.fail(event.error)
+        if not update.answer or isinstance(event, NOT_OF_TEXT):
+            return
+        if isinstance(event, Committed):
+            self.tokens += len(event.tokens)
+        elif isinstance(event, Corrected):
+            self.withdrawn += event.dropped
+        self._add(update.text[sum(map(len, self.pieces)) :] if isinstance(event, Settled) else update.piece)
+        if not isinstance(event, Refused):
+            self.provisional, self.waiting = update.provisional, update.waiting
+        match event:
+            case Ended(finish=finish, provisional=True):
+                self._finish, self._tokens_at_end = finish, self.tokens
+            case Ended(finish=finish):
+                self._end(finish, is_verified=True)
+            case Settled(finish=finish, outcome=outcome, tokens=tokens):
+                self.tokens = self._tokens_at_end + len(tokens)
+                self._end(finish, is_verified=outcome is not Outcome.KEPT)
+            case Refused(error=error):
+                self.give_up(error)
+
+    def give_up(self, error: MoaError | None = None) -> None:
+        """Waits for the server no longer.
+
+        Args:
+            error: why; None: it was lost for too long.
+        """
+        error = error or UnavailableError(
+            f"The server was lost for {self._settle_seconds:g} s and has not verified the answer.",
+            hint="Ask again when it is back.",
+        )
+        if not self._ends_unverified or not (self.pieces or self.provisional):
+            self.fail(error)
+        else:
+            self.reason = REASONS.get(self._finish, CUT)
+
+    def fail(self, error: MoaError) -> None:
+        """The answer ends here, unless it is over."""
+        if not self.is_over:
+            self.failure = error
+
+    def _add(self, piece: str) -> None:
+        if piece:
+            self.pieces.append(piece)
+
+    def _end(self, finish: Finish, *, is_verified: bool) -> None:
+        if finish not in REASONS:
+            self.fail(UnavailableError("The answer was stopped before its end.", hint="Ask again."))
+            return
+        self.reason, self.is_verified = REASONS[finish], is_verified
+        self.provisional, self.waiting = "", 0
+
+    def _on_link(self, state: LinkState, now: float) -> None:
+        self.link = state
+        is_lost = state is LinkState.OFFLINE
+        if is_lost and self._lost_at is None:
+            self._lost_at = now
+        elif not is_lost and self._lost_at is not None:
+            self._lost_seconds += now - self._lost_at
+            self._lost_at = None
+
+
+def _rate_limit(event: LinkChanged) -> RateLimitError:
+    """Why there is no answer yet: the program that asks is told when to ask again, as it expects."""
+    error = RateLimitError(event.reason, hint="Ask again when the time in Retry-After is over.")
+    error.retry_after_ms = round(1e3 * event.wait_seconds)
+    return error

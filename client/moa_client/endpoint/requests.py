@@ -1,0 +1,202 @@
+"""What a request asks for: its JSON, checked, as the prompt and the options of the answer. Pure but for a random seed.
+
+Every value that cannot be used is refused with the name of its parameter.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from moa_shared.errors import ConfigError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.endpoint.messages import Message
+from moa_client.endpoint.parameters import Api, used_parameters
+from moa_client.web.error_form import RequestError
+
+TEMPERATURE = 1.0  # if absent: programs that were written for OpenAI's API rely on it
+TEXT_TOKENS = 16  # of a completion, if absent
+DEFAULT_MODEL = "default"  # any program's configuration can name it, whatever the server serves
+SEED_BITS = 32  # of a random one: every reader of JSON keeps it exact
+AnyRequest = TypeVar("AnyRequest", bound="Request")
+ROLES = "expected system, developer, user or assistant; there are no tools"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class StreamOptions(_Part):
+    """How a stream is sent."""
+
+    include_usage: bool = False
+    include_obfuscation: Literal[False] | None = None
+
+
+class Extensions(_Part):
+    """What only this endpoint has.
+
+    Args:
+        unverified: what becomes of an answer that the server does not verify in time; None: as the daemon is set.
+        provisional: the stream also has text that the server may take back.
+    """
+
+    unverified: Literal["end", "fail"] | None = None
+    provisional: bool = False
+
+
+def _as_list(stop: object) -> object:
+    return [stop] if isinstance(stop, str) else stop
+
+
+class Request(_Part):
+    """What both kinds of requests have."""
+
+    model: str = DEFAULT_MODEL
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: float = Field(TEMPERATURE, allow_inf_nan=False)
+    top_p: float = Field(1.0, allow_inf_nan=False)
+    top_k: int = 0
+    seed: int = Field(default_factory=lambda: secrets.randbits(SEED_BITS), ge=-(1 << 63), lt=1 << 64)
+    max_tokens: int | None = Field(None, ge=1, lt=1 << 31)
+    stop: Annotated[list[str], BeforeValidator(_as_list)] = Field([], max_length=16)
+    moa: Extensions = Extensions()
+
+    @property
+    def most_tokens(self) -> int:
+        """Of the answer; 0: as the context allows."""
+        return self.max_tokens or 0
+
+    def options(self) -> AnswerOptions:
+        """The options of the answer.
+
+        Raises:
+            RequestError: a value outside its range.
+        """
+        for stop in self.stop:
+            if not 0 < len(stop) <= 64:
+                raise _refused("stop", "each text must have 1 to 64 characters")
+        seed = self.seed % (1 << 64)  # a negative one is another name of a large one
+        options = AnswerOptions(self.temperature, self.top_k, self.top_p, seed, self.most_tokens, tuple(self.stop))
+        try:
+            options.settings()
+        except ConfigError as error:
+            param = error.message.partition(" ")[0]
+            raise RequestError(400, error.message, param=param, code="invalid_value") from None
+        return options
+
+    def check(self) -> None:
+        """Checks what depends on several parameters.
+
+        Raises:
+            RequestError: they do not fit together.
+        """
+        if self.stream_options is not None and not self.stream:
+            raise _refused("stream_options", "only a request with stream: true may have them")
+        if self.moa.provisional and not self.stream:
+            raise _refused("moa.provisional", "only a request with stream: true may ask for it")
+
+
+class ChatRequest(Request):
+    """A request for the next message of a chat."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1, lt=1 << 31)
+
+    @property
+    def most_tokens(self) -> int:
+        return self.max_completion_tokens or self.max_tokens or 0
+
+    def check(self) -> None:
+        super().check()
+        if self.max_tokens is not None and self.max_completion_tokens is not None:
+            raise _refused("max_tokens", "it is the older name of max_completion_tokens: give one of them")
+        if self.messages[-1].role == "assistant":
+            raise _refused(
+                f"messages[{len(self.messages) - 1}].role",
+                "the last message must not be from assistant: answers are not continued, and a second one would be "
+                "unlike what models were trained on",
+            )
+
+
+def _one_prompt(value: object) -> object:
+    """The prompt, or the only one of a list of prompts."""
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
+        value = value[0]
+    if isinstance(value, list) and any(isinstance(each, str | list) for each in value):
+        raise PydanticCustomError("prompt", "expected one prompt: send several requests")
+    if not isinstance(value, str | list) or not value:
+        raise PydanticCustomError("prompt", "expected a text that is not empty, or the ids of its tokens")
+    return value
+
+
+class TextRequest(Request):
+    """A request for the continuation of a text."""
+
+    prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)]
+
+    @property
+    def most_tokens(self) -> int:
+        return self.max_tokens or TEXT_TOKENS
+
+
+def chat_request(body: Mapping[str, Any]) -> ChatRequest:
+    """The request of a body.
+
+    Raises:
+        RequestError: it cannot be followed.
+    """
+    return _parsed(ChatRequest, body, "chat")
+
+
+def text_request(body: Mapping[str, Any]) -> TextRequest:
+    """The request of a body.
+
+    Raises:
+        RequestError: it cannot be followed.
+    """
+    return _parsed(TextRequest, body, "completions")
+
+
+def _parsed(kind: type[AnyRequest], body: Mapping[str, Any], api: Api) -> AnyRequest:
+    try:
+        request = kind.model_validate(used_parameters(body, api))
+    except ValidationError as error:
+        raise _first_problem(error) from None
+    request.check()
+    return request
+
+
+def _first_problem(error: ValidationError) -> RequestError:
+    first = error.errors(include_url=False)[0]
+    param = _path(first["loc"])
+    if first["type"] == "missing":
+        return RequestError(400, f"{param} is missing.", param=param, code="missing_required_parameter")
+    if first["type"] == "extra_forbidden":
+        return RequestError(400, f"{param} is not supported.", param=param, code="unsupported_parameter")
+    if first["loc"][-1] == "role":
+        return _refused(param, ROLES)
+    words = first["msg"].removesuffix(".").replace("Input should be", "expected").replace(" after validation", "")
+    words = re.sub(r"a valid dictionary or instance of \w+", "a JSON object", words).replace("expected F", "expected f")
+    return _refused(param, words[:1].lower() + words[1:])
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    """Such as messages[0].role; without the names of types that alternatives have in it."""
+    path = ""
+    for part in loc:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part not in ("str", "list[int]"):
+            path += f".{part}" if path else part
+    return path
+
+
+def _refused(param: str, words: str) -> RequestError:
+    return RequestError(400, f"{param}: {words}.", param=param, code="invalid_value")

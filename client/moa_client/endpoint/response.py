@@ -1,0 +1,138 @@
+"""Sends an answer as it comes, or when it is over, and ends it when the client leaves.
+
+Invariant: a failure before anything was sent is a status of HTTP; after that it is the last event of the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from moa_shared.errors import UnavailableError
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from moa_client.endpoint.answering import Answering
+from moa_client.endpoint.forms import KEEP_ALIVE, Chunks, Fields, event
+from moa_client.endpoint.progress import AnswerProgress
+from moa_client.web.closing import Closing
+from moa_client.web.error_form import request_error
+
+KEEP_ALIVE_SECONDS = 15.0  # proxies and clients wait for at least 30
+HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",  # a proxy must not hold events back
+}
+
+
+class AnswerResponse(Response):
+    """The response to a request for an answer.
+
+    Args:
+        start: begins the answer.
+        closing: ends it when the server closes.
+    """
+
+    def __init__(self, start: Callable[[], Answering], closing: Closing) -> None:
+        super().__init__()
+        self._start = start
+        self._closing = closing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answering = self._start()
+        ways = [
+            asyncio.create_task(self._respond(answering, scope, receive, send)),
+            asyncio.create_task(_left(receive)),
+            asyncio.create_task(self._end_at_closing(answering)),
+        ]
+        try:
+            await asyncio.wait(ways[:2], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in ways:
+                task.cancel()
+            outcomes = await asyncio.gather(*ways, return_exceptions=True)
+            await answering.close()
+        if isinstance(outcomes[0], Exception):
+            raise outcomes[0]
+
+    async def _respond(self, answering: Answering, scope: Scope, receive: Receive, send: Send) -> None:
+        raise NotImplementedError
+
+    async def _end_at_closing(self, answering: Answering) -> None:
+        await self._closing.wait()
+        answering.fail(UnavailableError("The program that serves this endpoint ends.", hint="Start it again."))
+
+
+class WholeResponse(AnswerResponse):
+    """The answer when it is over.
+
+    Args:
+        whole: makes its JSON object.
+    """
+
+    def __init__(
+        self, start: Callable[[], Answering], closing: Closing, whole: Callable[[AnswerProgress], Fields]
+    ) -> None:
+        super().__init__(start, closing)
+        self._whole = whole
+
+    async def _respond(self, answering: Answering, scope: Scope, receive: Receive, send: Send) -> None:
+        progress = answering.progress
+        while not progress.is_over:
+            await answering.change(KEEP_ALIVE_SECONDS)
+        if progress.failure is not None:
+            response = request_error(progress.failure).response()
+        else:
+            response = JSONResponse(self._whole(progress))
+        await response(scope, receive, send)
+
+
+class StreamedResponse(AnswerResponse):
+    """The answer as a stream of events.
+
+    Args:
+        chunks: makes them.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], Answering],
+        closing: Closing,
+        chunks: Chunks,
+        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
+    ) -> None:
+        super().__init__(start, closing)
+        self._chunks = chunks
+        self._keep_alive_seconds = keep_alive_seconds
+        self.raw_headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+
+    async def _respond(self, answering: Answering, scope: Scope, receive: Receive, send: Send) -> None:
+        chunks, progress = self._chunks, answering.progress
+        has_begun = False
+        while True:
+            has_changed = await answering.change(self._keep_alive_seconds)
+            is_over, failure = progress.is_over, progress.failure  # sending takes time, in which they may change
+            if failure is not None and not has_begun:
+                await request_error(failure).response()(scope, receive, send)
+                return
+            body = chunks.next(progress) if has_changed else KEEP_ALIVE
+            if failure is not None:
+                body += event(request_error(failure).fields)
+            elif is_over:
+                body += chunks.last(progress)
+            if not body:
+                continue
+            if not has_begun:
+                has_begun = True
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                body = chunks.first() + body
+            await send({"type": "http.response.body", "body": body, "more_body": not is_over})
+            if is_over:
+                return
+
+
+async def _left(receive: Receive) -> None:
+    """Returns when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

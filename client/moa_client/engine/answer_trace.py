@@ -1,0 +1,77 @@
+"""The spans of one answer, from its question to its last verdict, as its events tell."""
+
+from __future__ import annotations
+
+import time
+
+from moa_shared.tracing.spans import Span, begin_span
+
+from moa_client.conversation.answer_figures import Figures
+from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional
+from moa_client.link.connection import Up
+
+AWAY = (LinkState.OFFLINE, LinkState.WAITING)
+
+
+class AnswerTrace:
+    """Records one answer.
+
+    Args:
+        parent: traceparent of what asked; empty: nothing is above it.
+    """
+
+    def __init__(self, parent: str = "") -> None:
+        self._span = begin_span("answer", parent)
+        self._away: Span | None = None
+        self._has_text = False
+        self._alone = 0
+
+    @property
+    def traceparent(self) -> str:
+        """For the server."""
+        return self._span.traceparent
+
+    def on_up(self, up: Up) -> None:
+        """A stream was opened."""
+        now_ns = time.time_ns()
+        began_ns = now_ns - round(1e6 * up.took_ms)
+        opening = begin_span("open stream", self.traceparent, at_ns=began_ns, server=up.label)
+        opening.note(cached_tokens=up.opened.cached_tokens)
+        opening.end(at_ns=now_ns)
+
+    def on_event(self, event: Event) -> None:
+        """What a surface is about to see."""
+        match event:
+            case Committed(tokens=tokens) if tokens and not self._has_text:
+                self._has_text = True
+                self._span.mark("first token")
+            case Provisional(tokens=tokens):
+                self._alone += len(tokens)
+            case LinkChanged(state=state) if state in AWAY:
+                if self._away is None:
+                    self._away = begin_span("without server", self.traceparent, state=state.value)
+            case LinkChanged():
+                self._come_back()
+            case Ended(provisional=provisional):
+                self._span.note(ended_alone=provisional)
+
+    def end(self, figures: Figures, problem: str = "") -> None:
+        """The answer is over.
+
+        Args:
+            problem: code of the error that ended it; empty: none.
+        """
+        self._come_back()
+        self._span.note(
+            tokens=figures.tokens,
+            drafted=figures.drafted,
+            accepted=figures.accepted,
+            alone_tokens=self._alone,
+            finish=figures.finish.name.lower(),
+        )
+        self._span.end(problem=problem)
+
+    def _come_back(self) -> None:
+        if self._away is not None:
+            self._away.end()
+            self._away = None

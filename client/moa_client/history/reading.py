@@ -1,0 +1,187 @@
+"""Reads the history: one conversation, lists, searches.
+
+State: the connection. Nothing here writes but `index_open_answers`, which a search may do without.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from moa_shared.errors import NotFoundError
+
+from moa_client.history.records import Hit, Origin, Standing, StoredAnswer, StoredConversation, Summary
+from moa_client.history.stored_values import unpack_options, unpack_tokens
+
+START, END = "\x01", "\x02"  # around the words that were searched for, in a snippet
+SNIPPET_WORDS = 16
+LAST = "last"
+
+_TITLE = (
+    "CASE WHEN title != '' THEN title ELSE (SELECT question FROM answers WHERE conversation = id ORDER BY position "
+    "LIMIT 1) END"
+)
+_UNVERIFIED = "(SELECT count(*) FROM answers WHERE conversation = id AND standing IN ('running', 'unverified'))"
+_LIST = f"""SELECT id, {_TITLE}, created, updated, model, server,
+    (SELECT count(*) FROM answers WHERE conversation = id) AS asked, {_UNVERIFIED} AS unverified
+    FROM conversations WHERE asked > 0 AND (unverified > 0 OR NOT ?) ORDER BY updated DESC, rowid DESC LIMIT ?"""
+_ANSWERS = """SELECT key, question, options, standing, finish, outcome, decided_from, stopped_at, asked, ended, figures,
+    coalesce(tokens, x''), coalesce(text, ''), coalesce(shown, 0), coalesce(kept, 0), coalesce(is_corrected, 0)
+    FROM answers LEFT JOIN provisional ON answer = key WHERE conversation = ? ORDER BY position"""
+_PIECES = """SELECT answer, tokens, provenance, text FROM pieces JOIN answers ON key = answer
+    WHERE conversation = ? ORDER BY answer, number"""
+_FOUND = f"""SELECT conversation, {_TITLE},
+    (SELECT count(*) FROM answers AS before WHERE before.conversation = found.conversation
+        AND before.position <= found.position),
+    asked, {{snippet}}
+    FROM words JOIN answers AS found ON key = words.rowid JOIN conversations ON id = conversation
+    WHERE {{condition}} ORDER BY {{order}} LIMIT ?"""
+_SNIPPET = f"snippet(words, -1, '{START}', '{END}', '...', {SNIPPET_WORDS})"
+
+
+class Reader:
+    """Reads what a `HistoryStore` has written."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def load(self, conversation: str) -> StoredConversation:
+        """All that is kept of a conversation.
+
+        Raises:
+            NotFoundError: there is none of this identifier.
+        """
+        row = self._connection.execute(
+            "SELECT title, created, updated, model, target, tokenizer, execution, server, system FROM conversations "
+            "WHERE id = ?",
+            (conversation,),
+        ).fetchone()
+        if row is None:
+            raise _none(conversation)
+        title, created, updated, *origin = row
+        rows = self._connection.execute(_PIECES, (conversation,))
+        pieces = {key: list(each) for key, each in groupby(rows, lambda row: row[0])}
+        answers = self._connection.execute(_ANSWERS, (conversation,))
+        stored = tuple(_answer(answer, pieces.get(answer[0], [])) for answer in answers)
+        return StoredConversation(conversation, title, created, updated, Origin(*origin), stored)
+
+    def text_of(self, answer: int) -> str:
+        """The text of an answer: committed, then provisional."""
+        return str(
+            self._connection.execute(
+                "SELECT coalesce((SELECT group_concat(text, '') FROM (SELECT text FROM pieces WHERE answer = ? "
+                "ORDER BY number)), '') || coalesce((SELECT text FROM provisional WHERE answer = ?), '')",
+                (answer, answer),
+            ).fetchone()[0]
+        )
+
+    def list(self, limit: int | None, *, unverified_only: bool) -> Sequence[Summary]:
+        """Conversations with a question, the one last written to first."""
+        rows = self._connection.execute(_LIST, (unverified_only, -1 if limit is None else limit))
+        return [Summary(name, _first_line(title), *rest) for name, title, *rest in rows]
+
+    def find(self, name: str) -> str:
+        """The identifier that a user means: one, a prefix of just one, or `last`.
+
+        Raises:
+            NotFoundError: there is none, or several.
+        """
+        if name == LAST:
+            if newest := self.list(1, unverified_only=False):
+                return newest[0].identifier
+            raise NotFoundError("No conversation is kept yet.", hint="")
+        pattern = name.lower()
+        found = [
+            row[0]
+            for row in self._connection.execute(
+                "SELECT id FROM conversations WHERE substr(id, 1, ?) = ? ORDER BY id", (len(pattern), pattern)
+            )
+        ]
+        if not found or not pattern:
+            raise _none(name)
+        if len(found) > 1:
+            raise NotFoundError(
+                f"{len(found)} conversations begin with {name}: {', '.join(found[:5])}{', ...' if found[5:] else ''}.",
+                hint="Give more of the identifier.",
+            )
+        return str(found[0])
+
+    def index_open_answers(self) -> None:
+        """Makes answers that have no end yet, or are not decided, known to `search` as they are now."""
+        query = "SELECT key FROM answers WHERE standing IN ('running', 'unverified')"
+        for (key,) in self._connection.execute(query).fetchall():
+            self._connection.execute("UPDATE words SET answer = ? WHERE rowid = ?", (self.text_of(key), key))
+
+    def search(self, text: str, limit: int) -> Sequence[Hit]:
+        """Answers whose question or text has all these words, best first."""
+        words = text.split()
+        if not words:
+            return []
+        if any(map(_is_unspaced, text)):  # the index knows such a text as one word
+            like = " AND ".join("(words.question || ' ' || words.answer) LIKE ? ESCAPE '\\'" for _ in words)
+            query = _FOUND.format(snippet="words.question || ' ' || words.answer", condition=like, order="asked DESC")
+            found = self._connection.execute(query, (*(f"%{_escaped(word)}%" for word in words), limit))
+        else:
+            match = " ".join(f'"{quoted}"*' for word in words if (quoted := word.replace('"', '""')))
+            query = _FOUND.format(snippet=_SNIPPET, condition="words MATCH ?", order="bm25(words), asked DESC")
+            found = self._connection.execute(query, (match, limit))
+        return [
+            Hit(name, _first_line(title), number, asked, snippet if START in snippet else _around(snippet, words[0]))
+            for name, title, number, asked, snippet in found
+        ]
+
+
+def _answer(row: tuple[Any, ...], pieces: list[tuple[Any, ...]]) -> StoredAnswer:
+    key, question, options, standing, finish, outcome, decided_from, stopped_at, asked, ended, figures, *alone = row
+    waiting, provisional, shown, kept, is_corrected = alone
+    return StoredAnswer(
+        key=key,
+        question=question,
+        options=unpack_options(options),
+        tokens=unpack_tokens(b"".join(piece[1] for piece in pieces)),
+        provenance=b"".join(piece[2] for piece in pieces),
+        text="".join(piece[3] for piece in pieces),
+        waiting=unpack_tokens(waiting),
+        provisional=provisional,
+        standing=Standing(standing),
+        finish=finish,
+        outcome=outcome,
+        decided_from=decided_from,
+        stopped_at=stopped_at,
+        shown=shown,
+        kept=kept,
+        is_corrected=bool(is_corrected),
+        asked=asked,
+        ended=ended,
+        figures=json.loads(figures),
+    )
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _none(name: str) -> NotFoundError:
+    return NotFoundError(
+        f"There is no conversation {name}.", hint="`moa-client history list` shows those that are kept."
+    )
+
+
+def _is_unspaced(character: str) -> bool:
+    """Whether a character is of a script that puts no spaces between words (Chinese, Japanese, Thai and the like)."""
+    return "\u0e00" <= character <= "\u0eff" or "\u1000" <= character <= "\u109f" or "\u3040" <= character <= "\u9fff"
+
+
+def _escaped(word: str) -> str:
+    return word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def _around(text: str, word: str) -> str:
+    """A snippet of the text around the first occurrence of a word."""
+    at = max(0, text.lower().find(word.lower()))
+    before, after = text[max(0, at - 20) : at], text[at + len(word) : at + len(word) + 40]
+    dots = "..." if at > 20 else "", "..." if at + len(word) + 40 < len(text) else ""
+    return f"{dots[0]}{before}{START}{text[at : at + len(word)]}{END}{after}{dots[1]}"

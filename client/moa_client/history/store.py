@@ -1,0 +1,335 @@
+"""The history: conversations on this device's disk, written as they happen and read again.
+
+State: a connection to one SQLite file. Invariants: each call is one transaction, complete when it returns, so that a
+surface that stores text before it shows it loses nothing that was shown, whenever the program is killed; committed text
+only grows. Several programs may use the file at once, each conversation is written by one of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moa_shared.errors import DiskFullError
+
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.history.database import open_database, transaction, translated
+from moa_client.history.reading import Reader
+from moa_client.history.records import PROMPT_CODE, Hit, Origin, Standing, StoredConversation, Summary
+from moa_client.history.stored_values import pack_options, pack_provenance, pack_tokens, unpack_tokens
+from moa_client.history.writers import Writers
+
+if TYPE_CHECKING:
+    from moa_client.conversation.conversation import Provenance
+
+CANCELLED = "cancelled"  # the finish of an answer that the user has stopped
+
+
+class HistoryStore:
+    """The conversations that this device keeps.
+
+    Args:
+        folder: where; None: in the user's data folder.
+        clock: seconds since 1970.
+
+    Raises:
+        HistoryError: the file cannot be used; it is left as it is. All calls may raise it.
+        DiskFullError: no room. All calls that write may raise it; nothing of what they should write was written.
+    """
+
+    def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.time) -> None:
+        self.path, self._connection = open_database(folder)
+        self._clock = clock
+        self._reader = Reader(self._connection)
+        self._writers = Writers(self.path.parent)
+
+    def close(self) -> None:
+        """Closes the file, and leaves all conversations to other programs."""
+        self._writers.close()
+        self._connection.close()
+
+    # ------------------------------------------------------------ a conversation is written
+
+    def create(self, origin: Origin, title: str = "") -> str:
+        """Begins a conversation; its identifier. Lists show it once it has a question: call this with the first one."""
+        now = self._clock()
+        identifier = base64.b32encode(secrets.token_bytes(5)).decode().lower()
+        with transaction(self.path, self._connection) as connection:
+            connection.execute(
+                "INSERT INTO conversations (id, title, created, updated, model, target, tokenizer, execution, server, "
+                "system) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (identifier, title, now, now, *_columns(origin)),
+            )
+        self._writers.hold(identifier)
+        return identifier
+
+    def release(self, conversation: str) -> None:
+        """This program writes a conversation no more, which it has created or reopened: others may reopen it."""
+        self._writers.release(conversation)
+
+    def set_origin(self, conversation: str, origin: Origin) -> None:
+        """Called when the server or its level of execution is another one."""
+        self._change(
+            "UPDATE conversations SET model = ?, target = ?, tokenizer = ?, execution = ?, server = ?, system = ? "
+            "WHERE id = ?",
+            (*_columns(origin), conversation),
+        )
+
+    def set_title(self, conversation: str, title: str) -> None:
+        """Names a conversation."""
+        self._change("UPDATE conversations SET title = ? WHERE id = ?", (title, conversation))
+
+    def begin_answer(self, conversation: str, question: str, options: AnswerOptions) -> int:
+        """Appends a question; the key of its answer."""
+        now = self._clock()
+        with transaction(self.path, self._connection) as connection:
+            key = (
+                connection.execute(
+                    "INSERT INTO answers (conversation, position, question, options, standing, asked) VALUES (?, "
+                    "(SELECT coalesce(max(position) + 1, 0) FROM answers WHERE conversation = ?), ?, ?, ?, ?)",
+                    (conversation, conversation, question, pack_options(options), Standing.RUNNING.value, now),
+                ).lastrowid
+                or 0
+            )
+            connection.execute("INSERT INTO words (rowid, question, answer) VALUES (?, ?, '')", (key, question))
+            connection.execute("UPDATE conversations SET updated = ? WHERE id = ?", (now, conversation))
+        return key
+
+    def append_committed(
+        self,
+        answer: int,
+        tokens: Sequence[int],
+        provenance: Sequence[Provenance],
+        text: str,
+        *,
+        confirmed: int = 0,
+        waiting: Sequence[int] = (),
+        provisional: str = "",
+    ) -> None:
+        """Appends committed tokens, before their text is shown.
+
+        Args:
+            tokens: new ones; before the answer's first one come those of its question (provenance PROMPT).
+            provenance: of each of them.
+            text: what they add to the answer's committed text.
+            confirmed: how many of them had been shown as provisional in the same place.
+            waiting: provisional tokens that remain after them; `provisional`: their text.
+        """
+        with transaction(self.path, self._connection) as connection:
+            connection.execute(
+                "INSERT INTO pieces (answer, number, tokens, provenance, text) VALUES (?, "
+                "(SELECT coalesce(max(number) + 1, 0) FROM pieces WHERE answer = ?), ?, ?, ?)",
+                (answer, answer, pack_tokens(tokens), pack_provenance(provenance), text),
+            )
+            if confirmed or waiting or provisional:
+                self._set_provisional(answer, waiting, provisional, kept=confirmed)
+
+    def set_provisional(self, answer: int, waiting: Sequence[int], provisional: str, *, shown: int = 0) -> None:
+        """Sets all provisional text of an answer, before it is shown.
+
+        Args:
+            waiting: its tokens; none: it was withdrawn.
+            shown: how many of them are new.
+        """
+        with transaction(self.path, self._connection):
+            self._set_provisional(answer, waiting, provisional, shown=shown)
+
+    def end_answer(
+        self,
+        answer: int,
+        finish: str,
+        *,
+        verified: bool = True,
+        text: str = "",
+        provisional: str = "",
+        figures: Mapping[str, float] | None = None,
+    ) -> None:
+        """Ends an answer.
+
+        Args:
+            finish: why, as in the events for programs ("end_of_text"); empty: an error has broken it off.
+            verified: False: it ended without the server, which decides it later.
+            text: what remains to be appended to the committed text.
+            provisional: if not verified, all provisional text.
+            figures: what it cost.
+        """
+        with transaction(self.path, self._connection):
+            if verified:
+                self._close(answer, finish, text)
+            else:
+                self._leave(answer, finish, provisional)
+            if figures is not None:
+                self._set(answer, figures=json.dumps(dict(figures)))
+
+    def settle(self, answer: int, finish: str, outcome: str, *, text: str = "") -> None:
+        """The server has decided an answer that ended without it.
+
+        Args:
+            outcome: what has become of it, as in the events for programs ("confirmed").
+            text: what remains to be appended to the committed text.
+        """
+        with transaction(self.path, self._connection):
+            self._close(answer, finish, text)
+            self._set(answer, outcome=outcome)
+
+    def refuse(self, answer: int) -> None:
+        """The server will not verify an answer that ended without it: what was shown is kept to be read."""
+        with transaction(self.path, self._connection):
+            self._set(answer, standing=Standing.REFUSED.value)
+            self._index(answer)
+
+    def take_back(self, answer: int) -> None:
+        """Forgets a question that got no answer."""
+        self._change("DELETE FROM answers WHERE key = ?", (answer,))
+
+    def rewind(self, conversation: str, answers: int) -> None:
+        """Keeps the first `answers` answers of a conversation."""
+        with transaction(self.path, self._connection) as connection:
+            connection.execute(
+                "DELETE FROM answers WHERE key IN (SELECT key FROM answers WHERE conversation = ? ORDER BY position "
+                "LIMIT -1 OFFSET ?)",
+                (conversation, answers),
+            )
+
+    def delete(self, conversations: Sequence[str]) -> None:
+        """Deletes conversations for good: what was in the file is overwritten."""
+        with transaction(self.path, self._connection) as connection:
+            for conversation in conversations:
+                connection.execute("DELETE FROM conversations WHERE id = ?", (conversation,))
+            connection.execute("INSERT INTO words (words) VALUES ('optimize')")  # drops the deleted words
+        with translated(self.path):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+    # ------------------------------------------------------------ and read
+
+    def reopen(self, conversation: str) -> StoredConversation:
+        """As `load`, to continue the conversation: an answer that was cut short by a kill is left to the server.
+
+        Raises:
+            NotFoundError: there is none of this identifier.
+            ConflictError: another program is writing it.
+        """
+        self._writers.hold(self.load(conversation).identifier)
+        with transaction(self.path, self._connection) as connection:
+            cut_short = "SELECT key FROM answers WHERE conversation = ? AND standing = 'running'"
+            for (answer,) in connection.execute(cut_short, (conversation,)).fetchall():
+                self._leave(answer, "")
+            return self._reader.load(conversation)
+
+    def load(self, conversation: str) -> StoredConversation:
+        """All that is kept of a conversation.
+
+        Raises:
+            NotFoundError: there is none of this identifier.
+        """
+        with translated(self.path):
+            return self._reader.load(conversation)
+
+    def list(self, limit: int | None = None, *, unverified_only: bool = False) -> Sequence[Summary]:
+        """Conversations with a question, the one last written to first.
+
+        Args:
+            limit: at most so many; None: all.
+            unverified_only: those with an answer that a server is still to decide.
+        """
+        with translated(self.path):
+            return self._reader.list(limit, unverified_only=unverified_only)
+
+    def identifiers(self) -> Sequence[str]:
+        """All conversations, those without a question too."""
+        with translated(self.path):
+            return [row[0] for row in self._connection.execute("SELECT id FROM conversations ORDER BY id")]
+
+    def find(self, name: str) -> str:
+        """The identifier that a user means: one, a prefix of just one, or `last`.
+
+        Raises:
+            NotFoundError: there is none, or several.
+        """
+        with translated(self.path):
+            return self._reader.find(name)
+
+    def search(self, text: str, limit: int = 20) -> Sequence[Hit]:
+        """Answers whose question or text has all these words (or longer ones that begin with them), best first."""
+        with suppress(DiskFullError), transaction(self.path, self._connection):
+            self._reader.index_open_answers()
+        with translated(self.path):
+            return self._reader.search(text, limit)
+
+    # ------------------------------------------------------------ inside
+
+    def _change(self, statement: str, values: Sequence[object]) -> None:
+        with transaction(self.path, self._connection) as connection:
+            connection.execute(statement, values)
+
+    def _set(self, answer: int, **values: object) -> None:
+        names = ", ".join(f"{name} = ?" for name in values)
+        done = self._connection.execute(f"UPDATE answers SET {names} WHERE key = ?", (*values.values(), answer))
+        if not done.rowcount:
+            raise sqlite3.IntegrityError(f"no answer {answer}")
+
+    def _set_provisional(
+        self, answer: int, waiting: Sequence[int], provisional: str, *, shown: int = 0, kept: int = 0
+    ) -> None:
+        is_withdrawal = not waiting and not kept
+        self._connection.execute(
+            "INSERT INTO provisional (answer, tokens, text, shown, kept, is_corrected) VALUES (?, ?, ?, ?, ?, 0) "
+            "ON CONFLICT (answer) DO UPDATE SET tokens = excluded.tokens, text = excluded.text, "
+            "shown = shown + excluded.shown, kept = kept + excluded.kept, is_corrected = is_corrected OR "
+            "(? AND (SELECT standing FROM answers WHERE key = excluded.answer) = 'unverified')",
+            (answer, pack_tokens(waiting), provisional, shown, kept, is_withdrawal),
+        )
+
+    def _close(self, answer: int, finish: str, text: str) -> None:
+        """Nothing about an answer will change."""
+        self._merge(answer, text)
+        self._connection.execute("UPDATE provisional SET tokens = x'', text = '' WHERE answer = ?", (answer,))
+        self._set(answer, standing=Standing.DECIDED.value, finish=finish)
+        self._index(answer)
+        self._note_end(answer)
+
+    def _leave(self, answer: int, finish: str, provisional: str | None = None) -> None:
+        """An answer is over for the user, and waits for a server."""
+        provenance = self._merge(answer)
+        length = len(provenance) - provenance.count(PROMPT_CODE)
+        row = self._connection.execute("SELECT tokens FROM provisional WHERE answer = ?", (answer,)).fetchone()
+        waiting = len(unpack_tokens(row[0])) if row is not None else 0
+        if provisional is not None:
+            self._connection.execute("UPDATE provisional SET text = ? WHERE answer = ?", (provisional, answer))
+        stopped_at = length + waiting if finish == CANCELLED else None
+        self._set(answer, standing=Standing.UNVERIFIED.value, finish=finish, decided_from=length, stopped_at=stopped_at)
+        self._note_end(answer)
+
+    def _merge(self, answer: int, text: str = "") -> bytes:
+        """Makes one piece of all pieces, and of the rest of the text; the provenance of its tokens."""
+        query = "SELECT tokens, provenance, text FROM pieces WHERE answer = ? ORDER BY number"
+        pieces = self._connection.execute(query, (answer,)).fetchall()
+        provenance = b"".join(piece[1] for piece in pieces)
+        if len(pieces) > 1 or text:
+            whole = b"".join(piece[0] for piece in pieces), provenance, "".join(piece[2] for piece in pieces) + text
+            self._connection.execute("DELETE FROM pieces WHERE answer = ?", (answer,))
+            self._connection.execute("INSERT INTO pieces VALUES (?, 0, ?, ?, ?)", (answer, *whole))
+        return provenance
+
+    def _index(self, answer: int) -> None:
+        text = self._reader.text_of(answer)
+        self._connection.execute("UPDATE words SET answer = ? WHERE rowid = ?", (text, answer))
+
+    def _note_end(self, answer: int) -> None:
+        now = self._clock()
+        self._connection.execute("UPDATE answers SET ended = ? WHERE key = ? AND ended IS NULL", (now, answer))
+        self._connection.execute(
+            "UPDATE conversations SET updated = ? WHERE id = (SELECT conversation FROM answers WHERE key = ?)",
+            (now, answer),
+        )
+
+
+def _columns(origin: Origin) -> tuple[str, bytes, bytes, str, str, str | None]:
+    return origin.model, origin.target, origin.tokenizer, origin.execution, origin.server, origin.system

@@ -1,0 +1,54 @@
+"""How tokens, provenance and times are stored: as few bytes as plain code can read. Pure."""
+
+from __future__ import annotations
+
+import json
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from moa_client.conversation.answer_options import AnswerOptions
+
+if TYPE_CHECKING:
+    from moa_client.conversation.conversation import Provenance
+
+_TOKEN = next(code for code in "ILQ" if array(code).itemsize == 4)
+
+
+def pack_tokens(tokens: Sequence[int]) -> bytes:
+    """Four bytes a token, least significant first."""
+    return _swapped(array(_TOKEN, tokens)).tobytes()
+
+
+def unpack_tokens(packed: bytes) -> tuple[int, ...]:
+    """The tokens that `pack_tokens` packed."""
+    return tuple(_swapped(array(_TOKEN, packed)))
+
+
+def pack_provenance(provenance: Sequence[Provenance]) -> bytes:
+    """One letter a token: P(rompt), D(raft), T(arget) or A(lone)."""
+    return "".join(each.name[0] for each in provenance).encode()
+
+
+def pack_options(options: AnswerOptions) -> str:
+    """As JSON, without what is as by default."""
+    default = asdict(AnswerOptions())
+    return json.dumps({name: value for name, value in asdict(options).items() if value != default[name]})
+
+
+def unpack_options(packed: str) -> AnswerOptions:
+    """The options that `pack_options` packed; an unknown one, of a newer version, is left out."""
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in json.loads(packed).items()
+        if name in AnswerOptions.__dataclass_fields__
+    }
+    return AnswerOptions(**values)
+
+
+def _swapped(tokens: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        tokens.byteswap()
+    return tokens

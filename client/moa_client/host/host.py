@@ -1,0 +1,193 @@
+"""The host of a device's conversations: all share the link, the drafter's weights and the thread that it runs on.
+
+State: the device as the next conversation gets it, and the conversations that are open. Invariant: drafters of all
+conversations take turns on one thread, one step each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from moa_shared.protocol.memory_codec import Codec
+
+from moa_client.conversation.answer_figures import LinkStatus
+from moa_client.conversation.conversation import Conversation
+from moa_client.conversation.events import DrafterChanged, LinkState
+from moa_client.device.drafter_choice import ServerPace
+from moa_client.device.loading import Device, change_drafter
+from moa_client.device.refitting import refit
+from moa_client.drafting.alone import READING_SPEED, AloneRule
+from moa_client.drafting.inference_thread import InferenceThread
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.engine.engine import ClientEngine
+from moa_client.host.crossings import Crossings
+from moa_client.host.journal import Journal
+from moa_client.host.starting import Started
+from moa_client.host.text_conversation import TextConversation
+from moa_client.link.routing.route import AnyLink
+from moa_client.settings import ClientSettings
+from moa_client.surface.open_conversation import Facts
+
+
+class Host:
+    """Opens conversations over one link.
+
+    Args:
+        settings: of all conversations.
+        link: to the server.
+        started: what this device holds.
+    """
+
+    def __init__(self, settings: ClientSettings, link: AnyLink, started: Started) -> None:
+        self.settings = settings
+        self.link = link
+        self.device = started.device
+        self.crossings = Crossings()
+        self.conversations: list[TextConversation] = []
+        self._reached = started.reached
+        self._row_ms = started.sources.served.row_ms
+        self.is_offline = settings.offline
+        self._thread = InferenceThread()
+        self._loaded: dict[str, Device] = {}  # by the drafter that drafts for the server
+
+    def converse(
+        self,
+        *,
+        is_read: bool,
+        lasts: bool = True,
+        facts: Facts | None = None,
+        system: str | None = None,
+        verifies: bool = False,
+        make_journal: Callable[[Conversation], Journal] | None = None,
+    ) -> TextConversation:
+        """Begins a conversation.
+
+        Args:
+            is_read: by a person, as it comes.
+            lasts: for more than one question.
+            facts: its names; None: it is not kept.
+            system: the system prompt; None: the model's own.
+            verifies: even where the user's settings keep unverified text as it is.
+            make_journal: makes what keeps it; None: nothing is kept.
+        """
+        device, settings, reached = self.device, self.settings, self._reached
+        if verifies:
+            settings = replace(settings, reconcile="verify")
+        engine = ClientEngine(
+            self.link,
+            device.for_another_conversation(),
+            int(device.files.config["vocab_size"]),
+            Codec[settings.codec.upper()],
+            drafting_settings(settings, is_read=is_read),
+            offline=self.is_offline or reached.served is None,
+            refit=partial(refit, settings, self.link) if lasts else None,  # begins with the next question
+            thread=self._thread,
+        )
+        engine.connection.traffic.observe = self.crossings.observer(facts.identifier if facts is not None else "")
+        if reached.absent is not None and not self.is_offline:
+            engine.go_online()
+        why = "You are offline." if reached.absent is None else reached.absent.message
+        facts = replace(facts or Facts("", "", "", "", online=False), absent="" if reached.served is not None else why)
+        journal = make_journal(engine.conversation) if make_journal is not None else None
+        conversation = TextConversation(
+            engine,
+            facts,
+            lambda: engine.connection.dialer.address,
+            system,
+            self._reconsider,
+            journal,
+            settings.idle_seconds if lasts else 0.0,
+        )
+        self.conversations.append(conversation)
+        return conversation
+
+    def status(self) -> LinkStatus:
+        """Of the conversation in which something was asked last."""
+        if newest := self._newest_first():
+            return newest[0].status
+        reached = self._reached
+        state = LinkState.OFFLINE if reached.served is None else LinkState.GOOD
+        return LinkStatus(state, reached.rtt_ms, 0.0, 0.0, 0, 0)
+
+    @property
+    def reason(self) -> str:
+        """Why the newest link is as it is, for a person; empty: there is nothing to say."""
+        reasons = [conversation.link_reason for conversation in self._newest_first()]
+        return reasons[0] if reasons else (self._reached.absent.message if self._reached.absent is not None else "")
+
+    @property
+    def plain_tokens_per_s(self) -> float | None:
+        """Speed of plain streaming from this server, as it takes its steps now; None: not measured yet."""
+        steps = [conversation.engine.plain_step_ms for conversation in self.conversations]
+        measured = [step_ms for step_ms in steps if step_ms]
+        step_ms = measured[-1] if measured else self.device.step_ms
+        return 1e3 / step_ms if step_ms else None
+
+    def set_offline(self, is_offline: bool) -> None:
+        """The user's wish, for the conversations that are open and those to come."""
+        self.is_offline = is_offline
+        for conversation in self.conversations:
+            if is_offline:
+                conversation.go_offline()
+            else:
+                conversation.go_online()
+
+    def _newest_first(self) -> Sequence[TextConversation]:
+        return sorted(self.conversations, key=lambda conversation: -conversation.asked_at)
+
+    async def leave(self, conversation: TextConversation) -> None:
+        """Closes a conversation."""
+        if conversation in self.conversations:
+            self.conversations.remove(conversation)
+            await conversation.close()
+
+    async def close(self) -> None:
+        """Closes all conversations."""
+        conversations: Sequence[TextConversation] = tuple(self.conversations)
+        await asyncio.gather(*(self.leave(conversation) for conversation in conversations))
+        self._thread.close()
+
+    async def _reconsider(self, conversation: TextConversation) -> None:
+        """Changes the drafter if server or link speed has changed so much that another one would be faster."""
+        engine = conversation.engine
+        device, step_ms = engine.device, engine.plain_step_ms
+        if device.shelf is None or device.choice is None or step_ms is None:
+            return
+        choice = device.shelf.choose(ServerPace(step_ms, self._row_ms, engine.rtt_ms or 0.0), device.choice.name)
+        if choice.name == device.choice.name:
+            return
+        if choice.name not in self._loaded:
+            self._loaded[choice.name] = await asyncio.to_thread(change_drafter, device, choice, self.settings)
+        changed = device.with_drafter_of(self._loaded[choice.name].for_another_conversation())
+        self.device = changed
+        engine.change_device(changed)
+        alone = changed.choice.alone if changed.choice is not None else ""
+        conversation.tell(DrafterChanged(choice.name, choice.reason, alone))
+
+
+def drafting_settings(settings: ClientSettings, *, is_read: bool) -> DraftingSettings:
+    """How to draft, and how to write without a server.
+
+    Args:
+        is_read: by a person, as it comes.
+    """
+    leave_seconds = settings.silence_seconds if is_read else settings.alone_seconds
+    alone = AloneRule(
+        settings.alone,
+        settings.alone_chance,
+        settings.alone_tokens,
+        READING_SPEED if is_read else 0.0,
+        1e3 * settings.alone_seconds,
+        1e3 * leave_seconds,
+    )
+    return DraftingSettings(
+        settings.drafting,
+        settings.rounds,
+        settings.run_ahead,
+        settings.reconcile,
+        settings.mode == "tree",
+        alone,
+    )

@@ -1,0 +1,33 @@
+"""What keeps a conversation as it happens; `history/recorder.py` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.events import Event
+
+
+class Journal(Protocol):
+    """Keeps a conversation as it happens. All calls may raise MoaError: nothing of what was to be kept is kept then."""
+
+    def begin(self, question: str, options: AnswerOptions) -> None:
+        """A question is asked; the events of its answer follow."""
+
+    def on_event(
+        self, event: Event, piece: str = "", provisional: str = "", figures: Mapping[str, float] | None = None
+    ) -> None:
+        """Keeps what an event brings: `piece` of committed text, and all provisional text after it."""
+
+    def fail(self, piece: str = "") -> None:
+        """The current answer is over with what is committed of it."""
+
+    def take_back(self) -> None:
+        """The current question got no answer."""
+
+    def rewind(self, answers: int) -> None:
+        """Only the first `answers` answers remain."""
+
+    def set_title(self, title: str) -> None:
+        """The conversation has another title."""

@@ -1,0 +1,195 @@
+"""The conversations that surfaces can open: those in the history, each open once however many surfaces watch it.
+
+State: the open ones by identifier, and those that nobody watches with the time since when. Invariant: a conversation is
+closed when nobody watches it, nothing of it is under way, and no server has anything left to decide about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+
+from moa_shared.errors import ConflictError, DiskFullError, HistoryError, InternalError
+
+from moa_client.device.heap import trim_heap
+from moa_client.history.recorder import Recorder
+from moa_client.history.records import Origin, StoredConversation
+from moa_client.history.store import HistoryStore
+from moa_client.host.host import Host
+from moa_client.host.text_conversation import TextConversation
+from moa_client.host.watched import Watched
+from moa_client.surface.open_conversation import Facts
+
+LOOK_SECONDS = 15.0  # between looks for conversations that nobody needs
+
+
+class Library:
+    """Opens conversations and closes those that nobody needs.
+
+    Args:
+        host: of all of them.
+        store: the history; None: nothing is kept.
+        unwatched_seconds: how long a conversation that nobody watches stays open, for one who comes back.
+    """
+
+    def __init__(self, host: Host, store: HistoryStore | None, unwatched_seconds: float = 0.0) -> None:
+        self.host = host
+        self.store = store
+        self._unwatched_seconds = unwatched_seconds
+        self._open: dict[str, TextConversation] = {}
+        self._unwatched: dict[str, float] = {}  # since when
+        self._looking = asyncio.create_task(self._look())
+
+    @property
+    def open_conversations(self) -> Mapping[str, TextConversation]:
+        """Those that are open, by identifier."""
+        return self._open
+
+    def open(
+        self, identifier: str | None, system: str | None, *, is_read: bool = True, single: bool = False
+    ) -> Watched:
+        """Opens a conversation for a surface.
+
+        Args:
+            identifier: of one that is open or in the history; None: a new one.
+            system: the system prompt of a new one; None: the model's own.
+            is_read: by a person, as it comes.
+            single: a new one for one question, which is not kept.
+
+        Raises:
+            NotFoundError: there is none of this identifier.
+            ConflictError: it is with another model than the server's, or open in another program.
+            HistoryError: it cannot be read.
+        """
+        if self.store is None or (single and identifier is None):
+            return Watched(self.host.converse(is_read=is_read, system=system, lasts=not single), self.host.leave)
+        if identifier is not None and identifier in self._open:
+            return self._watched(identifier)
+        if identifier is None:
+            try:
+                identifier = self.store.create(self._origin(system))
+            except (DiskFullError, HistoryError) as error:
+                watched = Watched(self.host.converse(is_read=is_read, system=system), self.host.leave)
+                watched.conversation.say_not_kept(error)
+                return watched
+            self._open[identifier] = self._make(identifier, system, is_read=is_read)
+        else:
+            self._check_model(self.store.load(identifier))
+            self._begin_again(self.store.reopen(identifier), is_read=is_read)
+        return self._watched(identifier)
+
+    def reopen_unverified(self) -> None:
+        """Opens the conversations of before in which a server has something left to decide, so that it does."""
+        if self.store is None:
+            return
+        for summary in self.store.list(unverified_only=True):
+            if summary.identifier in self._open or not self._is_with_this_model(self.store.load(summary.identifier)):
+                continue
+            with suppress(ConflictError):  # another program has it open
+                self._begin_again(self.store.reopen(summary.identifier), is_read=False)
+                self._unwatched[summary.identifier] = time.monotonic()
+
+    async def delete(self, identifier: str) -> None:
+        """Deletes a conversation for good.
+
+        Raises:
+            ConflictError: somebody has it open.
+        """
+        if self.store is None:
+            return
+        if (conversation := self._open.get(identifier)) is not None:
+            if conversation.watchers:
+                raise ConflictError("The conversation is open.", hint="Close it first, wherever it is shown.")
+            await self._close(identifier)
+        self.store.delete([identifier])
+
+    async def close(self) -> None:
+        """Closes all conversations."""
+        self._looking.cancel()
+        await asyncio.gather(self._looking, return_exceptions=True)
+        for identifier in list(self._open):
+            await self._close(identifier)
+        if self.store is not None:
+            self.store.close()
+
+    # ------------------------------------------------------------ inside
+
+    def _begin_again(self, stored: StoredConversation, *, is_read: bool) -> None:
+        """Opens a conversation that is kept."""
+        conversation = self._make(stored.identifier, stored.origin.system, stored, is_read=is_read)
+        conversation.resume(stored)
+        self._open[stored.identifier] = conversation
+
+    def _make(
+        self, identifier: str, system: str | None, stored: StoredConversation | None = None, *, is_read: bool
+    ) -> TextConversation:
+        store = self.store
+        if store is None:
+            raise InternalError("A conversation was to be kept where nothing is.")
+        title = stored.title if stored is not None else ""
+        return self.host.converse(
+            is_read=is_read,
+            facts=Facts(identifier, title, "", "", online=False),
+            system=system,
+            make_journal=lambda tokens: Recorder(store, identifier, tokens, stored),
+        )
+
+    def _watched(self, identifier: str) -> Watched:
+        self._unwatched.pop(identifier, None)
+        return Watched(self._open[identifier], partial(self._left, identifier))
+
+    async def _left(self, identifier: str, conversation: TextConversation) -> None:
+        """A surface has left."""
+        if not conversation.watchers and self._open.get(identifier) is conversation:
+            self._unwatched[identifier] = time.monotonic()
+            await self._close_unneeded()
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self._close_unneeded()
+
+    async def _close_unneeded(self) -> None:
+        now = time.monotonic()
+        for identifier, since in list(self._unwatched.items()):
+            conversation = self._open[identifier]
+            is_needed = conversation.watchers or conversation.is_answering or conversation.engine.unsettled
+            if not is_needed and now - since >= self._unwatched_seconds:
+                await self._close(identifier)
+
+    async def _close(self, identifier: str) -> None:
+        self._unwatched.pop(identifier, None)
+        conversation = self._open.pop(identifier)
+        await self.host.leave(conversation)
+        if self.store is not None:
+            if not conversation.answers:
+                self.store.delete([identifier])  # nothing was ever asked
+            self.store.release(identifier)
+        trim_heap()
+
+    def _origin(self, system: str | None) -> Origin:
+        device = self.host.device
+        identity = device.identity
+        return Origin(
+            device.files.target_id,
+            identity.target_fingerprint,
+            identity.tokenizer_hash,
+            device.level,
+            self.host.link.address,
+            system,
+        )
+
+    def _is_with_this_model(self, stored: StoredConversation) -> bool:
+        identity, origin = self.host.device.identity, stored.origin
+        return (origin.target, origin.tokenizer) == (identity.target_fingerprint, identity.tokenizer_hash)
+
+    def _check_model(self, stored: StoredConversation) -> None:
+        if not self._is_with_this_model(stored):
+            raise ConflictError(
+                f"The conversation is with {stored.origin.model}; this server has {self.host.device.files.target_id}.",
+                hint=f"Read it with `moa-client history show {stored.identifier}`; it can continue when its model is "
+                "served again.",
+            )

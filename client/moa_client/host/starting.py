@@ -1,0 +1,96 @@
+"""Connects to the server and loads this device's half; without a server, what this device has."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import NotFoundError, UnavailableError
+from moa_shared.programs.progress import Progress
+
+from moa_client.device.heap import trim_heap
+from moa_client.device.loading import Device, load_device
+from moa_client.device.sources import Sources, find_local_sources, find_sources, means_served
+from moa_client.link.routing.route import AnyLink
+from moa_client.settings import ClientSettings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What the first call to the server has found.
+
+    Args:
+        served: what the server describes; None: it is absent.
+        rtt_ms: to the server; None: the same.
+        absent: why; None: it is there, or the user wants no server.
+    """
+
+    served: pb.DescribeResponse | None = None
+    rtt_ms: float | None = None
+    absent: UnavailableError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """This device is ready for questions."""
+
+    device: Device
+    reached: Reached
+    sources: Sources
+
+
+async def reach(settings: ClientSettings, link: AnyLink) -> Reached:
+    """Asks the server what it serves, unless the user wants none.
+
+    Raises:
+        MismatchError: it speaks another version of the protocol.
+    """
+    if settings.offline:
+        return Reached()
+    try:
+        served = await link.describe()
+    except UnavailableError as error:
+        return Reached(absent=error)
+    for left_out in link.skipped:
+        log.warning(left_out)
+    return Reached(served, link.rtt_ms)
+
+
+async def find(settings: ClientSettings, link: AnyLink, reached: Reached, progress: Progress) -> Sources:
+    """The files of this device's half; what is missing is fetched.
+
+    Raises:
+        MoaError: there is no server, and nothing here to continue with; or what is missing cannot be fetched.
+    """
+    if reached.served is not None:
+        return await find_sources(settings, link, reached.served, progress)
+    return _find_alone(settings, reached.absent, progress)
+
+
+def load(settings: ClientSettings, reached: Reached, sources: Sources, progress: Progress) -> Started:
+    """Loads this device's half.
+
+    Raises:
+        MoaError: a file cannot be used.
+    """
+    device = load_device(settings, sources.served, progress, sources, reached.rtt_ms)
+    trim_heap()
+    return Started(device, reached, sources)
+
+
+def _find_alone(settings: ClientSettings, absent: UnavailableError | None, progress: Progress) -> Sources:
+    """What this device can continue with on its own.
+
+    Raises:
+        MoaError: there is nothing; says why the server is unavailable, if it was asked.
+    """
+    writes = settings.drafter not in ("lookup", "none")
+    sources = find_local_sources(settings, progress) if writes else None
+    if sources is not None and (sources.drafters or not means_served(settings)):
+        return sources
+    raise absent or NotFoundError(
+        "There is no drafter on this device to write with.", hint="Connect to a server once to fetch one."
+    )

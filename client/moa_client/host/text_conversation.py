@@ -1,0 +1,421 @@
+"""One conversation in text: questions in, updates out, for any number of surfaces, over a `ClientEngine` in tokens.
+
+State: what is to be done, in order; the answers with their text; the transcripts of those that ended without the server
+and are not decided. One task does one thing at a time: it answers a question, or attends to the link. Invariant: all
+surfaces get the same updates in the same order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import replace
+
+from moa_shared.errors import ConflictError, InternalError, MoaError, OverloadedError
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.text.template import ChatTemplate
+from moa_shared.tracing.spans import Span, begin_span
+
+from moa_client.conversation.answer_figures import LinkStatus
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.events import (
+    Earlier,
+    Ended,
+    Event,
+    ExecutionChanged,
+    LinkChanged,
+    LinkState,
+    Refused,
+    ServerChanged,
+    Settled,
+)
+from moa_client.conversation.jobs import Turn
+from moa_client.conversation.transcript import Transcript
+from moa_client.conversation.updates import Asked, Failed, NotKept, Rewound, Titled, Update
+from moa_client.engine.engine import ClientEngine
+from moa_client.history.records import StoredConversation
+from moa_client.history.restoring import restored
+from moa_client.host.journal import Journal
+from moa_client.host.reopening import reopened
+from moa_client.link.log import log_link_change
+from moa_client.surface.open_conversation import Facts
+from moa_client.surface.subscription import Subscription
+from moa_client.surface.update_codec import figures_fields
+
+log = logging.getLogger(__name__)
+MOST_WAITING = 16  # questions behind the one that is answered
+
+
+class TextConversation:
+    """One conversation.
+
+    Args:
+        engine: of this conversation alone.
+        facts: names, which `facts` brings up to date.
+        server: the address that is talked to now.
+        system: the system prompt; None: the model's own.
+        after_answer: called when an answer is over.
+        idle_seconds: how long it keeps its stream while nothing is asked; 0: always.
+        journal: keeps what is said, before anybody sees it; None: nothing is kept.
+    """
+
+    def __init__(
+        self,
+        engine: ClientEngine,
+        facts: Facts,
+        server: Callable[[], str],
+        system: str | None = None,
+        after_answer: Callable[[TextConversation], Awaitable[None]] | None = None,
+        journal: Journal | None = None,
+        idle_seconds: float = 0.0,
+    ) -> None:
+        self.engine = engine
+        self.answers: list[AnswerText] = []
+        self.link_reason = ""  # why the link is as it is; empty: it is there
+        self.asked_at = 0.0  # the newest question, by the loop's clock
+        self._facts = facts
+        self._server = server
+        self._system = system
+        self._template = ChatTemplate(engine.device.tokenizer, system)
+        self._after_answer = after_answer
+        self._journal = journal
+        self._idle_seconds = idle_seconds
+        self._is_idle = False
+        self._gone: set[int] = set()  # numbers of answers that are not part of the conversation any more
+        self._todo: deque[Callable[[], Awaitable[None]]] = deque()
+        self._unsettled: deque[tuple[int, Transcript]] = deque()
+        self._subscriptions: list[Subscription] = []
+        self._answering: asyncio.Task[None] | None = None
+        self._asked = 0  # questions whose answers are not over
+        self._is_stopped = False  # nobody wants the oldest of them any more
+        self._wanted = asyncio.Event()  # there is something to do
+        self._task = asyncio.create_task(self._run())
+
+    # ------------------------------------------------------------ for surfaces
+
+    @property
+    def facts(self) -> Facts:
+        """What it is, now."""
+        device = self.engine.device
+        choice = device.choice
+        return replace(
+            self._facts,
+            target=device.files.target_id,
+            server=self._server(),
+            online=self.status.state is not LinkState.OFFLINE,
+            absent=self.link_reason or self._facts.absent,
+            level=device.level,
+            exact=device.is_exact,
+            drafter=choice.name if choice is not None else "",
+            drafter_reason=choice.reason if choice is not None else "",
+            alone=choice.alone if choice is not None else "",
+            system=self._system,
+        )
+
+    @property
+    def status(self) -> LinkStatus:
+        """The state of the link, and the newest answer's figures."""
+        return self.engine.status
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether an answer is under way or waits for its turn."""
+        return self._asked > 0 or bool(self._todo)
+
+    def subscribe(self) -> Subscription:
+        """All updates from now on."""
+        subscription = Subscription()
+        self._subscriptions.append(subscription)
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Ends a subscription."""
+        subscription.close()
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+
+    @property
+    def watchers(self) -> int:
+        """How many surfaces have it open."""
+        return len(self._subscriptions)
+
+    def ask(self, question: str, options: AnswerOptions) -> None:
+        """Asks; after the answers that are under way.
+
+        Raises:
+            ConfigError: an option out of its range.
+            OverloadedError: too many questions wait.
+        """
+        self.ask_turn(question, self._turn_of(question), options)
+
+    def ask_turn(self, question: str, turn: Turn, options: AnswerOptions, *, traceparent: str = "") -> None:
+        """The same for a question whose tokens the caller makes.
+
+        Args:
+            traceparent: of the span that it belongs to; empty: none.
+
+        Raises:
+            ConfigError: an option out of its range.
+            OverloadedError: too many questions wait.
+        """
+        options.settings()
+        if len(self._todo) >= MOST_WAITING:
+            raise OverloadedError(
+                f"{MOST_WAITING} questions wait for an answer in this conversation.", hint="Wait for one of them."
+            )
+        self.asked_at = asyncio.get_running_loop().time()
+        self._asked += 1
+        span = begin_span("question", traceparent)
+        self._do(lambda: self._answer(question, turn, options, span))
+
+    def resume(self, stored: StoredConversation) -> None:
+        """Continues a conversation that was kept; to be called before the first question.
+
+        What of it no server has verified is verified at the next contact.
+        """
+        for answer in stored.answers:
+            text, transcript = reopened(answer, len(self.answers) + 1, self.engine.device.decode)
+            self.answers.append(text)
+            if not answer.is_part:
+                self._gone.add(text.number)
+            elif answer.standing.is_open:
+                self._unsettled.append((text.number, transcript))
+        self.engine.restore(restored(stored, self._turn_of))
+
+    def stop(self) -> None:
+        """Ends the running answer where it is, or the next one before it begins; the server is asked first."""
+        self._is_stopped = self._asked > 0
+        if self._answering is not None:
+            self.engine.stop()
+
+    def abandon(self) -> None:
+        """Ends the running answer, or the next one, without waiting for the server."""
+        self._is_stopped = self._asked > 0
+        if self._answering is not None:
+            self._answering.cancel()
+
+    def go_offline(self) -> None:
+        """Continues without the server."""
+        self.engine.go_offline()
+
+    def go_online(self) -> None:
+        """Connects again."""
+        self.engine.go_online()
+
+    def write_alone(self) -> None:
+        """Continues the running answer without the server, however unlikely its text is."""
+        self.engine.write_alone()
+
+    def rewind(self, answers: int) -> None:
+        """Keeps the first `answers` answers; 0: begins again."""
+        self._do(lambda: self._rewind(answers))
+
+    def set_system(self, system: str | None) -> None:
+        """Sets the system prompt, before the first question.
+
+        Raises:
+            ConflictError: the conversation has begun.
+            ModelSourceError: the model's template takes none.
+        """
+        if self.answers or self.is_answering:
+            raise ConflictError("The conversation has begun.", hint="Begin another one for another system prompt.")
+        template = ChatTemplate(self.engine.device.tokenizer, system)
+        template.first_turn("?")  # refuses now what it would refuse later
+        self._system, self._template = system, template
+
+    def set_title(self, title: str) -> None:
+        """Names the conversation."""
+        self._facts = replace(self._facts, title=title)
+        self._note(lambda journal: journal.set_title(title))
+        self._publish(Update(Titled(title)))
+
+    def say_not_kept(self, error: MoaError) -> None:
+        """Tells surfaces why nothing of the conversation is kept from here on."""
+        self._publish(Update(NotKept(error)))
+
+    async def stats(self) -> str:
+        """Figures of the newest answer and of what was written without a server, for a person."""
+        return self.engine.session_figures.lines()
+
+    async def close(self) -> None:
+        """Ends what is under way and says goodbye to the server."""
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        for subscription in list(self._subscriptions):
+            self.unsubscribe(subscription)
+        await self.engine.close()
+
+    # ------------------------------------------------------------ the task
+
+    def _do(self, action: Callable[[], Awaitable[None]]) -> None:
+        self._todo.append(action)
+        self._wanted.set()
+        self.engine.wake()
+
+    async def _run(self) -> None:
+        while True:
+            self._wanted.clear()
+            if not self._todo:
+                if not await self._attend():
+                    await self._wanted.wait()
+                continue
+            try:
+                await self._todo.popleft()()
+            except Exception as error:  # noqa: BLE001 (such as a drafter that cannot be loaded; the next question can)
+                self._publish(Update(Failed(_known(error))))
+
+    async def _attend(self) -> bool:
+        """Maintains the link until there is something to do; False if that has failed."""
+        try:
+            with self._falling_asleep():
+                async with aclosing(self.engine.attend(lambda: bool(self._todo) or self._is_idle)) as events:
+                    async for event in events:
+                        self.tell(event)
+        except Exception as error:  # noqa: BLE001
+            self._publish(Update(Failed(_known(error))))
+            return False
+        if self._is_idle and not self._todo:
+            await self.engine.sleep()
+            return False
+        return True
+
+    @contextmanager
+    def _falling_asleep(self) -> Iterator[None]:
+        """In this block, a conversation of which nobody wants anything for long enough becomes idle."""
+        self._is_idle = False
+        if not self._idle_seconds:
+            yield
+            return
+
+        def become_idle() -> None:
+            self._is_idle = not self.engine.unsettled
+            self.engine.wake()
+
+        timer = asyncio.get_running_loop().call_later(self._idle_seconds, become_idle)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    async def _answer(self, question: str, turn: Turn, options: AnswerOptions, span: Span) -> None:
+        number, transcript = len(self.answers) + 1, Transcript(self.engine.device.decode, options.stop, question)
+        self._note(lambda journal: journal.begin(question, options))
+        self.answers.append(AnswerText(question, number))
+        self._publish(Update(Asked(question), number))
+        stream = self._stream(turn, options.settings(), number, transcript, span.traceparent)
+        self._answering = asyncio.create_task(stream)
+        try:
+            await self._answering
+        except Exception as error:  # noqa: BLE001 (a defect, too, ends this answer alone)
+            self._break_off(Failed(_known(error), taken_back=not transcript.tokens), number, transcript)
+        except asyncio.CancelledError:
+            self._answering.cancel()
+            await asyncio.gather(self._answering, return_exceptions=True)
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise  # the conversation is closed: where it is kept, the answer continues when it is opened again
+            self._break_off(Ended(Finish.CANCELLED), number, transcript)
+        finally:
+            span.end()
+            self._answering = None
+            self._asked -= 1
+            self._is_stopped = False
+        if self._after_answer is not None:
+            await self._after_answer(self)
+
+    async def _stream(
+        self, turn: Turn, settings: AnswerSettings, number: int, transcript: Transcript, traceparent: str
+    ) -> None:
+        if self._is_stopped:
+            self._break_off(Ended(Finish.CANCELLED), number, transcript)
+            return
+        async with aclosing(self.engine.ask(turn, settings, traceparent=traceparent)) as events:
+            async for event in events:
+                match event:
+                    case Earlier() | Settled() | Refused() | LinkChanged() | ExecutionChanged() | ServerChanged():
+                        self.tell(event)
+                        continue
+                    case Ended(provisional=True):
+                        self._unsettled.append((number, transcript))
+                    case Ended() if not transcript.tokens:  # stopped before it began
+                        self._break_off(event, number, transcript)
+                        continue
+                self._publish_event(event, number, transcript)
+
+    def _break_off(self, event: Failed | Ended, number: int, transcript: Transcript) -> None:
+        """The answer is over with what is committed of it; without anything, its question is taken back."""
+        piece = transcript.break_off()
+        self._note(lambda journal: journal.fail(piece) if transcript.tokens else journal.take_back())
+        figures = self.engine.figures if isinstance(event, Ended) else None
+        self._publish(Update(event, number, piece, figures=figures))
+        if not transcript.tokens:
+            self.answers.pop()
+            if isinstance(event, Ended):
+                self._publish(Update(Rewound(len(self.answers))))
+
+    async def _rewind(self, answers: int) -> None:
+        self.engine.rewind(sum(text.number not in self._gone for text in self.answers[:answers]))
+        self._unsettled = deque(each for each in self._unsettled if each[0] <= answers)
+        self._gone = {number for number in self._gone if number <= answers}
+        del self.answers[answers:]
+        self._note(lambda journal: journal.rewind(answers))
+        self._publish(Update(Rewound(len(self.answers))))
+
+    def _turn_of(self, question: str) -> Turn:
+        template = self._template
+
+        def turn(before: Sequence[int]) -> Sequence[int]:
+            return template.next_turn(question, before) if before else template.first_turn(question)
+
+        return turn
+
+    # ------------------------------------------------------------ updates
+
+    def tell(self, event: Event) -> None:
+        """Publishes an event that is not of the running answer."""
+        log_link_change(event)
+        if isinstance(event, LinkChanged):
+            self.link_reason = event.reason if event.state is LinkState.OFFLINE else ""
+        if not isinstance(event, Earlier | Settled | Refused):
+            self._publish(Update(event))
+        elif self._unsettled:
+            number, transcript = self._unsettled[0] if isinstance(event, Earlier) else self._unsettled.popleft()
+            if isinstance(event, Refused) and not transcript.tokens:
+                self._gone.add(number)
+            self._publish_event(event, number, transcript)
+
+    def _publish_event(self, event: Event, number: int, transcript: Transcript) -> None:
+        """Publishes an event of an answer, after it was kept."""
+        piece = transcript.apply(event)
+        figures = self.engine.figures if isinstance(event, Ended) else None
+        self._note(lambda journal: journal.on_event(event, piece, transcript.provisional, figures_fields(figures)))
+        self._publish(transcript.update(event, number, piece, figures))
+
+    def _publish(self, update: Update) -> None:
+        update = replace(update, status=self.engine.status)
+        if 0 < update.answer <= len(self.answers):
+            self.answers[update.answer - 1].apply(update)
+        for subscription in self._subscriptions:
+            subscription.push(update)
+
+    def _note(self, write: Callable[[Journal], None]) -> None:
+        """Keeps what happens; if that fails, it is said once, and nothing more of the conversation is kept."""
+        if self._journal is None:
+            return
+        try:
+            write(self._journal)
+        except MoaError as error:
+            self._journal = None
+            self.say_not_kept(error)
+
+
+def _known(error: Exception) -> MoaError:
+    """What surfaces are told of an exception; of a defect, the log has the rest."""
+    if isinstance(error, MoaError):
+        return error
+    log.error("a conversation has failed", exc_info=error)
+    return InternalError(f"The conversation has failed ({type(error).__name__}).")

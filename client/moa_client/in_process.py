@@ -1,0 +1,71 @@
+"""A chat that runs alone: link, drafter and conversations in its own process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from moa_kernels import set_threads
+from moa_kernels.threads import available
+from moa_shared.programs.cores import parse_cores, pin_to_cores
+from moa_shared.programs.progress import make_progress
+from moa_shared.programs.start_line import StartLine
+
+from moa_client.chat.chat import Opener
+from moa_client.chat.signals import interruptible_work
+from moa_client.history.store import HistoryStore
+from moa_client.host.host import Host
+from moa_client.host.library import Library
+from moa_client.host.starting import find, load, reach
+from moa_client.servers.connecting import connect_servers
+from moa_client.settings import ClientSettings
+from moa_client.surface.open_conversation import OpenConversation
+
+MANY_CORES = 4  # with so many, a drafter may take two
+
+
+async def begin(
+    settings: ClientSettings, stack: AsyncExitStack, line: StartLine, remark: Callable[[str], None], *, single: bool
+) -> Opener:
+    """Connects and loads; what opens conversations.
+
+    Args:
+        stack: closes everything.
+        line: reports progress.
+        remark: takes what the user should know.
+        single: one answer only, which is not kept.
+
+    Raises:
+        MoaError: why it cannot.
+    """
+    use_threads(settings)
+    progress = make_progress()
+    settings, link = await stack.enter_async_context(connect_servers(settings))
+    if not settings.offline:
+        line.show(f"Connecting to {settings.server} ...")
+    reached = await reach(settings, link)
+    line.clear()
+    for left_out in link.skipped:
+        remark(left_out)
+    with interruptible_work():
+        sources = await find(settings, link, reached, progress)
+        line.show("Loading the drafter ...")
+        started = load(settings, reached, sources, progress)
+    line.clear()
+    host = Host(settings, link, started)
+    stack.push_async_callback(host.close)
+    store = HistoryStore(settings.history_dir) if settings.history and not single else None
+    library = Library(host, store)
+    stack.push_async_callback(library.close)
+
+    async def open_it(identifier: str | None, system: str | None) -> OpenConversation:
+        return library.open(identifier, system, is_read=sys.stdout.isatty(), single=single)
+
+    return open_it
+
+
+def use_threads(settings: ClientSettings) -> None:
+    """Sets the cores and threads of the drafter."""
+    pin_to_cores(parse_cores(settings.cores))
+    set_threads(settings.threads or (2 if available() >= MANY_CORES else 1))

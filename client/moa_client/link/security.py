@@ -1,0 +1,186 @@
+"""How a link is protected: TLS, this device's certificate, and the key by which a server knows its user.
+
+Invariant: a key travels only where nobody on the way can read it, over TLS or within this machine; a conversation too,
+unless the user has said otherwise.
+"""
+
+from __future__ import annotations
+
+import ssl
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import grpc
+import grpc.aio
+from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.programs.addresses import host_of, is_loopback
+
+AUTHORIZATION = "authorization"  # of the metadata of each call; gRPC wants it in small letters
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """The protection of the link to one server. Its files are read when a connection is made.
+
+    Args:
+        tls: encrypt, and check the server's certificate.
+        authorities: a file of certificates in PEM of those who may vouch for the server; None: those of this system.
+        certificate: a file in PEM by which the server knows this device; `private_key`: its key; None: none.
+        key: sent with each call; empty: none.
+        insecure: conversations may leave this machine without encryption.
+        server_name: that the server's certificate must be for; empty: the host of its address.
+    """
+
+    tls: bool = False
+    authorities: Path | None = None
+    certificate: Path | None = None
+    private_key: Path | None = None
+    key: str = field(default="", repr=False)
+    insecure: bool = False
+    server_name: str = ""
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...] | None:
+        """Of each call."""
+        return ((AUTHORIZATION, f"Bearer {self.key}"),) if self.key else None
+
+    def metadata_with(self, more: Mapping[str, str]) -> tuple[tuple[str, str], ...] | None:
+        """Of a call that says more; what is empty is left out."""
+        return (*(self.metadata or ()), *((name, value) for name, value in more.items() if value)) or None
+
+    def options(self, address: str) -> list[tuple[str, str]]:
+        """For a channel of gRPC to this address: under which name the server is called, and its certificate checked."""
+        if not self.server_name:
+            return []
+        authority = f"{self.server_name}:{address.rpartition(':')[2]}"
+        override = [("grpc.ssl_target_name_override", self.server_name)] if self.tls else []
+        return [*override, ("grpc.default_authority", authority)]
+
+    def check(self, address: str) -> None:
+        """Raises ConfigError if the key, or a conversation, could be read on the way to this address."""
+        if self.tls or is_loopback(host_of(address)):
+            return
+        if self.key:
+            raise ConfigError(
+                f"The API key for {address} would be sent without encryption.",
+                hint="Add the server with --tls or --tls-ca FILE, or without a key.",
+            )
+        if not self.insecure:
+            raise ConfigError(
+                f"Conversations with {address} would cross the network without encryption.",
+                hint="Use TLS if the server has it (--tls, or --tls-ca FILE); or accept with --insecure that others on "
+                "the way read and change them. A listed server takes these options when it is added.",
+            )
+
+    def stamps(self) -> tuple[tuple[int, ...] | None, ...]:
+        """What changes when one of the files does."""
+        files = (self.authorities, self.certificate, self.private_key)
+        return tuple(_stamp(each) for each in files if each is not None) if self.tls else ()
+
+    def context(self) -> ssl.SSLContext:
+        """For Python's own TLS, with the files as they are now.
+
+        Raises:
+            MoaError: one of them cannot be used; why, and what to do.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.set_alpn_protocols(["h2"])
+        if self.authorities is None:
+            context.load_default_certs()
+        else:
+            _load_authorities(context, self.authorities)
+        if (self.certificate is None) != (self.private_key is None):
+            raise ConfigError(
+                "This device's certificate and its private key belong together.",
+                hint="Name both: --tls-cert FILE --tls-key FILE.",
+            )
+        if self.certificate is not None and self.private_key is not None:
+            _load_certificate(context, self.certificate, self.private_key)
+        return context
+
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """For gRPC, with the files as they are now; None: without TLS.
+
+        Raises:
+            MoaError: one of them cannot be used; why, and what to do.
+        """
+        if not self.tls:
+            return None
+        context = self.context()  # gRPC would say nothing of use
+        authorities = _read(self.authorities) or _system_authorities(context)
+        return grpc.ssl_channel_credentials(authorities, _read(self.private_key), _read(self.certificate))
+
+
+PLAIN = Security()
+
+
+def open_channel(
+    address: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, int | str]]
+) -> grpc.aio.Channel:
+    """A channel to this address."""
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, credentials, options=options)
+
+
+def _system_authorities(context: ssl.SSLContext) -> bytes | None:
+    """The certificates in PEM that this system trusts, which gRPC would not look for; None: it has none."""
+    certificates = context.get_ca_certs(binary_form=True)
+    return "".join(map(ssl.DER_cert_to_PEM_cert, certificates)).encode() or None
+
+
+def _load_authorities(context: ssl.SSLContext, path: Path) -> None:
+    try:
+        context.load_verify_locations(cafile=path)
+    except ssl.SSLError:
+        raise ConfigError(
+            f"{path} does not hold certificates in PEM.", hint="Name another file with --tls-ca."
+        ) from None
+    except OSError as error:
+        raise _unreadable(path, error, "--tls-ca") from None
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    def refuse() -> NoReturn:
+        raise ConfigError(
+            f"The private key {key} has a passphrase.", hint=f"Write it without: openssl pkey -in {key} -out FILE."
+        )
+
+    for path, option in ((certificate, "--tls-cert"), (key, "--tls-key")):
+        try:
+            mode = path.stat().st_mode
+            path.open("rb").close()
+        except OSError as error:
+            raise _unreadable(path, error, option) from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise ConfigError(f"Others can read the private key {key}.", hint=f"Protect it: chmod 600 {key}")
+    try:
+        context.load_cert_chain(certificate, key, refuse)
+    except ssl.SSLError as error:
+        why = (
+            f"The private key {key} does not belong to the certificate {certificate}."
+            if error.reason == "KEY_VALUES_MISMATCH"
+            else f"{certificate} and {key} do not hold a certificate and its private key in PEM."
+        )
+        raise ConfigError(why, hint="Name others with --tls-cert and --tls-key.") from None
+
+
+def _unreadable(path: Path, error: OSError, option: str) -> ConfigError | NotFoundError:
+    if isinstance(error, FileNotFoundError):
+        return NotFoundError(f"There is no file {path}.", hint=f"Name another with {option}.")
+    return ConfigError(f"{path} cannot be read: {error.strerror or error}.", hint="")
+
+
+def _read(path: Path | None) -> bytes | None:
+    return path.read_bytes() if path is not None else None
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino  # a change of rights is one of ctime

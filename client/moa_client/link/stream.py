@@ -1,0 +1,132 @@
+"""One Converse stream: frames out, frames in, and the one error of the catalogue that ended it.
+
+State: gRPC's call, and bytes counted each way. Every wait on the peer has a deadline, the caller's or its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import grpc
+import grpc.aio
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import MoaError, ProtocolError, UnavailableError
+from moa_shared.protocol.handshake_checks import clean_texts, error_from_rpc
+
+EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
+FRAME_OVERHEAD_BYTES = 5  # gRPC's header of a message
+SEND_SECONDS = 10.0  # for gRPC to accept one small frame; it buffers many, so only a dead transport takes longer
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes of messages, including their gRPC headers but not HTTP/2, TCP and IP.
+
+    Args:
+        observe: is told each message that is sent or has arrived.
+    """
+
+    up_bytes: int = 0
+    down_bytes: int = 0
+    observe: Callable[[Literal["up", "down"], pb.ClientFrame | pb.ServerFrame], None] | None = None
+
+    def count(self, way: Literal["up", "down"], message: pb.ClientFrame | pb.ServerFrame) -> None:
+        """Counts a message."""
+        size = message.ByteSize() + FRAME_OVERHEAD_BYTES
+        if way == "up":
+            self.up_bytes += size
+        else:
+            self.down_bytes += size
+        if self.observe is not None:
+            self.observe(way, message)
+
+
+class Stream:
+    """An open Converse stream.
+
+    Args:
+        call: of gRPC.
+        traffic: counts what it sends and receives.
+        on_end: called once, when the stream has ended or was cancelled.
+    """
+
+    def __init__(self, call: Any, traffic: Traffic, on_end: Callable[[], None] = lambda: None) -> None:
+        self._call = call
+        self._traffic = traffic
+        self._on_end: Callable[[], None] | None = on_end
+
+    async def send(self, **frame: Any) -> None:
+        """Sends one frame, such as `draft=pb.Draft(...)`.
+
+        Raises:
+            MoaError: why the stream ended.
+        """
+        message = pb.ClientFrame(**frame)
+        self._traffic.count("up", message)
+        try:
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._call.write(message)
+        except TimeoutError:
+            raise _accepts_nothing() from None
+        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+            raise await self._reason(error) from None
+
+    async def receive(self) -> pb.ServerFrame:
+        """The next frame; the caller sets how long to wait for it.
+
+        Raises:
+            MoaError: why the stream ended.
+        """
+        try:
+            message = await self._call.read()
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from None
+        except (
+            asyncio.CancelledError
+        ):  # gRPC's word for a call that was cancelled here: by who writes, not by who waits
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            raise _accepts_nothing() from None
+        if message is EOF:
+            raise await self._reason(None)
+        if not isinstance(message, pb.ServerFrame):
+            raise ProtocolError("a frame", type(message).__name__)
+        self._traffic.count("down", message)
+        if message.WhichOneof("frame") == "go_away":  # the only frame with text
+            clean_texts(message)
+        return message
+
+    async def say_goodbye(self) -> None:
+        """Tells the server to free the session; it then ends the stream. A server that is gone needs no goodbye."""
+        try:
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._call.write(pb.ClientFrame(bye=pb.Bye()))
+                await self._call.done_writing()
+        except (grpc.RpcError, asyncio.InvalidStateError, TimeoutError):
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Ends the stream at once; every stream is cancelled in the end, also one that the server has ended."""
+        self._call.cancel()
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end()
+
+    async def _reason(self, error: BaseException | None) -> MoaError:
+        """The status with which the call ended."""
+        if isinstance(error, grpc.RpcError) and isinstance(error, grpc.aio.AioRpcError):
+            return error_from_rpc(error)
+        code = await self._call.code()
+        if code is grpc.StatusCode.OK:
+            return UnavailableError("The server ended the conversation.", hint="Ask again to open a new one.")
+        metadata = await self._call.trailing_metadata()
+        return error_from_rpc(
+            grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, await self._call.details(), None)
+        )
+
+
+def _accepts_nothing() -> UnavailableError:
+    return UnavailableError("The server accepts no data.", hint="Ask again, or try another server.")

@@ -1,0 +1,1 @@
+"""What TLS alone can tell about a server and about this device's certificate."""

@@ -1,0 +1,201 @@
+// Puts the page together: one open conversation, the list of all, and the panel of the link.
+
+import { Composer } from "./chat/composer.js";
+import { Conversation } from "./chat/conversation.js";
+import { Notice } from "./chat/notice.js";
+import { OptionsDialog, options, otherOptions } from "./chat/options.js";
+import { Scrolling } from "./chat/scrolling.js";
+import { Turns } from "./chat/turns.js";
+import { endWords, noticeWords } from "./chat/words.js";
+import { Announcer } from "./core/announcer.js";
+import { Connection } from "./core/connection.js";
+import { byId, setText } from "./core/dom.js";
+import { askForKey } from "./core/key_dialog.js";
+import { takeKeyFromAddress } from "./core/memory.js";
+import { setUpScheme } from "./core/scheme.js";
+import { setUpKeys } from "./core/shortcuts.js";
+import { Panel } from "./link/panel.js";
+import { Drawers } from "./side/drawers.js";
+import { ConversationList } from "./side/list.js";
+import { ManageDialog } from "./side/manage.js";
+
+class Page {
+  constructor() {
+    this.conversation = new Conversation();
+    this.isStopping = false;
+    /** @type {{message: string, hint: string} | null} why the conversation is not open */
+    this.refusal = null;
+    this.countdown = 0; // the timer of the notice that counts down
+    this.announcer = new Announcer();
+    this.scrolling = new Scrolling();
+    this.turns = new Turns(
+      {
+        again: (answer) => this.askInstead(answer.number, answer.question, otherOptions()),
+        change: (answer, question) => this.askInstead(answer.number, question, options()),
+        alone: () => this.connection.send({ do: "alone" }),
+        leave: () => this.composer.focus(),
+      },
+      this.scrolling,
+    );
+    this.composer = new Composer((question) => this.ask(question), () => this.stop());
+    this.options = new OptionsDialog((system) => this.changeSystem(system));
+    this.notice = new Notice({
+      hurry: () => this.connection.hurry(),
+      new: () => this.open(null),
+      online: () => this.panel.wish(false),
+      key: () => askForKey(() => this.connection.hurry()),
+    });
+    this.list = new ConversationList({ open: (id) => this.open(id), manage: (kept) => this.manage.open(kept) });
+    this.manage = new ManageDialog({
+      retitle: (id, title) => id === this.conversation.id && this.connection.send({ do: "title", title }),
+      leave: (id) => id === this.conversation.id && this.open(null),
+      done: () => this.list.refreshSoon(),
+      say: (text) => this.notice.pass(text),
+    });
+    this.panel = new Panel(() => this.conversation, () => this.showState(), (text) => this.notice.pass(text));
+    this.drawers = new Drawers((isOpen) => this.panel.timeline.setOpen(isOpen));
+    this.connection = new Connection({
+      onMessage: (message) => this.take(message),
+      onState: (state, error) => this.setState(state, error),
+    });
+    setUpScheme(() => this.panel.timeline.recolour());
+    setUpKeys({ search: () => this.drawers.openSide(), close: () => this.drawers.close(), stop: () => this.stop() });
+    byId("new").addEventListener("click", () => this.open(null));
+    addEventListener("popstate", () => this.openFromAddress());
+    this.openFromAddress();
+    if (matchMedia("(pointer: fine)").matches) this.composer.focus(); // no keyboard on a screen that is only looked at
+  }
+
+  openFromAddress() {
+    this.begin(new URLSearchParams(location.search).get("c"));
+  }
+
+  /** @param {string | null} id null: a new one @param {string | null} system of a new one */
+  open(id, system = null) {
+    history.pushState(null, "", id ? `/?c=${encodeURIComponent(id)}` : "/");
+    this.begin(id, system);
+    this.drawers.close();
+    this.composer.focus();
+  }
+
+  /** @param {string | null} id @param {string | null} system */
+  begin(id, system = null) {
+    this.conversation = new Conversation();
+    this.announcer.clear();
+    this.turns.begin(this.conversation);
+    this.scrolling.toEnd();
+    this.composer.bind(id ?? "");
+    this.list.setCurrent(id ?? "");
+    this.connection.open(id, system);
+  }
+
+  /** @param {string} question */
+  ask(question, chosen = options()) {
+    if (!this.connection.send({ do: "ask", question, options: chosen })) {
+      this.notice.pass("Not asked: there is no connection. The question stays here until there is one.");
+      return false;
+    }
+    this.conversation.waiting.push({ question, options: chosen });
+    this.turns.refresh("all");
+    this.scrolling.toEnd();
+    this.showState();
+    return true;
+  }
+
+  /** @param {number} number of an answer, which goes with all after it @param {string} question @param {any} chosen */
+  askInstead(number, question, chosen) {
+    if (this.conversation.running) this.stop();
+    if (this.connection.send({ do: "rewind", answers: number - 1 })) this.ask(question, chosen);
+    else this.notice.pass("There is no connection. Try it again when there is one.");
+  }
+
+  /** Once: the server is asked for the end; twice: the answer ends at once. */
+  stop() {
+    if (!this.conversation.isBusy) return false;
+    this.connection.send({ do: this.isStopping ? "abandon" : "stop" });
+    this.isStopping = true;
+    return true;
+  }
+
+  /** @param {string | null} system */
+  changeSystem(system) {
+    if (this.conversation.answers.length || this.conversation.isBusy) this.open(null, system);
+    else if (this.connection.send({ do: "system", system })) {
+      this.conversation.facts.system = system;
+      this.connection.wanted.system = system;
+    }
+    this.showState();
+  }
+
+  /** @param {import("./core/connection.js").ConnectionState} state @param {{message: string, hint: string} | null} error */
+  setState(state, error) {
+    this.refusal = error;
+    if (state === "locked") askForKey(() => this.connection.hurry());
+    this.showState();
+  }
+
+  /** @param {any} message of the daemon */
+  take(message) {
+    if (message.event === "opened") return this.takeOpened(message);
+    if (message.event === "error") return this.takeError(message);
+    const change = this.conversation.apply(message, performance.now());
+    if (change.answers) this.turns.refresh(change.answers);
+    if (change.spoken) this.announcer.add(change.spoken);
+    if (change.ended) this.announcer.end(endWords(change.ended, this.conversation.status?.state));
+    if (change.ended || message.event === "asked") this.isStopping = false;
+    if (change.list) this.list.refreshSoon();
+    if (message.event === "failed" && message.taken_back && change.ended) this.composer.putBack(change.ended.question);
+    if (message.event === "asked") history.replaceState(null, "", this.address);
+    if (change.facts || message.event === "provisional" || message.event === "corrected") this.showState();
+    this.panel.refresh();
+    return undefined;
+  }
+
+  get address() {
+    return this.conversation.id ? `/?c=${encodeURIComponent(this.conversation.id)}` : "/";
+  }
+
+  /** @param {any} message */
+  takeOpened(message) {
+    const lost = this.conversation.waiting.filter(({ question }) => message.answers.at(-1)?.question !== question);
+    const before = this.conversation;
+    this.conversation = new Conversation();
+    this.isStopping = false;
+    this.conversation.apply(message, performance.now());
+    if (before.id === this.conversation.id) this.conversation.remarks = before.remarks;
+    this.turns.begin(this.conversation);
+    this.composer.bind(this.conversation.id);
+    if (lost.length) this.composer.putBack(lost.map(({ question }) => question).join("\n"));
+    this.list.setCurrent(this.conversation.id);
+    this.list.refreshSoon();
+    this.showState();
+    this.panel.read();
+  }
+
+  /** @param {any} message a request was refused */
+  takeError(message) {
+    if (this.connection.state !== "open") return;
+    const refused = this.conversation.running ? null : this.conversation.waiting.pop();
+    if (refused) this.composer.putBack(refused.question);
+    this.turns.refresh("all");
+    this.notice.pass(`${message.message} ${message.hint}`);
+    this.showState();
+  }
+
+  /** Everything but the texts themselves. */
+  showState() {
+    const { conversation, connection } = this;
+    setText(byId("title"), conversation.name);
+    document.title = conversation.answers.length ? `${conversation.name} – moa` : "moa";
+    this.notice.show(noticeWords(connection.state, this.refusal, conversation, this.panel.wantsOnline));
+    clearTimeout(this.countdown);
+    if (conversation.status?.state === "waiting") this.countdown = setTimeout(() => this.showState(), 1000);
+    this.composer.show({ canAsk: connection.state === "open", isBusy: conversation.isBusy });
+    this.options.bind(conversation.facts.system ?? null, conversation.answers.length > 0);
+    byId("app").dataset.connection = connection.state;
+    this.panel.draw();
+  }
+}
+
+takeKeyFromAddress();
+new Page();

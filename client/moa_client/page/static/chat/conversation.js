@@ -1,0 +1,178 @@
+// The open conversation, as the messages of the daemon tell it (docs/device.md). It shows nothing.
+
+import { Answer } from "./answer.js";
+
+/**
+ * What a message has changed.
+ * @typedef {{answers?: number[] | "all", facts?: boolean, spoken?: string, ended?: Answer, list?: boolean}} Change
+ */
+
+const MOST_REMARKS = 20;
+
+export class Conversation {
+  constructor() {
+    this.id = "";
+    this.title = "";
+    /** @type {any} what `opened` says of model, server and drafter */
+    this.facts = {};
+    /** @type {any} of the link */
+    this.status = null;
+    /** @type {Answer[]} */
+    this.answers = [];
+    /** @type {{question: string, options: any}[]} asked, not begun */
+    this.waiting = [];
+    /** @type {{after: number, text: string}[]} sentences between answers */
+    this.remarks = [];
+    this.reason = ""; // of the state of the link
+    this.waitUntil = 0; // in milliseconds, if the reason is that the server lets this client wait
+    this.otherModel = ""; // another model is served there now
+    /** @type {{message: string, hint: string} | null} why the link has failed for good */
+    this.failure = null;
+  }
+
+  /** @param {number} now in milliseconds; how long the server lets this client wait, in whole seconds */
+  waitSeconds(now) {
+    return this.status?.state === "waiting" ? Math.max(1, Math.ceil((this.waitUntil - now) / 1000)) : 0;
+  }
+
+  /** The answer that is being written. */
+  get running() {
+    return this.answers.find((answer) => answer.isRunning) ?? null;
+  }
+
+  get isBusy() {
+    return this.running !== null || this.waiting.length > 0;
+  }
+
+  /** What the list and the top of the page call it. */
+  get name() {
+    return this.title || this.answers[0]?.question.split("\n")[0] || "New conversation";
+  }
+
+  get uncheckedWords() {
+    return this.answers.reduce((sum, answer) => sum + answer.uncheckedWords, 0);
+  }
+
+  /**
+   * @param {any} message
+   * @param {number} now in milliseconds
+   * @returns {Change}
+   */
+  apply(message, now) {
+    if (message.status) this.status = message.status;
+    if (this.status && this.status.state !== "offline") this.otherModel = "";
+    const about = message.answer ? (this.answers[message.answer - 1] ?? null) : null;
+    const handler = HANDLERS[message.event];
+    return handler ? handler(this, message, about, now) : {};
+  }
+
+  /** @param {string} text a sentence after the newest answer */
+  remark(text) {
+    this.remarks.push({ after: this.answers.length, text });
+    this.remarks.splice(0, this.remarks.length - MOST_REMARKS);
+  }
+}
+
+/** @type {Record<string, (all: Conversation, message: any, answer: Answer | null, now: number) => Change>} */
+const HANDLERS = {
+  opened(all, message) {
+    all.id = message.conversation;
+    all.title = message.title;
+    all.facts = message;
+    all.answers = message.answers.map(Answer.of);
+    all.reason = message.absent ?? "";
+    return { answers: "all", facts: true, list: true };
+  },
+  asked(all, message) {
+    const answer = new Answer(message.answer, message.question);
+    const mine = all.waiting.findIndex((each) => each.question === message.question);
+    if (mine >= 0) answer.options = all.waiting.splice(mine, 1)[0].options;
+    all.answers[message.answer - 1] = answer;
+    all.failure = null;
+    return { answers: "all", facts: true, list: true };
+  },
+  committed(_all, message, answer, now) {
+    if (!answer) return {};
+    answer.update(answer.committed + message.text, message.provisional, now);
+    answer.heldBack = "";
+    return { answers: [answer.number], spoken: message.text };
+  },
+  provisional(_all, message, answer, now) {
+    if (!answer) return {};
+    answer.update(answer.committed, message.provisional, now);
+    answer.heldBack = "";
+    return { answers: [answer.number] };
+  },
+  corrected(_all, message, answer, now) {
+    answer?.update(answer.committed, message.provisional, now);
+    return answer ? { answers: [answer.number] } : {};
+  },
+  held_back(_all, message, answer) {
+    if (!answer) return {};
+    answer.heldBack = message.unread ? "unread" : "unlikely";
+    return { answers: [answer.number], facts: true };
+  },
+  ended(_all, message, answer, now) {
+    if (!answer) return {};
+    answer.update(answer.committed + message.text, message.provisional, now);
+    Object.assign(answer, { finish: message.finish, figures: message.figures, isRunning: false, heldBack: "" });
+    answer.isUnsettled = !message.verified;
+    return { answers: [answer.number], facts: true, spoken: message.text, ended: answer, list: true };
+  },
+  settled(_all, message, answer, now) {
+    if (!answer) return {};
+    answer.update(message.text, "", now);
+    Object.assign(answer, { finish: message.finish, isRunning: false, isUnsettled: false, heldBack: "" });
+    answer.settled = { outcome: message.outcome, written: message.written_alone, kept: message.kept };
+    return { answers: [answer.number], facts: true, ended: answer, list: true };
+  },
+  refused(_all, message, answer) {
+    if (!answer) return {};
+    answer.isUnsettled = false;
+    answer.failure = { message: message.message, hint: message.hint, kind: "refused" };
+    return { answers: [answer.number], facts: true, ended: answer, list: true };
+  },
+  failed(all, message, answer, now) {
+    const failure = { message: message.message, hint: message.hint };
+    if (!answer) {
+      all.failure = failure;
+      return { facts: true };
+    }
+    answer.update(answer.committed + message.text, "", now);
+    Object.assign(answer, { isRunning: false, heldBack: "", failure: { ...failure, kind: "failed" } });
+    return { answers: [answer.number], facts: true, ended: answer, list: true };
+  },
+  link(all, message, _answer, now) {
+    all.reason = message.reason;
+    all.waitUntil = now + 1000 * (message.retry_seconds ?? 0);
+    if (message.state !== "offline") all.failure = null;
+    return { facts: true };
+  },
+  execution(all, message) {
+    Object.assign(all.facts, { level: message.level, exact: message.exact });
+    all.remark(`This server computes differently (${message.level}): what follows may differ from what the one before would have written.`);
+    return { answers: "all", facts: true };
+  },
+  server(all, message) {
+    if (message.what === "model") all.otherModel = message.message;
+    else all.remark(message.message);
+    return { answers: "all", facts: true };
+  },
+  drafter(all, message) {
+    Object.assign(all.facts, { drafter: message.name, drafter_reason: message.reason, alone: message.alone });
+    return { facts: true };
+  },
+  not_kept(all, message) {
+    all.remark(`From here on the conversation is not kept: ${message.message} ${message.hint}`);
+    return { answers: "all" };
+  },
+  rewound(all, message) {
+    all.answers.length = Math.min(all.answers.length, message.answers);
+    all.remarks = all.remarks.filter((remark) => remark.after <= message.answers);
+    return { answers: "all", facts: true, list: true };
+  },
+  titled(all, message) {
+    all.title = message.title;
+    return { facts: true, list: true };
+  },
+};

@@ -1,0 +1,112 @@
+// One question and its answer on the page.
+
+import { fromTemplate, setText } from "../core/dom.js";
+import { copyText } from "../text/copy.js";
+import { MarkdownText } from "../text/markdown.js";
+import { sourceOf } from "../text/sections.js";
+import { counted, answerWords, costWords } from "./words.js";
+
+/** @typedef {import("./answer.js").Answer} Answer */
+
+/**
+ * @typedef {object} TurnActions
+ * @property {(answer: Answer) => void} again answers again with another seed
+ * @property {(answer: Answer, question: string) => void} change asks another question in its place
+ * @property {() => void} alone has the device write on
+ * @property {() => void} leave gives the focus back
+ */
+
+export class Turn {
+  /** @param {TurnActions} actions */
+  constructor(actions) {
+    this.actions = actions;
+    /** @type {Answer | null} */
+    this.answer = null;
+    this.element = fromTemplate("turn-template");
+    const part = (/** @type {string} */ selector) => this.element.querySelector(selector);
+    this.question = part(".question");
+    this.edit = part(".edit");
+    this.field = part(".edit textarea");
+    this.text = new MarkdownText(part(".answer"));
+    this.parts = {
+      asked: part(".asked"),
+      hint: part(".edit-hint"),
+      writing: part(".writing"),
+      standing: part(".standing"),
+      words: part(".standing-words"),
+      after: part(".after"),
+      cost: part(".cost"),
+    };
+    this.buttons = Object.fromEntries(
+      [...this.element.querySelectorAll("[data-do]")].map((button) => [button.dataset.do, button]),
+    );
+    this.wire();
+  }
+
+  wire() {
+    const { buttons } = this;
+    buttons.copy.addEventListener("click", () => this.answer && copyText(this.answer.text.trim(), buttons.copy));
+    buttons.again.addEventListener("click", () => this.answer && this.actions.again(this.answer));
+    buttons.alone.addEventListener("click", () => this.actions.alone());
+    buttons.edit.addEventListener("click", () => this.startEdit());
+    buttons.cancel.addEventListener("click", () => this.endEdit());
+    this.edit.addEventListener("submit", (/** @type {Event} */ event) => {
+      event.preventDefault();
+      this.submitEdit();
+    });
+    this.field.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        this.submitEdit();
+      } else if (event.key === "Escape") {
+        event.stopPropagation();
+        this.endEdit();
+      }
+    });
+  }
+
+  /**
+   * @param {Answer} answer
+   * @param {{isLast: boolean, later: number, linkState: string}} place later: answers after it
+   */
+  show(answer, place) {
+    this.answer = answer;
+    setText(this.question, answer.question);
+    this.text.show(sourceOf(answer.committed, answer.provisional, answer.corrected), !answer.isRunning && !answer.isUnsettled);
+    const said = answerWords(answer, place.linkState);
+    this.parts.standing.dataset.kind = said.kind;
+    setText(this.parts.words, said.text);
+    this.buttons.alone.hidden = !said.canWriteOn;
+    this.parts.writing.hidden = !(answer.isRunning && !answer.text && !said.text);
+    this.parts.after.hidden = answer.isRunning;
+    setText(this.parts.cost, costWords(answer));
+    this.buttons.copy.hidden = !answer.text;
+    this.buttons.again.hidden = !place.isLast;
+    this.element.dataset.last = place.isLast;
+    this.element.ariaBusy = String(answer.isRunning);
+    setText(this.parts.hint, place.later ? `${counted(place.later, "answer")} after this one will go.` : "");
+  }
+
+  startEdit() {
+    this.field.value = this.answer?.question ?? "";
+    this.edit.hidden = false;
+    this.parts.asked.dataset.editing = "yes";
+    this.field.rows = Math.min(12, this.field.value.split("\n").length + 1);
+    this.field.focus();
+    this.field.setSelectionRange(this.field.value.length, this.field.value.length);
+  }
+
+  endEdit() {
+    this.edit.hidden = true;
+    delete this.parts.asked.dataset.editing;
+    this.buttons.edit.focus();
+  }
+
+  submitEdit() {
+    const question = this.field.value.trim();
+    if (!question || !this.answer) return;
+    this.endEdit();
+    this.actions.change(this.answer, question);
+    this.actions.leave();
+  }
+}

@@ -1,0 +1,84 @@
+// The figures on the panel: of the link, and of the newest answer.
+
+import { byId, setText } from "../core/dom.js";
+import { counted, linkWords } from "../chat/words.js";
+
+const NONE = "–";
+
+/** @param {number} bytes */
+export function bytesWords(bytes) {
+  if (bytes < 1000) return `${Math.round(bytes)} B`;
+  if (bytes < 1e6) return `${(bytes / 1e3).toFixed(1)} kB`;
+  return `${(bytes / 1e6).toFixed(1)} MB`;
+}
+
+/** @param {number | null | undefined} ms */
+function roundTripWords(ms) {
+  if (ms === null || ms === undefined) return NONE;
+  return ms < 10 ? `${ms.toFixed(1)} ms` : `${Math.round(ms)} ms`;
+}
+
+/**
+ * @param {any} link of the conversation; null: none is open
+ * @param {any} daemon as GET /moa/v1/status has it; null: not known
+ * @param {any} facts of the conversation
+ * @param {number} unchecked words
+ */
+export function showFigures(link, daemon, facts, unchecked) {
+  const status = link ?? daemon;
+  const wantsOnline = daemon?.wants_online ?? true;
+  const state = status?.state ?? "connecting";
+  byId("link-state").dataset.state = state;
+  setText(byId("link-words"), linkWords(status, wantsOnline));
+  byId("chip").dataset.state = state;
+  setText(byId("chip-text"), state === "offline" && wantsOnline ? "server away" : state);
+  byId("offline").ariaChecked = String(!wantsOnline);
+  setText(byId("f-rtt"), roundTripWords(status?.rtt_ms));
+  showSpeed(link?.tokens_per_s ?? 0, daemon?.plain_tokens_per_s ?? 0, (link?.written_alone ?? 0) > 0);
+  setText(byId("f-share"), link?.tokens_per_s ? `${Math.round(100 * link.acceptance)} %` : NONE);
+  setText(byId("f-up"), link ? bytesWords(link.up_bytes) : NONE);
+  setText(byId("f-down"), link ? bytesWords(link.down_bytes) : NONE);
+  setText(byId("f-waiting"), unchecked ? counted(unchecked, "word") : "nothing");
+  setText(byId("f-alone"), link?.written_alone ? `${link.written_alone}, ${link.kept} kept` : "nothing");
+  setText(byId("f-model"), facts.target || daemon?.target || NONE);
+  setText(byId("f-server"), facts.server || daemon?.server || NONE);
+  setText(byId("f-drafter"), facts.drafter || daemon?.drafter || "none");
+  byId("f-drafter").title = facts.drafter_reason ?? "";
+  setText(byId("f-writer"), facts.alone || daemon?.alone || "the same");
+  setText(byId("f-level"), levelWords(facts.level || daemon?.level, facts.exact ?? daemon?.exact));
+  setText(byId("f-version"), daemon?.version ?? NONE);
+}
+
+/**
+ * @param {number} speed tokens a second
+ * @param {number} plain tokens a second that the server would stream without drafts; 0: not known
+ * @param {boolean} wasCut the link was lost meanwhile
+ */
+function showSpeed(speed, plain, wasCut) {
+  const most = Math.max(speed, plain, 1e-9);
+  byId("speed-words").hidden = !speed;
+  setText(byId("speed"), speed.toFixed(1));
+  setText(byId("speed-times"), timesWords(speed, plain, wasCut));
+  byId("speed-bar").style.inlineSize = `${(100 * speed) / most}%`;
+  byId("plain-bar").style.inlineSize = `${(100 * plain) / most}%`;
+}
+
+/**
+ * @param {string} level
+ * @param {boolean} isExact
+ */
+function levelWords(level, isExact) {
+  if (!level) return NONE;
+  return isExact ? `${level}, exact` : `${level}, the text may depend on drafts`;
+}
+
+/**
+ * @param {number} speed
+ * @param {number} plain
+ * @param {boolean} wasCut
+ */
+function timesWords(speed, plain, wasCut) {
+  if (!speed) return "No answer yet.";
+  if (wasCut) return "The link was lost meanwhile.";
+  return plain ? `${(speed / plain).toFixed(1)} × plain streaming, which gives ${plain.toFixed(1)}` : "";
+}

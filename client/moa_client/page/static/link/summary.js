@@ -1,0 +1,31 @@
+// What the picture of the link shows, in words.
+
+import { counted } from "../chat/words.js";
+import { bytesWords } from "./figures.js";
+
+/** @typedef {import("./crossings.js").Crossing} Crossing */
+
+/**
+ * @param {Crossing[]} crossings
+ * @param {number} seconds
+ * @param {boolean} isAway the server, now
+ * @returns {string}
+ */
+export function summary(crossings, seconds, isAway) {
+  const away = isAway ? " The server is away." : "";
+  if (crossings.length === 0) return `Nothing has crossed the link in the last ${counted(seconds, "second")}.${away}`;
+  const of = (/** @type {string} */ kind) => crossings.filter((each) => each.kind === kind);
+  const sum = (/** @type {Crossing[]} */ some, /** @type {"tokens" | "accepted" | "bytes"} */ what) =>
+    some.reduce((total, each) => total + each[what], 0);
+  const [drafts, verdicts] = [of("draft"), of("verdict")];
+  const parts = [];
+  if (drafts.length) parts.push(`${counted(drafts.length, "draft")} with ${counted(sum(drafts, "tokens"), "token")}`);
+  if (verdicts.length) {
+    const brought = `${counted(verdicts.length, "verdict")} with ${counted(sum(verdicts, "tokens"), "token")}`;
+    parts.push(`${brought}, ${sum(verdicts, "accepted")} of them drafted here`);
+  }
+  const up = sum(crossings.filter((each) => each.way === "up"), "bytes");
+  const down = sum(crossings, "bytes") - up;
+  const what = parts.length ? `${parts.join("; ")}; ` : "";
+  return `In the last ${counted(seconds, "second")}: ${what}${bytesWords(up)} up, ${bytesWords(down)} down.${away}`;
+}

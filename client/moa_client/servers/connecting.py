@@ -1,0 +1,72 @@
+"""Links to the user's servers, with their certificates and keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from moa.v1 import moa_pb2 as pb
+from moa_shared.errors import AuthenticationError
+
+from moa_client.link.channel import Link
+from moa_client.link.routing.route import AnyLink, connect_any
+from moa_client.link.security import Security
+from moa_client.servers.book import read_book
+from moa_client.servers.entry import ServerEntry
+from moa_client.servers.finding import at_addresses, find_servers
+from moa_client.servers.keys import key_of
+from moa_client.settings import ClientSettings
+
+NEW_KEY_SECONDS = 2.0  # a server looks at its file of keys once a second
+
+
+@asynccontextmanager
+async def connect_servers(settings: ClientSettings) -> AsyncIterator[tuple[ClientSettings, AnyLink]]:
+    """The link to the servers that are meant, and the settings with their addresses.
+
+    Raises:
+        MoaError: a server is not listed, or its key or certificate cannot be read.
+    """
+    servers = find_servers(settings, read_book())
+    settings = at_addresses(settings, servers)
+    async with connect_any(make_links(servers, settings)) as link:
+        yield settings, link
+
+
+def make_links(servers: Sequence[ServerEntry], settings: ClientSettings) -> list[Link]:
+    """A link to each.
+
+    Raises:
+        MoaError: its key or its certificates cannot be used, or it is out of reach for want of encryption.
+    """
+    return [
+        Link(each.address, settings.connect_seconds, settings.silence_seconds, security_of(each), each.name)
+        for each in servers
+    ]
+
+
+async def describe_server(entry: ServerEntry, settings: ClientSettings) -> pb.DescribeResponse:
+    """What a server serves whose key may have been made just now.
+
+    Raises:
+        MoaError: it does not answer, its certificate or this device's key is refused.
+    """
+    [link] = make_links([entry], settings)
+    try:
+        try:
+            return await link.describe()
+        except AuthenticationError:
+            await asyncio.sleep(NEW_KEY_SECONDS)
+            return await link.describe()
+    finally:
+        await link.close()
+
+
+def security_of(entry: ServerEntry) -> Security:
+    """The protection of the link to a server.
+
+    Raises:
+        MoaError: its key cannot be read.
+    """
+    return Security(entry.tls, entry.tls_ca, entry.tls_cert, entry.tls_key, key_of(entry), entry.insecure)

@@ -1,0 +1,75 @@
+"""Keeps what an invitation brings: the authority's certificate and the key, each in a file of the server's name.
+
+State: the folder `joined` beside the list of servers. Invariant: only its owner may read what is in it.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from moa_shared.errors import ConfigError
+from moa_shared.programs.atomic import write_private
+from moa_shared.protocol.invitation import Invitation
+
+from moa_client.servers.book import book_path
+from moa_client.servers.entry import ServerEntry
+from moa_client.servers.keys import check_key, store_key
+from moa_client.settings import check_address
+
+_AGAIN = "Ask the operator for another one: moa-server invite NAME."
+
+
+def check_invitation(invitation: Invitation) -> None:
+    """Raises ConfigError if an invitation holds what cannot be used."""
+    try:
+        check_address(invitation.address)
+    except ValueError as error:
+        raise ConfigError(f"The invitation's address is {invitation.address!r}: {error}.", hint=_AGAIN) from None
+    check_key(invitation.key, "The invitation")
+    if invitation.authority:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=invitation.authority)
+        except (ssl.SSLError, ValueError):
+            raise ConfigError("The invitation's certificate cannot be read.", hint=_AGAIN) from None
+
+
+def keep_invitation(name: str, invitation: Invitation, *, in_keyring: bool) -> ServerEntry:
+    """Writes certificate and key; the entry that names them.
+
+    Raises:
+        ConfigError: they cannot be written, or there is no keyring.
+    """
+    folder = _folder()
+    ca = folder / f"{name}.pem" if invitation.authority else None
+    key_file = None if in_keyring else folder / f"{name}.key"
+    entry = ServerEntry(name, invitation.address, tls=True, tls_ca=ca, key_file=key_file, key_keyring=in_keyring)
+    if in_keyring:
+        store_key(entry, invitation.key)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if ca is not None:
+            write_private(ca, ssl.DER_cert_to_PEM_cert(invitation.authority).encode())
+        if key_file is not None:
+            write_private(key_file, f"{invitation.key}\n".encode())
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror or error}.", hint="") from None
+    return entry
+
+
+def forget_files(entry: ServerEntry) -> None:
+    """Deletes what `keep_invitation` has written for a server; files of the user's own stay.
+
+    Raises:
+        ConfigError: one cannot be deleted.
+    """
+    for path in (entry.tls_ca, entry.key_file):
+        if path is not None and path.parent == _folder():
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise ConfigError(f"{path} cannot be deleted: {error.strerror or error}.", hint="") from None
+
+
+def _folder() -> Path:
+    return book_path().parent / "joined"

@@ -1,0 +1,121 @@
+"""API keys: in the system's keyring or in a file, and never on a command line, where others could read them."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+from moa_shared.errors import ConfigError, NotFoundError
+
+from moa_client.servers.entry import ServerEntry
+
+SERVICE = "moa"  # in the keyring; the user's name there is the server's address
+MOST_CHARACTERS = 4096
+NO_KEYRING = "Keep the key in a file instead: --key-file FILE."
+
+
+def key_of(entry: ServerEntry) -> str:
+    """The API key for a server; empty if it needs none.
+
+    Raises:
+        MoaError: it cannot be read; why, and what to do.
+    """
+    if entry.key_file is not None:
+        return read_key_file(entry.key_file)
+    return load_key(entry) if entry.key_keyring else ""
+
+
+def read_key_file(path: Path) -> str:
+    """A key from a file that nobody else can read.
+
+    Raises:
+        NotFoundError: no such file.
+        ConfigError: others can read it, or it holds no key.
+    """
+    try:
+        mode = path.stat().st_mode
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NotFoundError(f"There is no key file {path}.", hint="Add the server again with its key.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise ConfigError(f"The key file {path} cannot be read: {why}.", hint="") from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise ConfigError(f"Others can read the key file {path}.", hint=f"Protect it: chmod 600 {path}")
+    return check_key(text, f"The key file {path}")
+
+
+def check_key(text: str, source: str) -> str:
+    """The key in a text.
+
+    Args:
+        source: where the text comes from, for the message.
+
+    Raises:
+        ConfigError: it is no key.
+    """
+    key = text.strip()
+    if not key or len(key) > MOST_CHARACTERS or not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigError(f"{source} does not hold one API key.", hint="It must be one line of ASCII without spaces.")
+    return key
+
+
+def load_key(entry: ServerEntry) -> str:
+    """The key of a server from the keyring.
+
+    Raises:
+        ConfigError: there is no keyring, or it does not have the key.
+    """
+    keyring = _keyring()
+    try:
+        key = keyring.get_password(SERVICE, entry.address)
+    except keyring.errors.KeyringError as error:
+        raise _refused(error) from None
+    if not key:
+        raise ConfigError(
+            f"The keyring has no API key for {entry.address}.",
+            hint=f"Add the server again: moa-client servers add {entry.name} {entry.address} --key-keyring.",
+        )
+    return check_key(key, f"The keyring's entry for {entry.address}")
+
+
+def store_key(entry: ServerEntry, key: str) -> None:
+    """Puts the key of a server into the keyring.
+
+    Raises:
+        ConfigError: there is none, or it refuses.
+    """
+    keyring = _keyring()
+    try:
+        keyring.set_password(SERVICE, entry.address, key)
+    except keyring.errors.KeyringError as error:
+        raise _refused(error) from None
+
+
+def forget_key(entry: ServerEntry) -> None:
+    """Takes the key of a server out of the keyring, if it is there."""
+    keyring = _keyring()
+    try:
+        keyring.delete_password(SERVICE, entry.address)
+    except keyring.errors.PasswordDeleteError:
+        return
+    except keyring.errors.KeyringError as error:
+        raise _refused(error) from None
+
+
+def _keyring() -> Any:
+    try:
+        import keyring
+        import keyring.errors
+    except ImportError:
+        raise ConfigError(
+            "The system's keyring cannot be used: the package keyring is not installed.",
+            hint=f"Install it: pip install 'moa[keyring]'. {NO_KEYRING}",
+        ) from None
+    return keyring
+
+
+def _refused(error: Exception) -> ConfigError:
+    words = " ".join(str(error).split()) or type(error).__name__
+    return ConfigError(f"The system's keyring cannot be used: {words.rstrip('.')}.", hint=NO_KEYRING)

@@ -1,0 +1,117 @@
+"""The JSON messages between the daemon and its surfaces: one object a line on the socket, one a message on the page.
+
+Pure. docs/device.md describes them; `surface/update_codec.py` makes those that are updates.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from moa_shared.errors import ConfigError, DataError, MoaError
+from moa_shared.protocol.finish_rule import Finish
+
+from moa_client.conversation.answer_figures import LinkStatus
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_text import AnswerText
+from moa_client.surface.open_conversation import Facts
+from moa_client.surface.update_codec import Fields, status_fields, status_of
+
+MOST_QUESTION_BYTES = 1 << 20  # of a message from a surface
+
+
+def encode_line(fields: Mapping[str, Any]) -> bytes:
+    """One message as a line."""
+    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+
+def decode_line(line: bytes | str) -> Fields:
+    """The message of a line.
+
+    Raises:
+        DataError: it is none.
+    """
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        raise DataError(
+            "Expected a JSON object, got something else.", hint="docs/device.md has the messages."
+        ) from None
+    if not isinstance(fields, dict):
+        raise DataError("Expected a JSON object, got another value.", hint="docs/device.md has the messages.")
+    return fields
+
+
+def opened_fields(facts: Facts, status: LinkStatus, answers: Sequence[AnswerText]) -> Fields:
+    """The message that a conversation is open."""
+    fields = asdict(facts)
+    fields["conversation"] = fields.pop("identifier")
+    return {
+        "event": "opened",
+        **fields,
+        "status": status_fields(status),
+        "answers": [_answer_fields(answer) for answer in answers],
+    }
+
+
+def facts_of(fields: Mapping[str, Any]) -> Facts:
+    """The facts in an `opened` message."""
+    names = [name for name in Facts.__dataclass_fields__ if name != "identifier"]
+    return Facts(fields["conversation"], **{name: fields[name] for name in names})
+
+
+def opened_status_of(fields: Mapping[str, Any]) -> LinkStatus:
+    """The status in an `opened` message."""
+    return status_of(fields["status"])
+
+
+def answers_of(fields: Mapping[str, Any]) -> list[AnswerText]:
+    """The answers in an `opened` message."""
+    return [_answer_of(answer) for answer in fields["answers"]]
+
+
+def _answer_fields(answer: AnswerText) -> Fields:
+    return {
+        "number": answer.number,
+        "question": answer.question,
+        "committed": answer.committed,
+        "provisional": answer.provisional,
+        "waiting": answer.waiting,
+        "ended": answer.ended,
+        "finish": answer.finish.name.lower(),
+        "running": answer.is_running,
+        "unsettled": answer.is_unsettled,
+    }
+
+
+def _answer_of(fields: Mapping[str, Any]) -> AnswerText:
+    answer = AnswerText(fields["question"], fields["number"])
+    answer.committed, answer.provisional = fields["committed"], fields["provisional"]
+    answer.waiting, answer.ended = fields["waiting"], fields["ended"]
+    answer.finish = Finish[fields["finish"].upper()]
+    answer.is_running, answer.is_unsettled = fields["running"], fields["unsettled"]
+    return answer
+
+
+def options_of(fields: Mapping[str, Any]) -> AnswerOptions:
+    """The options in an `ask` message.
+
+    Raises:
+        ConfigError: one that does not exist, or of another type.
+    """
+    types = {"temperature": (int, float), "top_p": (int, float), "stop": (list, tuple)}
+    for name, value in fields.items():
+        if name not in AnswerOptions.__dataclass_fields__:
+            raise ConfigError(f"There is no option {name} of an answer.", hint="docs/device.md lists them.")
+        if not isinstance(value, types.get(name, int)) or isinstance(value, bool):
+            raise ConfigError(f"The option {name} cannot be {value!r}.", hint="docs/device.md lists them.")
+    values = dict(fields)
+    values["stop"] = tuple(str(stop) for stop in values.get("stop", ()))
+    return AnswerOptions(**values)
+
+
+def error_fields(error: MoaError) -> Fields:
+    """The message that a request was refused."""
+    return {"event": "error", "code": error.code, "message": error.message, "hint": error.hint}

@@ -1,0 +1,117 @@
+"""A conversation as surfaces use it, in this process or in the daemon: questions in, updates out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from moa_client.conversation.answer_figures import LinkStatus
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.updates import Update
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a surface can say about a conversation.
+
+    Args:
+        identifier: names it in the history; empty: it is not kept.
+        title: empty: none yet.
+        target: the model's name; `server`: its address.
+        online: whether its server is there; `absent`: why not, one sentence.
+        level: of execution, such as int8; empty: no server has reported it.
+        exact: whether the text does not depend on what is verified together.
+        drafter: drafts for the server; empty: none that reads its memory.
+        drafter_reason: why this one; `alone`: the one that writes without a server.
+        system: the system prompt; None: the model's own.
+    """
+
+    identifier: str
+    title: str
+    target: str
+    server: str
+    online: bool
+    absent: str = ""
+    level: str = ""
+    exact: bool = True
+    drafter: str = ""
+    drafter_reason: str = ""
+    alone: str = ""
+    system: str | None = None
+
+
+class OpenConversation(Protocol):
+    """A conversation that a surface has open. All methods but `updates` return at once; what they lead to is an update.
+
+    `updates` has one reader at a time, which may stop reading and begin again: nothing is lost in between.
+    """
+
+    @property
+    def facts(self) -> Facts:
+        """What it is."""
+        ...
+
+    @property
+    def answers(self) -> Sequence[AnswerText]:
+        """All its answers when it was opened, oldest first."""
+        ...
+
+    @property
+    def status(self) -> LinkStatus:
+        """The state of the link and the newest answer's figures."""
+        ...
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process that runs it has gone: it must be opened again."""
+        ...
+
+    def updates(self) -> AsyncIterator[Update]:
+        """What happens, from when the conversation was opened on."""
+        ...
+
+    def ask(self, question: str, options: AnswerOptions) -> None:
+        """Asks; after the answers that are still running."""
+        ...
+
+    def stop(self) -> None:
+        """Ends the running answer where it is; the server is asked first."""
+        ...
+
+    def abandon(self) -> None:
+        """Ends the running answer without waiting for the server."""
+        ...
+
+    def go_offline(self) -> None:
+        """Continues without the server."""
+        ...
+
+    def go_online(self) -> None:
+        """Connects again."""
+        ...
+
+    def write_alone(self) -> None:
+        """Continues the running answer without the server, however unlikely its text is."""
+        ...
+
+    def rewind(self, answers: int) -> None:
+        """Keeps the first `answers` answers; 0: begins again."""
+        ...
+
+    def set_system(self, system: str | None) -> None:
+        """Sets the system prompt, before the first question."""
+        ...
+
+    def set_title(self, title: str) -> None:
+        """Names the conversation."""
+        ...
+
+    async def stats(self) -> str:
+        """Figures of the newest answer and of what was written without a server, for a person."""
+        ...
+
+    async def close(self) -> None:
+        """Leaves the conversation."""
+        ...

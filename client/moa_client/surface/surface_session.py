@@ -1,0 +1,101 @@
+"""Serves one surface, over a socket or a WebSocket: its messages act on the conversation that it has open, and the
+updates of that conversation go back.
+
+State: the open conversation. Invariant: a message that cannot be followed is answered by `error`, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from moa_shared.errors import DataError, MoaError, OverloadedError
+
+from moa_client.surface.messages import error_fields, opened_fields, options_of
+from moa_client.surface.open_conversation import OpenConversation
+from moa_client.surface.update_codec import Fields, fields_of
+
+Send = Callable[[Fields], Awaitable[None]]
+Open = Callable[[str | None, str | None, bool], Awaitable[OpenConversation]]
+MOST_TITLE = 200  # characters
+
+
+async def serve_surface(first: Mapping[str, Any], messages: AsyncIterator[Fields], send: Send, open_it: Open) -> None:
+    """Serves a surface until it leaves.
+
+    Args:
+        first: its `open` message; `messages`: those after it.
+        send: waits as long as the surface takes nothing in.
+        open_it: opens the conversation of an identifier (None: a new one) with a system prompt; for one answer or more.
+
+    Raises:
+        MoaError: the conversation cannot be opened.
+    """
+    identifier, system = _text_or_none(first, "conversation"), _text_or_none(first, "system")
+    conversation = await open_it(identifier, system, first.get("single") is True)
+    try:
+        await send(opened_fields(conversation.facts, conversation.status, conversation.answers))
+        sending = asyncio.create_task(_send_updates(conversation, send))
+        try:
+            async for message in messages:
+                try:
+                    await _follow(message, conversation, send)
+                except MoaError as error:
+                    await send(error_fields(error))
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+    finally:
+        await conversation.close()
+
+
+async def _send_updates(conversation: OpenConversation, send: Send) -> None:
+    try:
+        async for update in conversation.updates():
+            await send(fields_of(update))
+    except OverloadedError as error:
+        await send(error_fields(error))
+
+
+async def _follow(message: Mapping[str, Any], conversation: OpenConversation, send: Send) -> None:
+    match message.get("do"):
+        case "ask":
+            question, options = message.get("question"), message.get("options", {})
+            if not isinstance(question, str) or not question.strip():
+                raise DataError("The question is empty.", hint="Give it as the text `question`.")
+            if not isinstance(options, dict):
+                raise DataError("The options are no JSON object.", hint="docs/device.md lists them.")
+            conversation.ask(question, options_of(options))
+        case "stop":
+            conversation.stop()
+        case "abandon":
+            conversation.abandon()
+        case "offline":
+            conversation.go_offline()
+        case "online":
+            conversation.go_online()
+        case "alone":
+            conversation.write_alone()
+        case "rewind":
+            answers = message.get("answers")
+            if not isinstance(answers, int) or answers < 0:
+                raise DataError("`answers` must be a number of answers to keep.", hint="0: begin again.")
+            conversation.rewind(answers)
+        case "system":
+            conversation.set_system(_text_or_none(message, "system"))
+        case "title":
+            conversation.set_title((_text_or_none(message, "title") or "")[:MOST_TITLE])
+        case "stats":
+            await send({"event": "stats", "lines": await conversation.stats()})
+        case other:
+            raise DataError(
+                f"There is nothing to do that is called {other!r}.", hint="docs/device.md has the messages."
+            )
+
+
+def _text_or_none(message: Mapping[str, Any], name: str) -> str | None:
+    value = message.get(name)
+    if value is not None and not isinstance(value, str):
+        raise DataError(f"`{name}` must be text or null.", hint="docs/device.md has the messages.")
+    return value

@@ -1,0 +1,143 @@
+"""Who may send requests: pages of this device and programs of its user, and no other site's page. Pure.
+
+A page of another site can send requests to any address of this device. Its browser names that page in Origin; and a
+host name of that site which was pointed to this device (DNS rebinding) is in Host. Both must be known here.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from moa_client.web.error_form import RequestError
+
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+SUBPROTOCOL = "moa"  # of WebSockets; a page cannot send Authorization with one: it offers "moa" and "moa.key.KEY"
+KEY_SUBPROTOCOL = f"{SUBPROTOCOL}.key."
+PREFLIGHT_SECONDS = 600  # that a browser remembers what another site's page may send
+ALLOWED_BY_NAME = "Name it with --allowed-origin if its pages may use this device."
+
+
+@dataclass(frozen=True)
+class Access:
+    """The rules of one server.
+
+    Args:
+        host: that it listens on; `port`: the same.
+        origins: of other sites' pages that may use it, such as "https://app.example"; their host names may be in Host,
+            as a proxy has it.
+        key: that a request must show, but for the page's own files; empty: none.
+    """
+
+    host: str
+    port: int
+    origins: tuple[str, ...] = ()
+    key: str = field(default="", repr=False)
+
+    def check_user(self, user: int | None) -> None:
+        """Checks who has connected, where no key says it.
+
+        Args:
+            user: id of the user of this device; None: it is not known.
+
+        Raises:
+            RequestError: another one than the daemon's; root may do anything in any case.
+        """
+        if user not in (None, 0, os.getuid()):
+            raise RequestError(
+                403,
+                "Another user of this device has sent this request. A key (--endpoint-key-file) would let both in.",
+            )
+
+    def check_host(self, host: str) -> None:
+        """Checks the header Host.
+
+        Raises:
+            RequestError: it names no host of ours.
+        """
+        if host.lower() not in self._hosts and not self._is_address_of_ours(host):
+            raise RequestError(
+                403, f"The header Host is {_shown(host)}, which is no name of this device. {ALLOWED_BY_NAME}"
+            )
+
+    def allows_origin(self, origin: str, host: str) -> bool:
+        """Whether a page of this origin may use it.
+
+        Args:
+            host: the header Host, which `check_host` lets pass.
+        """
+        return origin in self.origins or origin.lower() == f"http://{host.lower()}"
+
+    def check_origin(self, origin: str, host: str) -> None:
+        """Checks the header Origin.
+
+        Raises:
+            RequestError: another site's page sends it.
+        """
+        if not self.allows_origin(origin, host):
+            raise RequestError(403, f"Pages of {_shown(origin)} may not use this device. {ALLOWED_BY_NAME}")
+
+    def check_key(self, headers: Mapping[str, str]) -> None:
+        """Checks the key, in Authorization or among the subprotocols of a WebSocket.
+
+        Raises:
+            RequestError: it is missing or wrong.
+        """
+        if not self.key:
+            return
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            offered = [each.strip() for each in headers.get("sec-websocket-protocol", "").split(",")]
+            given = next((each.removeprefix(KEY_SUBPROTOCOL) for each in offered if KEY_SUBPROTOCOL in each), "")
+        if not hmac.compare_digest(given.strip().encode(), self.key.encode()):
+            what = "is wrong" if given else "is missing"
+            raise RequestError(401, f"The key {what}. Send it as Authorization: Bearer KEY.", code="invalid_api_key")
+
+    def cors_headers(self, origin: str) -> dict[str, str]:
+        """What lets a page of an allowed origin read the response."""
+        if origin not in self.origins:
+            return {}
+        return {"access-control-allow-origin": origin, "access-control-expose-headers": "retry-after", "vary": "origin"}
+
+    def preflight_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """The answer to a browser that asks what such a page may send."""
+        answer = self.cors_headers(headers.get("origin", ""))
+        if answer:
+            answer |= {
+                "access-control-allow-methods": "GET, POST, DELETE",
+                "access-control-allow-headers": headers.get("access-control-request-headers", ""),
+                "access-control-max-age": str(PREFLIGHT_SECONDS),
+            }
+            if headers.get("access-control-request-private-network") == "true":
+                answer["access-control-allow-private-network"] = "true"
+        return answer
+
+    @property
+    def _hosts(self) -> set[str]:
+        names = [*LOCAL_HOSTS, self.host.lower() if ":" not in self.host else f"[{self.host.lower()}]"]
+        local = {f"{name}:{self.port}" for name in names} | (set(names) if self.port == 80 else set())
+        return local | {urlsplit(origin).netloc.lower() for origin in self.origins}
+
+    def _is_address_of_ours(self, host: str) -> bool:
+        """Whether we listen on all addresses, and this is one: nobody can point an address elsewhere."""
+        name, _, port = host.rpartition(":")
+        if port != str(self.port) or not is_address(self.host) or not ip_address(self.host).is_unspecified:
+            return False
+        return is_address(name.removeprefix("[").removesuffix("]"))
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is an IP address."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _shown(text: str) -> str:
+    return repr(text[:100]) if text else "missing"

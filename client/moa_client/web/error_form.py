@@ -1,0 +1,100 @@
+"""Errors of HTTP requests, in the form that OpenAI's clients read: {"error": {"message", "type", "param", "code"}}.
+
+Pure. An error of the catalogue keeps its words; its class decides the status.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moa_shared.errors import (
+    ConfigError,
+    ContextLengthError,
+    DataError,
+    DeniedError,
+    MismatchError,
+    MoaError,
+    ModelSourceError,
+    NotFoundError,
+    OverloadedError,
+    RateLimitError,
+    TokenRangeError,
+    UnavailableError,
+)
+from starlette.responses import JSONResponse
+
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+CODES = {  # which programs look for
+    ContextLengthError.code: "context_length_exceeded",
+    RateLimitError.code: "rate_limit_exceeded",
+}
+STATUS: tuple[tuple[type[MoaError], int], ...] = (
+    (NotFoundError, 404),
+    (OverloadedError, 429),
+    (MismatchError, 503),
+    (UnavailableError, 503),
+    (DeniedError, 502),  # the server does, not this device
+    (ConfigError, 400),
+    (ContextLengthError, 400),
+    (DataError, 400),
+    (ModelSourceError, 400),
+    (TokenRangeError, 400),
+)
+
+
+class RequestError(Exception):
+    """A request is refused, or has failed.
+
+    Args:
+        status: of HTTP.
+        message: what happened, and what to do.
+        param: the parameter that it is about, such as "messages[0].role".
+        code: for programs.
+        retry_seconds: when to try again.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_seconds: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+        self.retry_seconds = retry_seconds
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The JSON object."""
+        kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        """The answer to the request."""
+        headers = {} if self.retry_seconds is None else {"retry-after": str(self.retry_seconds)}
+        if self.status == 401:
+            headers["www-authenticate"] = "Bearer"
+        return JSONResponse(self.fields, self.status, headers)
+
+
+def request_error(error: MoaError, *, status: int | None = None, param: str | None = None) -> RequestError:
+    """An error of the catalogue as the failure of a request.
+
+    Args:
+        status: of HTTP; None: that of its class.
+        param: the parameter that it is about.
+    """
+    if status is None:
+        status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
+    retry = -(-error.retry_after_ms // 1000) if isinstance(error, OverloadedError) else None
+    return RequestError(status, str(error), param=param, code=CODES.get(error.code, error.code), retry_seconds=retry)

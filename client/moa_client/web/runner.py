@@ -1,0 +1,131 @@
+"""Runs the HTTP application inside a running event loop: uvicorn without its signal handlers and ticks.
+
+State: of one server, its socket and connections. Invariant: when `close` returns, no request is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from moa_shared.errors import ConfigError
+from starlette.types import ASGIApp
+
+from moa_client.web.closing import Closing
+from moa_client.web.connection import BoundedConnection
+
+MOST_MESSAGE_BYTES = 1 << 20  # of a WebSocket
+KEEP_ALIVE_SECONDS = 75  # a connection without requests: longer than the pools of usual clients keep one
+BACKLOG = 256
+CLOSE_SECONDS = 5  # that requests have to end when the server closes
+
+# It tells of requests that are no HTTP, and of defects, which the application logs itself: not on standard error.
+logging.getLogger("uvicorn").addHandler(logging.NullHandler())
+
+
+class WebServer:
+    """An application that listens.
+
+    Args:
+        app: the application.
+        listener: its socket.
+        closing: tells requests under way that the server closes.
+    """
+
+    def __init__(self, app: ASGIApp, listener: socket.socket, closing: Closing) -> None:
+        host, self.port = listener.getsockname()[:2]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        self._closing = closing
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                http=BoundedConnection,
+                ws="websockets-sansio",
+                ws_max_size=MOST_MESSAGE_BYTES,
+                ws_per_message_deflate=False,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=CLOSE_SECONDS,
+            )
+        )
+        self._serving = asyncio.create_task(self._server.serve([listener]))
+
+    async def listening(self) -> None:
+        """Returns when requests are accepted."""
+        await self._server.listens.wait()
+
+    async def close(self) -> None:
+        """Ends the requests under way, each with an error in its own form, and closes the socket."""
+        self._closing.begin()
+        self._server.leave()
+        await self._serving
+
+
+async def serve(app: ASGIApp, listener: socket.socket, closing: Closing) -> WebServer:
+    """Serves requests until the server is closed.
+
+    Args:
+        listener: of `bind`.
+        closing: the one that the application's routes know.
+    """
+    server = WebServer(app, listener, closing)
+    await server.listening()
+    return server
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens: what connects to it waits until it is served.
+
+    Args:
+        port: 0: any that is free.
+
+    Raises:
+        ConfigError: the port is taken, or the host is none of this device's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            message = f"Another program listens on {host}:{port}."
+            hint = "Give another port with --endpoint-port; 0 takes any that is free."
+        else:
+            message = f"The endpoint cannot listen on {host}:{port}: {error.strerror or error}."
+            hint = "Give an address of this device with --endpoint-host."
+        raise ConfigError(message, hint=hint) from None
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which leaves signals to the program, and sleeps while nothing happens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = asyncio.Event()
+        self._left = asyncio.Event()
+
+    def leave(self) -> None:
+        self._left.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def main_loop(self) -> None:
+        self.listens.set()
+        await self._left.wait()

@@ -1,0 +1,79 @@
+"""A browser, and the page with a fake daemon behind it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
+
+from tests.page.fake_backend import Script
+from tests.page.reader import Reader
+from tests.page.served import ServedPage
+from tests.support.skipping import cannot_run
+
+PATIENCE_MS = 30_000  # a busy machine is not a defect
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+# uvicorn says it of a tab that left before it could be refused.
+LEFT_FIRST = "ASGI callable returned without completing handshake."
+Serve = Callable[..., ServedPage]
+Open = Callable[..., Reader]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests with a browser run on one worker."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.browser)
+            item.add_marker(pytest.mark.xdist_group("browser"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium as it is installed; Playwright's event loop ends with the module, for asynchronous tests after it."""
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        cannot_run("there is no chromium (Debian: apt-get install chromium)")
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def serve(caplog: pytest.LogCaptureFixture) -> Iterator[Serve]:
+    """Serves the page with a fake daemon that plays these scripts; an error that it logs fails the test."""
+    pages: list[ServedPage] = []
+
+    def serve(scripts: Mapping[str, Script] | Script, key: str = "") -> ServedPage:
+        pages.append(ServedPage(scripts if isinstance(scripts, Mapping) else {"": scripts}, key=key))
+        return pages[-1]
+
+    yield serve
+    for page in pages:
+        page.close()
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert [message for message in told if message != LEFT_FIRST] == []
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Open]:
+    """Opens the page in a tab of its own; whatever goes wrong in it fails the test."""
+    contexts: list[BrowserContext] = []
+    readers: list[Reader] = []
+
+    def open_page(served: ServedPage, address: str = "/", **context: object) -> Reader:
+        contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **context}))  # type: ignore[arg-type]
+        contexts[-1].set_default_timeout(PATIENCE_MS)
+        contexts[-1].grant_permissions(["clipboard-read", "clipboard-write"])
+        readers.append(Reader(contexts[-1].new_page(), served))
+        readers[-1].go(address)
+        return readers[-1]
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert [complaint for reader in readers for complaint in reader.complaints] == []

@@ -1,0 +1,166 @@
+"""A conversation whose answers are scripts; everything else is as in the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from copy import copy
+from dataclasses import replace
+
+from moa_client.conversation.answer_figures import LinkStatus
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.events import Ended, LinkChanged, LinkState
+from moa_client.conversation.updates import Asked, Rewound, Titled, Update
+from moa_client.surface.open_conversation import Facts
+from moa_client.surface.subscription import Subscription
+from moa_shared.protocol.finish_rule import Finish
+
+Play = Callable[["FakeConversation", int, str, AnswerOptions], Awaitable[None]]
+Cross = Callable[[str, str, int, int, int, str], None]
+
+
+class FakeConversation:
+    """One conversation, open for any number of surfaces.
+
+    Args:
+        play: plays an answer.
+        cross: tells who watches the link.
+    """
+
+    def __init__(self, facts: Facts, status: LinkStatus, play: Play, cross: Cross, updated: float = 0.0) -> None:
+        self.facts = facts
+        self.status = status
+        self.updated = updated
+        self.answers: list[AnswerText] = []
+        self.subscriptions: list[Subscription] = []
+        self.asked: list[tuple[str, AnswerOptions]] = []
+        self.requests: list[str] = []
+        self._play = play
+        self._cross = cross
+        self._todo: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
+        self._running: asyncio.Task[None] | None = None
+        self._task = asyncio.create_task(self._run())
+
+    def cross(self, way: str, kind: str, size: int, tokens: int = 0, accepted: int = 0) -> None:
+        self._cross(way, kind, size, tokens, accepted, self.facts.identifier)
+
+    def set_link(self, state: LinkState, reason: str = "") -> None:
+        rtt_ms = None if state is LinkState.OFFLINE else 52.0
+        self.status = replace(self.status, state=state, rtt_ms=rtt_ms)
+        self.facts = replace(self.facts, online=state is not LinkState.OFFLINE, absent=reason)
+
+    def publish(self, update: Update) -> None:
+        update = replace(update, status=self.status)
+        if 0 < update.answer <= len(self.answers):
+            self.answers[update.answer - 1].apply(update)
+        for subscription in self.subscriptions:
+            subscription.push(update)
+
+    def ask(self, question: str, options: AnswerOptions) -> None:
+        options.settings()
+        self.asked.append((question, options))
+        self._todo.put_nowait(lambda: self._answer(question, options))
+
+    def stop(self) -> None:
+        self.requests.append("stop")
+        if self._running is not None:
+            self._running.cancel()
+
+    def rewind(self, answers: int) -> None:
+        async def rewind() -> None:
+            del self.answers[answers:]
+            self.publish(Update(Rewound(answers)))
+
+        self._todo.put_nowait(rewind)
+
+    def request(self, what: str) -> None:
+        self.requests.append(what)
+
+    def set_system(self, system: str | None) -> None:
+        self.facts = replace(self.facts, system=system)
+
+    def set_title(self, title: str) -> None:
+        self.facts = replace(self.facts, title=title)
+        self.publish(Update(Titled(title)))
+
+    def wish(self, is_offline: bool) -> None:
+        state = LinkState.OFFLINE if is_offline else LinkState.GOOD
+        self.set_link(state)
+        self.publish(Update(LinkChanged(state)))
+
+    def forget_waiting(self) -> None:
+        """Questions that wait for their turn are lost, as with a daemon that is killed."""
+        while not self._todo.empty():
+            self._todo.get_nowait()
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        for subscription in self.subscriptions:
+            subscription.close()
+
+    async def _run(self) -> None:
+        while True:
+            await (await self._todo.get())()
+
+    async def _answer(self, question: str, options: AnswerOptions) -> None:
+        number = len(self.answers) + 1
+        self.answers.append(AnswerText(question, number))
+        self.publish(Update(Asked(question), number))
+        self._running = asyncio.ensure_future(self._play(self, number, question, options))
+        try:
+            await asyncio.wait([self._running])
+            if self._running.cancelled():
+                self.publish(Update(Ended(Finish.CANCELLED), number))
+            else:
+                self._running.result()
+        finally:
+            self._running.cancel()
+            self._running = None
+
+
+class FakeSurface:
+    """A conversation as one surface has it open: `OpenConversation`."""
+
+    def __init__(self, conversation: FakeConversation) -> None:
+        self._conversation = conversation
+        self._subscription = Subscription()
+        conversation.subscriptions.append(self._subscription)
+        self.answers: Sequence[AnswerText] = [copy(answer) for answer in conversation.answers]
+        self.is_gone = False
+        self.ask = conversation.ask
+        self.stop = conversation.stop
+        self.rewind = conversation.rewind
+        self.set_system = conversation.set_system
+        self.set_title = conversation.set_title
+
+    @property
+    def facts(self) -> Facts:
+        return self._conversation.facts
+
+    @property
+    def status(self) -> LinkStatus:
+        return self._conversation.status
+
+    def updates(self) -> AsyncIterator[Update]:
+        return self._subscription.updates()
+
+    def abandon(self) -> None:
+        self._conversation.stop()
+
+    def go_offline(self) -> None:
+        self._conversation.wish(True)
+
+    def go_online(self) -> None:
+        self._conversation.wish(False)
+
+    def write_alone(self) -> None:
+        self._conversation.request("alone")
+
+    async def stats(self) -> str:
+        return "12 tokens in 0.50 s"
+
+    async def close(self) -> None:
+        self._subscription.close()
+        self._conversation.subscriptions.remove(self._subscription)

@@ -1,0 +1,89 @@
+"""One who reads the page, and what it shows."""
+
+from __future__ import annotations
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import ConsoleMessage, Locator, Page, expect
+
+from tests.page.served import ServedPage
+
+NETWORK = ("Failed to load resource", "WebSocket connection")  # what the browser says of a daemon that is gone
+
+
+class Reader:
+    """A tab.
+
+    Attributes:
+        complaints: errors of the page's own scripts.
+    """
+
+    def __init__(self, page: Page, served: ServedPage) -> None:
+        self.page = page
+        self.served = served
+        self.complaints: list[str] = []
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", self._listen)
+
+    @property
+    def field(self) -> Locator:
+        return self.page.get_by_role("textbox", name="Question", exact=True)
+
+    @property
+    def turns(self) -> Locator:
+        return self.page.locator(".turn")
+
+    @property
+    def answer(self) -> Locator:
+        """The newest."""
+        return self.page.locator(".turn .answer").last
+
+    @property
+    def standing(self) -> Locator:
+        """What is said below it."""
+        return self.page.locator(".turn .standing-words").last
+
+    @property
+    def notice(self) -> Locator:
+        return self.page.locator("#notice-text")
+
+    @property
+    def provisional(self) -> Locator:
+        return self.page.locator(".turn .provisional")
+
+    @property
+    def conversations(self) -> Locator:
+        return self.page.locator("#conversations .conversation-title")
+
+    def button(self, name: str) -> Locator:
+        return self.page.get_by_role("button", name=name)
+
+    def go(self, address: str) -> None:
+        """Opens an address of the page, and waits until it is connected."""
+        self.page.goto(self.served.url + address)
+        self.expect_connection("open")
+
+    def expect_connection(self, state: str) -> None:
+        expect(self.page.locator("#app")).to_have_attribute("data-connection", state)
+
+    def ask(self, question: str) -> None:
+        """Types a question and sends it."""
+        self.field.fill(question)
+        self.field.press("Enter")
+
+    def expect_end(self, answers: int = 1) -> None:
+        """Waits until so many answers are here, and none is under way."""
+        expect(self.turns).to_have_count(answers)
+        expect(self.button("Stop")).to_be_hidden()
+
+    def overflow(self) -> int:
+        """By how many pixels the page is wider than its window."""
+        return int(self.page.evaluate("document.documentElement.scrollWidth - innerWidth"))
+
+    def violations(self) -> list[str]:
+        """What axe finds."""
+        found = Axe().run(self.page).response["violations"]
+        return [f"{each['id']}: {node['html'][:120]}" for each in found for node in each["nodes"]]
+
+    def _listen(self, message: ConsoleMessage) -> None:
+        if message.type == "error" and not message.text.startswith(NETWORK):
+            self.complaints.append(message.text)

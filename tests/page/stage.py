@@ -1,0 +1,156 @@
+"""Where a scripted answer is played: what it does becomes the updates that a real conversation would send."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+
+from moa_client.conversation.answer_figures import Figures, LinkStatus
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.events import (
+    Committed,
+    Corrected,
+    Ended,
+    Event,
+    HeldBack,
+    LinkChanged,
+    LinkState,
+    Outcome,
+    Provisional,
+    Settled,
+)
+from moa_client.conversation.updates import Failed, Update
+from moa_client.host.crossings import Crossing
+from moa_shared.errors import MoaError
+from moa_shared.protocol.finish_rule import Finish
+
+from tests.page.fake_conversation import FakeConversation
+
+
+class Gates:
+    """Where scripts wait until a test lets them go on."""
+
+    def __init__(self) -> None:
+        self._gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    async def wait(self, name: str) -> None:
+        await self._gates[name].wait()
+        self._gates[name].clear()
+
+    def open(self, name: str) -> None:
+        self._gates[name].set()
+
+
+@dataclass
+class Stage:
+    """One answer on its way. Words stand for tokens."""
+
+    conversation: FakeConversation
+    number: int
+    options: AnswerOptions
+    gates: Gates
+    waiting: str = ""  # provisional text
+    figures: Figures = field(default_factory=Figures)
+    began: float = field(default_factory=time.monotonic)
+
+    async def commit(self, text: str, words: int = 1, pause: float = 0.0, accepted: float = 0.6) -> None:
+        """The server commits a text, some words at a time; provisional text that differs is withdrawn."""
+        for index, piece in enumerate(_pieces(text, words)):
+            count = len(piece.split())
+            confirmed = self.waiting.startswith(piece)
+            if self.waiting and not confirmed:
+                self.tell(Corrected(len(self.waiting.split())))
+            self.waiting = self.waiting[len(piece) :] if confirmed else ""
+            guessed = count if (index * 0.618) % 1 < accepted else 0
+            self.figures.tokens += count
+            self.figures.accepted += guessed
+            self.figures.kept += count if confirmed else 0
+            self.conversation.cross("down", "verdict", 10 + 2 * count, count, guessed)
+            self.conversation.cross("down", "memory", 216 * count)
+            self.tell(Committed(tuple(range(count)), count if confirmed else 0), piece)
+            await self.pause(0.4 * pause)
+            self.conversation.cross("up", "draft", 30, 3 + index % 3)
+            await self.pause(0.6 * pause)
+
+    async def write(self, text: str, pause: float = 0.0) -> None:
+        """The device writes without the server."""
+        for piece in _pieces(text, 1):
+            self.waiting += piece
+            self.figures.provisional += 1
+            self.tell(Provisional((1,), (0.6,)))
+            await self.pause(pause)
+
+    def hold(self, *, unread: bool = False) -> None:
+        """The device has more, which it does not show."""
+        self.tell(HeldBack(unread))
+
+    def link(self, state: LinkState, reason: str = "", wait_seconds: float = 0.0) -> None:
+        """The link has changed."""
+        self.conversation.set_link(state, reason)
+        self.conversation.publish(Update(LinkChanged(state, reason, wait_seconds)))
+
+    def end(self, finish: Finish = Finish.END_OF_TEXT, *, verified: bool = True) -> None:
+        """The answer is over."""
+        if verified:
+            self.waiting = ""
+        self.figures.undecided = len(self.waiting.split())
+        self.tell(Ended(finish, provisional=not verified))
+
+    def settle(self, text: str, outcome: Outcome, written: int, kept: int) -> None:
+        """An answer that ended without the server has been decided."""
+        self.waiting = ""
+        event = Settled((), outcome, Finish.END_OF_TEXT, written, kept)
+        piece = text[len(self.conversation.answers[self.number - 1].committed) :]
+        self.conversation.publish(Update(event, self.number, piece, text=text))
+
+    def fail(self, error: MoaError, *, taken_back: bool = False) -> None:
+        """There is no (more) answer."""
+        self.conversation.publish(Update(Failed(error, taken_back), self.number))
+        if taken_back:
+            self.conversation.answers.pop()
+
+    async def gate(self, name: str) -> None:
+        """Waits for a test."""
+        await self.gates.wait(name)
+
+    async def pause(self, seconds: float) -> None:
+        """Lets time pass."""
+        await asyncio.sleep(seconds)
+
+    def tell(self, event: Event, piece: str = "") -> None:
+        figures = self.figures
+        figures.seconds = time.monotonic() - self.began
+        status = replace(
+            self.conversation.status,
+            tokens_per_s=figures.tokens_per_second,
+            acceptance=figures.accepted / max(1, figures.tokens),
+            up_bytes=34 * figures.tokens,
+            down_bytes=240 * figures.tokens,
+            written_alone=figures.provisional,
+            kept=figures.kept,
+            holds_back=isinstance(event, HeldBack),
+        )
+        self.conversation.status = status
+        shown = replace(figures) if isinstance(event, Ended) else None
+        count = len(self.waiting.split())
+        self.conversation.publish(Update(event, self.number, piece, self.waiting, count, figures=shown))
+
+
+def good_status() -> LinkStatus:
+    """Of a link over which nothing has gone yet."""
+    return LinkStatus(LinkState.GOOD, 52.0, 0.0, 0.0, 0, 0)
+
+
+def crossing(way: str, kind: str, size: int, tokens: int, accepted: int, conversation: str) -> Crossing:
+    """A message that crosses the link now."""
+    assert way in ("up", "down")
+    now = 1e3 * time.monotonic()
+    return Crossing(now, "up" if way == "up" else "down", kind, size, tokens, accepted, conversation)
+
+
+def _pieces(text: str, words: int) -> list[str]:
+    parts = re.findall(r"\s*\S+\s*$|\s*\S+", text)
+    return ["".join(parts[start : start + words]) for start in range(0, len(parts), words)]

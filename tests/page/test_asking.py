@@ -1,0 +1,211 @@
+"""Questions and answers on the page, in a browser."""
+
+from __future__ import annotations
+
+from moa_client.conversation.events import LinkState, Outcome
+from moa_shared.errors import OverloadedError
+from moa_shared.protocol.finish_rule import Finish
+from playwright.sync_api import expect
+
+from tests.page.conftest import Open, Serve
+from tests.page.stage import Stage
+
+
+async def two_parts(stage: Stage, question: str) -> None:
+    await stage.commit("The **first** part, ")
+    await stage.gate("second")
+    await stage.commit("and the second.")
+    stage.end()
+
+
+async def echo(stage: Stage, question: str) -> None:
+    await stage.commit(f"You asked: {question}")
+    stage.end()
+
+
+async def cut_and_corrected(stage: Stage, question: str) -> None:
+    await stage.commit("It flashes. ")
+    stage.link(LinkState.OFFLINE, "nothing has come from it for 0.2 s")
+    await stage.write("It is white and round.")
+    await stage.gate("back")
+    stage.link(LinkState.GOOD)
+    await stage.commit("It is red.")
+    stage.end()
+
+
+def test_an_answer_appears_as_it_comes(serve: Serve, open_page: Open) -> None:
+    served = serve(two_parts)
+    reader = open_page(served)
+    reader.ask("What is it?")
+    expect(reader.page.locator(".question")).to_have_text("What is it?")
+    expect(reader.answer).to_have_text("The first part,")
+    expect(reader.answer.locator("strong")).to_have_text("first")
+    expect(reader.button("Stop")).to_be_visible()
+    served.open_gate("second")
+    expect(reader.answer).to_have_text("The first part, and the second.")
+    reader.expect_end()
+    expect(reader.page.get_by_role("heading", level=1)).to_have_text("What is it?")
+    expect(reader.page.locator(".cost")).to_contain_text("6 tokens")
+
+
+def test_what_the_device_wrote_is_marked_and_corrected_where_it_stands(serve: Serve, open_page: Open) -> None:
+    served = serve(cut_and_corrected)
+    reader = open_page(served)
+    reader.ask("How does it look?")
+    expect(reader.provisional).to_have_text("It is white and round.")
+    expect(reader.standing).to_have_text("5 words by this device, not checked yet.")
+    expect(reader.notice).to_have_text(
+        "The server is away (nothing has come from it for 0.2 s). This device writes on; that text is not checked yet."
+    )
+    served.open_gate("back")
+    expect(reader.page.locator(".corrected")).to_have_text("red.")
+    expect(reader.answer).to_have_text("It flashes. It is red.")
+    expect(reader.provisional).to_have_count(0)
+    expect(reader.page.locator(".corrected")).to_have_count(0)  # a moment later
+    expect(reader.notice).to_be_empty()
+
+
+def test_an_answer_that_ended_without_its_server_is_decided_later(serve: Serve, open_page: Open) -> None:
+    async def script(stage: Stage, question: str) -> None:
+        await stage.commit("It flashes. ")
+        stage.link(LinkState.OFFLINE)
+        await stage.write("It is white.")
+        stage.end(verified=False)
+        await stage.gate("back")
+        stage.link(LinkState.GOOD)
+        stage.settle("It flashes. It is red.", Outcome.CORRECTED, 3, 2)
+
+    served = serve(script)
+    reader = open_page(served)
+    reader.ask("How does it look?")
+    expect(reader.standing).to_have_text("3 words not checked yet: the server does so when it is back.")
+    expect(reader.page.locator(".unverified")).to_have_text("1 to be checked")
+    served.open_gate("back")
+    expect(reader.standing).to_have_text("Corrected by the server: 2 of 3 tokens of this device were right.")
+    expect(reader.answer).to_have_text("It flashes. It is red.")
+    expect(reader.page.locator(".unverified")).to_be_hidden()
+
+
+def test_stop_by_button_and_by_key(serve: Serve, open_page: Open) -> None:
+    reader = open_page(serve(two_parts))
+    reader.ask("One?")
+    expect(reader.answer).to_have_text("The first part,")
+    reader.button("Stop").click()
+    expect(reader.standing).to_have_text("Stopped.")
+    reader.ask("Two?")
+    expect(reader.turns).to_have_count(2)
+    expect(reader.answer).to_have_text("The first part,")
+    reader.field.press("Escape")
+    expect(reader.standing).to_have_text("Stopped.")
+    expect(reader.field).to_be_focused()
+
+
+def test_another_seed_for_the_same_question(serve: Serve, open_page: Open) -> None:
+    served = serve(echo)
+    reader = open_page(served)
+    reader.ask("Why?")
+    reader.expect_end()
+    reader.button("Answer again with another seed").click()
+    expect(reader.page.locator(".cost")).to_contain_text("temperature 0.7, seed ")
+    reader.expect_end(1)
+    first, second = served.call(lambda: served.backend.open_conversations["c001"].asked)
+    assert (first[0], first[1].temperature, second[0]) == ("Why?", 0.0, "Why?")
+    assert second[1].temperature == 0.7
+    assert second[1].seed != first[1].seed
+
+
+def test_a_question_that_is_edited_is_asked_again_without_what_came_after_it(serve: Serve, open_page: Open) -> None:
+    reader = open_page(serve(echo))
+    for number, question in enumerate(["First?", "Second?", "Third?"], 1):
+        reader.ask(question)
+        reader.expect_end(number)
+    turn = reader.turns.nth(1)
+    turn.hover()
+    turn.get_by_role("button", name="Edit the question").click()
+    field = turn.get_by_role("textbox", name="Question, to be asked again")
+    expect(field).to_have_value("Second?")
+    expect(turn).to_contain_text("1 answer after this one will go.")
+    field.fill("Other?")
+    field.press("Enter")
+    reader.expect_end(2)
+    expect(reader.answer).to_have_text("You asked: Other?")
+    expect(reader.turns.nth(0)).to_contain_text("You asked: First?")
+
+
+def test_a_question_that_was_not_taken_goes_back_into_the_field(serve: Serve, open_page: Open) -> None:
+    async def script(stage: Stage, question: str) -> None:
+        stage.fail(OverloadedError("The server has 8 sessions, which is all it takes."), taken_back=True)
+
+    reader = open_page(serve(script))
+    reader.ask("Is there room?")
+    expect(reader.standing).to_have_text(
+        "The server has 8 sessions, which is all it takes. Try again in a few seconds."
+    )
+    expect(reader.field).to_have_value("Is there room?")
+
+
+def test_the_device_writes_on_if_the_reader_wants_it(serve: Serve, open_page: Open) -> None:
+    async def script(stage: Stage, question: str) -> None:
+        stage.link(LinkState.OFFLINE)
+        stage.hold(unread=True)
+        await stage.gate("never")
+
+    served = serve(script)
+    reader = open_page(served)
+    reader.ask("Anybody?")
+    expect(reader.standing).to_have_text("No server has read this question: it is answered when one is back.")
+    reader.button("Write on anyway").click()
+    reader.field.press("Escape")
+    expect(reader.standing).to_have_text("Stopped.")
+    assert served.call(lambda: served.backend.open_conversations["c001"].requests) == ["alone", "stop"]
+
+
+def test_why_an_answer_ends_is_said(serve: Serve, open_page: Open) -> None:
+    async def script(stage: Stage, question: str) -> None:
+        await stage.commit("One two")
+        stage.end(Finish.MAX_TOKENS)
+
+    reader = open_page(serve(script))
+    reader.ask("Count.")
+    expect(reader.standing).to_have_text("It ends here because it has as many tokens as the options allow.")
+
+
+def test_questions_wait_for_their_turn(serve: Serve, open_page: Open) -> None:
+    served = serve({"slow": two_parts, "": echo})
+    reader = open_page(served)
+    reader.ask("slow")
+    reader.ask("quick")
+    expect(reader.page.locator(".waiting-question")).to_have_text("quick")
+    served.open_gate("second")
+    expect(reader.answer).to_have_text("You asked: quick")
+    expect(reader.page.locator(".waiting-question")).to_have_count(0)
+
+
+def test_options_are_those_of_the_next_answer(serve: Serve, open_page: Open) -> None:
+    served = serve(echo)
+    reader = open_page(served)
+    reader.button("Options of answers").click()
+    reader.page.get_by_label("Temperature").fill("0.8")
+    reader.page.get_by_label("Seed").fill("7")
+    reader.page.get_by_label("System prompt").fill("You are terse.")
+    reader.button("Save").click()
+    expect(reader.page.locator("#options-said")).to_have_text("temperature 0.8, seed 7")
+    reader.ask("Why?")
+    reader.expect_end()
+    conversation = served.call(lambda: served.backend.open_conversations["c001"])
+    assert (conversation.asked[0][1].temperature, conversation.asked[0][1].seed) == (0.8, 7)
+    assert conversation.facts.system == "You are terse."
+
+
+def test_another_system_prompt_begins_another_conversation(serve: Serve, open_page: Open) -> None:
+    served = serve(echo)
+    reader = open_page(served)
+    reader.ask("Why?")
+    reader.expect_end()
+    reader.button("Options of answers").click()
+    expect(reader.page.get_by_text("Another system prompt begins a new conversation.")).to_be_visible()
+    reader.page.get_by_label("System prompt").fill("You are terse.")
+    reader.button("Save").click()
+    expect(reader.turns).to_have_count(0)
+    reader.expect_connection("open")
+    assert served.call(lambda: served.backend.open_conversations["c002"].facts.system) == "You are terse."

@@ -1,0 +1,241 @@
+"""The page for everybody, in a browser: narrow and wide, light and dark, by keyboard, read aloud, from right to left."""
+
+from __future__ import annotations
+
+import pytest
+from moa_client.conversation.events import LinkState
+from playwright.sync_api import expect
+
+from tests.page.conftest import Open, Serve
+from tests.page.fake_backend import FakeBackend, Script
+from tests.page.reader import Reader
+from tests.page.scripts import CODE, TIDES
+from tests.page.served import ServedPage
+from tests.page.stage import Stage
+
+pytestmark = pytest.mark.long  # axe takes seconds a time
+
+NARROW = {"width": 320, "height": 640}
+ZOOMED = {"width": 320, "height": 256}  # what 400 % leaves of 1280 x 1024
+LONG = "Averylongwordthatnobodywouldbreakbutthepagemust" * 4
+
+
+def play(text: str = CODE) -> Script:
+    async def script(stage: Stage, question: str) -> None:
+        await stage.commit(text)
+        stage.link(LinkState.OFFLINE, "nothing has come from it for 0.2 s")
+        await stage.write(" And so on, and on.")
+        stage.hold()
+        await stage.gate("end")
+        stage.link(LinkState.GOOD)
+        await stage.commit(" And so on, but not for ever.")
+        stage.end()
+
+    return script
+
+
+def fill(backend: FakeBackend) -> None:
+    backend.remember("tides", "Two tides", [("Why are there two tides?", TIDES)], 3600)
+    backend.remember("ar", "", [("ما هي عاصمة مصر؟", "عاصمة مصر هي **القاهرة**.")], 60 * 3600)
+    backend.remember("long", LONG, [(LONG, LONG)], 7200)
+
+
+@pytest.fixture
+def served(serve: Serve) -> ServedPage:
+    served = serve(play())
+    served.call(lambda: fill(served.backend))
+    return served
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [{"width": 1360, "height": 800}, NARROW], ids=["wide", "narrow"])
+def test_axe_finds_nothing(served: ServedPage, open_page: Open, scheme: str, viewport: dict[str, int]) -> None:
+    reader = open_page(served, viewport=viewport, color_scheme=scheme)
+    assert reader.violations() == []
+    reader.ask("Write the Fibonacci numbers.")
+    expect(reader.button("Write on anyway")).to_be_visible()
+    assert reader.violations() == []
+    served.open_gate("end")
+    expect(reader.page.locator(".corrected")).to_be_visible()
+    assert reader.violations() == []
+    reader.expect_end()
+    served.kill()
+    expect(reader.notice).to_contain_text("moa-client does not run")
+    assert reader.violations() == []
+
+
+def test_axe_finds_nothing_in_dialogs_and_drawers(served: ServedPage, open_page: Open) -> None:
+    for viewport, scheme in (({"width": 1000, "height": 800}, "light"), (NARROW, "dark")):
+        reader = open_page(served, "/?c=tides", viewport=viewport, color_scheme=scheme)
+        for opener in ("Options of answers", "Rename, export or delete Two tides"):
+            if opener.startswith("Rename") and viewport is NARROW:
+                reader.button("Conversations").click()
+                assert reader.violations() == []
+            reader.button(opener).click()
+            assert reader.violations() == []
+            if opener.startswith("Rename"):
+                reader.button("Delete …").click()
+                assert reader.violations() == []
+            reader.page.keyboard.press("Escape")
+        if viewport is NARROW:
+            reader.page.keyboard.press("Escape")
+        reader.page.locator("#chip").click()
+        expect(reader.page.get_by_role("complementary", name="The link")).to_be_visible()
+        assert reader.violations() == []
+        reader.page.keyboard.press("Escape")
+        expect(reader.page.get_by_role("complementary", name="The link")).to_be_hidden()
+        expect(reader.page.locator("#chip")).to_be_focused()
+
+
+def test_axe_finds_nothing_where_a_question_is_edited_or_nothing_is_found(served: ServedPage, open_page: Open) -> None:
+    reader = open_page(served, "/?c=tides")
+    reader.turns.first.hover()
+    reader.button("Edit the question").click()
+    reader.page.get_by_role("searchbox").fill("nowhere")
+    expect(reader.page.locator("#found")).to_have_text("Nothing found.")
+    assert reader.violations() == []
+
+
+@pytest.mark.parametrize("direction", ["ltr", "rtl"])
+@pytest.mark.parametrize("viewport", [NARROW, ZOOMED], ids=["narrow", "400 %"])
+def test_nothing_scrolls_sideways(
+    served: ServedPage, open_page: Open, viewport: dict[str, int], direction: str
+) -> None:
+    reader = open_page(served, viewport=viewport)
+    turn = f"document.documentElement.dir = '{direction}'"
+    for address in ("/", "/?c=tides", "/?c=long", "/?c=ar"):
+        reader.go(address)
+        reader.page.evaluate(turn)
+        assert reader.overflow() <= 0
+    reader.ask(LONG)
+    expect(reader.provisional).to_have_count(1)
+    assert reader.overflow() <= 0
+    for opener, closer in (("Conversations", "Close the list"), ("offline", "Close the link’s panel")):
+        (reader.page.locator("#chip") if opener == "offline" else reader.button(opener)).click()
+        assert reader.overflow() <= 0
+        assert _is_within(reader, "#side:not([hidden]), #panel:not([hidden])")
+        reader.button(closer).click()
+    reader.button("Options of answers").click()
+    assert reader.overflow() <= 0
+    assert _is_within(reader, "dialog[open]")
+
+
+def test_from_right_to_left_the_list_is_at_the_right(served: ServedPage, open_page: Open) -> None:
+    reader = open_page(served, "/?c=ar")
+    reader.page.evaluate("document.documentElement.dir = 'rtl'")
+    left = "selector => document.querySelector(selector).getBoundingClientRect().left"
+    places = [reader.page.evaluate(left, selector) for selector in ("#panel", "main", "#side")]
+    assert places == sorted(places)
+    assert reader.overflow() <= 0
+
+
+def test_the_whole_page_by_keyboard_alone(served: ServedPage, open_page: Open) -> None:
+    reader = open_page(served)
+    keyboard, focused = reader.page.keyboard, reader.page.locator(":focus")
+    expect(reader.field).to_be_focused()
+    keyboard.type("One line")
+    keyboard.press("Shift+Enter")
+    keyboard.type("and another")
+    expect(reader.field).to_have_value("One line\nand another")
+    keyboard.press("Enter")
+    expect(reader.provisional).to_be_visible()
+    served.open_gate("end")
+    reader.expect_end()
+    expect(reader.conversations).to_have_count(4)
+    keyboard.press("Control+k")
+    keyboard.press("ArrowDown")
+    keyboard.press("ArrowDown")
+    expect(focused).to_contain_text("Two tides")
+    keyboard.press("Tab")
+    keyboard.press("Enter")
+    expect(reader.page.get_by_label("Title")).to_be_focused()
+    keyboard.press("Escape")
+    expect(focused).to_have_attribute("aria-label", "Rename, export or delete Two tides")
+    keyboard.press("ArrowUp")
+    keyboard.press("Enter")
+    expect(reader.field).to_be_focused()
+    keyboard.press("Tab")
+    keyboard.press("Enter")
+    expect(reader.page.get_by_role("dialog", name="Options of answers")).to_be_visible()
+    keyboard.press("Escape")
+    expect(focused).to_have_attribute("aria-label", "Options of answers")
+
+
+def test_the_skip_link_comes_first(served: ServedPage, open_page: Open) -> None:
+    reader = open_page(served, has_touch=True, is_mobile=True)  # where the field does not take the focus by itself
+    reader.page.keyboard.press("Tab")
+    expect(reader.page.locator(":focus")).to_have_text("Skip to the question")
+    reader.page.keyboard.press("Enter")
+    expect(reader.field).to_be_focused()
+
+
+def test_whole_sentences_are_read_aloud_and_no_tokens(served: ServedPage, open_page: Open) -> None:
+    reader = open_page(served)
+    log = "Array.from(document.querySelectorAll('#announcer p'), each => each.textContent)"
+    served.open_gate("end")
+    reader.ask("Write the Fibonacci numbers.")
+    reader.expect_end()
+    said = reader.page.evaluate(log)
+    assert len(said) <= 4
+    assert "And so on, but not for ever." in " ".join(said)
+    assert said[-1].startswith("End of the answer.")
+
+
+def test_following_the_text_only_at_the_end(serve: Serve, open_page: Open) -> None:
+    async def script(stage: Stage, question: str) -> None:
+        for part in range(4):
+            await stage.commit(f"{TIDES}\n\n")
+            await stage.gate(f"part {part}")
+        stage.end()
+
+    served = serve(script)
+    reader = open_page(served, viewport={"width": 800, "height": 500})
+    place = "document.getElementById('scroller').scrollTop"
+    reader.ask("Long?")
+    newest = reader.answer.locator("blockquote").last
+    expect(newest).to_be_in_viewport()
+    served.open_gate("part 0")
+    expect(reader.answer.locator("blockquote")).to_have_count(2)
+    expect(newest).to_be_in_viewport()
+    reader.page.locator("#scroller").hover()
+    reader.page.mouse.wheel(0, -10_000)
+    expect(reader.button("Newest text")).to_be_visible()
+    expect(reader.page.locator(".question")).to_be_in_viewport()
+    served.open_gate("part 1")
+    expect(reader.answer.locator("blockquote")).to_have_count(3)
+    assert reader.page.evaluate(place) == 0
+    reader.button("Newest text").click()
+    expect(newest).to_be_in_viewport()
+    expect(reader.button("Newest text")).to_be_hidden()
+
+
+def test_the_colours_can_be_chosen(served: ServedPage, open_page: Open) -> None:
+    reader = open_page(served, color_scheme="light")
+    scheme = "getComputedStyle(document.documentElement).colorScheme"
+    button = reader.page.locator("#scheme")
+    expect(button).to_have_attribute("aria-label", "Colours: as the system has them")
+    light = _ground(reader)
+    button.click()
+    assert (reader.page.evaluate(scheme), _ground(reader)) == ("light", light)
+    button.click()
+    assert reader.page.evaluate(scheme) == "dark"
+    reader.page.reload()
+    assert reader.page.evaluate(scheme) == "dark"
+    assert _ground(reader) != light
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_forced_colours_and_no_motion(served: ServedPage, open_page: Open, scheme: str) -> None:
+    reader = open_page(served, forced_colors="active", reduced_motion="reduce", color_scheme=scheme)
+    reader.ask("Write the Fibonacci numbers.")
+    expect(reader.provisional).to_have_css("font-style", "italic")
+    assert reader.page.evaluate("document.getAnimations().length") == 0
+
+
+def _ground(reader: Reader) -> str:
+    return str(reader.page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
+
+
+def _is_within(reader: Reader, selector: str) -> bool:
+    box = reader.page.locator(selector).bounding_box()
+    return box is not None and box["x"] >= 0 and box["x"] + box["width"] <= NARROW["width"]

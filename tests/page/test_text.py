@@ -1,0 +1,129 @@
+"""The text of answers in a browser: Markdown, and nothing but Markdown."""
+
+from __future__ import annotations
+
+import pytest
+from moa_client.conversation.events import LinkState
+from playwright.sync_api import expect
+
+from tests.page.conftest import Open, Serve
+from tests.page.fake_backend import Script
+from tests.page.stage import Stage
+
+HOSTILE = """<img src=x onerror="alert(1)"> <script>alert(2)</script> [click](javascript:alert(3)) \
+[data](data:text/html,hi) ![picture](https://elsewhere.example/p.png) [page](https://elsewhere.example/)"""
+CODE = "Look:\n\n```python\nprint('a')\nprint('b')\n```\n\nThat is `all`."
+
+
+def says(text: str) -> Script:
+    async def script(stage: Stage, question: str) -> None:
+        await stage.commit(text)
+        stage.end()
+
+    return script
+
+
+def test_text_of_a_model_stays_text(serve: Serve, open_page: Open) -> None:
+    reader = open_page(serve(says(HOSTILE)))
+    fetched: list[str] = []
+    reader.page.on("request", lambda request: fetched.append(request.url))
+    reader.page.on("dialog", lambda dialog: reader.complaints.append(dialog.message))
+    reader.ask("Attack.")
+    reader.expect_end()
+    expect(reader.answer).to_contain_text('<img src=x onerror="alert(1)"> <script>alert(2)</script>')
+    expect(reader.answer.locator("img, script")).to_have_count(0)
+    links = reader.answer.locator("a")
+    expect(links).to_have_text(["image: picture", "page"])
+    assert links.nth(1).get_attribute("rel") == "noopener noreferrer"
+    assert not [url for url in fetched if not url.startswith(reader.served.url)]
+
+
+def test_the_page_lets_no_script_make_html_of_a_text(serve: Serve, open_page: Open) -> None:
+    reader = open_page(serve(says("")))
+    with pytest.raises(Exception, match="TrustedHTML"):
+        reader.page.evaluate("document.body.innerHTML = '<p>hi</p>'")
+    reader.complaints.clear()  # the browser says so too
+
+
+def test_code_and_answers_can_be_copied(serve: Serve, open_page: Open) -> None:
+    reader = open_page(serve(says(CODE)))
+    reader.ask("Code?")
+    reader.expect_end()
+    expect(reader.answer.get_by_role("region", name="Code, python")).to_have_text("print('a')\nprint('b')")
+    reader.button("Copy the code").click()
+    expect(reader.button("Copied")).to_be_visible()
+    assert reader.page.evaluate("navigator.clipboard.readText()") == "print('a')\nprint('b')"
+    reader.button("Copy the answer").click()
+    expect(reader.page.locator(".after").get_by_role("button", name="Copied")).to_be_visible()
+    assert reader.page.evaluate("navigator.clipboard.readText()") == CODE
+
+
+@pytest.mark.parametrize(
+    ("committed", "provisional", "html"),
+    [
+        ("One ", "two.", "<p>One <span>two.</span></p>"),
+        ("- one\n", "- two", "<ul><li>one</li><li><span>two</span></li></ul>"),
+        ("A verse,\n", "and another", "<p>A verse,<br><span>and another</span></p>"),
+        ("A *very", " good* one", "<p>A <em>very <span>good</span></em><span> one</span></p>"),
+        ("Text\n\n", "# Title", "<p>Text</p><h3><span>Title</span></h3>"),
+        ("**bo", "ld**", "<p><strong>bo<span>ld</span></strong></p>"),
+        ("| a |\n| --", "- |\n| b |", "table"),
+    ],
+)
+def test_provisional_text_begins_where_it_begins_inside_markdown(
+    serve: Serve, open_page: Open, committed: str, provisional: str, html: str
+) -> None:
+    async def script(stage: Stage, question: str) -> None:
+        await stage.commit(committed)
+        stage.link(LinkState.OFFLINE)
+        await stage.write(provisional)
+        await stage.gate("never")
+
+    reader = open_page(serve(script))
+    reader.ask("Go.")
+    expect(reader.provisional.last).to_be_visible()
+    if html == "table":
+        expect(reader.answer.get_by_role("cell")).to_have_text(["b"])
+        return
+    shown = reader.answer.inner_html()
+    for noise in (' class="provisional"', ' data-level="1"', "<div>", "</div>", "\n"):
+        shown = shown.replace(noise, "")
+    assert shown == html
+
+
+def test_a_selection_in_earlier_text_stays_while_the_answer_goes_on(serve: Serve, open_page: Open) -> None:
+    async def script(stage: Stage, question: str) -> None:
+        await stage.commit("The first paragraph.\n\nThe second ")
+        await stage.gate("on")
+        await stage.commit("goes on.\n\nThe third.")
+        await stage.gate("end")
+
+    served = serve(script)
+    reader = open_page(served)
+    reader.ask("Go.")
+    expect(reader.answer).to_contain_text("The second")
+    reader.answer.locator("p").first.select_text()
+    served.open_gate("on")
+    expect(reader.answer).to_contain_text("The third.")
+    assert reader.page.evaluate("getSelection().toString().trim()") == "The first paragraph."
+
+
+def test_an_earlier_answer_is_not_built_again_when_the_next_one_begins(serve: Serve, open_page: Open) -> None:
+    reader = open_page(serve(says("The first answer.")))
+    reader.ask("One?")
+    reader.expect_end()
+    first = reader.answer.locator("p").element_handle()
+    reader.ask("Two?")
+    reader.expect_end(2)
+    assert first.evaluate("element => element.isConnected")
+
+
+def test_arabic_is_read_from_right_to_left_and_code_from_left(serve: Serve, open_page: Open) -> None:
+    reader = open_page(serve(says("عاصمة مصر هي القاهرة.\n\n```\nprint(1)\n```")))
+    reader.ask("ما هي عاصمة مصر؟")
+    reader.expect_end()
+
+    def direction(selector: str) -> str:
+        return str(reader.page.locator(selector).evaluate("element => getComputedStyle(element).direction"))
+
+    assert (direction(".question"), direction(".answer"), direction(".code")) == ("rtl", "rtl", "ltr")

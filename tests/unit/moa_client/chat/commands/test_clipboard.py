@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+from moa_client.chat.commands import clipboard
+from moa_client.chat.commands.clipboard import (
+    MOST_OSC_BYTES,
+    copy_text,
+    find_program,
+    last_code,
+    terminal_sequence,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("no code", ""),
+        ("a\n```py\nx = 1\ny = 2\n```\nb\n```\nz\n```\nend", "z\n"),
+        ("````\n```\nin it\n```\n````", "```\nin it\n```\n"),
+        ("~~~sh\nls\n~~~", "ls\n"),
+        ("a\n```py\nnot complete", "not complete"),
+    ],
+)
+def test_the_last_block_of_code_is_found(text: str, code: str) -> None:
+    assert last_code(text) == code
+
+
+def make_program(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def test_a_program_is_used_where_it_has_a_desktop(tmp_path: Path) -> None:
+    make_program(tmp_path, "xclip", "true")
+    assert find_program({"PATH": str(tmp_path), "DISPLAY": ":0"}) == ("xclip", "-selection", "clipboard")
+    assert find_program({"PATH": str(tmp_path)}) is None
+
+
+def test_the_terminal_gets_the_text_in_base64() -> None:
+    sequence = terminal_sequence("héllo\n")
+    assert sequence.startswith("\x1b]52;c;")
+    assert sequence.endswith("\x07")
+    assert base64.b64decode(sequence[7:-1]).decode() == "héllo\n"
+    assert terminal_sequence("x" * (MOST_OSC_BYTES + 1)) == ""
+
+
+async def test_it_says_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(clipboard, "find_program", lambda: None)
+    assert (await copy_text("abc", written.append)).startswith("Asked the terminal to copy 3 characters")
+    assert written == [terminal_sequence("abc")]
+    assert await copy_text("abc", None) == "Nothing here can copy: install wl-clipboard or xclip."
+    make_program(tmp_path, "copier", f"cat > {tmp_path}/copied")
+    monkeypatch.setattr(clipboard, "find_program", lambda: (str(tmp_path / "copier"),))
+    assert await copy_text("abc", None) == f"Copied 3 characters with {tmp_path}/copier."
+    assert (tmp_path / "copied").read_text() == "abc"
+    make_program(tmp_path, "copier", "cat > /dev/null; exit 1")
+    assert (await copy_text("abc", None)).startswith("Nothing here can copy")

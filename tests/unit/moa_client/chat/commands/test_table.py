@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+from moa_client.chat.commands.handler import CommandHandler, short
+from moa_client.chat.commands.table import ALIASES, NAMES, help_text, nearest, resolve, unknown_words, values_of
+
+
+def test_every_command_has_a_handler_and_a_line_of_help() -> None:
+    handler = CommandHandler(None)  # type: ignore[arg-type]
+    assert {*handler._handlers, "bye"} == set(NAMES)
+    text = help_text()
+    for name in NAMES:
+        assert f"/{name}" in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_aliases_are_commands() -> None:
+    for alias, name in ALIASES.items():
+        assert resolve(alias) == name
+        assert name in NAMES
+    assert resolve("set") == "set"
+    assert resolve("sett") is None
+
+
+def test_a_misspelt_command_gets_a_hint() -> None:
+    assert unknown_words("stat").startswith("There is no command /stat. Did you mean /stats? ")
+    assert unknown_words("xyz").startswith("There is no command /xyz. /help lists them")
+    assert nearest("temprature", ("temperature", "top_k")) == " Did you mean temperature?"
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "expected"),
+    [
+        ("set", (), ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop", "system", "render")),
+        ("set", ("render",), ("on", "off")),
+        ("set", ("seed",), ("default",)),
+        ("set", ("seed", "1"), ()),
+        ("copy", (), ("code",)),
+        ("help", (), ()),
+    ],
+)
+def test_what_may_follow_a_command(name: str, before: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    assert values_of(name, before) == expected
+
+
+def test_a_long_question_is_shortened_and_made_one_line() -> None:
+    assert short("a\n b") == "a b"
+    assert short("x" * 61) == "x" * 57 + "..."

@@ -1,0 +1,121 @@
+"""Commands of a chat whose conversation, or the opening of another one, may fail."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import cast
+
+import pytest
+from inline_snapshot import snapshot
+from moa_client.chat.chat import Chat
+from moa_client.conversation.answer_figures import LinkStatus
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_text import AnswerText
+from moa_client.conversation.events import Committed, Ended, LinkState
+from moa_client.conversation.updates import Asked, Update
+from moa_client.settings import ClientSettings
+from moa_client.surface.open_conversation import Facts, OpenConversation
+from moa_shared.errors import UnavailableError
+from moa_shared.protocol.finish_rule import Finish
+
+GONE = UnavailableError("The daemon has ended.", hint="Ask again.")
+
+
+class Conversation:
+    """Answers every question with `a`, until the process that runs it has gone."""
+
+    def __init__(self, system: str | None = None, *, is_gone: bool = False) -> None:
+        self.facts = Facts("id", "", "tiny", "host:1", online=True, system=system)
+        self.status = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0)
+        self.answers: list[AnswerText] = []
+        self.is_gone = is_gone
+        self.is_closed = False
+        self.asked: list[str] = []
+
+    def ask(self, question: str, options: AnswerOptions) -> None:
+        self.asked.append(question)
+
+    async def updates(self) -> AsyncGenerator[Update, None]:
+        number = len(self.asked)
+        yield Update(Asked(self.asked[-1]), number)
+        yield Update(Committed((0,)), number, "a")
+        yield Update(Ended(Finish.STOP), number)
+
+    def go_offline(self) -> None:
+        if self.is_gone:
+            raise GONE
+
+    go_online = write_alone = stop = abandon = go_offline
+
+    async def stats(self) -> str:
+        self.go_offline()
+        return "figures"
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class Talk:
+    """A chat on a pipe.
+
+    Args:
+        opens: whether other conversations can be opened.
+    """
+
+    def __init__(self, *, opens: bool = True, is_gone: bool = False) -> None:
+        self.first = Conversation(is_gone=is_gone)
+        self.opened: list[tuple[str | None, str | None]] = []
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self._opens = opens
+        self.chat = Chat(
+            ClientSettings(), cast("OpenConversation", self.first), self.out.append, self.err.append, open_it=self._open
+        )
+
+    async def _open(self, identifier: str | None, system: str | None) -> OpenConversation:
+        if not self._opens:
+            raise GONE
+        self.opened.append((identifier, system))
+        return cast("OpenConversation", Conversation(system))
+
+
+@pytest.mark.parametrize("line", ["/offline", "/online", "/alone", "/stats"])
+async def test_a_command_that_fails_does_not_end_the_chat(line: str) -> None:
+    talk = Talk(is_gone=True)
+    assert await talk.chat.on_line(line)
+    assert talk.err == ["Error: The daemon has ended. Ask again."]
+
+
+@pytest.mark.parametrize("line", ["/reset", "/set system brief"])
+async def test_a_conversation_stays_open_if_no_other_one_can_be_opened(line: str) -> None:
+    talk = Talk(opens=False)
+    assert await talk.chat.on_line(line)
+    assert talk.err == ["Error: The daemon has ended. Ask again."]
+    assert not talk.first.is_closed
+    assert talk.chat.settings.system is None
+    assert await talk.chat.on_line("//why?")
+    assert (talk.first.asked, talk.out) == (["/why?"], ["a", "\n"])
+
+
+async def test_a_new_conversation_takes_the_place_of_the_one_before() -> None:
+    talk = Talk()
+    for line in ("/reset", "/set system brief", "/set seed 3", "/reset"):
+        assert await talk.chat.on_line(line)
+    assert talk.opened == [(None, None), (None, "brief"), (None, "brief")]
+    assert talk.first.is_closed
+    assert talk.err == snapshot(
+        [
+            "A new conversation begins.",
+            "A new conversation begins, with this system prompt.",
+            "seed is 3 now.",
+            "A new conversation begins.",
+        ]
+    )
+    assert not await talk.chat.on_line("/bye")
+
+
+async def test_a_question_opens_a_conversation_again_whose_process_has_gone() -> None:
+    talk = Talk(is_gone=True)
+    assert await talk.chat.on_line("why?")
+    assert talk.opened == [("id", None)]
+    assert (talk.first.asked, talk.out, talk.err) == ([], ["a", "\n"], [])

@@ -1,0 +1,51 @@
+"""Where the daemon's files are, and who may enter their folder."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+from inline_snapshot import snapshot
+from moa_client.daemon.places import Places, find_places, make_folder
+from moa_shared.errors import ConfigError
+
+from tests.support.messages import raises
+
+
+def test_they_are_in_the_runtime_folder_or_else_in_that_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    assert find_places(None).folder == Path("/run/user/7/moa")
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setenv("XDG_STATE_HOME", "/home/ada/.local/state")
+    assert find_places(None).socket == Path("/home/ada/.local/state/moa/run/daemon.sock")
+    assert find_places(Path("/tmp/mine")).lock == Path("/tmp/mine/daemon.lock")
+
+
+def test_only_the_user_can_enter_the_folder() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        places = Places(Path(short) / "open" / "moa")
+        places.folder.mkdir(parents=True, mode=0o755)
+        os.chmod(places.folder, 0o755)
+        make_folder(places)
+        assert stat.S_IMODE(places.folder.stat().st_mode) == 0o700
+
+
+def test_a_path_that_no_socket_can_have_is_refused() -> None:
+    with raises(
+        ConfigError,
+        snapshot(
+            "/xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/daemon.sock is too long for the path of a socket. Name a shorter folder with --daemon-dir."
+        ),
+    ):
+        make_folder(Places(Path("/" + "x" * 90)))
+
+
+def test_a_folder_that_cannot_be_made_is_an_error() -> None:
+    with raises(
+        ConfigError,
+        snapshot("The daemon's folder /dev/null/moa cannot be made: Not a directory. Name another with --daemon-dir."),
+    ):
+        make_folder(Places(Path("/dev/null/moa")))

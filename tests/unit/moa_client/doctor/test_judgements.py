@@ -1,0 +1,149 @@
+"""What measured numbers mean: each judgement below, at and above its threshold."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from inline_snapshot import snapshot
+from moa_client.device.drafter_choice import Candidate, ServerPace
+from moa_client.doctor.checks import checks_json
+from moa_client.doctor.judgements import (
+    judge_certificate,
+    judge_expectation,
+    judge_goodput,
+    judge_round_trip,
+    judge_speed,
+)
+from moa_shared.programs.checks import Check, check_line, exit_code, si_bytes
+
+DAY = 86_400.0
+QUICK, DEEP = Candidate("online", 2.0, 2.4), Candidate("deep", 4.4, 3.7)
+
+
+@pytest.mark.parametrize(
+    ("check", "shown"),
+    [
+        (
+            judge_certificate("host", 90 * DAY, 0.0),
+            snapshot("  ok    TLS          the certificate of host is valid for 90 more days\n"),
+        ),
+        (
+            judge_certificate("host", 13 * DAY, 0.0),
+            snapshot("""\
+  warn  TLS          the certificate of host is valid for 13 more days
+                     Whoever runs the server should renew it.
+"""),
+        ),
+        (
+            judge_round_trip(20.0, 7, 0.25),
+            snapshot("  ok    round trip   20.0 ms, the median of 7; 25 % of the server is taken\n"),
+        ),
+        (
+            judge_round_trip(200.0, 7, 0.25),
+            snapshot("""\
+  warn  round trip   200.0 ms, the median of 7; 25 % of the server is taken
+                     Text comes as fast, but begins later: use a nearer server.
+"""),
+        ),
+        (
+            judge_round_trip(20.0, 7, 0.95),
+            snapshot("""\
+  warn  round trip   20.0 ms, the median of 7; 95 % of the server is taken
+                     It may refuse: ask later, or add another server.
+"""),
+        ),
+        (
+            judge_goodput("download", 400_000, 0.5, 10.0),
+            snapshot("  ok    download     800 kB/s (400 kB in 0.5 s); text with drafts takes up to 55 kB/s\n"),
+        ),
+        (
+            judge_goodput("download", 400_000, 8.0, 10.0),
+            snapshot("""\
+  warn  download     50 kB/s (400 kB in 8 s); text with drafts takes up to 55 kB/s
+                     The memory sent adapts, and fewer drafts are made: the text is the same, and comes more slowly.
+"""),
+        ),
+        (
+            judge_goodput("upload", 400_000, 0.5, 10.0),
+            snapshot("  ok    upload       800 kB/s (400 kB in 0.5 s); text with drafts takes up to 12 kB/s\n"),
+        ),
+        (
+            judge_goodput("upload", 4_000, 1.0, 10.0),
+            snapshot("""\
+  warn  upload       4 kB/s (4 kB in 1 s); text with drafts takes up to 12 kB/s
+                     Fewer drafts are sent: the text is the same, and comes more slowly.
+"""),
+        ),
+        (judge_goodput("upload", 4_000, 1.0, 0.0), snapshot("  ok    upload       4 kB/s (4 kB in 1 s)\n")),
+        (
+            judge_speed([QUICK, DEEP], 8.0),
+            snapshot(
+                "  ok    speed here   a level of a draft takes 2.0 ms (online), 4.4 ms (deep); a plain step of the server 8.0 ms\n"
+            ),
+        ),
+        (
+            judge_speed([QUICK, DEEP], 1.0),
+            snapshot("""\
+  warn  speed here   a level of a draft takes 2.0 ms (online), 4.4 ms (deep); a plain step of the server 1.0 ms
+                     Drafts from here come too late: give the drafter more --threads.
+"""),
+        ),
+        (
+            judge_speed([QUICK], 0.0),
+            snapshot(
+                "  ok    speed here   a level of a draft takes 2.0 ms (online); the server does not say how long a step takes\n"
+            ),
+        ),
+        (
+            judge_expectation([QUICK, DEEP], ServerPace(50.0, 1.0, 20.0)),
+            snapshot(
+                "  ok    expect       about 1.7 times plain streaming (20 tokens/s) with drafts from here (deep)\n"
+            ),
+        ),
+        (
+            judge_expectation([QUICK, DEEP], ServerPace(4.0, 1.0, 200.0)),
+            snapshot(
+                "  ok    expect       plain streaming, about 250 tokens/s; drafts from here add little, and the server drafts while it has time\n"
+            ),
+        ),
+        (
+            judge_expectation([], ServerPace(4.0, 1.0, 200.0)),
+            snapshot(
+                "  ok    expect       plain streaming, about 250 tokens/s; drafts from here add little, and the server drafts while it has time\n"
+            ),
+        ),
+        (
+            judge_expectation([QUICK], ServerPace(0.0, 0.0, 1.0)),
+            snapshot("  ok    expect       the server does not say how fast it is\n"),
+        ),
+    ],
+)
+def test_what_a_user_reads(check: Check, shown: str) -> None:
+    assert check_line(check) == shown
+
+
+def test_the_exit_code_is_that_of_the_first_failure() -> None:
+    checks = [Check("a", "ok", ""), Check("b", "fail", "", exit_code=69), Check("c", "fail", "", exit_code=2)]
+    assert exit_code(checks) == 69
+    assert exit_code([Check("a", "warn", ""), Check("b", "skip", "")]) == 0
+
+
+def test_the_same_for_programs() -> None:
+    checks = {"host:1": [Check("TLS", "warn", "found", "do"), Check("server", "ok", "found")]}
+    assert json.loads(checks_json(dict(checks))) == [
+        {
+            "server": "host:1",
+            "checks": [
+                {"name": "TLS", "state": "warn", "message": "found", "hint": "do"},
+                {"name": "server", "state": "ok", "message": "found", "hint": None},
+            ],
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1e3, "1 kB"), (12_345, "12.3 kB"), (2e6, "2 MB"), (3e10, "30 GB")]
+)
+def test_bytes_have_units(count: float, text: str) -> None:
+    assert si_bytes(count) == text

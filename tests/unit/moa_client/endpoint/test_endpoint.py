@@ -1,0 +1,556 @@
+"""The endpoint over a socket, asked by OpenAI's library for Python, with answers that tests write."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import openai
+import pytest
+from inline_snapshot import snapshot
+from moa_client.conversation.events import LinkState, Outcome
+from moa_client.endpoint.routes import EndpointSettings
+from moa_shared.errors import (
+    ContextLengthError,
+    MismatchError,
+    MoaError,
+    ModelSourceError,
+    NotFoundError,
+    OverloadedError,
+    UnavailableError,
+)
+from moa_shared.protocol.finish_rule import Finish
+from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
+
+from tests.support.scripted_answers import MODEL, Script, ScriptedAnswer, ScriptedSource, saying, serving, silence
+
+HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi there"}]
+WORDS = ("Good", " day", ".")
+
+
+def client_of(url: str, key: str = "none") -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
+
+
+@asynccontextmanager
+async def asking(
+    script: Script = silence, settings: EndpointSettings | None = None
+) -> AsyncIterator[tuple[openai.AsyncOpenAI, ScriptedSource]]:
+    source = ScriptedSource(script)
+    async with serving(source, settings) as server, client_of(server.url) as client:
+        yield client, source
+
+
+def moa_of(chunk: object) -> dict[str, Any]:
+    """What only this endpoint has."""
+    extra = getattr(chunk, "moa", None)
+    return extra if isinstance(extra, dict) else {}
+
+
+def text_of(chunks: list[ChatCompletionChunk]) -> str:
+    return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+
+
+async def stream_text(stream: openai.AsyncStream[ChatCompletionChunk]) -> str:
+    return text_of([chunk async for chunk in stream])
+
+
+def error_of(caught: pytest.ExceptionInfo[openai.APIError]) -> object:
+    return caught.value.body
+
+
+# ------------------------------------------------------------ answers
+
+
+async def test_a_chat_gets_an_answer() -> None:
+    async with asking(saying(*WORDS)) as (client, source):
+        completion = await client.chat.completions.create(model=MODEL, messages=HI, seed=5, temperature=0)
+    choice, usage = completion.choices[0], completion.usage
+    assert (choice.message.content, choice.message.role, choice.finish_reason) == ("Good day.", "assistant", "stop")
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (2, 3, 5)
+    assert completion.id.startswith("chatcmpl-")
+    assert (completion.object, completion.model, completion.system_fingerprint) == (
+        "chat.completion",
+        MODEL,
+        "fp_scripted",
+    )
+    assert moa_of(completion) == {"seed": 5, "verified": True}
+    assert source.rendered == [{"role": "user", "content": "Hi there"}]
+    assert source.answers[0].closed.is_set()
+
+
+async def test_a_chat_streams_its_answer() -> None:
+    async with asking(saying(*WORDS)) as (client, _):
+        stream = await client.chat.completions.create(model="default", messages=HI, stream=True, seed=5)
+        chunks = [chunk async for chunk in stream]
+    assert text_of(chunks) == "Good day."
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
+    assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert (moa_of(chunks[0]), moa_of(chunks[-1])) == ({"seed": 5}, {"verified": True})
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+async def test_a_stream_says_how_many_tokens_there_were_if_asked() -> None:
+    async with asking(saying(*WORDS, finish=Finish.MAX_TOKENS)) as (client, _):
+        stream = await client.chat.completions.create(
+            model=MODEL, messages=HI, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+    last = chunks[-1]
+    assert last.usage is not None
+    assert (last.choices, last.usage.total_tokens) == ([], 5)
+    assert chunks[-2].choices[0].finish_reason == "length"
+
+
+async def test_a_text_is_continued_whole_and_as_a_stream() -> None:
+    async with asking(saying(*WORDS)) as (client, source):
+        completion = await client.completions.create(model=MODEL, prompt="Once upon a time")
+        stream = await client.completions.create(model=MODEL, prompt=[5, 6, 7], stream=True, max_tokens=9)
+        parts = [chunk async for chunk in stream]
+    assert (completion.choices[0].text, completion.choices[0].finish_reason) == ("Good day.", "stop")
+    assert completion.id.startswith("cmpl-")
+    assert "".join(part.choices[0].text for part in parts) == "Good day."
+    assert [(answer.prompt, answer.options.max_tokens) for answer in source.answers] == [
+        ((0, 1, 2, 3), 16),
+        ((5, 6, 7), 9),
+    ]
+
+
+async def test_the_model_has_its_name_and_another_name_for_all() -> None:
+    async with asking() as (client, _):
+        models = await client.models.list()
+        assert [model.id for model in models.data] == [MODEL]
+        assert (await client.models.retrieve(MODEL)).owned_by == "moa"
+        assert (await client.models.retrieve("default")).id == MODEL
+        with pytest.raises(openai.NotFoundError) as caught:
+            await client.chat.completions.create(model="gpt-4o", messages=HI)
+    assert error_of(caught) == snapshot(
+        {
+            "message": "There is no model 'gpt-4o' here. Ask for 'scripted/model', or 'default'.",
+            "type": "not_found_error",
+            "param": "model",
+            "code": "model_not_found",
+        }
+    )
+
+
+async def test_the_library_that_does_not_wait_asks_as_well() -> None:
+    def ask(url: str) -> str:
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            whole = client.chat.completions.create(model=MODEL, messages=HI).choices[0].message.content
+            with client.chat.completions.create(model=MODEL, messages=HI, stream=True) as stream:
+                parts = [choice.delta.content or "" for chunk in stream for choice in chunk.choices]
+            with pytest.raises(openai.BadRequestError):
+                client.chat.completions.create(model=MODEL, messages=HI, n=2)
+            return f"{whole}|{''.join(parts)}"
+
+    async with serving(ScriptedSource(saying(*WORDS))) as server:
+        assert await asyncio.to_thread(ask, server.url) == "Good day.|Good day."
+
+
+# ------------------------------------------------------------ errors
+
+
+async def test_what_is_not_supported_is_refused_with_its_parameter() -> None:
+    async with asking() as (client, source):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.chat.completions.create(model=MODEL, messages=HI, logprobs=True)
+    assert error_of(caught) == snapshot(
+        {
+            "message": "logprobs is not supported. The server gives no probabilities.",
+            "type": "invalid_request_error",
+            "param": "logprobs",
+            "code": "unsupported_parameter",
+        }
+    )
+    assert not source.answers
+
+
+async def test_what_the_template_refuses_is_a_bad_request() -> None:
+    async with asking() as (client, _):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "REFUSE"}])
+    assert error_of(caught) == snapshot(
+        {
+            "message": "The template refuses it. Send something else.",
+            "type": "invalid_request_error",
+            "param": "messages",
+            "code": "model_source",
+        }
+    )
+
+
+async def test_a_prompt_that_fills_the_context_is_a_bad_request() -> None:
+    async with asking() as (client, _):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.completions.create(model=MODEL, prompt="word " * 100)
+        assert error_of(caught) == snapshot(
+            {
+                "message": "The prompt has 100 tokens, the context 100 in all. Shorten the prompt.",
+                "type": "invalid_request_error",
+                "param": None,
+                "code": "context_length_exceeded",
+            }
+        )
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.completions.create(model=MODEL, prompt=[1, 1000])
+        assert error_of(caught) == snapshot(
+            {
+                "message": "prompt: expected ids of tokens from 0 to 999.",
+                "type": "invalid_request_error",
+                "param": "prompt",
+                "code": "invalid_value",
+            }
+        )
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (
+            ContextLengthError("Too long.", hint=""),
+            openai.BadRequestError,
+            snapshot(
+                [
+                    400,
+                    None,
+                    {
+                        "message": "Too long.",
+                        "type": "invalid_request_error",
+                        "param": None,
+                        "code": "context_length_exceeded",
+                    },
+                ]
+            ),
+        ),
+        (
+            OverloadedError("No room.", hint=""),
+            openai.RateLimitError,
+            snapshot(
+                [429, "2", {"message": "No room.", "type": "rate_limit_error", "param": None, "code": "overloaded"}]
+            ),
+        ),
+        (
+            UnavailableError("Nobody there.", hint=""),
+            openai.InternalServerError,
+            snapshot(
+                [503, None, {"message": "Nobody there.", "type": "server_error", "param": None, "code": "unavailable"}]
+            ),
+        ),
+        (
+            MismatchError("Another model.", hint=""),
+            openai.InternalServerError,
+            snapshot(
+                [503, None, {"message": "Another model.", "type": "server_error", "param": None, "code": "mismatch"}]
+            ),
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_failure_before_the_first_word_is_a_status(
+    error: ContextLengthError, kind: type[openai.APIStatusError], message: object, is_stream: bool
+) -> None:
+    async def fail(answer: ScriptedAnswer) -> None:
+        answer.fail(error)
+
+    async with asking(fail) as (client, _):
+        with pytest.raises(kind) as caught:
+            await client.chat.completions.create(model=MODEL, messages=HI, stream=is_stream)
+    status = caught.value.response
+    assert [status.status_code, status.headers.get("retry-after"), caught.value.body] == message
+
+
+@pytest.mark.parametrize(
+    "error", [UnavailableError("The daemon is still starting."), NotFoundError("No drafter."), ModelSourceError("Bad.")]
+)
+async def test_without_a_model_yet_the_reason_is_told(error: MoaError) -> None:
+    async with asking() as (client, source):
+        source.absent = error
+        with pytest.raises(openai.InternalServerError) as caught:
+            await client.models.list()
+    assert (caught.value.response.status_code, caught.value.code) == (503, error.code)
+
+
+async def test_a_defect_is_logged_and_told_as_one(caplog: pytest.LogCaptureFixture) -> None:
+    async with asking() as (client, source):
+        source.begin = None  # type: ignore[assignment]
+        with pytest.raises(openai.InternalServerError) as caught:
+            await client.chat.completions.create(model=MODEL, messages=HI, stream=True)
+    assert (caught.value.response.status_code, caught.value.code) == (500, "internal")
+    assert "an answer has failed" in caplog.text
+
+
+async def test_a_failure_after_the_first_word_is_the_last_event() -> None:
+    async with asking() as (client, source):
+        stream = await asyncio.gather(
+            client.chat.completions.create(model=MODEL, messages=HI, stream=True), commit_to(source, "Good")
+        )
+        chunks = stream[0].__aiter__()
+        assert [(await anext(chunks)).choices[0].delta.content for _ in range(2)] == ["", "Good"]
+        source.answers[0].fail(UnavailableError("Nobody there.", hint=""))
+        with pytest.raises(openai.APIError) as caught:
+            await anext(chunks)
+    assert error_of(caught) == snapshot(
+        {"message": "Nobody there.", "type": "server_error", "param": None, "code": "unavailable"}
+    )
+
+
+async def commit_to(source: ScriptedSource, *words: str) -> None:
+    (await source.answer()).commit(*words)
+
+
+# ------------------------------------------------------------ without the server
+
+
+LOST = EndpointSettings(settle_seconds=0.05)
+
+
+async def lose(answer: ScriptedAnswer) -> None:
+    """The link is lost after a word, and the device writes two more."""
+    answer.commit("Good")
+    answer.link(LinkState.OFFLINE)
+    answer.write(" mor", "ning")
+    answer.hold_back()
+
+
+async def test_text_that_the_server_may_take_back_is_not_sent() -> None:
+    async with asking(lose, EndpointSettings(settle_seconds=60)) as (client, source):
+        stream = await client.chat.completions.create(model=MODEL, messages=HI, stream=True)
+        chunks = stream.__aiter__()
+        texts = [(await anext(chunks)).choices[0].delta.content for _ in range(2)]
+        answer = await source.answer()
+        answer.link(LinkState.BACK)
+        answer.commit(" day", ".")
+        answer.end()
+        texts += [chunk.choices[0].delta.content async for chunk in chunks]
+    assert "".join(text or "" for text in texts) == "Good day."
+
+
+async def test_a_request_whose_server_stays_away_fails() -> None:
+    async with asking(lose, LOST) as (client, source):
+        with pytest.raises(openai.InternalServerError) as caught:
+            await client.chat.completions.create(model=MODEL, messages=HI)
+        assert caught.value.response.status_code == 503
+        assert error_of(caught) == snapshot(
+            {
+                "message": "The server was lost for 0.05 s and has not verified the answer. Ask again when it is back.",
+                "type": "server_error",
+                "param": None,
+                "code": "unavailable",
+            }
+        )
+        stream = await client.chat.completions.create(model=MODEL, messages=HI, stream=True)
+        chunks = stream.__aiter__()
+        assert [(await anext(chunks)).choices[0].delta.content for _ in range(2)] == ["", "Good"]
+        with pytest.raises(openai.APIError):
+            await anext(chunks)
+    assert all(answer.closed.is_set() for answer in source.answers)
+
+
+@pytest.mark.parametrize("by_setting", [True, False])
+async def test_or_ends_with_unverified_text_that_is_marked(by_setting: bool) -> None:
+    settings = EndpointSettings(settle_seconds=0.05, unverified="end" if by_setting else "fail")
+    extra = {} if by_setting else {"moa": {"unverified": "end"}}
+    async with asking(lose, settings) as (client, _):
+        whole = await client.chat.completions.create(model=MODEL, messages=HI, seed=1, extra_body=extra)
+        stream = await client.chat.completions.create(
+            model=MODEL, messages=HI, stream=True, extra_body=extra, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+    assert (whole.choices[0].message.content, whole.choices[0].finish_reason) == ("Good morning", "length")
+    assert moa_of(whole) == {"seed": 1, "verified": False, "verified_characters": 4}
+    assert text_of(chunks) == "Good morning"
+    assert moa_of(chunks[-2]) == {"verified": False, "verified_characters": 4}
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 3
+
+
+async def test_an_answer_that_ended_without_the_server_is_sent_as_the_server_has_it() -> None:
+    async def settled(answer: ScriptedAnswer) -> None:
+        answer.link(LinkState.OFFLINE)
+        answer.write("Good", " morning")
+        answer.end(provisional=True)
+        answer.link(LinkState.BACK)
+        answer.commit("Good", " day", ".")
+        answer.settle(Outcome.CORRECTED)
+
+    async with asking(settled) as (client, _):
+        completion = await client.chat.completions.create(model=MODEL, messages=HI)
+    assert completion.choices[0].message.content == "Good day."
+    assert moa_of(completion)["verified"] is True
+
+
+async def test_who_asks_for_it_sees_provisional_text_and_its_end() -> None:
+    async with asking() as (client, source):
+        stream = (
+            await asyncio.gather(
+                client.chat.completions.create(
+                    model=MODEL, messages=HI, stream=True, extra_body={"moa": {"provisional": True}}
+                ),
+                commit_to(source, "Good"),
+            )
+        )[0]
+        events, answer = stream.__aiter__(), source.answers[0]
+        chunks = [await anext(events), await anext(events)]
+        answer.link(LinkState.OFFLINE)
+        answer.write(" mor", "ning")
+        chunks.append(await anext(events))
+        answer.link(LinkState.BACK)
+        answer.commit(" day")
+        chunks.append(await anext(events))
+        answer.end()
+        chunks += [chunk async for chunk in events]
+    assert text_of(chunks) == "Good day"
+    assert [moa_of(chunk) for chunk in chunks[1:]] == snapshot(
+        [
+            {"provisional": "", "waiting": 0, "withdrawn": 0, "link": "good"},
+            {"provisional": " morning", "waiting": 2, "withdrawn": 0, "link": "offline"},
+            {"provisional": "", "waiting": 0, "withdrawn": 2, "link": "back"},
+            {"verified": True},
+        ]
+    )
+    assert [bool(chunk.choices) for chunk in chunks] == [True, True, False, True, True]
+
+
+# ------------------------------------------------------------ clients
+
+
+async def test_the_answer_of_a_client_that_leaves_is_stopped() -> None:
+    async with asking() as (client, source):
+        stream = (
+            await asyncio.gather(
+                client.chat.completions.create(model=MODEL, messages=HI, stream=True), commit_to(source, "Good")
+            )
+        )[0]
+        await stream.close()
+        await source.answers[0].closed.wait()
+        asked = asyncio.create_task(client.chat.completions.create(model=MODEL, messages=HI))
+        answer = await source.answer(2)
+        asked.cancel()
+        await answer.closed.wait()
+
+
+async def test_a_stream_that_has_nothing_to_say_says_so() -> None:
+    async with serving(ScriptedSource(), EndpointSettings(keep_alive_seconds=0.01)) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        content = json.dumps({"messages": HI, "stream": True}).encode()
+        writer.write(
+            f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost:{server.port}\r\n"
+            f"content-length: {len(content)}\r\n\r\n".encode()
+            + content
+        )
+        assert b"text/event-stream" in await reader.readuntil(b"\r\n\r\n")
+        await reader.readuntil(b": waiting\n\n")
+        await reader.readuntil(b": waiting\n\n")
+        writer.transport.abort()
+        with pytest.raises(ConnectionError):
+            await writer.drain()
+
+
+async def test_a_client_that_reads_slowly_holds_up_nobody() -> None:
+    word = "x" * 10_000
+    done = asyncio.Event()
+
+    async def talk(answer: ScriptedAnswer) -> None:
+        for _ in range(2000):  # twenty megabytes
+            answer.commit(word)
+            await asyncio.sleep(0)
+        answer.end()
+        done.set()
+
+    async with asking(talk) as (client, source):
+        slow = await client.chat.completions.create(model=MODEL, messages=HI, stream=True)
+        chunks = slow.__aiter__()
+        await anext(chunks)
+        await done.wait()  # although nobody reads
+        await source.answers[0].closed.wait()
+        source.script = saying(*WORDS)
+        quick = await client.chat.completions.create(model=MODEL, messages=HI)
+        assert quick.choices[0].message.content == "Good day."
+        length = 0
+        async for chunk in chunks:
+            length += len(chunk.choices[0].delta.content or "")
+    assert length == 2000 * len(word)
+
+
+async def test_many_requests_take_turns_in_their_order() -> None:
+    running = most = 0
+
+    async def talk(answer: ScriptedAnswer) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        answer.commit(*WORDS)
+        running -= 1
+        answer.end()
+
+    async with asking(talk, EndpointSettings(max_requests=4)) as (client, source):
+
+        async def ask(number: int) -> str | None:
+            completion = await client.chat.completions.create(model=MODEL, messages=HI, seed=number)
+            return completion.choices[0].message.content
+
+        assert await asyncio.gather(*map(ask, range(50))) == ["Good day."] * 50
+    assert most == 4
+    assert len(source.answers) == 50
+
+
+async def test_one_request_too_many_is_told_when_to_come_back() -> None:
+    settings = EndpointSettings(max_requests=1, most_waiting=2)
+    async with asking(silence, settings) as (client, source):
+
+        async def ask() -> str | None:
+            return (await client.chat.completions.create(model=MODEL, messages=HI)).choices[0].message.content
+
+        first = asyncio.create_task(ask())
+        await source.answer()
+        others = [asyncio.create_task(ask()) for _ in range(3)]
+        done, _ = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+        with pytest.raises(openai.RateLimitError) as caught:
+            done.pop().result()
+        assert (caught.value.response.headers["retry-after"], error_of(caught)) == snapshot(
+            (
+                "2",
+                {
+                    "message": "2 requests wait already. Try again in a few seconds.",
+                    "type": "rate_limit_error",
+                    "param": None,
+                    "code": "overloaded",
+                },
+            )
+        )
+        source.script = saying(*WORDS)
+        source.answers[0].commit("Bye")
+        source.answers[0].end()
+        texts = await asyncio.gather(first, *others, return_exceptions=True)
+    assert sorted(text for text in texts if isinstance(text, str)) == ["Bye", "Good day.", "Good day."]
+
+
+async def test_streams_that_are_open_when_the_server_closes_say_why_they_end() -> None:
+    source = ScriptedSource()
+    async with serving(source) as server, client_of(server.url) as client:
+        stream = (
+            await asyncio.gather(
+                client.chat.completions.create(model=MODEL, messages=HI, stream=True), commit_to(source, "Good")
+            )
+        )[0]
+        closing = asyncio.create_task(server.close())
+        with pytest.raises(openai.APIError) as caught:
+            await stream_text(stream)
+        await closing
+    assert error_of(caught) == snapshot(
+        {
+            "message": "The program that serves this endpoint ends. Start it again.",
+            "type": "server_error",
+            "param": None,
+            "code": "unavailable",
+        }
+    )
+    assert source.answers[0].closed.is_set()

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import pytest
+from inline_snapshot import snapshot
+from moa_client.conversation.answer_figures import LinkStatus
+from moa_client.conversation.events import (
+    Committed,
+    Corrected,
+    Ended,
+    Event,
+    HeldBack,
+    LinkChanged,
+    LinkState,
+    Outcome,
+    Provisional,
+    Refused,
+    Settled,
+)
+from moa_client.conversation.updates import Failed, Update
+from moa_client.endpoint.progress import AnswerProgress
+from moa_client.web.error_form import request_error
+from moa_shared.errors import MismatchError, OverloadedError, RateLimitError
+from moa_shared.protocol.finish_rule import Finish
+
+
+def begun(*, ends: bool = False) -> AnswerProgress:
+    progress = AnswerProgress(ends_unverified=ends, settle_seconds=10.0)
+    progress.begin(LinkState.GOOD, 0.0)
+    return progress
+
+
+def tell(progress: AnswerProgress, event: Event, piece: str = "", provisional: str = "", at: float = 0.0) -> None:
+    progress.apply(Update(event, 1, piece, provisional, len(provisional)), at)
+
+
+def lose(progress: AnswerProgress, at: float) -> None:
+    progress.apply(Update(LinkChanged(LinkState.OFFLINE)), at)
+
+
+def test_committed_text_adds_up_and_provisional_text_is_replaced() -> None:
+    progress = begun()
+    tell(progress, Committed((1, 2)), "He")
+    tell(progress, Provisional((3, 4)), provisional="xy")
+    tell(progress, Corrected(2))
+    tell(progress, Committed((5,)), "y")
+    assert (progress.committed, progress.provisional, progress.tokens, progress.withdrawn) == ("Hey", "", 3, 2)
+    assert not progress.is_over
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"),
+    [
+        (Finish.END_OF_TEXT, "stop"),
+        (Finish.STOP, "stop"),
+        (Finish.MAX_TOKENS, "length"),
+        (Finish.CONTEXT, "length"),
+    ],
+)
+def test_an_answer_that_the_server_has_ended_is_verified(finish: Finish, reason: str) -> None:
+    progress = begun()
+    tell(progress, Ended(finish), "end")
+    assert (progress.reason, progress.is_verified, progress.committed) == (reason, True, "end")
+
+
+def test_an_answer_that_somebody_else_has_stopped_is_none() -> None:
+    progress = begun()
+    tell(progress, Ended(Finish.CANCELLED))
+    assert progress.is_over
+    assert progress.reason is None
+    assert str(progress.failure) == snapshot("The answer was stopped before its end. Ask again.")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CONFIRMED, Outcome.COMPLETED, Outcome.CORRECTED])
+def test_an_answer_that_ended_without_the_server_waits_for_it(outcome: Outcome) -> None:
+    progress = begun()
+    tell(progress, Ended(Finish.END_OF_TEXT, provisional=True), provisional="Hi")
+    assert not progress.is_over
+    tell(progress, Committed((1,)), "He")
+    progress.apply(Update(Settled((1, 2), outcome, Finish.MAX_TOKENS), 1, text="Hello"), 0.0)
+    assert (progress.reason, progress.is_verified) == ("length", True)
+    assert (progress.committed, progress.provisional, progress.tokens) == ("Hello", "", 2)
+
+
+def test_text_that_was_kept_without_the_server_is_not_verified() -> None:
+    progress = begun()
+    progress.apply(Update(Settled((1,), Outcome.KEPT, Finish.END_OF_TEXT), 1, text="Hi"), 0.0)
+    assert (progress.reason, progress.is_verified, progress.committed) == ("stop", False, "Hi")
+
+
+def test_only_the_time_without_the_server_counts() -> None:
+    progress = begun()
+    assert progress.deadline is None
+    lose(progress, 100.0)
+    lose(progress, 102.0)
+    assert progress.deadline == 110.0
+    progress.apply(Update(LinkChanged(LinkState.BACK)), 104.0)
+    assert progress.deadline is None
+    lose(progress, 200.0)
+    assert progress.deadline == 206.0  # four of the ten seconds are over
+
+
+def test_each_update_may_tell_that_the_link_is_lost() -> None:
+    progress = begun()
+    status = LinkStatus(LinkState.OFFLINE, None, 0, 0, 0, 0)
+    progress.apply(Update(Provisional((1,)), 1, provisional="x", status=status), 3.0)
+    assert progress.deadline == 13.0
+
+
+def test_the_link_may_be_lost_from_the_beginning() -> None:
+    progress = AnswerProgress(ends_unverified=False, settle_seconds=10.0)
+    progress.begin(LinkState.OFFLINE, 5.0)
+    assert progress.deadline == 15.0
+
+
+def test_an_answer_that_may_end_unverified_does_with_all_its_text() -> None:
+    progress = begun(ends=True)
+    tell(progress, Committed((1,)), "He")
+    tell(progress, Provisional((2,)), provisional="y")
+    progress.give_up()
+    assert (progress.reason, progress.is_verified) == ("length", False)
+    assert (progress.committed, progress.provisional, progress.waiting) == ("He", "y", 1)
+
+
+def test_what_was_written_stays_when_the_device_holds_back_what_would_follow() -> None:
+    progress = begun(ends=True)
+    tell(progress, Provisional((2,)), provisional="y")
+    progress.apply(Update(HeldBack(), 1), 0.0)
+    assert (progress.provisional, progress.waiting) == ("y", 1)
+
+
+def test_its_reason_is_the_devices_where_it_has_ended() -> None:
+    progress = begun(ends=True)
+    tell(progress, Ended(Finish.END_OF_TEXT, provisional=True), provisional="Hi")
+    progress.give_up()
+    assert progress.reason == "stop"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_answer_without_a_word_fails_in_any_case(ends: bool) -> None:
+    progress = begun(ends=ends)
+    progress.give_up()
+    assert str(progress.failure) == snapshot(
+        "The server was lost for 10 s and has not verified the answer. Ask again when it is back."
+    )
+
+
+def test_an_answer_that_may_not_end_unverified_fails() -> None:
+    progress = begun()
+    tell(progress, Committed((1,)), "He")
+    progress.give_up()
+    assert progress.failure is not None
+    assert progress.reason is None
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_what_the_server_refuses_to_verify_will_not_be(ends: bool) -> None:
+    progress = begun(ends=ends)
+    tell(progress, Ended(Finish.END_OF_TEXT, provisional=True), provisional="Hi")
+    error = OverloadedError("No room.")
+    progress.apply(Update(Refused(error), 1), 0.0)
+    assert progress.provisional == "Hi"
+    assert (progress.reason, progress.failure) == (("stop", None) if ends else (None, error))
+
+
+def test_the_first_failure_counts_whether_it_is_of_the_answer_or_of_the_link() -> None:
+    progress, error = begun(ends=True), MismatchError("Another model.")
+    progress.apply(Update(Failed(error), 0), 0.0)
+    progress.apply(Update(Failed(OverloadedError("No room.")), 1), 0.0)
+    assert progress.failure is error
+
+
+def limit(progress: AnswerProgress, at: float) -> None:
+    words = "The server lets this key read and write 600 tokens a minute."
+    progress.apply(Update(LinkChanged(LinkState.WAITING, words, 11.2)), at)
+
+
+def test_a_limit_before_an_answer_has_begun_is_the_requests_failure() -> None:
+    progress = begun()
+    limit(progress, 1.0)
+    failure = progress.failure
+    assert isinstance(failure, RateLimitError)
+    assert str(failure) == snapshot(
+        "The server lets this key read and write 600 tokens a minute. Ask again when the time in Retry-After is over."
+    )
+    response = request_error(failure).response()
+    assert (response.status_code, response.headers["retry-after"]) == (429, "12")
+    assert request_error(failure).fields["error"]["code"] == "rate_limit_exceeded"
+
+
+def test_a_limit_in_an_answer_is_waited_for_however_long_it_takes() -> None:
+    progress = begun()
+    tell(progress, Committed((1,)), "He")
+    for at in (1.0, 100.0):
+        limit(progress, at)
+        assert (progress.is_over, progress.deadline) == (False, None)
+    lose(progress, 101.0)
+    assert progress.deadline == 111.0

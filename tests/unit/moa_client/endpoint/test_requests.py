@@ -1,0 +1,372 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.endpoint.messages import template_messages
+from moa_client.endpoint.parameters import PARAMETERS, parameters_table
+from moa_client.endpoint.requests import chat_request, text_request
+from moa_client.web.error_form import RequestError
+
+HI = {"messages": [{"role": "user", "content": "Hi"}]}
+
+
+def test_a_chat_is_sampled_as_openai_does_unless_it_says_otherwise() -> None:
+    options = chat_request(HI).options()
+    assert (options.temperature, options.top_p, options.top_k, options.max_tokens, options.stop) == (1.0, 1.0, 0, 0, ())
+    assert 0 <= options.seed < 1 << 32
+    assert len({chat_request(HI).options().seed for _ in range(5)}) > 1
+
+
+def test_every_used_parameter_has_its_effect() -> None:
+    given = {"temperature": 0.5, "top_p": 0.9, "top_k": 4, "seed": -1, "max_completion_tokens": 7, "stop": "END"}
+    assert chat_request(HI | given).options() == AnswerOptions(0.5, 4, 0.9, (1 << 64) - 1, 7, ("END",))
+    given = {"temperature": 0, "seed": 3, "max_tokens": 7, "stop": ["a", "b"]}
+    assert chat_request(HI | given).options() == AnswerOptions(0.0, 0, 1.0, 3, 7, ("a", "b"))
+
+
+def test_a_text_has_16_tokens_unless_it_says_otherwise() -> None:
+    assert text_request({"prompt": "Once"}).options().max_tokens == 16
+    assert text_request({"prompt": "Once", "max_tokens": 3}).options().max_tokens == 3
+
+
+@pytest.mark.parametrize("prompt", ["Once", ["Once"], [1, 2], [[1, 2]]])
+def test_a_prompt_is_a_text_or_tokens(prompt: object) -> None:
+    assert text_request({"prompt": prompt}).prompt in ("Once", [1, 2])
+
+
+def test_what_asks_for_nothing_special_is_accepted() -> None:
+    absent = {parameter.name: None for parameter in PARAMETERS if "chat" in parameter.apis and parameter.use != "used"}
+    harmless = {
+        "n": 1,
+        "logprobs": False,
+        "tools": [],
+        "tool_choice": "none",
+        "response_format": {"type": "text"},
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0,
+        "logit_bias": {},
+        "modalities": ["text"],
+        "store": False,
+        "user": "somebody",
+        "metadata": {"a": "b"},
+        "stream_options": None,
+        "temperature": None,
+    }
+    assert chat_request(HI | absent).messages[0].text == "Hi"
+    assert chat_request(HI | harmless).temperature == 1.0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"n": 2},
+            snapshot(
+                "n | unsupported_parameter | n is not supported. Each request gets one answer: send several requests."
+            ),
+        ),
+        (
+            {"n": True},
+            snapshot(
+                "n | unsupported_parameter | n is not supported. Each request gets one answer: send several requests."
+            ),
+        ),
+        (
+            {"logprobs": True},
+            snapshot(
+                "logprobs | unsupported_parameter | logprobs is not supported. The server gives no probabilities."
+            ),
+        ),
+        (
+            {"top_logprobs": 0},
+            snapshot(
+                "top_logprobs | unsupported_parameter | top_logprobs is not supported. The server gives no probabilities."
+            ),
+        ),
+        (
+            {"tools": [{"type": "function"}]},
+            snapshot("tools | unsupported_parameter | tools is not supported. Models are not given tools here."),
+        ),
+        (
+            {"tool_choice": "required"},
+            snapshot(
+                "tool_choice | unsupported_parameter | tool_choice is not supported. Models are not given tools here."
+            ),
+        ),
+        (
+            {"response_format": {"type": "json_object"}},
+            snapshot(
+                "response_format | unsupported_parameter | response_format is not supported. Answers are text; no grammar is enforced: ask for JSON in words."
+            ),
+        ),
+        (
+            {"presence_penalty": 0.1},
+            snapshot(
+                "presence_penalty | unsupported_parameter | presence_penalty is not supported. Scores of tokens cannot be changed."
+            ),
+        ),
+        (
+            {"logit_bias": {"5": 1}},
+            snapshot(
+                "logit_bias | unsupported_parameter | logit_bias is not supported. Scores of tokens cannot be changed."
+            ),
+        ),
+        (
+            {"modalities": ["text", "audio"]},
+            snapshot("modalities | unsupported_parameter | modalities is not supported. Answers are text."),
+        ),
+        (
+            {"audio": {"voice": "x"}},
+            snapshot("audio | unsupported_parameter | audio is not supported. Answers are text."),
+        ),
+        (
+            {"reasoning_effort": "high"},
+            snapshot(
+                "reasoning_effort | unsupported_parameter | reasoning_effort is not supported. Models answer as their chat template has it."
+            ),
+        ),
+        ({"store": True}, snapshot("store | unsupported_parameter | store is not supported. Answers are not stored.")),
+        (
+            {"prompt": "Hi"},
+            snapshot(
+                "prompt | unknown_parameter | Unknown parameter: 'prompt'. docs/api.md lists those that there are."
+            ),
+        ),
+        (
+            {"temprature": 1},
+            snapshot("temprature | unknown_parameter | Unknown parameter: 'temprature'. Did you mean temperature?"),
+        ),
+        (
+            {"x" * 1000: 1},
+            snapshot(
+                "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx | unknown_parameter | Unknown parameter: 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'. docs/api.md lists those that there are."
+            ),
+        ),
+        (
+            {"temperature": -1},
+            snapshot("temperature | invalid_value | temperature is -1.0, expected 0 (greedy) or 0.001 to 100."),
+        ),
+        (
+            {"temperature": 1e-5},
+            snapshot("temperature | invalid_value | temperature is 1e-05, expected 0 (greedy) or 0.001 to 100."),
+        ),
+        (
+            {"temperature": float("nan")},
+            snapshot("temperature | invalid_value | temperature: expected a finite number."),
+        ),
+        ({"temperature": "1"}, snapshot("temperature | invalid_value | temperature: expected a valid number.")),
+        ({"top_p": 0}, snapshot("top_p | invalid_value | top_p is 0.0, expected more than 0 and at most 1.")),
+        ({"top_k": -1}, snapshot("top_k | invalid_value | top_k is -1, expected 0 (off) or more.")),
+        ({"seed": 1 << 64}, snapshot("seed | invalid_value | seed: expected less than 18446744073709551616.")),
+        ({"seed": 1.5}, snapshot("seed | invalid_value | seed: expected a valid integer.")),
+        ({"max_tokens": 0}, snapshot("max_tokens | invalid_value | max_tokens: expected greater than or equal to 1.")),
+        ({"max_tokens": True}, snapshot("max_tokens | invalid_value | max_tokens: expected a valid integer.")),
+        (
+            {"max_tokens": 1, "max_completion_tokens": 1},
+            snapshot(
+                "max_tokens | invalid_value | max_tokens: it is the older name of max_completion_tokens: give one of them."
+            ),
+        ),
+        ({"stop": ""}, snapshot("stop | invalid_value | stop: each text must have 1 to 64 characters.")),
+        (
+            {"stop": ["a"] * 17},
+            snapshot("stop | invalid_value | stop: list should have at most 16 items, not 17."),
+        ),
+        ({"stop": "a" * 65}, snapshot("stop | invalid_value | stop: each text must have 1 to 64 characters.")),
+        ({"stop": [1]}, snapshot("stop[0] | invalid_value | stop[0]: expected a valid string.")),
+        ({"stream": "yes"}, snapshot("stream | invalid_value | stream: expected a valid boolean.")),
+        (
+            {"stream_options": {"include_usage": True}},
+            snapshot(
+                "stream_options | invalid_value | stream_options: only a request with stream: true may have them."
+            ),
+        ),
+        (
+            {"stream": True, "stream_options": {"include_obfuscation": True}},
+            snapshot(
+                "stream_options.include_obfuscation | invalid_value | stream_options.include_obfuscation: expected false."
+            ),
+        ),
+        (
+            {"stream": True, "stream_options": {"other": True}},
+            snapshot("stream_options.other | unsupported_parameter | stream_options.other is not supported."),
+        ),
+        (
+            {"moa": {"unverified": "maybe"}},
+            snapshot("moa.unverified | invalid_value | moa.unverified: expected 'end' or 'fail'."),
+        ),
+        (
+            {"moa": {"provisional": True}},
+            snapshot(
+                "moa.provisional | invalid_value | moa.provisional: only a request with stream: true may ask for it."
+            ),
+        ),
+        ({"moa": {"seed": 1}}, snapshot("moa.seed | unsupported_parameter | moa.seed is not supported.")),
+        ({"moa": []}, snapshot("moa | invalid_value | moa: expected a JSON object.")),
+        ({"model": 1}, snapshot("model | invalid_value | model: expected a valid string.")),
+        ({"messages": None}, snapshot("messages | missing_required_parameter | messages is missing.")),
+        (
+            {"messages": []},
+            snapshot("messages | invalid_value | messages: list should have at least 1 item, not 0."),
+        ),
+        ({"messages": "Hi"}, snapshot("messages | invalid_value | messages: expected a valid list.")),
+        (
+            {"messages": ["Hi"]},
+            snapshot("messages[0] | invalid_value | messages[0]: expected a JSON object."),
+        ),
+        (
+            {"messages": [{"role": "tool", "content": "x"}]},
+            snapshot(
+                "messages[0].role | invalid_value | messages[0].role: expected system, developer, user or assistant; there are no tools."
+            ),
+        ),
+        (
+            {"messages": [{"role": "user"}]},
+            snapshot("messages[0].content | missing_required_parameter | messages[0].content is missing."),
+        ),
+        (
+            {"messages": [{"role": "user", "content": None}]},
+            snapshot(
+                "messages[0].content | invalid_value | messages[0].content: expected a text, or a list of parts of type text."
+            ),
+        ),
+        (
+            {"messages": [{"role": "user", "content": []}]},
+            snapshot(
+                "messages[0].content | invalid_value | messages[0].content: value should have at least 1 item, not 0."
+            ),
+        ),
+        (
+            {"messages": [{"role": "user", "content": ["Hi"]}]},
+            snapshot(
+                "messages[0].content | invalid_value | messages[0].content: part 0 is of type None: models read text only."
+            ),
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}]},
+            snapshot(
+                "messages[0].content | invalid_value | messages[0].content: part 1 is of type image_url: models read text only."
+            ),
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            snapshot(
+                "messages[0].content[0].text | missing_required_parameter | messages[0].content[0].text is missing."
+            ),
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x", "name": "Ann"}]},
+            snapshot("messages[0].name | unsupported_parameter | messages[0].name is not supported."),
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x", "tool_call_id": "1"}]},
+            snapshot("messages[0].tool_call_id | unsupported_parameter | messages[0].tool_call_id is not supported."),
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]},
+            snapshot(
+                "messages[1].role | invalid_value | messages[1].role: the last message must not be from assistant: answers are not continued, and a second one would be unlike what models were trained on."
+            ),
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_its_parameter(given: dict[str, Any], message: object) -> None:
+    with pytest.raises(RequestError) as caught:
+        chat_request(HI | given).options()
+    assert caught.value.status == 400
+    assert f"{caught.value.param} | {caught.value.code} | {caught.value}" == message
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, snapshot("prompt | missing_required_parameter | prompt is missing.")),
+        (
+            {"prompt": ""},
+            snapshot("prompt | invalid_value | prompt: expected a text that is not empty, or the ids of its tokens."),
+        ),
+        (
+            {"prompt": ["a", "b"]},
+            snapshot("prompt | invalid_value | prompt: expected one prompt: send several requests."),
+        ),
+        (
+            {"prompt": [[1], [2]]},
+            snapshot("prompt | invalid_value | prompt: expected one prompt: send several requests."),
+        ),
+        ({"prompt": [1.5]}, snapshot("prompt | invalid_value | prompt: expected a valid string.")),
+        (
+            {"prompt": 5},
+            snapshot("prompt | invalid_value | prompt: expected a text that is not empty, or the ids of its tokens."),
+        ),
+        (
+            {"prompt": "a", "echo": True},
+            snapshot(
+                "echo | unsupported_parameter | echo is not supported. The answer does not repeat the prompt: put it before the answer yourself."
+            ),
+        ),
+        (
+            {"prompt": "a", "suffix": "b"},
+            snapshot(
+                "suffix | unsupported_parameter | suffix is not supported. Texts are only continued at their end."
+            ),
+        ),
+        (
+            {"prompt": "a", "best_of": 2},
+            snapshot(
+                "best_of | unsupported_parameter | best_of is not supported. Each request gets one answer: send several requests."
+            ),
+        ),
+        (
+            {"prompt": "a", "logprobs": 0},
+            snapshot(
+                "logprobs | unsupported_parameter | logprobs is not supported. The server gives no probabilities."
+            ),
+        ),
+        (
+            {"prompt": "a", "max_completion_tokens": 3},
+            snapshot(
+                "max_completion_tokens | unknown_parameter | Unknown parameter: 'max_completion_tokens'. Did you mean max_tokens?"
+            ),
+        ),
+    ],
+)
+def test_a_text_that_cannot_be_continued_is_refused(given: dict[str, Any], message: object) -> None:
+    with pytest.raises(RequestError) as caught:
+        text_request(given).options()
+    assert f"{caught.value.param} | {caught.value.code} | {caught.value}" == message
+
+
+def test_messages_become_what_templates_know() -> None:
+    asked = chat_request(
+        {
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "kind."}]},
+                {"role": "user", "content": "Hi"},
+                {"role": "assistant", "content": "Hello", "refusal": None, "tool_calls": None, "annotations": []},
+                {"role": "developer", "content": "Be loud."},
+                {"role": "user", "content": "And now?"},
+            ]
+        }
+    )
+    assert template_messages(asked.messages) == [
+        {"role": "system", "content": "Be brief.\n\nBe kind."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello"},
+        {"role": "system", "content": "Be loud."},
+        {"role": "user", "content": "And now?"},
+    ]
+
+
+def test_without_a_system_message_the_template_has_its_own() -> None:
+    assert template_messages(chat_request(HI).messages) == [{"role": "user", "content": "Hi"}]
+
+
+def test_the_table_has_every_parameter_once() -> None:
+    names = [parameter.name for parameter in PARAMETERS]
+    assert len(set(names)) == len(names)
+    assert len(parameters_table().splitlines()) == len(names) + 2
+    assert "| `n` | both | only as `1` | " in parameters_table()

@@ -1,0 +1,201 @@
+"""The history's file: for its user alone, refused where it cannot be used, and whole whatever happens."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from inline_snapshot import snapshot
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.conversation import Conversation
+from moa_client.conversation.events import Committed
+from moa_client.history import database, writers
+from moa_client.history.database import FILE
+from moa_client.history.recorder import Recorder
+from moa_client.history.records import Origin
+from moa_client.history.schema import MIGRATIONS
+from moa_client.history.store import HistoryStore
+from moa_shared.errors import DiskFullError, HistoryError
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+
+from tests.support.messages import raises
+from tests.support.programs import environment
+
+ORIGIN = Origin("toy")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_only_the_user_may_read_it(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = HistoryStore(tmp_path / "a" / "history")
+        store.create(ORIGIN)
+        folder = store.path.parent
+        assert mode(folder) == 0o700
+        assert {path.name: mode(path) for path in folder.iterdir()} == dict.fromkeys(
+            (FILE, f"{FILE}-wal", f"{FILE}-shm", writers.FILE), 0o600
+        )
+        store.close()
+    finally:
+        os.umask(before)
+
+
+def test_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    HistoryStore(tmp_path).close()
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    connection.close()
+    before = (tmp_path / FILE).read_bytes()
+    with raises(
+        HistoryError,
+        snapshot(
+            "The history TMP/history.db is of a newer version of moa (2, this one knows 1). Use that version, name another folder with --history-dir, or chat with --no-history."
+        ),
+    ):
+        HistoryStore(tmp_path)
+    assert (tmp_path / FILE).read_bytes() == before
+
+
+def test_a_damaged_file_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"no database " * 1000)
+    with raises(
+        HistoryError,
+        snapshot(
+            "The history TMP/history.db is damaged, or no history; it was left as it is. Move it elsewhere, or restore a copy."
+        ),
+    ):
+        HistoryStore(tmp_path)
+    assert (tmp_path / FILE).read_bytes() == b"no database " * 1000
+
+
+def test_damage_that_is_found_later_is_told_too(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path)
+    conversation = store.create(ORIGIN)
+    for _ in range(100):
+        store.end_answer(store.begin_answer(conversation, "Why? " * 100, AnswerOptions()), "end_of_text")
+    store.close()
+    size = (tmp_path / FILE).stat().st_size
+    with (tmp_path / FILE).open("r+b") as file:
+        file.seek(4096 * 12)
+        file.write(b"\xff" * (size - 4096 * 12))
+    store = HistoryStore(tmp_path)
+    with raises(
+        HistoryError,
+        snapshot(
+            "The history TMP/history.db is damaged, or no history; it was left as it is. Move it elsewhere, or restore a copy."
+        ),
+    ):
+        store.load(conversation)
+    store.close()
+
+
+def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        connection.execute("CREATE TABLE theirs (id)")
+    connection.close()
+    with raises(
+        HistoryError,
+        snapshot("The file TMP/history.db is a database of another program. Name another folder with --history-dir."),
+    ):
+        HistoryStore(tmp_path)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with raises(
+        HistoryError,
+        snapshot(
+            "The history TMP/file/history/history.db cannot be written: File exists. Name another folder with --history-dir, or chat with --no-history."
+        ),
+    ):
+        HistoryStore(tmp_path / "file" / "history")
+
+
+def test_a_full_disk_loses_nothing_that_was_stored(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path)
+    conversation, recorded = Conversation(100), store.create(ORIGIN)
+    recorder = Recorder(store, recorded, conversation)
+    conversation.ask([1], AnswerSettings())
+    recorder.begin("Why?", AnswerOptions())
+    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    said = ""
+    with raises(
+        DiskFullError,
+        snapshot(
+            "The disk of the history TMP/history.db is full: what is said from now on is not kept. Free some space."
+        ),
+    ):
+        for _ in range(1000):
+            conversation.keep([2], Finish.UNFINISHED)
+            recorder.on_event(Committed((2,)), "word " * 100)
+            said += "word " * 100
+    assert said
+    store.close()
+    store = HistoryStore(tmp_path)
+    [answer] = store.load(recorded).answers
+    assert (answer.text, answer.question) == (said, "Why?")
+    assert store._connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    store.close()
+
+
+def test_older_files_are_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = HistoryStore(tmp_path)
+    conversation = store.create(ORIGIN)
+    store.begin_answer(conversation, "Why?", AnswerOptions())
+    store.close()
+    newer = (*MIGRATIONS, ("CREATE TABLE more (id)", "INSERT INTO more SELECT id FROM conversations"))
+    monkeypatch.setattr(database, "MIGRATIONS", newer)
+    for _ in range(2):
+        store = HistoryStore(tmp_path)
+        assert store._connection.execute("SELECT id FROM more").fetchall() == [(conversation,)]
+        assert store.load(conversation).answers[0].question == "Why?"
+        store.close()
+    broken = (*newer, ("CREATE TABLE most (id)", "CREATE TABLE more (id)"))
+    monkeypatch.setattr(database, "MIGRATIONS", broken)
+    with pytest.raises(HistoryError):
+        HistoryStore(tmp_path)
+    monkeypatch.setattr(database, "MIGRATIONS", newer)
+    store = HistoryStore(tmp_path)  # nothing of what failed has stayed
+    assert not store._connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'most'").fetchall()
+    store.close()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.history.records import Origin
+from moa_client.history.store import HistoryStore
+store = HistoryStore(Path(sys.argv[1]))
+conversation = store.create(Origin("toy"))
+for number in range(50):
+    answer = store.begin_answer(conversation, f"{sys.argv[2]} {number}", AnswerOptions())
+    for token in range(20):
+        store.append_committed(answer, [token], [], f"{token} ")
+    store.end_answer(answer, "end_of_text")
+"""
+
+
+def test_several_programs_make_and_write_it_at_once(tmp_path: Path) -> None:
+    path = environment("proto", "shared", "client")
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "history")]
+    writers = [subprocess.Popen([*command, str(number)], env=path, stderr=subprocess.PIPE) for number in range(4)]
+    assert [(writer.communicate(timeout=60)[1], writer.returncode) for writer in writers] == [(b"", 0)] * 4
+    store = HistoryStore(tmp_path / "history")
+    text = "".join(f"{token} " for token in range(20))
+    questions = []
+    for summary in store.list():
+        stored = store.load(summary.identifier)
+        assert {answer.text for answer in stored.answers} == {text}
+        questions.append([answer.question for answer in stored.answers])
+    assert sorted(questions) == [[f"{writer} {number}" for number in range(50)] for writer in range(4)]
+    store.close()

@@ -1,0 +1,139 @@
+"""What is recorded as it happens is what an engine continues with, wherever the program is killed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import settings
+from hypothesis.stateful import invariant, rule
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.answer_queue import AnswerQueue
+from moa_client.conversation.conversation import Conversation, Phase
+from moa_client.conversation.events import Committed, Corrected, Earlier, Event, Provisional, Refused, Settled
+from moa_client.conversation.jobs import Job, Turn
+from moa_client.history.recorder import Recorder
+from moa_client.history.records import Origin
+from moa_client.history.restoring import restored
+from moa_client.history.store import HistoryStore
+from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Ask
+
+from tests.unit.moa_client.conversation.test_answer_queue import VOCAB, AnyOrder
+
+
+def words(tokens: Sequence[int]) -> str:
+    return "".join(f"{token} " for token in tokens)
+
+
+def turn_of(question: str) -> Turn:
+    return lambda _: [int(question)]
+
+
+class AnyOrderKept(AnyOrder):
+    """The same user, server and device, with a history; and somebody who kills the program."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = TemporaryDirectory()
+        self.store = HistoryStore(Path(self.folder.name))
+        self.identifier = self.store.create(Origin("toy"))
+        self.recorder = Recorder(self.store, self.identifier, self.conversation)
+
+    def teardown(self) -> None:
+        self.store.close()
+        self.folder.cleanup()
+
+    # ------------------------------------------------------------ recorded before it is shown
+
+    def read(self, answer: Sequence[int] = ()) -> None:
+        for event in list(self.queue.events):
+            self.queue.events = deque([event])
+            self.record(event)
+            super().read(answer)
+
+    def record(self, event: Event) -> None:
+        is_earlier = isinstance(event, Earlier | Settled | Refused)
+        shown = self.earlier[0] if is_earlier else self.reading
+        assert shown is not None
+        waiting, piece = shown.provisional, ""
+        match event.event if isinstance(event, Earlier) else event:
+            case Committed(tokens, confirmed):
+                waiting, piece = waiting[confirmed:], words(tokens)
+            case Provisional(tokens):
+                waiting = [*waiting, *tokens]
+            case Corrected() | Settled():
+                waiting = []
+        self.recorder.on_event(event, piece, words(waiting))
+
+    def begin(self, turn: list[int], max_tokens: int) -> Ask | None:
+        self.recorder.begin(words(turn), AnswerOptions(max_tokens=max_tokens))
+        return super().begin(turn, max_tokens)
+
+    def leave(self) -> None:
+        super().leave()
+        self.recorder.fail()
+
+    def begin_again(self) -> None:
+        super().begin_again()
+        self.store.rewind(self.identifier, 0)
+        self.recorder = Recorder(self.store, self.identifier, self.conversation)
+
+    def keep_answers(self, answers: int) -> bool:
+        cropped = super().keep_answers(answers)
+        rows = self.store.load(self.identifier).answers
+        parts = [place for place, row in enumerate(rows, 1) if row.is_part]
+        self.recorder.rewind(parts[answers - 1] if answers else 0)
+        return cropped
+
+    # ------------------------------------------------------------ a kill
+
+    @rule()
+    def kill(self) -> None:
+        before, jobs = self.conversation, list(self.queue._jobs._jobs)
+        running = self.queue.current
+        if self.reading is not None:
+            self.reading.ended = [*self.reading.committed], [*self.reading.provisional]
+            self.earlier.append(self.reading)
+            self.reading = None
+        self.store.close()
+        self.store = HistoryStore(Path(self.folder.name))
+        stored = self.store.reopen(self.identifier)
+        self.conversation = Conversation(VOCAB)
+        self.queue = AnswerQueue(self.conversation, self.queue.end_rule)
+        self.queue.restore(restored(stored, turn_of))
+        self.recorder = Recorder(self.store, self.identifier, self.conversation, stored)
+        after = self.conversation
+        assert (after.tokens, after.provenance, after.turns) == (before.tokens, before.provenance, before.turns)
+        assert after.phase is before.phase
+        if after.phase is Phase.ANSWERING:
+            assert after.answer_start == before.answer_start
+        assert after.hashes.at(len(after.tokens)) == before.hashes.at(len(before.tokens))
+        for mine, theirs in zip(self.queue._jobs._jobs, jobs, strict=True):
+            if theirs is running:
+                theirs.left = theirs.finish is Finish.UNFINISHED
+            irrelevant = {"turn"}
+            if theirs is jobs[0]:
+                irrelevant.add("asked")  # it was asked after other text
+            if theirs.corrected:
+                irrelevant |= {"finish", "left"}  # the text that ended it is gone
+            assert differing(mine, theirs) <= irrelevant
+
+    @invariant()
+    def all_that_was_shown_is_kept(self) -> None:
+        rows = [row for row in self.store.load(self.identifier).answers if row.standing.is_open]
+        shown = [*self.earlier, *([self.reading] if self.reading is not None else [])]
+        assert [row.text for row in rows] == [words(each.committed) for each in shown]
+        assert [row.provisional for row in rows] == [words(each.provisional) for each in shown]
+        assert [row.waiting for row in rows] == [tuple(each.provisional) for each in shown]
+
+
+def differing(mine: Job, theirs: Job) -> set[str]:
+    return {each.name for each in fields(Job) if getattr(mine, each.name) != getattr(theirs, each.name)}
+
+
+TestAnyOrderKept = AnyOrderKept.TestCase
+TestAnyOrderKept.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

@@ -1,0 +1,288 @@
+"""What is kept of conversations, found again, rewound and deleted."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.conversation import Provenance
+from moa_client.history.database import FILE
+from moa_client.history.reading import END, START
+from moa_client.history.records import Origin, Standing
+from moa_client.history.store import HistoryStore
+from moa_client.history.stored_values import pack_options, pack_tokens, unpack_options, unpack_tokens
+from moa_shared.errors import ConflictError, HistoryError, NotFoundError
+
+from tests.support.messages import raises
+from tests.support.programs import environment
+
+ORIGIN = Origin("toy", b"t" * 32, b"k" * 32, "int8", "127.0.0.1:50051", "Be brief.")
+OPTIONS = AnswerOptions(temperature=0.7, seed=(1 << 64) - 1, stop=("\n\n", "x"))
+PROMPT, DRAFT, TARGET = Provenance.PROMPT, Provenance.DRAFT, Provenance.TARGET
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[HistoryStore]:
+    made = HistoryStore(tmp_path / "history", Clock())
+    yield made
+    made.close()
+
+
+def say(store: HistoryStore, conversation: str, question: str, answer: str) -> int:
+    """A question with its whole answer."""
+    key = store.begin_answer(conversation, question, OPTIONS)
+    store.append_committed(key, [1, 2], [PROMPT, TARGET], answer)
+    store.end_answer(key, "end_of_text")
+    return key
+
+
+def test_a_conversation_is_read_as_it_was_written(store: HistoryStore) -> None:
+    conversation = store.create(ORIGIN)
+    key = store.begin_answer(conversation, "Why?", OPTIONS)
+    store.append_committed(key, [7, 8, 9], [PROMPT, PROMPT, TARGET], "Be")
+    store.set_provisional(key, [1, 2], "cause it", shown=2)
+    store.append_committed(key, [1], [DRAFT], "cause", confirmed=1, waiting=[2], provisional=" it")
+    [running] = store.load(conversation).answers
+    assert (running.standing, running.ended, running.finish) == (Standing.RUNNING, None, "")
+    assert (running.question_tokens, running.answer_tokens) == (2, 2)
+    store.end_answer(key, "unfinished", verified=False, provisional=" it is", figures={"tokens": 2})
+    stored = store.load(conversation)
+    [answer] = stored.answers
+    assert (stored.origin, stored.title, answer.options) == (ORIGIN, "", OPTIONS)
+    assert (answer.question, answer.text, answer.provisional) == ("Why?", "Because", " it is")
+    assert (answer.tokens, answer.provenance, answer.waiting) == ((7, 8, 9, 1), b"PPTD", (2,))
+    assert (answer.standing, answer.finish, answer.decided_from) == (Standing.UNVERIFIED, "unfinished", 2)
+    assert (answer.shown, answer.kept, answer.is_corrected, answer.stopped_at) == (2, 1, False, None)
+    assert answer.figures == {"tokens": 2}
+    store.set_provisional(key, [], "")
+    store.append_committed(key, [3], [TARGET], " of gravity")
+    store.settle(key, "end_of_text", "corrected", text=".")
+    [settled] = store.load(conversation).answers
+    assert (settled.standing, settled.finish, settled.outcome) == (Standing.DECIDED, "end_of_text", "corrected")
+    assert (settled.text, settled.provisional, settled.waiting) == ("Because of gravity.", "", ())
+    assert settled.is_corrected
+    assert settled.ended == answer.ended
+
+
+def test_where_the_user_stopped_without_a_server_is_kept(store: HistoryStore) -> None:
+    key = store.begin_answer(store.create(ORIGIN), "Why?", OPTIONS)
+    store.append_committed(key, [7, 8], [PROMPT, TARGET], "Be")
+    store.set_provisional(key, [1, 2, 3], "cause it is", shown=3)
+    store.end_answer(key, "cancelled", verified=False, provisional="cause it is")
+    assert store.load(store.find("last")).answers[0].stopped_at == 4
+
+
+def test_an_answer_that_was_cut_short_is_left_to_the_server(store: HistoryStore) -> None:
+    conversation = store.create(ORIGIN)
+    key = store.begin_answer(conversation, "Why?", OPTIONS)
+    store.append_committed(key, [7, 8], [PROMPT, TARGET], "Be")
+    store.set_provisional(key, [1], "cause", shown=1)
+    [answer] = store.reopen(conversation).answers
+    assert (answer.standing, answer.finish, answer.decided_from) == (Standing.UNVERIFIED, "", 1)
+    assert (answer.text, answer.provisional) == ("Be", "cause")
+
+
+def test_refused_text_stays_to_be_read_and_a_question_without_an_answer_goes(store: HistoryStore) -> None:
+    conversation = store.create(ORIGIN)
+    key = store.begin_answer(conversation, "Why?", OPTIONS)
+    store.set_provisional(key, [1], "Because", shown=1)
+    store.end_answer(key, "max_tokens", verified=False, provisional="Because")
+    store.refuse(key)
+    store.take_back(store.begin_answer(conversation, "How?", OPTIONS))
+    [answer] = store.load(conversation).answers
+    assert (answer.standing, answer.provisional, answer.is_part) == (Standing.REFUSED, "Because", False)
+    assert not store.search("How")
+    assert store.list(unverified_only=True) == []
+
+
+def test_lists_begin_with_the_newest_and_leave_out_what_has_no_question(store: HistoryStore) -> None:
+    first, second, _ = (store.create(ORIGIN) for _ in range(3))
+    say(store, first, "\n  What is gravity?\nIn one word.", "Force")
+    store.begin_answer(second, "How?", OPTIONS)
+    store.set_title(second, "Ways")
+    listed = store.list()
+    assert [(each.identifier, each.title, each.answers, each.unverified) for each in listed] == [
+        (second, "Ways", 1, 1),
+        (first, "What is gravity?", 1, 0),
+    ]
+    assert [each.identifier for each in store.list(unverified_only=True)] == [second]
+    assert [each.identifier for each in store.list(1)] == [second]
+    say(store, first, "And?", "No")
+    assert [each.identifier for each in store.list()] == [first, second]
+
+
+def test_an_identifier_may_be_shortened(store: HistoryStore) -> None:
+    with raises(NotFoundError, snapshot("No conversation is kept yet.")):
+        store.find("last")
+    names = sorted(store.create(ORIGIN) for _ in range(40))  # some of 40 begin alike
+    say(store, names[0], "Why?", "So")
+    assert store.find("last") == names[0]
+    assert [store.find(name) for name in names] == [store.find(name[:7].upper()) for name in names] == names
+    alike = next(a for a, b in itertools.pairwise(names) if a[0] == b[0])
+    with pytest.raises(NotFoundError) as caught:
+        store.find(alike[0])
+    assert f" conversations begin with {alike[0]}: " in caught.value.message
+    for name in ("1", "", "%", "_"):
+        with pytest.raises(NotFoundError):
+            store.find(name)
+    with raises(
+        NotFoundError,
+        snapshot("There is no conversation zz1. `moa-client history list` shows those that are kept."),
+    ):
+        store.load("zz1")
+
+
+def test_words_are_found_in_questions_answers_and_text_that_no_server_has_verified(store: HistoryStore) -> None:
+    conversation = store.create(ORIGIN, "Physics")
+    say(store, conversation, "What is gravity?", "A force between masses.")
+    key = store.begin_answer(conversation, "And an élan?", OPTIONS)
+    store.append_committed(key, [7, 8], [PROMPT, TARGET], "It is a kind of mome")
+    store.set_provisional(key, [1], "ntum", shown=1)
+    found = {
+        text: [hit.number for hit in store.search(text)] for text in ("grav", "MASS force", "elan", "momentum", "x")
+    }
+    assert found == {"grav": [1], "MASS force": [1], "elan": [2], "momentum": [2], "x": []}
+    [hit] = store.search("masses")
+    assert (hit.identifier, hit.title, hit.snippet) == (
+        conversation,
+        "Physics",
+        f"A force between {START}masses{END}.",
+    )
+    store.set_provisional(key, [], "")
+    assert not store.search("momentum")
+    store.rewind(conversation, 1)
+    assert not store.search("elan")
+
+
+def test_scripts_without_spaces_are_found_in_the_middle(store: HistoryStore) -> None:
+    conversation = store.create(ORIGIN)
+    say(store, conversation, "重力とは何ですか", "質量の間の力です。100%")
+    [hit] = store.search("の間")
+    assert hit.snippet == f"重力とは何ですか 質量{START}の間{END}の力です。100%"
+    assert not store.search("重力 %%")
+
+
+@pytest.mark.parametrize("text", ['"', "?!", "a AND", "NEAR(", "*", "question:", "", "-", "\\", "重%", "'"])
+def test_nothing_that_is_searched_for_is_a_command(store: HistoryStore, text: str) -> None:
+    say(store, store.create(ORIGIN), "Why?", "So")
+    assert not store.search(text)
+
+
+def test_rewinding_keeps_the_first_answers(store: HistoryStore) -> None:
+    conversation = store.create(ORIGIN)
+    keys = [say(store, conversation, f"Question {number}", "So") for number in range(3)]
+    store.rewind(conversation, 1)
+    assert [answer.question for answer in store.load(conversation).answers] == ["Question 0"]
+    assert say(store, conversation, "Another", "So") not in keys
+
+
+def test_what_is_deleted_leaves_no_trace_in_the_files(store: HistoryStore) -> None:
+    kept, deleted = store.create(ORIGIN), store.create(ORIGIN)
+    say(store, kept, "Kiwi?", "Fruit")
+    for number in range(50):
+        say(store, deleted, f"Zanzibar {number}", "An archipelago called Zanzibar. " * 20)
+    store.delete([deleted])
+    assert [each.identifier for each in store.list()] == [kept]
+    assert not store.search("Zanzibar")
+    with pytest.raises(NotFoundError):
+        store.load(deleted)
+    folder = store.path.parent
+    content = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert b"Kiwi" in content[FILE]
+    assert not [name for name, data in content.items() if b"zanzibar" in data.lower()]
+
+
+def test_a_conversation_that_was_deleted_meanwhile_is_not_written(store: HistoryStore) -> None:
+    conversation = store.create(ORIGIN)
+    key = store.begin_answer(conversation, "Why?", OPTIONS)
+    other = HistoryStore(store.path.parent)
+    other.delete([conversation])
+    other.close()
+    message = snapshot("The conversation was deleted from the history meanwhile: what is said from now on is not kept.")
+    with raises(HistoryError, message):
+        store.append_committed(key, [7], [TARGET], "So")
+    with raises(HistoryError, message):
+        store.set_provisional(key, [7], "So", shown=1)
+    with raises(HistoryError, message):
+        store.end_answer(key, "end_of_text")
+    with raises(HistoryError, message):
+        store.begin_answer(conversation, "How?", OPTIONS)
+
+
+def test_the_server_of_a_conversation_may_change(store: HistoryStore) -> None:
+    conversation = store.create(Origin("toy"))
+    store.set_origin(conversation, ORIGIN)
+    assert store.load(conversation).origin == ORIGIN
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from moa_client.history.store import HistoryStore
+from moa_shared.errors import ConflictError
+store = HistoryStore(Path(sys.argv[1]))
+for name in sys.argv[2:]:
+    try:
+        store.reopen(name)
+        print("reopened", flush=True)
+    except ConflictError as error:
+        print(error, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_one_program_at_a_time_writes_a_conversation(store: HistoryStore) -> None:
+    path = environment("proto", "shared", "client")
+    command = [sys.executable, "-c", WRITER, str(store.path.parent)]
+    left, held = store.create(ORIGIN), store.create(ORIGIN)
+    store.release(left)
+    store.reopen(held)  # again
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*command, left, held], env=path, text=True, stdin=pipe, stdout=pipe) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "reopened\n"
+        refusal = other.stdout.readline().replace(held, "ID")
+        assert refusal == snapshot(
+            "The conversation ID is open in another chat. Continue there, or close it there first.\n"
+        )
+        with pytest.raises(ConflictError):
+            store.reopen(left)
+        other.kill()
+    store.reopen(left)
+
+
+@given(st.lists(st.integers(0, (1 << 32) - 1)))
+def test_tokens_take_four_bytes(tokens: list[int]) -> None:
+    packed = pack_tokens(tokens)
+    assert len(packed) == 4 * len(tokens)
+    assert list(unpack_tokens(packed)) == tokens
+
+
+def test_options_of_another_version_are_left_out() -> None:
+    assert pack_options(AnswerOptions()) == "{}"
+    assert unpack_options('{"seed": 3, "min_p": 0.1, "stop": ["a"]}') == AnswerOptions(seed=3, stop=("a",))
+
+
+def test_the_history_needs_nothing_heavy() -> None:
+    heavy = "{'numpy', 'grpc', 'pydantic', 'tokenizers', 'jinja2', 'asyncio'}"
+    code = f"import sys, moa_client.history.store; sys.exit(' '.join({heavy} & set(sys.modules)) or None)"
+    path = environment("proto", "shared", "client")
+    done = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")

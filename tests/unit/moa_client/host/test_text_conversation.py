@@ -1,0 +1,545 @@
+"""A conversation in text, over an engine that does what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from inline_snapshot import snapshot
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.events import (
+    Committed,
+    Corrected,
+    Earlier,
+    Ended,
+    Event,
+    HeldBack,
+    LinkChanged,
+    LinkState,
+    Outcome,
+    Provisional,
+    Refused,
+    Settled,
+)
+from moa_client.conversation.updates import Asked, Failed, Happening, NotKept, Rewound, Titled, Update
+from moa_client.host.text_conversation import MOST_WAITING, TextConversation
+from moa_client.host.watched import Watched
+from moa_client.surface.open_conversation import Facts
+from moa_shared.errors import (
+    CheckpointError,
+    ConfigError,
+    ConflictError,
+    ContextLengthError,
+    DiskFullError,
+    ModelSourceError,
+    OverloadedError,
+    UnavailableError,
+)
+from moa_shared.protocol.finish_rule import Finish
+
+from tests.support.messages import raises
+from tests.support.programs import PATIENCE
+from tests.support.scripted_engine import ScriptedEngine
+
+OPTIONS = AnswerOptions(max_tokens=8)
+FACTS = Facts("id", "", "", "", online=False)
+STOP = Ended(Finish.STOP)
+ALONE = (Committed((0,)), Provisional((1, 2)), Ended(Finish.MAX_TOKENS, provisional=True))
+CORRECTED = (Earlier(Committed((1,), 1)), Earlier(Corrected(1)), Earlier(Committed((3,))))
+SETTLED = Settled((1, 3), Outcome.CORRECTED, Finish.MAX_TOKENS, 2, 1)
+
+
+@dataclass
+class Surface:
+    """Reads a conversation's updates."""
+
+    open: Watched
+    updates: list[Update] = field(default_factory=list)
+
+    async def until(self, kind: type[Happening], times: int = 1) -> Update:
+        """Reads to an update of this kind."""
+        async with aclosing(cast("Any", self.open.updates())) as updates:
+            async for update in updates:
+                self.updates.append(update)
+                times -= isinstance(update.event, kind)
+                if not times:
+                    return cast("Update", update)
+        raise AssertionError("The conversation was closed.")
+
+    @property
+    def events(self) -> list[tuple[int, Happening]]:
+        return [(update.answer, update.event) for update in self.updates]
+
+
+@dataclass
+class Talk:
+    """A conversation, its engine, and one surface that has it open."""
+
+    engine: ScriptedEngine
+    conversation: TextConversation
+    surface: Surface
+
+    @property
+    def texts(self) -> list[str]:
+        return [answer.committed + answer.provisional for answer in self.conversation.answers]
+
+    async def answer(self, question: str, *events: Event) -> Update:
+        self.surface.open.ask(question, OPTIONS)
+        await self.surface.until(Asked)
+        self.engine.tell(*(events or (Committed((0,)), STOP)))
+        return await self.surface.until(Ended)
+
+
+@asynccontextmanager
+async def talking(*, takes_system: bool = True, system: str | None = None, **arguments: Any) -> AsyncIterator[Talk]:
+    engine = ScriptedEngine(takes_system=takes_system)
+    conversation = TextConversation(cast("Any", engine), FACTS, lambda: "host:1", system, **arguments)
+    try:
+        yield Talk(engine, conversation, Surface(Watched(conversation)))
+    finally:
+        await conversation.close()
+
+
+# ---------------------------------------------------------------- questions
+
+
+async def test_questions_are_answered_in_order() -> None:
+    async with talking() as talk:
+        for question in ("one", "two"):
+            talk.surface.open.ask(question, OPTIONS)
+        assert talk.conversation.is_answering
+        await talk.surface.until(Asked)
+        talk.engine.tell(Committed((0, 1)), STOP)
+        await talk.surface.until(Asked)
+        assert talk.engine.turns == ["[user]one"]
+        talk.engine.tell(Provisional((2,)), Committed((2,), 1), STOP)
+        ended = await talk.surface.until(Ended)
+        assert talk.surface.events == [
+            (1, Asked("one")),
+            (1, Committed((0, 1))),
+            (1, STOP),
+            (2, Asked("two")),
+            (2, Provisional((2,))),
+            (2, Committed((2,), 1)),
+            (2, STOP),
+        ]
+        assert (talk.texts, ended.figures) == (["ab", "c"], talk.engine.figures)
+        assert talk.engine.turns == ["[user]one", "[user]two"]
+        assert all(update.status == talk.engine.status for update in talk.surface.updates)
+        assert [settings.max_tokens for settings in talk.engine.settings] == [8, 8]
+
+
+async def test_what_it_is_is_told_as_it_is_now() -> None:
+    async with talking(system="Be brief.") as talk:
+        facts = talk.surface.open.facts
+        assert (facts.identifier, facts.target, facts.server, facts.online) == ("id", "tiny", "host:1", True)
+        assert (facts.level, facts.drafter, facts.system) == ("", "", "Be brief.")
+        await talk.answer("one")
+        assert talk.engine.turns == ["[system]Be brief.[user]one"]
+
+
+async def test_a_wish_that_cannot_be_met_is_refused_at_once() -> None:
+    async with talking() as talk:
+        with raises(
+            ConfigError,
+            snapshot("temperature is -1.0, expected 0 (greedy) or 0.001 to 100. See --help for the values allowed."),
+        ):
+            talk.surface.open.ask("one", AnswerOptions(temperature=-1.0))
+        for _ in range(MOST_WAITING):
+            talk.surface.open.ask("one", OPTIONS)
+        with raises(
+            OverloadedError,
+            snapshot("16 questions wait for an answer in this conversation. Wait for one of them."),
+        ):
+            talk.surface.open.ask("one", OPTIONS)
+
+
+# ---------------------------------------------------------------- surfaces
+
+
+async def test_all_surfaces_get_the_same() -> None:
+    async with talking() as talk:
+        other = Surface(Watched(talk.conversation))
+        await talk.answer("one", *ALONE)
+        late = Surface(Watched(talk.conversation))
+        talk.engine.tell(*CORRECTED, SETTLED)
+        for surface in (talk.surface, other, late):
+            await surface.until(Settled)
+        assert other.updates == talk.surface.updates
+        assert late.updates == other.updates[-len(late.updates) :]
+        [text] = late.open.answers
+        assert (text.committed, text.provisional, text.is_unsettled) == ("a", "bc", True)
+        for update in late.updates:
+            text.apply(update)
+        assert vars(text) == vars(talk.conversation.answers[0])
+        assert text.committed == "abd"
+
+
+async def test_a_surface_that_leaves_gets_no_more_and_may_leave_twice() -> None:
+    left: list[TextConversation] = []
+
+    async def leave(conversation: TextConversation) -> None:
+        left.append(conversation)
+
+    async with talking() as talk:
+        other = Surface(Watched(talk.conversation, leave))
+        assert talk.conversation.watchers == 2
+        for _ in range(2):
+            await other.open.close()
+        assert (talk.conversation.watchers, left) == (1, [talk.conversation])
+        await talk.answer("one")
+        assert [update async for update in other.open.updates()] == []
+        await talk.conversation.close()
+        await talk.surface.open.close()
+
+
+async def test_when_it_is_closed_its_answer_is_broken_off_and_updates_end() -> None:
+    async with talking() as talk:
+        talk.surface.open.ask("one", OPTIONS)
+        await talk.surface.until(Asked)
+        talk.engine.tell(Committed((0,)))
+        await talk.surface.until(Committed)
+        await talk.conversation.close()
+        assert [update.event async for update in talk.surface.open.updates()] == []
+        assert talk.engine.done == ["broken off", "close"]
+
+
+# ---------------------------------------------------------------- the end of an answer
+
+
+async def test_a_wish_to_stop_goes_to_the_engine() -> None:
+    async with talking() as talk:
+        talk.surface.open.stop()  # nothing runs
+        talk.surface.open.ask("one", OPTIONS)
+        await talk.surface.until(Asked)
+        talk.engine.tell(Committed((0,)))
+        await talk.surface.until(Committed)
+        talk.surface.open.stop()
+        assert talk.engine.done == ["stop"]
+        talk.engine.tell(Ended(Finish.CANCELLED))
+        await talk.surface.until(Ended)
+        await talk.answer("two")
+        assert talk.texts == ["a", "a"]
+
+
+@pytest.mark.parametrize("way", [TextConversation.stop, TextConversation.abandon])
+async def test_a_question_that_nobody_wants_before_it_began_is_not_asked(
+    way: Callable[[TextConversation], None],
+) -> None:
+    async with talking() as talk:
+        talk.surface.open.ask("one", OPTIONS)
+        way(talk.conversation)
+        await talk.surface.until(Rewound)
+        assert talk.surface.events == [(1, Asked("one")), (1, Ended(Finish.CANCELLED)), (0, Rewound(0))]
+        await talk.answer("two")
+        assert (talk.engine.turns, talk.texts) == (["[user]two"], ["a"])
+
+
+async def test_an_answer_that_was_stopped_before_anything_came_takes_its_question_back() -> None:
+    async with talking() as talk:
+        await talk.answer("one")
+        await talk.answer("two", Ended(Finish.CANCELLED))
+        assert (await talk.surface.until(Rewound)).event == Rewound(1)
+        assert talk.texts == ["a"]
+        await talk.answer("three")
+        assert [answer.question for answer in talk.conversation.answers] == ["one", "three"]
+
+
+async def test_an_abandoned_answer_is_what_is_committed_of_it() -> None:
+    async with talking() as talk:
+        talk.surface.open.ask("one", AnswerOptions(stop=("bz",)))
+        await talk.surface.until(Asked)
+        talk.engine.tell(Committed((0, 1)), Provisional((2,)))
+        await talk.surface.until(Provisional)
+        assert talk.texts == ["abc"]
+        talk.surface.open.abandon()
+        ended = await talk.surface.until(Ended)
+        assert (ended.event, ended.piece, ended.provisional) == (Ended(Finish.CANCELLED), "b", "")
+        assert (talk.texts, talk.engine.done) == (["ab"], ["broken off"])
+        await talk.answer("two")
+
+
+async def test_an_error_ends_one_answer_with_what_is_committed_of_it() -> None:
+    async with talking() as talk:
+        talk.surface.open.ask("one", AnswerOptions(stop=("bz",)))
+        await talk.surface.until(Asked)
+        talk.engine.tell(Committed((0, 1)), UnavailableError("Gone."))
+        failed = await talk.surface.until(Failed)
+        assert isinstance(failed.event, Failed)
+        assert (failed.answer, failed.piece, failed.event.taken_back) == (1, "b", False)
+        assert str(failed.event.error).startswith("Gone.")
+        assert await talk.answer("two")
+        assert talk.texts == ["ab", "a"]
+
+
+async def test_a_question_without_any_answer_is_taken_back() -> None:
+    async with talking() as talk:
+        talk.surface.open.ask("one", OPTIONS)
+        await talk.surface.until(Asked)
+        talk.engine.tell(Provisional((1,)), ContextLengthError("Too long."))
+        failed = await talk.surface.until(Failed)
+        assert isinstance(failed.event, Failed)
+        assert (failed.answer, failed.event.taken_back, talk.texts) == (1, True, [])
+        assert (await talk.answer("two")).answer == 1
+
+
+async def test_a_defect_is_told_and_the_conversation_continues(caplog: pytest.LogCaptureFixture) -> None:
+    async with talking() as talk:
+        for place in (1, 0):  # in an answer, and between two
+            if place:
+                talk.surface.open.ask("one", OPTIONS)
+                await talk.surface.until(Asked)
+            talk.engine.tell(ZeroDivisionError("by accident"))
+            failed = await talk.surface.until(Failed)
+            assert isinstance(failed.event, Failed)
+            assert (failed.answer, str(failed.event.error)) == (
+                place,
+                "The conversation has failed (ZeroDivisionError). "
+                "This is a defect of moa: please report it with the log.",
+            )
+            assert "by accident" in caplog.text
+            caplog.clear()
+            await talk.answer("two")
+
+
+async def test_a_link_that_fails_between_questions_does_not_end_it() -> None:
+    async with talking() as talk:
+        talk.engine.tell(UnavailableError("Gone."))
+        failed = await talk.surface.until(Failed)
+        assert isinstance(failed.event, Failed)
+        assert (failed.answer, failed.event.taken_back) == (0, False)
+        await talk.answer("one")
+
+
+async def test_what_is_done_after_an_answer_may_fail() -> None:
+    after: list[str] = []
+
+    async def fail(conversation: TextConversation) -> None:
+        after.append(conversation.answers[-1].committed)
+        raise CheckpointError("The other drafter cannot be loaded.")
+
+    async with talking(after_answer=fail) as talk:
+        for _ in range(2):
+            await talk.answer("one")
+            failed = await talk.surface.until(Failed)
+            assert (failed.answer, failed.piece) == (0, "")
+        assert after == ["a", "a"]
+
+
+# ---------------------------------------------------------------- answers that ended without the server
+
+
+async def test_earlier_answers_are_decided_while_another_one_is_written() -> None:
+    async with talking() as talk:
+        for question in ("one", "two"):
+            await talk.answer(question, *ALONE)
+        talk.surface.updates.clear()
+        kept = Settled((1, 2), Outcome.KEPT, Finish.MAX_TOKENS)
+        link = LinkChanged(LinkState.BACK)
+        await talk.answer("three", link, Committed((4,)), *CORRECTED, SETTLED, kept, Committed((5,)), STOP)
+        assert talk.surface.events == [
+            (3, Asked("three")),
+            (0, link),
+            (3, Committed((4,))),
+            *((1, event.event) for event in CORRECTED),
+            (1, SETTLED),
+            (2, kept),
+            (3, Committed((5,))),
+            (3, STOP),
+        ]
+        assert talk.texts == ["abd", "abc", "ef"]
+        assert [answer.is_unsettled for answer in talk.conversation.answers] == [False] * 3
+        [settled] = [update for update in talk.surface.updates if update.event is SETTLED]
+        assert (settled.text, settled.piece) == ("abd", "")
+
+
+async def test_earlier_answers_are_decided_between_questions() -> None:
+    async with talking() as talk:
+        await talk.answer("one", *ALONE)
+        talk.engine.tell(LinkChanged(LinkState.BACK), *CORRECTED, SETTLED)
+        await talk.surface.until(Settled)
+        assert talk.texts == ["abd"]
+        talk.engine.tell(SETTLED, LinkChanged(LinkState.GOOD))  # of an answer that nobody knows
+        talk.surface.updates.clear()
+        await talk.surface.until(LinkChanged)
+        assert [type(event) for _, event in talk.surface.events] == [LinkChanged]
+
+
+async def test_what_is_held_back_or_refused_leaves_the_text_as_it_is() -> None:
+    async with talking() as talk:
+        await talk.answer("one", *ALONE[:2], HeldBack(), ALONE[2])
+        assert talk.texts == ["abc"]
+        talk.engine.tell(Refused(ContextLengthError("Too long.")))
+        refused = await talk.surface.until(Refused)
+        assert (refused.answer, refused.provisional, talk.texts) == (1, "", ["abc"])
+        assert not talk.conversation.answers[0].is_unsettled
+
+
+# ---------------------------------------------------------------- the conversation as a whole
+
+
+async def test_a_conversation_is_rewound_after_the_answers_under_way() -> None:
+    async with talking() as talk:
+        await talk.answer("one")
+        talk.surface.open.ask("two", OPTIONS)
+        talk.surface.open.rewind(1)
+        assert talk.engine.done == []
+        await talk.surface.until(Asked)
+        talk.engine.tell(Committed((1,)), STOP)
+        assert (await talk.surface.until(Rewound)).event == Rewound(1)
+        assert (talk.texts, talk.engine.done) == (["a"], ["rewind 1"])
+        assert (await talk.answer("three")).answer == 2
+        talk.surface.open.rewind(0)
+        await talk.surface.until(Rewound)
+        assert (talk.texts, talk.engine.done[-1]) == ([], "rewind 0")
+
+
+async def test_the_engine_knows_no_answer_that_was_refused_before_it_began() -> None:
+    async with talking() as talk:
+        await talk.answer("one", Provisional((1,)), Ended(Finish.STOP, provisional=True))
+        await talk.answer("two", *ALONE)
+        await talk.answer("three")
+        for _ in range(2):
+            talk.engine.tell(Refused(ContextLengthError("Too long.")))
+        await talk.surface.until(Refused, 2)
+        talk.surface.open.rewind(2)
+        await talk.surface.until(Rewound)
+        assert (talk.texts, talk.engine.done) == (["b", "abc"], ["rewind 1"])  # of "two", a token is committed
+
+
+async def test_nothing_is_decided_about_answers_that_were_rewound() -> None:
+    async with talking() as talk:
+        await talk.answer("one", *ALONE)
+        await talk.answer("two", *ALONE)
+        talk.surface.open.rewind(1)
+        await talk.surface.until(Rewound)
+        talk.engine.tell(*CORRECTED, SETTLED, SETTLED, LinkChanged(LinkState.GOOD))
+        talk.surface.updates.clear()
+        await talk.surface.until(LinkChanged)
+        assert [update.answer for update in talk.surface.updates] == [1, 1, 1, 1, 0]
+
+
+async def test_a_title_is_told() -> None:
+    async with talking() as talk:
+        talk.surface.open.set_title("On the sky")
+        assert (await talk.surface.until(Titled)).event == Titled("On the sky")
+        assert talk.surface.open.facts.title == "On the sky"
+
+
+async def test_the_system_prompt_may_change_until_something_was_asked() -> None:
+    async with talking() as talk:
+        talk.surface.open.set_system("Be brief.")
+        assert talk.surface.open.facts.system == "Be brief."
+        talk.surface.open.ask("one", OPTIONS)
+        with raises(
+            ConflictError,
+            snapshot("The conversation has begun. Begin another one for another system prompt."),
+        ):
+            talk.surface.open.set_system(None)
+        await talk.surface.until(Asked)
+        talk.engine.tell(STOP)
+        await talk.surface.until(Ended)
+        assert talk.surface.open.facts.system == "Be brief."
+        assert talk.engine.turns == ["[system]Be brief.[user]one"]
+
+
+async def test_a_system_prompt_that_the_model_takes_none_of_changes_nothing() -> None:
+    async with talking(takes_system=False) as talk:
+        with raises(
+            ModelSourceError,
+            snapshot(
+                "The target's chat template refuses the conversation: System role not supported. Leave out --system, or serve another model."
+            ),
+        ):
+            talk.surface.open.set_system("Be brief.")
+        await talk.answer("one")
+        assert (talk.texts, talk.surface.open.facts.system) == (["a"], None)
+
+
+async def test_a_conversation_that_nobody_uses_leaves_its_stream_until_the_next_question() -> None:
+    async with talking(idle_seconds=0.001) as talk:
+        async with asyncio.timeout(PATIENCE):
+            await talk.engine.slept.wait()
+        await talk.answer("one")
+        assert talk.texts == ["a"]
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+class Journal:
+    """Notes all that it is to keep, until the disk is full."""
+
+    def __init__(self, room: int = 100) -> None:
+        self.notes: list[object] = []
+        self._room = room
+
+    def _note(self, *note: object) -> None:
+        if len(self.notes) == self._room:
+            raise DiskFullError("The disk is full.")
+        self.notes.append(note)
+
+    def begin(self, question: str, options: AnswerOptions) -> None:
+        self._note("begin", question)
+
+    def on_event(self, event: Event, piece: str = "", provisional: str = "", figures: object = None) -> None:
+        self._note(type(event).__name__, piece, provisional)
+
+    def fail(self, piece: str = "") -> None:
+        self._note("fail", piece)
+
+    def take_back(self) -> None:
+        self._note("take back")
+
+    def rewind(self, answers: int) -> None:
+        self._note("rewind", answers)
+
+    def set_title(self, title: str) -> None:
+        self._note("title", title)
+
+
+async def test_what_happens_is_kept_in_order() -> None:
+    journal = Journal()
+    async with talking(journal=journal) as talk:
+        talk.surface.open.set_title("t")
+        await talk.answer("one", *ALONE)
+        talk.engine.tell(*CORRECTED, SETTLED)
+        await talk.surface.until(Settled)
+        for events in ((UnavailableError("Gone."),), (Committed((0,)), UnavailableError("Gone."))):
+            talk.surface.open.ask("two", OPTIONS)
+            await talk.surface.until(Asked)
+            talk.engine.tell(*events)
+            await talk.surface.until(Failed)
+        talk.surface.open.rewind(1)
+        await talk.surface.until(Rewound)
+    assert journal.notes == [
+        ("title", "t"),
+        ("begin", "one"),
+        ("Committed", "a", ""),
+        ("Provisional", "", "bc"),
+        ("Ended", "", "bc"),
+        ("Earlier", "b", "c"),
+        ("Earlier", "", ""),
+        ("Earlier", "d", ""),
+        ("Settled", "", ""),
+        ("begin", "two"),
+        ("take back",),
+        ("begin", "two"),
+        ("Committed", "a", ""),
+        ("fail", ""),
+        ("rewind", 1),
+    ]
+
+
+async def test_that_nothing_more_is_kept_is_said_once_and_the_answer_continues() -> None:
+    journal = Journal(room=2)
+    async with talking(journal=journal) as talk:
+        await talk.answer("one", Committed((0,)), Committed((1,)), STOP)
+        await talk.answer("two")
+        [told] = [update for update in talk.surface.updates if isinstance(update.event, NotKept)]
+        assert (told.answer, talk.texts) == (0, ["ab", "a"])
+        assert len(journal.notes) == 2

@@ -1,0 +1,148 @@
+"""API keys: from a file that is private, from a keyring, and only where nobody can read them on the way."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import keyring
+import keyring.backend
+import keyring.backends.fail
+import pytest
+from inline_snapshot import snapshot
+from moa_client.link.security import Security
+from moa_client.servers.entry import ServerEntry
+from moa_client.servers.keys import forget_key, key_of, store_key
+from moa_shared.errors import ConfigError, NotFoundError
+
+from tests.support.messages import raises
+
+WORK = ServerEntry("work", "gpu.example:443", tls=True, key_keyring=True)
+
+
+class MemoryKeyring(keyring.backend.KeyringBackend):
+    """Forgets all when it ends."""
+
+    priority = 1
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kept: dict[tuple[str, str], str] = {}
+
+    def get_password(self, service: str, username: str) -> str | None:
+        return self.kept.get((service, username))
+
+    def set_password(self, service: str, username: str, password: str) -> None:
+        self.kept[service, username] = password
+
+    def delete_password(self, service: str, username: str) -> None:
+        if self.kept.pop((service, username), None) is None:
+            raise keyring.errors.PasswordDeleteError("not found")
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryKeyring]:
+    before, backend = keyring.get_keyring(), MemoryKeyring()
+    keyring.set_keyring(backend)
+    yield backend
+    keyring.set_keyring(before)
+
+
+def key_file(folder: Path, text: str, mode: int = 0o600) -> ServerEntry:
+    path = folder / "key"
+    path.write_text(text)
+    path.chmod(mode)
+    return ServerEntry("work", "gpu.example:443", tls=True, key_file=path)
+
+
+def test_a_key_from_a_private_file(tmp_path: Path) -> None:
+    assert key_of(key_file(tmp_path, "abc-1\n")) == "abc-1"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_a_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
+    with raises(ConfigError, snapshot("Others can read the key file TMP/key. Protect it: chmod 600 TMP/key")):
+        key_of(key_file(tmp_path, "abc", mode))
+
+
+@pytest.mark.parametrize("text", ["", "\n", "two words", "two\nlines", "schlüssel", "x" * 5000])
+def test_what_is_no_key_is_refused(tmp_path: Path, text: str) -> None:
+    with raises(
+        ConfigError,
+        snapshot("The key file TMP/key does not hold one API key. It must be one line of ASCII without spaces."),
+    ):
+        key_of(key_file(tmp_path, text))
+
+
+def test_a_key_file_that_is_gone(tmp_path: Path) -> None:
+    entry = key_file(tmp_path, "abc")
+    assert entry.key_file is not None
+    entry.key_file.unlink()
+    with raises(NotFoundError, snapshot("There is no key file TMP/key. Add the server again with its key.")):
+        key_of(entry)
+
+
+def test_a_key_in_the_keyring(memory: MemoryKeyring) -> None:
+    store_key(WORK, "abc")
+    assert memory.kept == {("moa", "gpu.example:443"): "abc"}
+    assert key_of(WORK) == "abc"
+    forget_key(WORK)
+    forget_key(WORK)
+    with raises(
+        ConfigError,
+        snapshot(
+            "The keyring has no API key for gpu.example:443. Add the server again: moa-client servers add work gpu.example:443 --key-keyring."
+        ),
+    ):
+        key_of(WORK)
+
+
+def test_a_machine_without_a_keyring(memory: MemoryKeyring) -> None:
+    keyring.set_keyring(keyring.backends.fail.Keyring())  # type: ignore[no-untyped-call]
+    for attempt in (lambda: key_of(WORK), lambda: store_key(WORK, "abc"), lambda: forget_key(WORK)):
+        with pytest.raises(ConfigError) as caught:
+            attempt()
+        assert caught.value.message.startswith("The system's keyring cannot be used: ")
+        assert caught.value.hint == "Keep the key in a file instead: --key-file FILE."
+
+
+def test_a_client_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    with raises(
+        ConfigError,
+        snapshot(
+            "The system's keyring cannot be used: the package keyring is not installed. Install it: pip install 'moa[keyring]'. Keep the key in a file instead: --key-file FILE."
+        ),
+    ):
+        key_of(WORK)
+
+
+@pytest.mark.parametrize(
+    ("address", "is_here"),
+    [
+        ("127.0.0.1:1", True),
+        ("127.8.8.8:1", True),
+        ("localhost:1", True),
+        ("[::1]:1", True),
+        ("10.0.0.1:1", False),
+        ("localhost.example:1", False),
+        ("[::2]:1", False),
+        ("0.0.0.0:1", False),
+    ],
+)
+def test_what_leaves_this_machine_is_encrypted(address: str, is_here: bool) -> None:
+    Security(tls=True, key="abc").check(address)
+    Security(insecure=True).check(address)
+    for open_to_all in (Security(), Security(key="abc"), Security(key="abc", insecure=True)):
+        if is_here:
+            open_to_all.check(address)
+        else:
+            with pytest.raises(ConfigError, match="without encryption"):
+                open_to_all.check(address)
+
+
+def test_a_key_is_in_no_message() -> None:
+    security = Security(tls=True, key="abc-secret")
+    assert security.metadata == (("authorization", "Bearer abc-secret"),)
+    assert "secret" not in repr(security)

@@ -1,0 +1,168 @@
+"""An update that has crossed a socket is the same update."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moa_client.conversation.answer_figures import Figures, LinkStatus
+from moa_client.conversation.events import (
+    Committed,
+    Corrected,
+    DrafterChanged,
+    Earlier,
+    Ended,
+    ExecutionChanged,
+    HeldBack,
+    LinkChanged,
+    LinkState,
+    Outcome,
+    Provisional,
+    Refused,
+    ServerChanged,
+    Settled,
+)
+from moa_client.conversation.updates import Asked, Failed, Happening, NotKept, Rewound, Titled, Update
+from moa_client.surface.update_codec import fields_of, status_fields, status_of, update_of
+from moa_shared.errors import CATALOGUE, InternalError, MoaError, error_from_code
+from moa_shared.protocol.finish_rule import Finish
+
+COUNT = st.integers(0, 2**40)
+TEXT = st.text(max_size=8)
+NAME = st.text(min_size=1, max_size=8)
+TOKENS = st.lists(st.integers(0, 2**20), max_size=5).map(tuple)
+FINISH = st.sampled_from(Finish)
+
+
+def decimals(digits: int) -> st.SearchStrategy[float]:
+    """Numbers with as many decimals as are sent."""
+    return st.floats(0, 1e6).map(lambda number: round(number, digits))
+
+
+ERRORS = st.builds(error_from_code, st.sampled_from(sorted(CATALOGUE)), TEXT, TEXT)
+STATUSES = st.builds(
+    LinkStatus,
+    st.sampled_from(LinkState),
+    st.none() | decimals(2),
+    decimals(3),
+    decimals(4),
+    COUNT,
+    COUNT,
+    COUNT,
+    COUNT,
+    st.booleans(),
+)
+FIGURES = st.builds(
+    Figures,
+    **dict.fromkeys(
+        (
+            "tokens",
+            "verdicts",
+            "accepted",
+            "drafted",
+            "server_drafted",
+            "server_accepted",
+            "provisional",
+            "undecided",
+            "kept",
+            "up_bytes",
+            "down_bytes",
+        ),
+        COUNT,
+    ),
+    **dict.fromkeys(("seconds", "first_token_seconds", "cpu_seconds"), decimals(4)),
+)
+PIECES = {"answer": st.integers(1, 9), "piece": TEXT}
+PROVISIONAL = {"provisional": TEXT, "waiting": COUNT}
+ENDED = st.builds(Ended, FINISH, st.booleans())
+SETTLED = st.builds(Settled, TOKENS, st.sampled_from(Outcome), FINISH, COUNT, COUNT)
+OF_AN_ANSWER = st.one_of(
+    st.builds(Update, st.builds(Committed, TOKENS, COUNT), **PIECES, **PROVISIONAL),
+    st.builds(
+        Update,
+        st.builds(Provisional, TOKENS, st.lists(st.floats(0, 1).map(lambda p: round(p, 3)), max_size=5).map(tuple)),
+        answer=PIECES["answer"],
+        **PROVISIONAL,
+    ),
+    st.builds(Update, st.builds(Corrected, COUNT), answer=PIECES["answer"], **PROVISIONAL),
+    st.builds(Update, SETTLED, answer=PIECES["answer"], text=TEXT),
+    st.builds(
+        lambda event, figures, **others: Update(event, figures=replace(figures, finish=event.finish), **others),
+        ENDED,
+        FIGURES,
+        **PIECES,
+        **PROVISIONAL,
+    ),
+    st.builds(Update, st.builds(Failed, ERRORS, st.booleans()), **PIECES),
+    st.builds(
+        Update,
+        st.one_of(st.builds(HeldBack, st.booleans()), st.builds(Refused, ERRORS), st.builds(Asked, TEXT)),
+        answer=PIECES["answer"],
+    ),
+)
+OF_NONE = st.builds(
+    Update,
+    st.one_of(
+        st.builds(LinkChanged, st.sampled_from(LinkState), TEXT, st.integers(0, 600).map(lambda each: each / 10)),
+        st.builds(ExecutionChanged, TEXT, st.booleans()),
+        st.builds(ServerChanged, st.sampled_from(("drafter", "model")), TEXT),
+        st.builds(DrafterChanged, NAME, TEXT, NAME),
+        st.builds(Failed, ERRORS, st.booleans()),
+        st.builds(NotKept, ERRORS),
+        st.builds(Rewound, COUNT),
+        st.builds(Titled, TEXT),
+    ),
+)
+UPDATES = st.builds(lambda update, status: replace(update, status=status), OF_AN_ANSWER | OF_NONE, st.none() | STATUSES)
+
+
+NO_ERROR = InternalError("none")
+
+
+def compared(update: Update) -> tuple[Update, object]:
+    """An update and its error, which two processes cannot share, apart."""
+    event: Happening = update.event
+    if not isinstance(event, Failed | NotKept | Refused):
+        return update, None
+    error = event.error
+    return replace(update, event=replace(event, error=NO_ERROR)), (type(error), error.message, error.hint)
+
+
+@given(UPDATES)
+def test_an_update_comes_back_as_it_was(update: Update) -> None:
+    fields = fields_of(update)
+    assert compared(update_of(fields)) == compared(update)
+    assert compared(update_of(json.loads(json.dumps(fields)))) == compared(update)
+
+
+@given(STATUSES)
+def test_a_status_comes_back_as_it_was(status: LinkStatus) -> None:
+    assert status_of(json.loads(json.dumps(status_fields(status)))) == status
+
+
+@given(UPDATES)
+def test_what_is_no_update_of_a_known_kind_is_not_read_as_another(update: Update) -> None:
+    fields = fields_of(update)
+    with pytest.raises((KeyError, ValueError, TypeError)):
+        update_of({**fields, "event": "unknown"})
+    for name in fields:
+        try:
+            read = update_of({key: value for key, value in fields.items() if key != name})
+        except (KeyError, ValueError, TypeError):
+            continue
+        assert type(read.event) is type(update.event)
+
+
+def test_of_an_earlier_answer_the_number_tells() -> None:
+    with pytest.raises(TypeError, match="Earlier is no event of an update"):
+        fields_of(Update(Earlier(Corrected(1)), 1))
+
+
+def test_an_unknown_error_is_a_defect_that_keeps_its_words() -> None:
+    fields = {**fields_of(Update(Failed(MoaError("Why.", hint="Do."), taken_back=True), 1)), "code": "of a newer moa"}
+    event = update_of(fields).event
+    assert isinstance(event, Failed)
+    assert (event.error.code, str(event.error), event.taken_back) == ("internal", "Why. Do.", True)

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+from inline_snapshot import snapshot
+from moa_client.web.access import Access
+from moa_client.web.error_form import RequestError
+
+from tests.support.messages import raises
+
+OURS = Access("127.0.0.1", 8674)
+APP = "https://app.example"
+
+
+@pytest.mark.parametrize("host", ["localhost:8674", "127.0.0.1:8674", "[::1]:8674", "LOCALHOST:8674"])
+def test_names_of_this_device_may_be_the_host(host: str) -> None:
+    OURS.check_host(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "localhost", "localhost:80", "evil.example:8674", "localhost.evil.example:8674", "192.168.1.9:8674", "[::1"],
+)
+def test_other_names_may_not(host: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        OURS.check_host(host)
+    assert caught.value.status == 403
+
+
+def test_a_refused_host_is_named() -> None:
+    with raises(
+        RequestError,
+        snapshot(
+            "The header Host is 'evil.example:8674', which is no name of this device. Name it with --allowed-origin if its pages may use this device."
+        ),
+    ):
+        OURS.check_host("evil.example:8674")
+
+
+def test_on_port_80_a_host_has_no_port() -> None:
+    Access("127.0.0.1", 80).check_host("localhost")
+
+
+def test_who_listens_everywhere_may_be_asked_by_address_but_not_by_an_unknown_name() -> None:
+    everywhere = Access("0.0.0.0", 8674, key="k" * 16)
+    everywhere.check_host("192.168.1.9:8674")
+    everywhere.check_host("[fe80::1]:8674")
+    for host in ("192.168.1.9:80", "name.example:8674"):
+        with pytest.raises(RequestError):
+            everywhere.check_host(host)
+
+
+def test_the_address_that_one_listens_on_may_be_the_host() -> None:
+    Access("192.168.1.9", 8674).check_host("192.168.1.9:8674")
+    Access("fe80::1", 8674).check_host("[fe80::1]:8674")
+
+
+def test_an_allowed_origin_also_allows_its_name_as_a_proxy_sends_it() -> None:
+    Access("127.0.0.1", 8674, (APP,)).check_host("app.example")
+
+
+@pytest.mark.parametrize("origin", ["http://localhost:8674", "http://LOCALHOST:8674", APP])
+def test_own_pages_and_allowed_ones_may_send(origin: str) -> None:
+    Access("127.0.0.1", 8674, (APP,)).check_origin(origin, "localhost:8674")
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["null", "", "http://localhost:3000", "https://localhost:8674", "http://127.0.0.1:8674", "https://evil.example"],
+)
+def test_other_pages_may_not(origin: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        Access("127.0.0.1", 8674, (APP,)).check_origin(origin, "localhost:8674")
+    assert caught.value.status == 403
+
+
+def test_a_refused_origin_is_named() -> None:
+    with raises(
+        RequestError,
+        snapshot(
+            "Pages of 'https://evil.example' may not use this device. Name it with --allowed-origin if its pages may use this device."
+        ),
+    ):
+        OURS.check_origin("https://evil.example", "localhost:8674")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer sixteen-letters-"},
+        {"authorization": "bearer  sixteen-letters-"},
+        {"sec-websocket-protocol": "moa, moa.key.sixteen-letters-"},
+    ],
+)
+def test_the_key_may_come_in_two_places(headers: dict[str, str]) -> None:
+    Access("127.0.0.1", 8674, key="sixteen-letters-").check_key(headers)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Bearer"},
+        {"authorization": "Bearer sixteen-letters"},
+        {"authorization": "Bearer s\u00e9ize"},
+        {"authorization": "Basic sixteen-letters-"},
+        {"sec-websocket-protocol": "moa"},
+        {"sec-websocket-protocol": "sixteen-letters-"},
+    ],
+)
+def test_without_the_key_nobody_enters(headers: dict[str, str]) -> None:
+    with pytest.raises(RequestError) as caught:
+        Access("127.0.0.1", 8674, key="sixteen-letters-").check_key(headers)
+    assert caught.value.status == 401
+
+
+def test_without_a_key_none_is_needed() -> None:
+    OURS.check_key({})
+
+
+def test_the_key_is_not_shown() -> None:
+    assert "sixteen" not in repr(Access("127.0.0.1", 8674, key="sixteen-letters-"))
+
+
+@pytest.mark.parametrize("user", [None, 0, os.getuid()])
+def test_the_daemons_own_user_may_enter(user: int | None) -> None:
+    Access("127.0.0.1", 8674).check_user(user)
+
+
+def test_another_user_of_the_device_may_not() -> None:
+    with pytest.raises(RequestError, match="Another user of this device") as refused:
+        Access("127.0.0.1", 8674).check_user(os.getuid() + 4242)
+    assert refused.value.status == 403

@@ -1,0 +1,122 @@
+"""The guard before real routes, over a socket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from inline_snapshot import snapshot
+from moa_client.web.access import Access
+from moa_client.web.app import make_app
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+APP = "https://app.example"
+KEY = "0123456789abcdef"
+QUIET = {"host": "localhost:8674"}
+
+
+async def show(request: Request) -> Response:
+    return JSONResponse({"path": request.url.path})
+
+
+async def fail(request: Request) -> Response:
+    raise ZeroDivisionError
+
+
+async def greet(socket: WebSocket) -> None:
+    await socket.accept("moa")
+    await socket.send_text("hello")
+    await socket.close()
+
+
+def client(*, origins: tuple[str, ...] = (), key: str = "") -> httpx.AsyncClient:
+    routes = [Route(path, show) for path in ("/", "/page/a.js", "/v1/models")]
+    app = make_app(
+        [*routes, Route("/fail", fail), WebSocketRoute("/live", greet)], Access("127.0.0.1", 8674, origins, key)
+    )
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost:8674")
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    error = response.json()["error"]
+    assert isinstance(error, dict)
+    return error
+
+
+async def test_a_request_of_this_device_enters() -> None:
+    response = await client().get("/v1/models")
+    assert response.json() == {"path": "/v1/models"}
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert "access-control-allow-origin" not in response.headers
+
+
+async def test_a_name_that_was_pointed_here_does_not() -> None:
+    response = await client().get("/v1/models", headers={"host": "evil.example"})
+    assert (response.status_code, error_of(response)["type"]) == (403, "permission_error")
+
+
+async def test_a_foreign_page_does_not_and_learns_nothing() -> None:
+    response = await client(origins=(APP,)).get("/v1/models", headers={"origin": "https://evil.example"})
+    assert response.status_code == 403
+    assert "access-control-allow-origin" not in response.headers
+    asked = await client(origins=(APP,)).options("/v1/models", headers={"origin": "https://evil.example"})
+    assert asked.status_code == 403
+
+
+async def test_an_allowed_page_may_ask_what_it_may_send_and_read_the_answer() -> None:
+    headers = {
+        "origin": APP,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization,content-type",
+        "access-control-request-private-network": "true",
+    }
+    asked = await client(origins=(APP,), key=KEY).options("/v1/models", headers=headers)
+    assert asked.status_code == 204
+    assert {name: value for name, value in asked.headers.items() if name.startswith("access")} == {
+        "access-control-allow-origin": APP,
+        "access-control-expose-headers": "retry-after",
+        "access-control-allow-methods": "GET, POST, DELETE",
+        "access-control-allow-headers": "authorization,content-type",
+        "access-control-max-age": "600",
+        "access-control-allow-private-network": "true",
+    }
+    response = await client(origins=(APP,)).get("/v1/models", headers={"origin": APP})
+    assert (response.headers["access-control-allow-origin"], response.headers["vary"]) == (APP, "origin")
+    refused = await client(origins=(APP,), key=KEY).get("/v1/models", headers={"origin": APP})
+    assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, APP)
+
+
+async def test_the_key_is_needed_for_all_but_the_pages_files() -> None:
+    with_key = client(key=KEY)
+    assert (await with_key.get("/")).status_code == 200
+    assert (await with_key.get("/page/a.js")).status_code == 200
+    refused = await with_key.get("/v1/models")
+    assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+    assert error_of(refused) == snapshot(
+        {
+            "message": "The key is missing. Send it as Authorization: Bearer KEY.",
+            "type": "authentication_error",
+            "param": None,
+            "code": "invalid_api_key",
+        }
+    )
+    wrong = await with_key.get("/v1/models", headers={"authorization": "Bearer wrong"})
+    assert error_of(wrong)["message"] == snapshot("The key is wrong. Send it as Authorization: Bearer KEY.")
+    assert (await with_key.get("/v1/models", headers={"authorization": f"Bearer {KEY}"})).status_code == 200
+    unknown = await with_key.get("/moa/v1/conversations")
+    assert unknown.status_code == 401  # whether there is such a path is nobody's business
+
+
+async def test_what_is_not_there_and_what_fails_reads_as_other_errors_do(caplog: pytest.LogCaptureFixture) -> None:
+    missing = await client().get("/v1/files")
+    assert (missing.status_code, error_of(missing)["message"]) == (404, snapshot("There is nothing at /v1/files."))
+    method = await client().put("/v1/models")
+    assert (method.status_code, error_of(method)["message"]) == (405, snapshot("PUT /v1/models: Method Not Allowed."))
+    failed = await client().get("/fail")
+    assert (failed.status_code, error_of(failed)["code"]) == (500, "internal")
+    assert "a request to /fail has failed" in caplog.text
