@@ -17,6 +17,12 @@ _TARGET = click.option("--target", default="default", show_default=True, help="d
 _THREADS = click.option(
     "--threads", type=click.IntRange(0), default=1, show_default=True, help="Of torch; 0: its choice."
 )
+_RAY = click.option(
+    "--ray", "ray_address", metavar="ADDRESS", help="Work on this Ray cluster: HOST:PORT, or local for one of its own."
+)
+_WORKERS = click.option(
+    "--workers", type=click.IntRange(1), show_default="all that fit", help="Of the Ray cluster, --threads CPUs each."
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -47,8 +53,13 @@ def cli() -> None:
 @click.option("--temperature", type=click.FloatRange(0.01), default=0.8, show_default=True, help="Of sampled answers.")
 @click.option("--slots", type=click.IntRange(1), default=96, show_default=True, help="Answers written at once.")
 @click.option("--limit", type=click.IntRange(1), help="The most answers written.")
+@click.option(
+    "--part-answers", type=click.IntRange(1), default=256, show_default=True, help="Answers of a part of the work."
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @_THREADS
+@_RAY
+@_WORKERS
 def prepare(
     sources: tuple[str, ...],
     output: Path,
@@ -61,8 +72,11 @@ def prepare(
     temperature: float,
     slots: int,
     limit: int | None,
+    part_answers: int,
     seed: int,
     threads: int,
+    ray_address: str | None,
+    workers: int | None,
 ) -> None:
     """Turn conversations into a token shard.
 
@@ -75,22 +89,29 @@ def prepare(
 
     from moa_training.data.sources import find_sources
 
+    if ray_address is not None and not rewrite:
+        raise ConfigError("--ray is for --rewrite: other text is prepared in one process.", hint="Leave out --ray.")
     progress = make_progress()
     files = resolve(target, progress=progress)
     paths = find_sources(sources, progress)
     if rewrite:
-        import torch
-
+        from moa_training.cluster.on_ray import open_runner
         from moa_training.teacher.rewrite import RewriteOptions
         from moa_training.teacher.rewrite import rewrite as write_answers
 
-        if threads:
-            torch.set_num_threads(threads)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         options: RewriteOptions = RewriteOptions(
-            prompt_tokens, answer_tokens, sampled_share, temperature, slots, limit, seed, device=device
+            prompt_tokens,
+            answer_tokens,
+            sampled_share,
+            temperature,
+            slots,
+            limit,
+            seed,
+            threads=threads,
+            part_answers=part_answers,
         )
-        counts = write_answers(files, paths, output, options, progress)
+        with open_runner(ray_address, workers, threads, progress) as runner:
+            counts = write_answers(files, paths, output, options, progress, target=target, runner=runner)
     else:
         from moa_training.data.prepare import prepare as write_shard
 
@@ -103,8 +124,9 @@ def prepare(
 def fit(config: Path) -> None:
     """Train a drafter as CONFIG (TOML or YAML) says; started again, it continues from its last checkpoint.
 
-    For several GPUs or machines start it with `accelerate launch -m moa_training.cli fit CONFIG`, for several
-    processes on a CPU with `ACCELERATE_USE_CPU=1 torchrun --nproc_per_node N -m moa_training.cli fit CONFIG`.
+    For several GPUs start it with `accelerate launch -m moa_training.cli fit CONFIG`, for several processes on a CPU
+    with `ACCELERATE_USE_CPU=1 torchrun --nproc_per_node N -m moa_training.cli fit CONFIG`; docs/fleet/batch.md has
+    several machines.
     """
     from moa_training.settings import load_fit_settings
 
@@ -180,6 +202,8 @@ def ngrams(shards: tuple[Path, ...], output: Path, target: str, least_count: int
 @click.option("--drafter-weights", type=click.Choice(["int8", "int4", "float32"]), default="int8", show_default=True,
               help="Of both halves of the drafter: as devices compute, or a reference.")  # fmt: skip
 @_THREADS
+@_RAY
+@_WORKERS
 def evaluate(
     checkpoint: str,
     questions: Path,
@@ -201,19 +225,23 @@ def evaluate(
     execution: str,
     drafter_weights: str,
     threads: int,
+    ray_address: str | None,
+    workers: int | None,
 ) -> None:
     """Acceptance of CHECKPOINT on QUESTIONS: tokens per target forward, by category and by position; and
     its standalone text where the server is cut off.
 
     CHECKPOINT is a file, a folder with drafter.safetensors, default or deep (those that come with the package),
-    lookup (prompt look-up, a chain copied from the conversation) or none (plain steps).
+    a published drafter by folder or hub id, lookup (prompt look-up, a chain copied from the conversation) or none
+    (plain steps).
     QUESTIONS is a file of JSON lines ({"category", "turns": [text]}), or a folder of such.
     """
     from moa_shared.drafting.dynamic_tree import TreeShape
     from moa_shared.programs.progress import make_progress
 
-    from moa_training.evaluation.evaluation import EvaluationOptions
+    from moa_training.cluster.on_ray import open_runner
     from moa_training.evaluation.evaluation import evaluate as measure
+    from moa_training.evaluation.measuring.job import EvaluationOptions
     from moa_training.evaluation.results import format_table
 
     options = EvaluationOptions(
@@ -232,7 +260,9 @@ def evaluate(
         execution=execution,
         drafter_weights=drafter_weights,
     )
-    result = measure(checkpoint, questions, options, make_progress())
+    progress = make_progress()
+    with open_runner(ray_address, workers, threads, progress) as runner:
+        result = measure(checkpoint, questions, options, progress, runner)
     text = json.dumps(result.to_json(), indent=1)
     if card is not None:
         from moa_training.fit.card import add_acceptance

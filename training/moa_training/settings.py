@@ -6,14 +6,22 @@ named next to them, to be set where wanted.
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from moa_shared.errors import ConfigError, NotFoundError
-from moa_shared.programs.config import SettingsBase
-from pydantic import Field, ValidationError, model_validator
+
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for some takes a fifth of the import
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+
+class SettingsBase(BaseModel):
+    """Base of all settings: frozen, and unknown names are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=False)
 
 
 class DrafterSettings(SettingsBase):

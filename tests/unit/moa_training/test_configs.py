@@ -12,7 +12,7 @@ from moa_training.settings import load_fit_settings
 TRAINING = Path(__file__).resolve().parents[3] / "training"
 
 
-@pytest.mark.parametrize("path", sorted((TRAINING / "configs").glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((TRAINING / "configs").rglob("*.toml")), ids=lambda path: path.stem)
 def test_each_configuration_is_valid_and_finds_its_shards(path: Path) -> None:
     settings = load_fit_settings(path)
     assert find_shards(settings.shards)

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from moa_shared.drafting import Drafter, TextGuesser, draft_chain, draft_tree
 from moa_shared.drafting.dynamic_tree import TreeShape
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree, longest_path
 
 GREEDY = Sampling()

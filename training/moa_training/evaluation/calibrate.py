@@ -14,8 +14,8 @@ from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import INT8
 
 from moa_training.data.questions import read_questions, stop_tokens
+from moa_training.evaluation.checkpoints import load_fitting_checkpoint
 from moa_training.evaluation.confidence import THRESHOLDS, Gated, fit_confidence, gated
-from moa_training.evaluation.evaluation import load_fitting_checkpoint
 from moa_training.evaluation.subjects import DrafterSubject, Room, Run
 from moa_training.teacher.answers import answer_questions
 from moa_training.teacher.target_reader import load_reader

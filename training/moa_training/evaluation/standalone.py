@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 
 import numpy as np
-from moa_shared.drafting.confidence import LEAST_CHANCE, Confidence
+from moa_shared.defaults import LEAST_CHANCE
+from moa_shared.drafting.confidence import Confidence
 from moa_shared.sampling.scores import log_softmax
 
 from moa_training.evaluation.confidence import shown_tokens

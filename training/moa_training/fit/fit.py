@@ -1,8 +1,8 @@
 """Training one drafter: the loop, its checkpoints, and resuming it.
 
 `accelerate` owns processes, devices and gradient averaging; weights compute in bf16 over float32 masters. State of a
-run lies in its output folder. Invariant: random draws depend only on (seed, step, process), so an interrupted run
-resumes to identical weights.
+run lies in its output folder. Invariant: random draws depend only on (seed, step) and on a row's place in the update's
+batch, so an interrupted run resumes to identical weights, and several processes learn what one would with their rows.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from moa_training.fit.card import write_card
 from moa_training.fit.curves import append_point, cut_points, draw_curves
 from moa_training.fit.drafter_setup import drafter_config
 from moa_training.fit.master_weights import MasterWeights
+from moa_training.fit.processes import Processes
 from moa_training.fit.run_state import Position, load_state, save_state
 from moa_training.fit.schedule import learning_rate
 from moa_training.fit.warm_start import fit_memory, fit_projection, starting_tensors
@@ -41,6 +43,7 @@ from moa_training.objective.blocks import Blocks, own_share, staircase_probabili
 from moa_training.objective.layer_memory import FastDrafter
 from moa_training.objective.losses import Losses, LossWeights, compute_losses
 from moa_training.objective.network import Activations
+from moa_training.objective.row_share import RowShare
 from moa_training.settings import FitSettings
 from moa_training.teacher.kernel_teacher import KernelTeacher
 from moa_training.teacher.teacher import Teacher
@@ -64,13 +67,15 @@ class Run:
         self.accelerator = Accelerator()
         self.progress = progress = progress if self.accelerator.is_main_process else SilentProgress()
         self.device = self.accelerator.device
+        self.processes = Processes(self.accelerator)
         self.files: ModelFiles = resolve(settings.target, progress=progress)
         self.rows = self._read_rows()
         dtype = _DTYPES[settings.dtype]
         self.teacher = self._load_teacher(dtype)
         self.config: DrafterConfig = drafter_config(settings, self.files)
         self.identity = self._identity()
-        saved = load_state(settings.output, self.identity)
+        self.processes.require_same(self.identity)
+        saved = self.processes.from_main(lambda: load_state(settings.output, self.identity))
         self.draft_ids, tensors = self._start(saved)
         self.drafter = self._network().to(self.device)
         self.drafter.load_state_dict({name: t for name, t in tensors.items() if name != "draft_ids"})
@@ -81,26 +86,20 @@ class Run:
             for name, weight in self.drafter.named_parameters()
             if not weight.requires_grad
         }
-        self.stream = BatchStream(
-            self.rows,
-            batch_rows=settings.optimiser.batch_rows,
-            row_tokens=settings.optimiser.row_tokens,
-            seed=settings.seed,
-            process=self.accelerator.process_index,
-            processes=self.accelerator.num_processes,
-            repeat=settings.cache.gigabytes > 0,
-        )
+        self.stream = self._batches(self.processes.share)
         self.cache = self._open_cache()
         self.position = Position(self.identity) if saved is None else saved[0]
         if saved is None and settings.drafter.warm_start and settings.start_from is None and not self.kept:
             self._fit_inputs()
         start = {name: weight.detach().clone() for name, weight in self.drafter.named_parameters()}
+        start = self.processes.of_main(start)
         self.drafter.to(dtype)
         self.module = self.accelerator.prepare(self.drafter)
         self.masters = MasterWeights(self.drafter, settings.optimiser, start)
         if saved is not None:
             self.masters.restore(saved[1])
-            cut_points(settings.output, self.position.step)
+            if self.is_main:
+                cut_points(settings.output, self.position.step)
             progress.note(f"Going on from update {self.position.step}, {self.position.tokens:,} tokens.")
         head = self.teacher.head
         self.head = head if self.draft_ids is None else head[self.draft_ids.to(self.device).long()].contiguous()
@@ -146,15 +145,15 @@ class Run:
         path = self.save()
         if self.cache is not None:
             self.cache.remove()
+        self.processes.leave()
         return path
 
     def _agree(self, seconds: float, tokens: int) -> tuple[float, int]:
         """Mean duration and sum of tokens of all processes, so that all end at the same update."""
-        if self.accelerator.num_processes == 1:
+        if not self.processes.several:
             return seconds, tokens
-        mine = torch.tensor([seconds, float(tokens)], device=self.device)
-        total: torch.Tensor = self.accelerator.reduce(mine, "sum")
-        return float(total[0]) / self.accelerator.num_processes, round(float(total[1]))
+        mean = self.processes.mean(torch.tensor([seconds, float(tokens)], device=self.device))
+        return float(mean[0]), round(float(mean[1]) * self.processes.share.processes)
 
     def _spent(self) -> float:
         """Share of the budget, 0 to 1 and beyond."""
@@ -164,13 +163,11 @@ class Run:
 
     def _losses(self, batch: PackedBatch, spent: float, epoch: int) -> Losses:
         settings = self.settings
-        generator = torch.Generator().manual_seed(
-            (settings.seed * 1_000_003 + self.position.step) * 4096 + self.accelerator.process_index
-        )
+        generator = torch.Generator().manual_seed((settings.seed * 1_000_003 + self.position.step) * 4096)
         torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))  # the memory's gradient share draws
         if self.config.kind == MOA:
             staircase = staircase_probability(round(1e6 * spent), 1_000_000)
-            drawn = draw_objective(batch, settings.blocks, staircase, generator)
+            drawn = draw_objective(batch, settings.blocks, staircase, generator, self.processes.share)
             blocks, weight = drawn.blocks, drawn.weight
         else:
             blocks, weight = baseline_objective(batch, settings.blocks)
@@ -178,7 +175,9 @@ class Run:
         if float(torch.rand((), generator=generator)) < own_share(spent, settings.blocks.own_text):
             target = self._with_own_text(target, batch, blocks, generator)
         weights = LossWeights(settings.losses.cross_entropy, settings.losses.feature, settings.losses.count_starts)
-        return compute_losses(self.module(target, blocks), target, self.head, weight, weights, blocks.is_start)
+        return compute_losses(
+            self.module(target, blocks), target, self.head, weight, weights, blocks.is_start, self.processes.mean
+        )
 
     @torch.no_grad()
     def _with_own_text(
@@ -188,15 +187,15 @@ class Run:
         choices = (self.module(target, blocks).feature @ self.head.t()).argmax(-1)
         if self.draft_ids is not None:
             choices = self.draft_ids.to(choices.device).long()[choices]
-        return self.teacher.run_behind(target, with_own_choices(batch.ids, choices, blocks, generator), blocks)
+        own = with_own_choices(batch.ids, choices, blocks, generator, self.processes.share)
+        return self.teacher.run_behind(target, own, blocks)
 
-    @staticmethod
-    def _count(losses: Losses, norm: float, rate: float, sums: dict[str, float]) -> None:
-        """Adds an update to the running means."""
-        for name in ("total", "cross_entropy", "feature", "state", "agreement"):
-            value = getattr(losses, name)
-            if value is not None:
-                sums[name] = sums.get(name, 0.0) + float(value.detach())
+    def _count(self, losses: Losses, norm: float, rate: float, sums: dict[str, float]) -> None:
+        """Adds an update of all processes to the running means."""
+        parts = {name: getattr(losses, name) for name in ("total", "cross_entropy", "feature", "state", "agreement")}
+        named = {name: part.detach() for name, part in parts.items() if part is not None}
+        for name, value in zip(named, self.processes.mean(torch.stack(list(named.values()))).tolist(), strict=True):
+            sums[name] = sums.get(name, 0.0) + value
         sums["gradient_norm"] = sums.get("gradient_norm", 0.0) + norm
         sums["learning_rate"] = sums.get("learning_rate", 0.0) + rate
         sums["count"] = sums.get("count", 0.0) + 1
@@ -248,6 +247,19 @@ class Run:
             return None
         path = settings.output / f"activations-{self.accelerator.process_index}.int8"
         return TeacherCache(self.teacher, path, int(settings.cache.gigabytes * 1e9), self.progress)
+
+    def _batches(self, share: RowShare) -> BatchStream:
+        """The batches of one process."""
+        settings = self.settings
+        return BatchStream(
+            self.rows,
+            batch_rows=settings.optimiser.batch_rows,
+            row_tokens=settings.optimiser.row_tokens,
+            seed=settings.seed,
+            process=share.process,
+            processes=share.processes,
+            repeat=settings.cache.gigabytes > 0,
+        )
 
     def _read_rows(self) -> list[TokenRow]:
         vocab = int(self.files.config["vocab_size"])
@@ -327,10 +339,14 @@ class Run:
         """The network in its training form."""
         settings = self.settings
         if self.config.kind != MOA:
-            return TrainingBaseline(self.config, settings.drafter.eagle_noise)
+            baseline = TrainingBaseline(self.config, settings.drafter.eagle_noise)
+            baseline.share = self.processes.share
+            return baseline
         inject = settings.losses.inject_true_state
         drafter = FastDrafter(self.config, self.teacher.reused, self.teacher.final_norm, inject_true_state=inject)
         drafter.gradient_share = settings.optimiser.memory_gradient_share
+        rows_before = self.processes.share.process * settings.optimiser.batch_rows
+        drafter.tokens_before = rows_before * settings.optimiser.row_tokens
         return drafter
 
     def _fit_inputs(self) -> None:
@@ -345,22 +361,26 @@ class Run:
             fit_projection(drafter.spec_model_fc, target, state)
 
     def _sample(self, layer: int, tokens: int) -> tuple[Activations, torch.Tensor]:
-        """Activations of the first batches, and the state that enters a layer of the target."""
+        """Activations of the first batches, of all processes' rows, and the state that enters a layer of the target."""
         states: list[torch.Tensor] = []
         hook = self.teacher.model.model.layers[layer].register_forward_pre_hook(
             lambda _, inputs: states.append(inputs[0])
         )
-        kept = []
-        for _, _, batch in self.stream.from_position(0, 0):
-            kept.append(self.teacher.run_packed(batch.to(self.device)))
-            if sum(part.positions.numel() for part in kept) >= tokens:
-                break
+        kept: list[Activations] = []
+        share = self.processes.share
+        streams = [self._batches(replace(share, process=each)).from_position(0, 0) for each in range(share.processes)]
+        while sum(part.positions.numel() for part in kept) < tokens:
+            batches = [next(stream)[2].to(self.device) for stream in streams]
+            kept += [Teacher.run_packed(self.teacher, batch) for batch in batches]  # in torch, which runs the hook
         hook.remove()
         both = [(part.embeddings, part.kv, part.last_hidden, part.positions) for part in kept]
         embeddings, kv, last_hidden, positions = (torch.cat(parts) for parts in zip(*both, strict=True))
         return Activations(embeddings, kv, last_hidden, None, positions), torch.cat(states)
 
     def _identity(self) -> str:
-        sizes = [len(self.rows), sum(len(row.ids) for row in self.rows), self.accelerator.num_processes]
-        content = json.dumps([self.settings.identity(), sizes, self.files.fingerprint], sort_keys=True)
+        optimiser = self.settings.optimiser
+        rows = self.processes.share.total(optimiser.batch_rows)  # of an update; it does not matter who computes them
+        whole = self.settings.model_copy(update={"optimiser": optimiser.model_copy(update={"batch_rows": rows})})
+        sizes = [len(self.rows), sum(len(row.ids) for row in self.rows), 1]
+        content = json.dumps([whole.identity(), sizes, self.files.fingerprint], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()

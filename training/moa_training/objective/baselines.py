@@ -16,6 +16,7 @@ from torch import nn
 from moa_training.data.packing import PackedBatch
 from moa_training.objective.blocks import Blocks
 from moa_training.objective.network import Activations, Prediction
+from moa_training.objective.row_share import WHOLE
 from moa_training.settings import BlockSettings
 
 
@@ -25,12 +26,16 @@ class TrainingBaseline(nn.Module):
     Args:
         config: of kind eagle2 or independent.
         noise: width of the uniform noise on EAGLE-2's features and embeddings while it trains; the authors take 0.2.
+
+    Attributes:
+        share: the rows that this process has of an update's.
     """
 
     def __init__(self, config: DrafterConfig, noise: float = 0.0) -> None:
         super().__init__()
         self.config = config
         self.noise = noise
+        self.share = WHOLE
         heads, head_dim, eps, hidden = (
             config.target_heads,
             config.target_head_dim,
@@ -55,7 +60,7 @@ class TrainingBaseline(nn.Module):
         if self.config.kind == EAGLE2:
             before = target.last_hidden.roll(1, dims=1)
             if self.noise and self.training:
-                x, before = (part + (torch.rand_like(part) - 0.5) * self.noise for part in (x, before))
+                x, before = (part + (self._drawn_for(part) - 0.5) * self.noise for part in (x, before))
             x = self.spec_model_fc(torch.cat((x, before), dim=-1))
             first = positions == 0  # has no feature before it: no row
             alone = torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
@@ -68,6 +73,11 @@ class TrainingBaseline(nn.Module):
             x = layer.finish(x, attend(queries, keys, attention.values(normed), visible[:, None]))
         feature = x if self.output_norm is None else self.output_norm(x)
         return Prediction(feature, None, target.last_hidden, x)
+
+    def _drawn_for(self, rows: torch.Tensor) -> torch.Tensor:
+        """Uniform noise of the shape of `rows`."""
+        shape = (self.share.total(len(rows)), *rows.shape[1:])
+        return self.share.own(torch.rand(shape, dtype=rows.dtype, device=rows.device))
 
 
 def baseline_objective(batch: PackedBatch, settings: BlockSettings) -> tuple[Blocks, torch.Tensor]:

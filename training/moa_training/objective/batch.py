@@ -8,6 +8,7 @@ import torch
 
 from moa_training.data.packing import PackedBatch
 from moa_training.objective.blocks import Blocks, block_starts
+from moa_training.objective.row_share import WHOLE, RowShare
 from moa_training.settings import BlockSettings
 
 
@@ -20,19 +21,24 @@ class ObjectiveBatch:
 
 
 def draw_objective(
-    batch: PackedBatch, settings: BlockSettings, staircase_probability: float, generator: torch.Generator
+    batch: PackedBatch,
+    settings: BlockSettings,
+    staircase_probability: float,
+    generator: torch.Generator,
+    share: RowShare = WHOLE,
 ) -> ObjectiveBatch:
     """Draws block lengths (one a row), staircase rows and memory dropout.
 
     A conversation's first token always starts a block, so no block reaches into another conversation. Block starts
     carry no weight: there the drafter has the token's own memory and never drafts.
     """
-    rows, length = batch.ids.shape
+    length = batch.ids.shape[1]
+    rows = share.total(len(batch.ids))
     device = batch.ids.device
-    every = torch.randint(settings.shortest, settings.longest + 1, (rows,), generator=generator)
-    shift = torch.randint(settings.longest, (rows, 1), generator=generator)
-    dropped = torch.rand(rows, generator=generator) < settings.memory_dropout
-    staircase = (torch.rand(rows, generator=generator) < staircase_probability) & settings.staircase
+    every = share.own(torch.randint(settings.shortest, settings.longest + 1, (rows,), generator=generator))
+    shift = share.own(torch.randint(settings.longest, (rows, 1), generator=generator))
+    dropped = share.own(torch.rand(rows, generator=generator)) < settings.memory_dropout
+    staircase = (share.own(torch.rand(rows, generator=generator)) < staircase_probability) & settings.staircase
     first = batch.positions == 0
     inside = (batch.answer | settings.prompts) & ~first & (batch.segment >= 0)
     places = torch.arange(length, device=device)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from moa_training.objective.row_share import WHOLE, RowShare
+
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
@@ -73,7 +75,7 @@ def own_share(spent: float, most: float) -> float:
 
 
 def with_own_choices(
-    ids: torch.Tensor, choices: torch.Tensor, blocks: Blocks, generator: torch.Generator
+    ids: torch.Tensor, choices: torch.Tensor, blocks: Blocks, generator: torch.Generator, share: RowShare = WHOLE
 ) -> torch.Tensor:
     """Tokens of which half of those that the drafter would have to guess are its own choices.
 
@@ -85,7 +87,8 @@ def with_own_choices(
     guessed = ~blocks.is_start
     guessed[:, 1:] &= ~blocks.is_start[:, :-1]
     guessed[:, 0] = False
-    own = torch.rand(ids.shape, generator=generator) < 0.5
+    rows, length = ids.shape
+    own = share.own(torch.rand((share.total(rows), length), generator=generator)) < 0.5
     return torch.where(guessed & own.to(ids.device), choices.roll(1, dims=1), ids)
 
 

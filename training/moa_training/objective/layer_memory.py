@@ -72,10 +72,12 @@ class FastDrafter(TrainingDrafter):
     """`TrainingDrafter` with this module's memory.
 
     `gradient_share`: share of tokens (evenly spaced, from a random offset) whose memory rows carry gradients; the
-    others are computed without, which saves two thirds of their cost.
+    others are computed without, which saves two thirds of their cost. `tokens_before`: tokens of the update's batch
+    that other processes have before this one's, so that the spacing goes through all.
     """
 
     gradient_share: float = 1.0
+    tokens_before: int = 0
 
     def layer_positions(self, layers: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Rotary cosines and sines of the layers' numbers."""
@@ -89,7 +91,7 @@ class FastDrafter(TrainingDrafter):
         if stride <= 1:
             return _rows(self, flat).view(*kv.shape[:2], -1)
         chosen = torch.zeros(flat.shape[0], dtype=torch.bool, device=flat.device)
-        chosen[int(torch.randint(stride, (1,))) :: stride] = True
+        chosen[(int(torch.randint(stride, (1,))) - self.tokens_before) % stride :: stride] = True
         with torch.no_grad():
             still = _rows(self, flat[~chosen])
         moving = _rows(self, flat[chosen])

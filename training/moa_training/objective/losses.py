@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -44,6 +45,7 @@ def compute_losses(
     weight: torch.Tensor,
     weights: LossWeights,
     is_start: torch.Tensor,
+    mean_of_all: Callable[[torch.Tensor], torch.Tensor] = lambda own: own,
 ) -> Losses:
     """Losses over the positions that count; the head is applied to those only.
 
@@ -51,10 +53,15 @@ def compute_losses(
         head: [draft vocab, hidden], frozen; the teacher's distribution is over the same tokens.
         weight: [batch, length] of each position.
         is_start: [batch, length] bool, block starts: no prediction of the state is made there.
+        mean_of_all: from this process's sums of weights, [2], to their means over all processes: then the mean of all
+            processes' losses is the loss of all their rows.
     """
     counted = weight > 0
     w = weight[counted]
-    w = w / w.sum().clamp(min=1e-9)
+    predicted = torch.where(is_start, 0.0, weight)
+    sums = torch.stack((w.sum(), (weight if weights.count_starts else predicted).sum()))
+    all_weight, all_predicted = mean_of_all(sums).clamp(min=1e-9)
+    w = w / all_weight
     feature, truth = prediction.feature[counted], target.last_hidden[counted]
     with torch.no_grad():
         teacher = (truth @ head.t()).float()
@@ -67,9 +74,7 @@ def compute_losses(
     if prediction.state is None or target.state is None:
         total = weights.cross_entropy * cross_entropy + weights.feature * feature_loss
         return Losses(total, cross_entropy, feature_loss, None, agreement)
-    predicted = torch.where(is_start, 0.0, weight)
     error = F.smooth_l1_loss(prediction.state.float(), target.state.float(), reduction="none").mean(-1)
-    total_weight = (weight if weights.count_starts else predicted).sum()
-    state_loss = (predicted * error).sum() / total_weight.clamp(min=1e-9)
+    state_loss = (predicted * error).sum() / all_predicted
     total = weights.cross_entropy * cross_entropy + weights.feature * 0.5 * (feature_loss + state_loss)
     return Losses(total, cross_entropy, feature_loss, state_loss, agreement)

@@ -55,6 +55,10 @@ class Generator:
         self._stop_ids = stop_ids
         self._random = torch.Generator(device=self._device).manual_seed(seed)
 
+    def reseed(self, seed: int) -> None:
+        """Begins the noise of sampled answers again; what was answered before has no influence on later answers."""
+        self._random.manual_seed(seed)
+
     @torch.inference_mode()
     def run(self, prompts: Iterator[Answer]) -> Iterator[Answer]:
         """Yields each answer when it has ended."""

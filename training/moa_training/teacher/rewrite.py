@@ -1,15 +1,15 @@
 """`moa-train prepare --rewrite`: the target writes its own answers to the prompts of conversations.
 
-Answers go to the shard a few at a time as they finish; prompts that it already answers are skipped, so that the
-same command resumes where it was stopped. What is asked, in which order and at which temperature is a function of the
-rows and the seed.
+Prompts are cut into parts, which are answered one by one or by many workers, and go to the shard in order. Prompts that
+it already answers are skipped, so that the same command resumes where it was stopped. Invariant: the shard's bytes are
+a function of the rows and the options; whoever answered which part, and whatever stopped them, leaves no trace.
 """
 
 from __future__ import annotations
 
+import json
 import random
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +18,15 @@ from moa_shared.models import ModelFiles, load_target_model, load_tokenizer
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
 from moa_shared.programs.progress import Progress
 
+from moa_training.cluster.finished import FinishedParts
+from moa_training.cluster.parts import Advance, plan_parts
+from moa_training.cluster.run import InProcess, Runner, run_parts
 from moa_training.data.conversations import Conversation, RowCounts, read_conversations
 from moa_training.data.prepare import template_ids
 from moa_training.data.questions import stop_tokens
 from moa_training.data.shards import ShardHeader, ShardWriter, TokenRow, read_lines, read_shard
 from moa_training.teacher.generation import Answer, Generator
-
-_FLUSH_ANSWERS = 64
-_FLUSH_SECONDS = 60.0
+from moa_training.teacher.same_target import SameTarget, name_anywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class RewriteOptions:
         sampled_share: of answers written at `temperature`; the others are greedy.
         slots: answers written at once; 96 serves a CPU, several hundred a GPU.
         limit: the most answers in all; None: all prompts.
+        part_answers: answers of a part. More keep the slots busier; a kill loses the parts under way.
     """
 
     prompt_tokens: int = 192
@@ -48,13 +50,33 @@ class RewriteOptions:
     limit: int | None = None
     seed: int = 0
     dtype: torch.dtype = torch.bfloat16
-    device: torch.device = torch.device("cpu")  # noqa: RUF009
+    threads: int = 0
+    part_answers: int = 256
+
+    def basis(self) -> list[float]:
+        """What the tokens of an answer depend on besides its part's prompts."""
+        return [self.prompt_tokens, self.answer_tokens, self.slots, self.seed, self.dtype.itemsize]
 
 
 def rewrite(
-    files: ModelFiles, sources: Sequence[Path], output: Path, options: RewriteOptions, progress: Progress
+    files: ModelFiles,
+    sources: Sequence[Path],
+    output: Path,
+    options: RewriteOptions,
+    progress: Progress,
+    *,
+    target: str | None = None,
+    runner: Runner | None = None,
 ) -> RowCounts:
-    """Adds answers to the shard `output` until every prompt has one; what was read and left out."""
+    """Adds answers to the shard `output` until every prompt has one; what was read and left out.
+
+    Args:
+        target: how workers name the target; None: by its folder.
+        runner: who answers; None: this process.
+
+    Raises:
+        MoaError: the shard is another tokenizer's, the disk is full, or a worker failed. What is finished is kept.
+    """
     counts = RowCounts()
     vocab = int(files.config["vocab_size"])
     conversations = [
@@ -68,35 +90,54 @@ def rewrite(
     if output.is_file() and output.stat().st_size:
         done = {row.key for row in read_shard(output, files.tokenizer_hash, vocab)}
     writer = ShardWriter(output, ShardHeader(files.tokenizer_hash, files.fingerprint))
-    generator = Generator(
-        load_target_model(files, options.dtype).to(options.device),
-        slots=options.slots,
-        capacity=options.prompt_tokens + options.answer_tokens + 1,
-        stop_ids=stop_tokens(files),
-        dtype=options.dtype,
-        seed=options.seed + len(done),  # a resumed run must not repeat the first one's noise
-    )
-    prompts = _prompts(load_tokenizer(files), conversations, done, options, counts)
-    total = min(len(conversations), options.limit or len(conversations))
-    tokens, waiting, flushed, began = 0, 0, time.monotonic(), time.monotonic()
-    with progress.task("the target writes", total) as bar:
-        bar.advance(min(len(done), total))
-        for answer in generator.run(prompts):
-            writer.add(_row(answer))
-            tokens += len(answer.tokens)
-            waiting += 1
-            bar.advance(1)
-            if waiting >= _FLUSH_ANSWERS or time.monotonic() - flushed >= _FLUSH_SECONDS:
-                writer.flush()
-                waiting, flushed = 0, time.monotonic()
+    prompts = list(_prompts(load_tokenizer(files), conversations, done, options, counts))
+    parts = plan_parts([files.fingerprint, *options.basis()], prompts, options.part_answers)
+    finished = FinishedParts(output.with_name(f"{output.name}.parts"))
+    job = RewriteJob(SameTarget(name_anywhere(target or str(files.folder)), files.fingerprint), options)
+    results = run_parts(job, parts, finished, runner or InProcess(progress), "the target writes", progress)
+    for part, result in results:
+        for (key, source, prompt, temperature), tokens in zip(json.loads(part.items), json.loads(result), strict=True):
+            ids = [*prompt, *tokens]
+            writer.add(TokenRow(ids, [(len(prompt), len(ids))], source, temperature, key))
         writer.flush()
-    progress.note(f"{tokens:,} tokens written, {tokens / max(1e-9, time.monotonic() - began):.0f} a second.")
+        finished.drop(part.name)
+    writer.flush()  # the header, where there was nothing to answer
+    finished.clear()
     return counts
 
 
-def _row(answer: Answer) -> TokenRow:
-    ids = [*answer.prompt, *answer.tokens]
-    return TokenRow(ids, [(len(answer.prompt), len(ids))], answer.source, answer.temperature, answer.key)
+@dataclass(frozen=True, slots=True)
+class RewriteJob:
+    """Answers the prompts of a part: items are (key, source, prompt, temperature), results the answers' tokens."""
+
+    target: SameTarget
+    options: RewriteOptions
+
+    def start(self, progress: Progress) -> Callable[[str, Advance], str]:
+        options, files = self.options, self.target.find(progress)
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        generator = Generator(
+            load_target_model(files, options.dtype).to("cuda" if torch.cuda.is_available() else "cpu"),
+            slots=options.slots,
+            capacity=options.prompt_tokens + options.answer_tokens + 1,
+            stop_ids=stop_tokens(files),
+            dtype=options.dtype,
+            seed=options.seed,
+        )
+
+        def work(items: str, advance: Advance) -> str:
+            asked = [
+                Answer(key, source, prompt, temperature, options.answer_tokens)
+                for key, source, prompt, temperature in json.loads(items)
+            ]
+            # By the part's first prompt: no two parts have the same noise, and none depends on those before it.
+            generator.reseed(random.Random(f"{options.seed}:{asked[0].key}").getrandbits(63))
+            for _ in generator.run(iter(asked)):
+                advance(1)
+            return json.dumps([answer.tokens for answer in asked], separators=(",", ":"))
+
+        return work
 
 
 def _prompts(
@@ -105,7 +146,7 @@ def _prompts(
     done: set[str],
     options: RewriteOptions,
     counts: RowCounts,
-) -> Iterator[Answer]:
+) -> Iterator[tuple[str, str, list[int], float]]:
     """What is still to be answered: up to a user's turn drawn by the row, or the first where that is too long."""
     asked = len(done)
     for conversation in conversations:
@@ -121,7 +162,7 @@ def _prompts(
             ids = template_ids(tokenizer, list(conversation.messages[: turn + 1]), generate=True)
             if len(ids) <= options.prompt_tokens:
                 asked += 1
-                yield Answer(conversation.key, conversation.source, ids, temperature, options.answer_tokens)
+                yield conversation.key, conversation.source, ids, temperature
                 break
         else:
             counts.good -= 1

@@ -16,7 +16,8 @@ from moa_shared.drafting.confidence import chance_of
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.drafting.written import Origin
 from moa_shared.models import ModelFiles, WeightReader, load_target_model
-from moa_shared.sampling.coupling import Sampling, select
+from moa_shared.sampling.coupling import select
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import below_chain
 from moa_shared.tree.draft_tree import DraftTree, longest_path
 from moa_training.evaluation.acceptance import Acceptance, Shape, make_draft

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
@@ -12,10 +13,14 @@ from moa_shared.errors import DataError, MismatchError, NotFoundError
 from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.questions import read_questions
-from moa_training.evaluation.evaluation import EvaluationOptions, evaluate, find_checkpoint
-from moa_training.evaluation.results import format_table
+from moa_training.evaluation.checkpoints import find_checkpoint
+from moa_training.evaluation.evaluation import evaluate
+from moa_training.evaluation.measuring.job import EvaluationJob, EvaluationOptions
+from moa_training.evaluation.results import Evaluation, format_table
+from moa_training.teacher.same_target import SameTarget
 
 from tests.support.messages import raises
+from tests.support.part_runners import KilledAfter, LastFirst
 from tests.support.tiny_training import tiny_files
 from tests.unit.moa_training.evaluation.test_acceptance import checkpoint
 
@@ -89,6 +94,56 @@ def test_results_are_checked_where_references_name_them(tmp_path: Path, files: M
     table = format_table(result)
     assert "results of sums after 70% (2): right 0.00, target right 0.50" in table
     assert "the target itself is right in none of wrong:" in table
+
+
+def without_times(result: Evaluation) -> dict[str, Any]:
+    content = result.to_json()
+    for shape in content["shapes"].values():
+        del shape["draft_ms"]
+    return content
+
+
+@pytest.mark.parametrize("execution", ["float32", "bf16"])
+def test_whoever_measures_and_whatever_stops_them_leaves_no_trace(
+    tmp_path: Path, files: ModelFiles, execution: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = checkpoint(files, 0)
+    save_checkpoint(tmp_path / "drafter.safetensors", made.config, made.tensors)
+    questions = tmp_path / "q.jsonl"
+    rows = [
+        {"category": f"c{n % 3}", "turns": [f"w{n} w{n + 3}"], **({"final_answer": str(n)} if n % 2 else {})}
+        for n in range(18)
+    ]
+    questions.write_text("\n".join(json.dumps(row) for row in rows))
+    chosen = replace(options(files), execution=execution, task_tokens=12, standalone_tokens=8)
+    whole = evaluate(str(tmp_path), questions, chosen, SilentProgress())
+    assert [list(part) for part in whole.by_category.values()] == [["c0", "c1", "c2"]] * 2
+    assert list(whole.task["0.0"]) == ["c1", "c0", "c2"]
+    for name, runner in (("killed", KilledAfter(2)), ("other order", LastFirst())):
+        monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / name))  # no answers from before
+        if isinstance(runner, KilledAfter):
+            with pytest.raises(KeyboardInterrupt):
+                evaluate(str(tmp_path), questions, chosen, SilentProgress(), runner)
+            assert len(list((tmp_path / name / "evaluations").glob("*/*.json"))) == 2
+            runner = LastFirst()
+        assert without_times(evaluate(str(tmp_path), questions, chosen, SilentProgress(), runner)) == without_times(
+            whole
+        )
+        assert list((tmp_path / name / "evaluations").iterdir()) == []
+
+
+def test_a_worker_with_another_drafter_is_refused(tmp_path: Path, files: ModelFiles) -> None:
+    made, _ = checkpoint(files, 0)
+    save_checkpoint(tmp_path / "drafter.safetensors", made.config, made.tensors)
+    target = SameTarget(str(files.folder), files.fingerprint)
+    job = EvaluationJob(target, str(tmp_path), "0123456789ab", None, options(files))
+    with raises(
+        MismatchError,
+        snapshot(
+            "TMP is another drafter on this worker (DIGEST, the work was planned for DIGEST). Give every node the same file at the same path."
+        ),
+    ):
+        job.start(SilentProgress())
 
 
 def test_questions_that_cannot_be_asked_are_counted(tmp_path: Path, files: ModelFiles) -> None:

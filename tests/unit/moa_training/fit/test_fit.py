@@ -20,7 +20,8 @@ from moa_training.fit.master_weights import MasterWeights
 from moa_training.settings import FitSettings, load_fit_settings
 
 from tests.support.messages import raises
-from tests.support.tiny_training import tiny_files, write_conversations, write_fit_config
+from tests.support.tiny_models import tiny_model
+from tests.support.tiny_training import WORDS, save_tiny_target, tiny_files, write_conversations, write_fit_config
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +190,19 @@ def test_bf16_trains_too(tmp_path: Path, files: ModelFiles, shard: Path) -> None
     points = read_points(path.parent)
     assert points[-1]["cross_entropy"] < 0.9 * points[0]["cross_entropy"]
     assert map_tensors(path)["Ekv2E.weight"].dtype == "BF16"
+
+
+@pytest.mark.parametrize("drafter", ["reused_layers = 1", 'kind = "eagle2"'])
+def test_a_first_run_on_the_kernels_trains(tmp_path: Path, shard: Path, drafter: str) -> None:
+    target = save_tiny_target(tmp_path / "target")
+    model = tiny_model(num_hidden_layers=4, max_position_embeddings=256, eos_token_id=4, vocab_size=len(WORDS))
+    model.save_pretrained(target)  # of sizes that the kernels take
+    path = write_fit_config(tmp_path, target, shard, tokens=600)
+    text = path.read_text().replace("[drafter]\nreused_layers = 1", f"[drafter]\n{drafter}")
+    path.write_text(f'execution = "int8"\n{text}')
+    settings = load_fit_settings(path)
+    Run(settings, SilentProgress()).train()
+    assert all(np.isfinite(point["cross_entropy"]) for point in read_points(settings.output))
 
 
 def test_curves_are_json_lines(tmp_path: Path, files: ModelFiles, shard: Path) -> None:

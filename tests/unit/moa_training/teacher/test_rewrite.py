@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import moa_training.teacher.rewrite
 import pytest
 import torch
 from inline_snapshot import snapshot
@@ -11,11 +10,13 @@ from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.shards import ShardWriter, TokenRow, read_shard
 from moa_training.teacher.rewrite import RewriteOptions, rewrite
+from moa_training.teacher.same_target import SameTarget
 
 from tests.support.messages import raises
+from tests.support.part_runners import LastFirst
 from tests.support.tiny_training import tiny_files, write_conversations
 
-OPTIONS = RewriteOptions(prompt_tokens=14, answer_tokens=10, slots=6, dtype=torch.float32)
+OPTIONS = RewriteOptions(prompt_tokens=14, answer_tokens=10, slots=6, dtype=torch.float32, part_answers=7)
 
 
 def rows(path: Path, files: ModelFiles) -> list[TokenRow]:
@@ -25,29 +26,53 @@ def rows(path: Path, files: ModelFiles) -> list[TokenRow]:
 def test_every_prompt_is_answered_once_though_it_was_killed(
     tmp_path: Path, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, output = write_conversations(tmp_path / "in.jsonl", 40), tmp_path / "out.jsonl.zst"
-    monkeypatch.setattr(moa_training.teacher.rewrite, "_FLUSH_ANSWERS", 5)
-    real_add, added = ShardWriter.add, 0
+    source, output, whole = (tmp_path / name for name in ("in.jsonl", "out.jsonl.zst", "whole.jsonl.zst"))
+    write_conversations(source, 40)
+    real_flush, flushed = ShardWriter.flush, 0
 
-    def killed(self: ShardWriter, row: TokenRow) -> None:
-        nonlocal added
-        added += 1
-        if added > 18:
+    def killed(self: ShardWriter) -> None:
+        nonlocal flushed
+        flushed += 1
+        if flushed > 2:
             raise KeyboardInterrupt
-        real_add(self, row)
+        real_flush(self)
 
-    monkeypatch.setattr(ShardWriter, "add", killed)
+    monkeypatch.setattr(ShardWriter, "flush", killed)
     with pytest.raises(KeyboardInterrupt):
         rewrite(files, [source], output, OPTIONS, SilentProgress())
-    assert len(rows(output, files)) == 15
-    monkeypatch.setattr(ShardWriter, "add", real_add)
+    assert len(rows(output, files)) == 14
+    assert len(list((tmp_path / "out.jsonl.zst.parts").iterdir())) == 1  # finished, and not in the shard yet
+    monkeypatch.setattr(ShardWriter, "flush", real_flush)
     counts = rewrite(files, [source], output, OPTIONS, SilentProgress())
     written = rows(output, files)
     assert len({row.key for row in written}) == len(written) == 40 - counts.bad["with too long a prompt"]
     assert all(len(row.ids) <= 24 for row in written)
     assert {row.temperature for row in written} == {0.0, 0.8}
+    assert not (tmp_path / "out.jsonl.zst.parts").exists()
     assert rewrite(files, [source], output, OPTIONS, SilentProgress()).good
-    assert len(rows(output, files)) == len(written)
+    rewrite(files, [source], whole, OPTIONS, SilentProgress())
+    assert output.read_bytes() == whole.read_bytes()  # the kill left no trace
+
+
+def test_the_order_of_the_parts_leaves_no_trace(tmp_path: Path, files: ModelFiles) -> None:
+    source, output, whole = (tmp_path / name for name in ("in.jsonl", "out.jsonl.zst", "whole.jsonl.zst"))
+    write_conversations(source, 40)
+    rewrite(files, [source], whole, OPTIONS, SilentProgress())
+    rewrite(files, [source], output, OPTIONS, SilentProgress(), runner=LastFirst())
+    assert output.read_bytes() == whole.read_bytes()
+    answers = [row.ids[row.answers[0][0] :] for row in rows(output, files) if row.temperature]
+    assert len({tuple(answer) for answer in answers}) > len(answers) / 2  # the parts have noise of their own
+
+
+def test_a_worker_with_another_target_is_refused(tmp_path: Path, files: ModelFiles) -> None:
+    other = tiny_files(tmp_path / "other", tmp_path / "cache", seed=2)
+    with raises(
+        MismatchError,
+        snapshot(
+            "TMP/other is another target on this worker (DIGEST, the work was planned for DIGEST). Give every node the same files, or name the target by its hub id."
+        ),
+    ):
+        SameTarget(str(other.folder), files.fingerprint).find(SilentProgress())
 
 
 def test_a_limit_holds_over_all_pieces(tmp_path: Path, files: ModelFiles) -> None:

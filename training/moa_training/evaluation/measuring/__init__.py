@@ -1,0 +1,1 @@
+"""What is measured of each question, wherever it is, and put together afterwards."""

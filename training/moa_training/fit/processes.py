@@ -1,0 +1,75 @@
+"""The processes of a training run, on one machine or several: what they share, and what they must have in common.
+
+State: `accelerate`'s process group. Invariant: all processes call the methods that talk to the others in the same
+order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from moa_shared.errors import MismatchError
+
+from moa_training.objective.row_share import RowShare
+
+T = TypeVar("T")
+
+
+class Processes:
+    """The processes of a run, of which this is one.
+
+    Args:
+        accelerator: of `accelerate`.
+    """
+
+    def __init__(self, accelerator: Any) -> None:
+        self._accelerator = accelerator
+        self.share = RowShare(accelerator.process_index, accelerator.num_processes)
+
+    @property
+    def several(self) -> bool:
+        return self.share.processes > 1
+
+    def mean(self, values: torch.Tensor) -> torch.Tensor:
+        """Of all processes, the same for each."""
+        if not self.several:
+            return values
+        mean: torch.Tensor = self._accelerator.reduce(values, "mean")
+        return mean
+
+    def from_main(self, read: Callable[[], T]) -> T:
+        """What the main process reads: the others' machines need not have it."""
+        found = [read() if self._accelerator.is_main_process else None]
+        if self.several:
+            from accelerate.utils import broadcast_object_list
+
+            broadcast_object_list(found)
+        return found[0]  # type: ignore[return-value]
+
+    def of_main(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The main process's values of tensors that each has: another machine may round otherwise."""
+        if not self.several:
+            return dict(tensors)
+        from accelerate.utils import broadcast
+
+        return {name: broadcast(tensor) for name, tensor in tensors.items()}
+
+    def require_same(self, identity: str) -> None:
+        """Raises MismatchError, in each process, where one of them was started with other settings or data."""
+        if not self.several:
+            return
+        from accelerate.utils import gather_object
+
+        others = [process for process, theirs in enumerate(gather_object([identity])) if theirs != identity]
+        if others:
+            raise MismatchError(
+                f"Process {self.share.process} has other settings, shards or target than process {others[0]}.",
+                hint="Give every machine the same configuration, shards and model.",
+            )
+
+    def leave(self) -> None:
+        """Ends the process group, after the last word to the others."""
+        if self.several:
+            self._accelerator.end_training()
