@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
-import structlog
 from moa_shared.programs.entry import run_program
 from moa_shared.protocol.levels import LEVELS
 
 from moa_bench.harness.padding import Padding
+from moa_bench.runs.commands import compare, named_path, report, run
 
 if TYPE_CHECKING:
     from moa_bench.capacity.ways import Drafts
@@ -55,6 +55,15 @@ link_option = click.option(
 )
 
 
+drafters_option = click.option(
+    "--drafter",
+    "drafters",
+    multiple=True,
+    metavar="NAME=PATH|ID",
+    help="Measure this checkpoint too, under that name (repeat).  [only those in the package]",
+)
+
+
 def padding_options(command: Command) -> Command:
     """Options of the measurements that can emulate a larger target."""
     target_ms = click.option(
@@ -86,6 +95,9 @@ def cli() -> None:
     Without --quick and --json, results go to bench/results/ of the checkout and their tables into its docs.
     Figures depend on the machine: compare ratios within one run.
     """
+    import structlog
+
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 
 @cli.command()
@@ -109,11 +121,49 @@ def loop(quick: bool, json_file: Path | None, pin: bool) -> None:
 
 
 @cli.command()
+@repeats_option
+@json_option
+@pin_option
+def start(quick: bool, json_file: Path | None, pin: bool) -> None:
+    """How long each program takes to print its help, next to an empty Python program; no model."""
+    from moa_bench.micro.starts import run_starts
+
+    run_starts(quick=quick, json_file=json_file, pin=pin)
+
+
+@cli.command()
+@common_options
+def surfaces(quick: bool, json_file: Path | None, model: str, level: str, pin: bool) -> None:
+    """How soon a chat is there with and without the daemon, and its first token next to the endpoint's."""
+    from moa_bench.micro.surfaces import run_surfaces
+
+    run_surfaces(quick=quick, json_file=json_file, model=model, pin=pin)
+
+
+@cli.command()
+@common_options
+def secure(quick: bool, json_file: Path | None, model: str, level: str, pin: bool) -> None:
+    """What TLS, API keys and metrics cost: tokens a second, the server's CPU time, new connections."""
+    from moa_bench.micro.secure import run_secure
+
+    run_secure(quick=quick, json_file=json_file, model=model, level=level, pin=pin)
+
+
+@cli.command()
+@common_options
+def envoy(quick: bool, json_file: Path | None, model: str, level: str, pin: bool) -> None:
+    """What Envoy in front of a server costs a token."""
+    from moa_bench.proxied.suite import run_envoy
+
+    run_envoy(quick=quick, json_file=json_file, model=model, level=level, pin=pin)
+
+
+@cli.command()
 @common_options
 @link_option
 @click.option("--acceptance", "acceptances", multiple=True, type=float, help="Only this acceptance, 0 to 1.")
 @click.option(
-    "--drafter", metavar="default|deep|auto|PATH", default="default", show_default=True, help="The real drafter."
+    "--drafter", metavar="default|deep|auto|PATH|ID", default="default", show_default=True, help="The real drafter."
 )
 @padding_options
 def network(
@@ -171,6 +221,141 @@ def drafting(
         level=level,
         padding=padding_of(target_ms, target_row_ms),
         links=links,
+        questions=questions,
+    )
+
+
+@cli.command()
+@common_options
+@questions_option
+@click.option(
+    "--drafter",
+    "drafters",
+    multiple=True,
+    metavar="NAME=PATH|ID",
+    help="Measure this checkpoint, a file, a folder or of the hub, under that name (repeat).  [those in the package]",
+)
+@click.option("--assistant", metavar="MODEL", help="A smaller model for transformers' assisted generation.")
+@click.option("--peers/--no-peers", default=True, show_default=True, help="Run transformers and llama.cpp too.")
+@click.option("--fetch-llama-cpp", is_flag=True, help="Install llama.cpp into the cache with npm, and nothing else.")
+def single(
+    quick: bool,
+    json_file: Path | None,
+    model: str,
+    level: str,
+    pin: bool,
+    questions: Path | None,
+    drafters: tuple[str, ...],
+    assistant: str | None,
+    peers: bool,
+    fetch_llama_cpp: bool,
+) -> None:
+    """One device: plain steps, prompt look-up and all drafters, next to transformers and llama.cpp."""
+    if fetch_llama_cpp:
+        from moa_shared.models.sources.cache import cache_root
+        from moa_shared.programs.progress import make_progress
+
+        from moa_bench.single.peers.llama_cpp import fetch
+
+        click.echo(fetch(cache_root(), make_progress()))
+        return
+    from moa_bench.single.suite import run_single
+
+    run_single(
+        model=model,
+        quick=quick,
+        json_file=json_file,
+        pin=pin,
+        level=level,
+        drafters=dict(map(named_path, drafters)),
+        questions=questions,
+        assistant=assistant,
+        peers=peers,
+    )
+
+
+@cli.command()
+@common_options
+@padding_options
+@questions_option
+@click.option("--link", "links", multiple=True, metavar="NAME", help="Only this link (repeat).")
+@drafters_option
+def split(
+    quick: bool,
+    json_file: Path | None,
+    model: str,
+    level: str,
+    pin: bool,
+    target_ms: float | None,
+    target_row_ms: float | None,
+    questions: Path | None,
+    links: tuple[str, ...],
+    drafters: tuple[str, ...],
+) -> None:
+    """Client and server over links: all ways to draft with every drafter, next to plain streaming."""
+    from moa_bench.split.suite import run_split
+
+    run_split(
+        model=model,
+        quick=quick,
+        json_file=json_file,
+        pin=pin,
+        level=level,
+        drafters=dict(map(named_path, drafters)),
+        links=links,
+        padding=padding_of(target_ms, target_row_ms),
+        questions=questions,
+    )
+
+
+@cli.command()
+@common_options
+@padding_options
+def payoff(
+    quick: bool,
+    json_file: Path | None,
+    model: str,
+    level: str,
+    pin: bool,
+    target_ms: float | None,
+    target_row_ms: float | None,
+) -> None:
+    """Where drafts pay: the best way by round trip and by how many users ask at once, as a map."""
+    from moa_bench.payoff.suite import run_payoff
+
+    run_payoff(
+        model=model,
+        quick=quick,
+        json_file=json_file,
+        pin=pin,
+        level=level,
+        padding=padding_of(target_ms, target_row_ms),
+    )
+
+
+@cli.command()
+@common_options
+@questions_option
+@drafters_option
+def alone(
+    quick: bool,
+    json_file: Path | None,
+    model: str,
+    level: str,
+    pin: bool,
+    questions: Path | None,
+    drafters: tuple[str, ...],
+) -> None:
+    """What a device writes without its server, by the share of the answer that it had; and what an API client has."""
+    from moa_bench.alone.suite import run_alone
+
+    run_alone(
+        model=model,
+        quick=quick,
+        json_file=json_file,
+        pin=pin,
+        level=level,
+        drafters=dict(map(named_path, drafters)),
         questions=questions,
     )
 
@@ -337,11 +522,25 @@ def timeline(
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.cast", help="Write there instead."
 )
-def record(model: str, pin: bool, link: str, cut_seconds: float, out: Path | None) -> None:
-    """Record the chat program through a cut of its link, as an asciinema cast."""
+@click.option(
+    "--surface",
+    type=click.Choice(["chat", "daemon", "endpoint", "page"]),
+    default="chat",
+    show_default=True,
+    help="A chat that runs alone, one of the daemon's, a program over its endpoint, or its page (as an animated WebP).",
+)
+def record(
+    model: str,
+    pin: bool,
+    link: str,
+    cut_seconds: float,
+    out: Path | None,
+    surface: Literal["chat", "daemon", "endpoint", "page"],
+) -> None:
+    """Record a chat, or a program, through a cut of its link, as an asciinema cast."""
     from moa_bench.cut.recording import run_recording
 
-    run_recording(model=model, pin=pin, link=link, cut_s=cut_seconds, out=out)
+    run_recording(model=model, pin=pin, link=link, cut_s=cut_seconds, surface=surface, out=out)
 
 
 @cli.command()
@@ -353,6 +552,17 @@ def codecs(quick: bool, json_file: Path | None, model: str) -> None:
     from moa_bench.cut.codecs import run_codecs
 
     run_codecs(model=model, quick=quick, json_file=json_file)
+
+
+@cli.command()
+@short_option
+@json_option
+@model_option
+def reveal(quick: bool, json_file: Path | None, model: str) -> None:
+    """How much of a text its memory rows give back to somebody who has them without the tokens."""
+    from moa_bench.hostile.reveal import run_reveal
+
+    run_reveal(model=model, quick=quick, json_file=json_file)
 
 
 @cli.command()
@@ -372,7 +582,7 @@ def hostile(quick: bool, json_file: Path | None, model: str, level: str, pin: bo
     "--way",
     "kinds",
     multiple=True,
-    type=click.Choice(["plain", "server", "oracle", "shipped", "auto"]),
+    type=click.Choice(["plain", "server", "oracle", "shipped", "auto", "everything"]),
     help="Only this way besides plain serving (repeat).",
 )
 @click.option("--acceptance", "acceptances", multiple=True, type=click.FloatRange(0, 1), help="Only this one (repeat).")
@@ -442,6 +652,16 @@ def simulate(quick: bool, json_file: Path | None) -> None:
 @cli.command()
 @short_option
 @json_option
+def scale(quick: bool, json_file: Path | None) -> None:
+    """Users a GPU, cost and bandwidth for Llama-3-8B and 70B, in virtual time; each assumption has its source."""
+    from moa_bench.simulation.scale.suite import run_scale
+
+    run_scale(quick=quick, json_file=json_file)
+
+
+@cli.command()
+@short_option
+@json_option
 @click.option("--waiting", is_flag=True, help="Instead: what it is worth that sessions wait for drafts that are due.")
 def crowd(quick: bool, json_file: Path | None, waiting: bool) -> None:
     """How many users a server serves at a speed, over the acceptance, in the event simulation: one core, a GPU."""
@@ -449,6 +669,16 @@ def crowd(quick: bool, json_file: Path | None, waiting: bool) -> None:
     from moa_bench.simulation.waiting_suite import run_waiting
 
     (run_waiting if waiting else run_crowd)(quick=quick, json_file=json_file)
+
+
+@cli.command()
+@repeats_option
+@json_option
+def proxy(quick: bool, json_file: Path | None) -> None:
+    """A frame there and back by Ray Serve's proxy and its direct ingress, against a direct connection; no model."""
+    from moa_bench.cluster.suite import run_proxy
+
+    run_proxy(quick=quick, json_file=json_file)
 
 
 @cli.command()
@@ -462,11 +692,157 @@ def soak(quick: bool, json_file: Path | None, model: str) -> None:
     run_soak(model=model, quick=quick, json_file=json_file)
 
 
+@cli.command()
+@short_option
+@json_option
+@model_option
+@level_option
+@pin_option
+@click.option("--drafter", default="default", show_default=True, help="default, or none: the clients wait meanwhile.")
+@click.option("--restarts", "count", type=click.IntRange(1), help="How often.  [20]")
+@click.option("--clients", type=click.IntRange(1, 256), help="Who ask.  [16]")
+@click.option("--tokens", type=click.IntRange(2), help="Of an answer.  [64]")
+@click.option("--grace", type=click.FloatRange(0), help="Seconds that answers have to end.  [1]")
+@click.option("--kill", is_flag=True, help="Kill the server instead of asking it to end.")
+@click.option("--successor", is_flag=True, help="Another server goes on meanwhile.")
+def restarts(
+    quick: bool,
+    json_file: Path | None,
+    model: str,
+    level: str,
+    pin: bool,
+    drafter: str,
+    count: int | None,
+    clients: int | None,
+    tokens: int | None,
+    grace: float | None,
+    kill: bool,
+    successor: bool,
+) -> None:
+    """Whether answers stay whole, and how long they stall, while their server is restarted under load."""
+    from moa_bench.restarts.suite import QUICK, RestartEffort, run_restarts
+
+    base = QUICK if quick else RestartEffort()
+    effort = replace(
+        base,
+        restarts=count or base.restarts,
+        clients=clients or base.clients,
+        answer_tokens=tokens or base.answer_tokens,
+        grace_s=base.grace_s if grace is None else grace,
+        kill=kill,
+        successor=successor,
+    )
+    run_restarts(model=model, drafter=drafter, level=level, quick=quick, json_file=json_file, pin=pin, effort=effort)
+
+
+@cli.command()
+@short_option
+@json_option
+@model_option
+@level_option
+@pin_option
+@click.option("--drafter", default="default", show_default=True, help="default, or none: the clients wait meanwhile.")
+@click.option(
+    "--scenario",
+    "scenarios",
+    multiple=True,
+    type=click.Choice(["kill", "update", "add", "partition", "storm", "scale"]),
+    help="Only this one (may be repeated).",
+)
+@click.option("--throughput", is_flag=True, help="Instead: two replicas on two cores against one on one.")
+@click.option(
+    "--engine", type=click.Choice(["processes", "ray"]), default="processes", show_default=True,
+    help="ray: Ray scales the fleet, in the one scenario scale.",
+)  # fmt: skip
+@click.option("--plan", is_flag=True, help="Instead: 10,000 clients on 100 GPUs, in the simulation; no model.")
+@click.option("--replicas", type=click.IntRange(2, 8), help="Of the fleet.  [2]")
+@click.option("--kills", type=click.IntRange(1), help="Of replicas.  [50]")
+@click.option("--updates", type=click.IntRange(1), help="Rolling ones, of all replicas.  [20]")
+@click.option("--cuts", type=click.IntRange(1), help="Of links, in each of the scenarios that cut.  [10]")
+@click.option("--clients", type=click.IntRange(2, 256), help="Who ask.  [16]")
+@click.option("--tokens", type=click.IntRange(2), help="Of an answer.  [64]")
+@click.option("--grace", type=click.FloatRange(0), help="Seconds that answers have to end.  [1]")
+@padding_options
+def fleet(
+    quick: bool,
+    json_file: Path | None,
+    model: str,
+    level: str,
+    pin: bool,
+    drafter: str,
+    scenarios: tuple[str, ...],
+    throughput: bool,
+    engine: str,
+    plan: bool,
+    replicas: int | None,
+    kills: int | None,
+    updates: int | None,
+    cuts: int | None,
+    clients: int | None,
+    tokens: int | None,
+    grace: float | None,
+    target_ms: float | None,
+    target_row_ms: float | None,
+) -> None:
+    """Whether answers stay whole while replicas are killed, replaced, joined and cut off, and who serves whom."""
+    if plan:
+        from moa_bench.simulation.fleet.suite import run_plan
+
+        run_plan(quick=quick, json_file=json_file)
+        return
+    from moa_bench.fleet.scenarios import QUICK, FleetEffort
+    from moa_bench.fleet.suite import run_fleet, run_scaling, run_throughput
+    from moa_bench.fleet.throughput import QUICK_THROUGHPUT, ThroughputEffort
+
+    if throughput:
+        shares = QUICK_THROUGHPUT if quick else ThroughputEffort()
+        run_throughput(model=model, level=level, quick=quick, json_file=json_file, effort=shares)
+        return
+    base = QUICK if quick else FleetEffort()
+    effort = replace(
+        base,
+        replicas=replicas or base.replicas,
+        most_replicas=max(replicas or 0, base.most_replicas),
+        kills=kills or base.kills,
+        updates=updates or base.updates,
+        cuts=cuts or base.cuts,
+        storms=cuts or base.storms,
+        clients=clients or base.clients,
+        answer_tokens=tokens or base.answer_tokens,
+        grace_s=base.grace_s if grace is None else grace,
+        padding=padding_of(target_ms, target_row_ms),
+    )
+    if engine == "ray":
+        if scenarios not in ((), ("scale",)) or pin:
+            raise click.UsageError("With --engine ray there is the scenario scale alone, and no --pin.")
+        run_scaling(model=model, drafter=drafter, level=level, quick=quick, json_file=json_file, effort=effort)
+        return
+    run_fleet(
+        model=model,
+        drafter=drafter,
+        level=level,
+        quick=quick,
+        json_file=json_file,
+        pin=pin,
+        scenarios=scenarios,
+        effort=effort,
+    )
+
+
+for command in (run, compare, report):
+    cli.add_command(command)
+
+
 def main() -> None:
     """Entry point: every known error is one sentence and the catalogue's exit code."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # standard output may be the result
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers and links must end with us
+    signal.signal(signal.SIGTERM, _end)
     run_program(cli, "moa-bench")
+
+
+def _end(number: int, frame: object) -> None:
+    """Servers and links must end with us, and a result that is being written be whole: one signal is enough."""
+    signal.signal(number, lambda number, frame: None)
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

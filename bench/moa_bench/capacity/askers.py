@@ -16,8 +16,8 @@ import grpc.aio
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_client.drafting.settings import DraftingSettings
-from moa_client.link.channel import EOF
 from moa_client.link.frames import Beat, FrameReader, GoAway, make_open
+from moa_client.link.stream import EOF
 from moa_client.memory.plan import CREDIT_EVERY_BYTES
 from moa_shared.errors import UnavailableError
 from moa_shared.protocol.continued_frames import DraftWriter

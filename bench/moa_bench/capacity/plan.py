@@ -102,7 +102,9 @@ class Plan:
     def _maker(self, way: Way) -> Callable[[int], Asker]:
         if way.acceptance is not None:
             return partial(self._oracle, way.acceptance, "auto" if way.server_drafts else "device")
-        return self._shipped if way.drafts == "shipped" else partial(self._plain, server_drafts=way.server_drafts)
+        if way.drafts in ("shipped", "everything"):
+            return partial(self._shipped, "auto" if way.server_drafts else "device")
+        return partial(self._plain, server_drafts=way.server_drafts)
 
     def _address(self, user: int) -> str:
         return self._addresses[user % len(self._addresses)]
@@ -110,8 +112,8 @@ class Plan:
     def _plain(self, user: int, server_drafts: bool = False) -> Asker:
         return PlainAsker(self._address(user), self._settings, server_drafts=server_drafts)
 
-    def _shipped(self, user: int) -> Asker:
-        return ShippedAsker(self._address(user), self._make_device(), self._vocab_size, self._settings)
+    def _shipped(self, drafting: Literal["device", "auto"], user: int) -> Asker:
+        return ShippedAsker(self._address(user), self._make_device(), self._vocab_size, self._settings, drafting)
 
     def _oracle(self, acceptance: float, drafting: Literal["device", "auto"], user: int) -> Asker:
         scripts = [

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from moa_client.conversation.events import Committed, Settled
 from moa_client.device.loading import Device, drafter_states
@@ -38,15 +38,23 @@ class ShippedAsker:
         address: "host:port".
         device: this user's alone.
         settings: of each answer.
+        drafting: whether the server may draft too.
     """
 
-    def __init__(self, address: str, device: Device, vocab_size: int, settings: AnswerSettings) -> None:
+    def __init__(
+        self,
+        address: str,
+        device: Device,
+        vocab_size: int,
+        settings: AnswerSettings,
+        drafting: Literal["device", "auto"] = "device",
+    ) -> None:
         program = client_settings(server=address)
         self._link = Link(address, program.connect_seconds, program.silence_seconds)
         self._device = device
         self._vocab_size = vocab_size
         self._settings = settings
-        self._drafting = DraftingSettings("device", tree=program.mode == "tree")
+        self._drafting = DraftingSettings(drafting, tree=program.mode == "tree")
 
     async def close(self) -> None:
         await self._link.close()

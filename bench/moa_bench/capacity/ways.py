@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Drafts = Literal["plain", "server", "oracle", "shipped", "auto"]
+Drafts = Literal["plain", "server", "oracle", "shipped", "auto", "everything"]
 KINDS: tuple[Drafts, ...] = get_args(Drafts)
 AUTO_AT = 0.8  # acceptance of devices next to a server that drafts: that of the aim
 
@@ -17,7 +17,8 @@ class Way:
 
     Args:
         drafts: plain: none; server: the server's own; oracle: each device's, right at the rate `acceptance`; shipped:
-            each device runs the drafter of the package; auto: the server's while it has time, otherwise an oracle's.
+            each device runs the drafter of the package; auto: the server's while it has time, otherwise an oracle's;
+            everything: the server's while it has time, otherwise the drafter of the package.
         acceptance: of an oracle.
     """
 
@@ -34,12 +35,13 @@ class Way:
             "oracle": oracle,
             "shipped": "devices' drafts, shipped drafter",
             "auto": f"server's or {oracle}",
+            "everything": "server's or devices' drafts, shipped drafter",
         }[self.drafts]
 
     @property
     def server_drafts(self) -> bool:
         """Whether the server may draft."""
-        return self.drafts in ("server", "auto")
+        return self.drafts in ("server", "auto", "everything")
 
 
 def make_ways(kinds: Sequence[Drafts], acceptances: Sequence[float]) -> tuple[Way, ...]:

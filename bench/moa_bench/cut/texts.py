@@ -16,7 +16,7 @@ from pathlib import Path
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 
 from moa_bench.harness.cores import on_cores
 from moa_bench.network.emulated import RunningLink, find_links, linked

@@ -94,19 +94,24 @@ class Worker:
 
     def read(self, tokens: int) -> float:
         """Milliseconds of reading a prompt into an empty cache."""
-        return self._ask({"read": tokens})
+        return float(self.ask({"read": tokens})["ms"])
 
     def forward(self, rows: int) -> float:
         """Milliseconds of a forward after that prompt."""
-        return self._ask({"forward": rows})
+        return float(self.ask({"forward": rows})["ms"])
 
-    def _ask(self, command: Mapping[str, int]) -> float:
+    def ask(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        """What it says to a command.
+
+        Raises:
+            UnavailableError: it has ended.
+        """
         if self._process.stdin is not None:
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
         answer = self._answer()
         self.resident_mb = max(self.resident_mb, answer["resident_mb"] or 0.0)
-        return float(answer["ms"])
+        return answer
 
     def _answer(self) -> dict[str, Any]:
         line = self._process.stdout.readline() if self._process.stdout is not None else ""

@@ -51,18 +51,21 @@ def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> MeasuredDraf
     """A drafter for this target.
 
     Args:
-        name: "default" or "auto": the one that comes with the package, else an untrained one; "deep"; or a path.
+        name: "default" or "auto": the one that comes with the package, else an untrained one; "deep"; a path; or a
+            published one, by folder or hub id.
 
     Raises:
         MoaError: it is not there, or no checkpoint.
     """
     from moa_shared.drafter import load_checkpoint
+    from moa_shared.drafter.published.find import find_drafter as find_published
 
     if name == DEEP_DRAFTER:
         path = require_shipped_drafter(files.fingerprint, files.target_id, name, hint="Leave --drafter out.")
         return MeasuredDrafter(load_checkpoint(path), SHIPPED, path)
     if name not in (DEFAULT_DRAFTER, AUTO_DRAFTER):
-        return MeasuredDrafter(load_checkpoint(Path(name)), NAMED, Path(name))
+        path = find_published(name, files)
+        return MeasuredDrafter(load_checkpoint(path), NAMED, path)
     shipped = shipped_drafter(files.fingerprint)
     if shipped is not None:
         return MeasuredDrafter(load_checkpoint(shipped), SHIPPED, shipped)

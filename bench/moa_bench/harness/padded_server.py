@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from moa_server.cli import run
+from moa_server.commands.serve import run
 from moa_server.settings import SECTION, ServerSettings
 from moa_server.target import Request, Target, TargetOutput
 from moa_server.target.execution_level import Execution, load_execution

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moa_shared.errors import DataError, NotFoundError
+from moa_shared.errors import DataError
+
+from moa_bench.harness.questions import read_all
 
 if TYPE_CHECKING:
     from moa_shared.models.tokenizer.tokenizer import Tokenizer
@@ -56,31 +56,8 @@ is good to keep something that floats for the ones that one does not.
 
 
 def read_questions(path: Path) -> list[str]:
-    """First turns in the form of Spec-Bench ({"turns": [text, ...]} a line), of a file or of a folder's .jsonl files.
-
-    The files of a folder take turns, so that the first questions are of all kinds.
-
-    Raises:
-        NotFoundError: no such path.
-        DataError: no question, or a line that is not one.
-    """
-    if not path.exists():
-        raise NotFoundError(
-            f"There are no questions at {path}.", hint="Name a file of JSON lines, or a folder of such."
-        )
-    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-    read = [[_first_turn(file, line) for line in file.read_text("utf-8").splitlines() if line] for file in files]
-    questions = [each for turn in zip_longest(*read) for each in turn if each is not None]
-    if not questions:
-        raise DataError(f"{path} holds no questions.", hint='A line is {"turns": ["text"]}.')
-    return questions
-
-
-def _first_turn(file: Path, line: str) -> str:
-    try:
-        return str(json.loads(line)["turns"][0])
-    except (ValueError, KeyError, IndexError, TypeError):
-        raise DataError(f"{file} holds a line that is not a question.", hint='A line is {"turns": ["text"]}.') from None
+    """First turns of the questions of a file or folder, see `read_all`, which says what it raises."""
+    return [question.turns[0] for question in read_all(path)]
 
 
 def chat_tokens(tokenizer: Tokenizer, question: str) -> list[int]:

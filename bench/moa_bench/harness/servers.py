@@ -36,11 +36,11 @@ def running_server(
     Raises:
         UnavailableError: it ended or did not get ready.
     """
-    # A measurement asks the same again and again, and each time the whole text is to be read.
+    # A measurement asks the same again and again, and each time the whole text is to be read; all from one address.
     arguments = [
         "serve", model, "--port", str(port), "--threads", "1", "--execution", level, "--drafter", drafter,
         "--log-level", "warning", "--grace-seconds", "1", "--allow-ignore-end-of-text",
-        "--share-prefixes", "off", *flags,
+        "--share-prefixes", "off", "--peer-requests-per-minute", "0", *flags,
     ]  # fmt: skip
     module = "moa_server.cli"
     if padding is not None:

@@ -152,6 +152,7 @@ async def _unopened_streams(victim: Victim) -> None:
 
 async def _connections(victim: Victim) -> None:
     host, _, port = victim.address.rpartition(":")
+    host = host.strip("[]")  # of an IPv6 address
     writers = []
     for _ in range(500):
         _, writer = await asyncio.open_connection(host, int(port))
@@ -182,6 +183,21 @@ async def _describes(victim: Victim) -> None:
     await asyncio.gather(*(victim.describe() for _ in range(TOGETHER)))
 
 
+async def _calls_over_many_connections(victim: Victim) -> None:
+    """Each connection has an allowance of its own, but all of them have one address."""
+    victims = [Victim(victim.address) for _ in range(2 * TOGETHER)]
+
+    async def call_again_and_again(each: Victim) -> None:
+        for _ in range(100):
+            with suppress(*FAILURES):
+                await each.describe()
+
+    try:
+        await asyncio.gather(*map(call_again_and_again, victims))
+    finally:
+        await asyncio.gather(*(each.channel.close() for each in victims))
+
+
 NEIGHBOUR = Attack("an honest neighbour", neighbour, answers=True)
 ATTACKS = (
     Attack("stale drafts of a whole context", _stale_drafts),
@@ -201,4 +217,5 @@ ATTACKS = (
     Attack("100 kB of metadata", _metadata),
     Attack("16 downloads that are not read", _unread_downloads),
     Attack("Describe without end", _describes),
+    Attack("the same over 32 connections", _calls_over_many_connections),
 )

@@ -26,6 +26,9 @@ from moa_bench.report.report import SECURITY
 
 MOST_GROWTH = 0.2  # of the p95 gap
 MOST_MEMORY_MB = 32.0
+# The default limit of an address. The attackers have another one than the honest client: the server listens on both.
+LIMITS = ("--peer-requests-per-minute", "3000", "--host", "localhost")
+HONEST, ATTACKER = "127.0.0.1", "[::1]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ def run_hostile(
     chosen = _find(attacks)
     effort = QUICK if quick else HostileEffort()
     experiment = Experiment("hostile", quick=quick, json_file=json_file, pin=pin, effort=effort, level=level)
-    serve = partial(running_server, model, level=level, cores=experiment.server_cores)
+    serve = partial(running_server, model, level=level, cores=experiment.server_cores, flags=LIMITS)
     with on_cores(experiment.own_cores), serve() as server:
         experiment.result |= _measure(model, server, effort, chosen, experiment.own_cores)
     experiment.publish(tables.render(experiment.result), page=SECURITY)
@@ -129,8 +132,9 @@ def _measure(
     settings = AnswerSettings(max_tokens=effort.answer_tokens, ignore_end_of_text=True)
     endured = []
     with make_runner() as runner:
-        device = load_split_device(runner, client_settings(server=server.address, model=model, drafter="none"))
-        client = SplitClient(runner, server.address, device)
+        address = _at(HONEST, server)
+        device = load_split_device(runner, client_settings(server=address, model=model, drafter="none"))
+        client = SplitClient(runner, address, device)
         try:
             expected = client.ask(prompt, settings).tokens
 
@@ -149,15 +153,19 @@ def _measure(
     return {"target": files.target_id, "endured": endured}
 
 
+def _at(host: str, server: Child) -> str:
+    return f"{host}:{server.address.rpartition(':')[2]}"
+
+
 def _endure(
     attack: Attack, server: Child, effort: HostileEffort, measure: Callable[[], Gaps], cores: set[int] | None
 ) -> Endured:
     attacker = partial(running, "moa_bench.hostile.attacker", cores=cores)
     memory = partial(resident_mb, server.process.pid)
-    with attacker([server.address, NEIGHBOUR.name]) if attack.answers else nullcontext():
+    with attacker([_at(HONEST, server), NEIGHBOUR.name]) if attack.answers else nullcontext():
         before = measure()
     memory_before = memory()
-    with watching_memory(memory) as peak, attacker([server.address, attack.name]):
+    with watching_memory(memory) as peak, attacker([_at(ATTACKER, server), attack.name]):
         during = measure()
     settle(effort.settle_seconds)
     memory_after = memory()

@@ -34,7 +34,7 @@ class DraftCost:
 def draft_step_ms(decoder: DraftDecoder, prefix: int = 128, repeats: int = 20) -> float:
     """Median time of a token of a chain, in ms."""
     from moa_shared.drafting import draft_chain
-    from moa_shared.sampling.coupling import Sampling
+    from moa_shared.sampling.settings import Sampling
 
     state = filled_state(decoder, prefix)
 
@@ -52,7 +52,7 @@ def measure_drafting(target: Target, decoder: DraftDecoder, prefix: int, repeats
     """
     from moa_shared.drafting import draft_chain, draft_tree
     from moa_shared.drafting.dynamic_tree import TreeShape
-    from moa_shared.sampling.coupling import Sampling
+    from moa_shared.sampling.settings import Sampling
 
     state = filled_state(decoder, prefix)
     greedy = Sampling()

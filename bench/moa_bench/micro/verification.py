@@ -76,7 +76,8 @@ def _measure(
     shape: str,
     parents: Sequence[int] | None,
 ) -> VerificationCost:
-    from moa_shared.sampling.coupling import Sampling, select
+    from moa_shared.sampling.coupling import select
+    from moa_shared.sampling.settings import Sampling
     from moa_shared.tree.arithmetic import below_chain
 
     tokens = [(7 * place + 11) % target.vocab_size for place in range(count)]

@@ -12,11 +12,10 @@ from moa_bench.network.oracle import Script
 from moa_bench.network.step_cost import StepCost
 from moa_bench.report.answers import TimedAnswer
 from moa_bench.simulation.answer import SimulatedLink, simulate
+from moa_bench.simulation.device import CLIENT_MS
 from moa_bench.simulation.server import Costs
 
 ENCODE_SHARE = 0.02  # of a plain step: encoding the memory row of a new token (docs/bench.md)
-# From one draft step's end to the next one's begin: thread, inbox and frames of the client program, besides the oracle.
-CLIENT_MS = 1.0
 MEMORY_BYTES = 260  # that follow each token down in int4
 
 Drafting = Literal["streamed", "waiting", "rounds"]

@@ -34,6 +34,11 @@ class Experiment:
         self._quick = quick
         self._json_file = json_file
 
+    @property
+    def writes_file(self) -> bool:
+        """Whether all results go into one file, or to standard output."""
+        return self._json_file is not None
+
     def save(self) -> None:
         """Write the result so far to the file of --json, if there is one: an interrupted run keeps what it found."""
         if self._json_file is not None and str(self._json_file) != "-":

@@ -48,17 +48,23 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def commit_of(root: Path | None) -> str | None:
-    """Short commit of the checkout, with "+" where files that it tracks have been changed; None without git."""
+    """Short commit of the checkout, with "+" where files that it tracks have been changed; None without git.
+
+    Results and pages do not count: a run of several suites writes them in between.
+    """
     if root is None:
         return None
     try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
-            cwd=root, capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
+        described = _git(root, "rev-parse", "--short", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!bench/results", ":!docs")
     except (OSError, subprocess.SubprocessError):
         return None
-    return described.stdout.strip()
+    return described + ("+" if changed else "")
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout.strip()
 
 
 def _version(package: str) -> str | None:

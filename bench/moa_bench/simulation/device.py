@@ -19,9 +19,12 @@ from moa_client.memory.plan import MemoryPlan
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, Ask, Draft, Verdict
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
+
+# From one draft step's end to the next one's begin: thread, inbox and frames of the client program, besides the oracle.
+CLIENT_MS = 1.0
 
 Guess = Callable[[int, Sequence[int]], int]
 After = Callable[[float, Callable[[], None]], object]

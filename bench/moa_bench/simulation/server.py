@@ -23,15 +23,17 @@ from moa_bench.simulation.events import EventLoop
 from moa_bench.simulation.text import VOCAB_SIZE, ScriptedText
 from moa_bench.simulation.waiting import DueDraft, choose_waiting
 
+LEARNT_FORWARDS = 48  # more than `ForwardCost` remembers
+
 
 class ForwardCosts(Protocol):
     """What a server's work takes."""
 
-    def forward_ms(self, nodes: int, answers: int = 1) -> float:
+    def forward_ms(self, nodes: float, answers: float = 1) -> float:
         """A forward of so many answers with so many rows of drafts and prompts in all."""
         ...
 
-    def own_draft_ms(self, answers: int) -> float:
+    def own_draft_ms(self, answers: float) -> float:
         """One more draft token for each of so many answers, made by the server."""
         ...
 
@@ -51,10 +53,10 @@ class Costs:
     node_ms: float = 0.85
     draft_ms: float = 5.0
 
-    def forward_ms(self, nodes: int, answers: int = 1) -> float:
+    def forward_ms(self, nodes: float, answers: float = 1) -> float:
         return (self.verify_ms if nodes else self.plain_ms) + self.node_ms * (nodes + answers - 1)
 
-    def own_draft_ms(self, answers: int) -> float:
+    def own_draft_ms(self, answers: float) -> float:
         return self.draft_ms * answers
 
 
@@ -150,6 +152,7 @@ class SimulatedServer:
         wait_ms: how long after a step it would wait for drafts before plain steps. The real server never does: 0.
         own_drafts: tokens that it drafts for each answer before a forward, whether that pays or not.
         sits_out: whether sessions sit out a forward as `choose_waiting` says. The real server lets none.
+        measured: the server has measured plain steps and rows when it started, as the real one does.
         watch: called with each forward.
     """
 
@@ -162,10 +165,14 @@ class SimulatedServer:
         wait_ms: float = 0.0,
         own_drafts: int = 0,
         sits_out: bool = False,
+        measured: bool = False,
         watch: Callable[[SimulatedForward], object] = lambda forward: None,
     ) -> None:
         self.forwards = self.verified_nodes = self.accepted = self.stale_nodes = 0
         self._schedule: Schedule[SimulatedSession] = Schedule()
+        if measured:
+            plain_ms = costs.forward_ms(0)
+            self._schedule = Schedule(costs.forward_ms(1) / plain_ms - 1, plain_ms)
         self._chooses_nodes = chooses_nodes
         self._loop = loop
         self._costs = costs
@@ -191,6 +198,13 @@ class SimulatedServer:
     @property
     def now_ms(self) -> float:
         return self._loop.now_ms
+
+    def learn_costs(self, answers: int) -> None:
+        """Knows from now on what forwards of so many answers take, as one that has served such a load for minutes."""
+        for number in range(LEARNT_FORWARDS):
+            nodes = (0, answers // 2, answers, 2 * answers)[number % 4]
+            ms = self._costs.forward_ms(nodes, answers)
+            self._schedule.on_forward(Rows(answers, answers, nodes, 0), ms, answers)
 
     def wake(self, live: SimulatedSession) -> None:
         """Queues a session, and steps if nothing runs."""
@@ -266,6 +280,7 @@ class SimulatedServer:
             if plan is not None:
                 parts.append(SimulatedPart(live, plan, reads=True))
                 room -= parts[-1].rows
+                self._schedule.on_read(live, parts[-1].rows)
         return parts
 
     def _extend(self, parts: Sequence[SimulatedPart]) -> tuple[list[SimulatedPart], float]:
@@ -273,7 +288,9 @@ class SimulatedServer:
 
         Its drafter here makes chains, and only for answers to which no nodes have come.
         """
-        schedule, step_ms = self._schedule, self._costs.own_draft_ms(1)
+        schedule, most = self._schedule, max(1, sum(live.own_acceptance is not None for live in map(_live, parts)))
+        step_ms = self._costs.own_draft_ms(most) / most  # the share of one of those that draft at once
+        drafting: list[int] = []  # how many draft, by depth
         drafting_ms = self._own_drafts * self._costs.own_draft_ms(sum(not part.reads for part in parts))
         rate, cost, rows = schedule.rate(len(parts)), schedule.cost.line(), sum(part.rows for part in parts) - 1
         extended = []
@@ -286,9 +303,11 @@ class SimulatedServer:
             rule = GrowthRule(rate, cost, rows, step_ms, 0.0, live.session.most_nodes)
             tree, steps = _guess(live, live.own_acceptance, rule)
             extended.append(replace(part, plan=replace(plan, tree=tree, own_nodes=len(tree))))
-            drafting_ms += steps * step_ms
+            drafting += [0] * (steps - len(drafting))
+            for depth in range(steps):
+                drafting[depth] += 1
             rows += len(tree)
-        return extended, drafting_ms
+        return extended, drafting_ms + sum(self._costs.own_draft_ms(count) for count in drafting)
 
     def _draft_for(self, live: SimulatedSession) -> Draft:
         session, held = live.session, len(live.session.tokens)
@@ -335,6 +354,10 @@ class SimulatedServer:
         self.stale_nodes += session.pending.take_stale()
         live.send(session.verdict(plan, verification, stale=0, step_ms=took_ms))
         return verification
+
+
+def _live(part: SimulatedPart) -> SimulatedSession:
+    return part.live
 
 
 def _guess(live: SimulatedSession, acceptance: float, rule: GrowthRule) -> tuple[DraftTree, int]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from moa.v1 import moa_pb2 as pb
-from moa_client.link.channel import Link, Stream
+from moa_client.link.channel import Link
+from moa_client.link.stream import Stream, Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,10 @@ class TracedLink(Link):
         super().__init__(address, connect_seconds, silence_seconds)
         self.notes: list[Note] = []
 
-    async def open(self, message: pb.Open, seconds: float | None = None) -> tuple[Stream, pb.Opened]:
-        stream, opened = await super().open(message, seconds)
+    async def open(
+        self, message: pb.Open, seconds: float | None = None, traffic: Traffic | None = None, session: str = ""
+    ) -> tuple[Stream, pb.Opened]:
+        stream, opened = await super().open(message, seconds, traffic, session)
         return cast("Stream", _TracedStream(stream, self.notes.append)), opened
 
 

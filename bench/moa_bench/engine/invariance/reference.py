@@ -11,7 +11,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from moa_shared.errors import InternalError
-from moa_shared.sampling.coupling import Sampling, select
+from moa_shared.sampling.coupling import select
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import path_to
 
 from moa_bench.engine.invariance.feeds import Feed

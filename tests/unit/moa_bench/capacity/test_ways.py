@@ -15,8 +15,9 @@ def test_plain_serving_comes_first_and_an_oracle_once_for_each_acceptance() -> N
         "devices' drafts, acceptance 0.9",
         "devices' drafts, shipped drafter",
         "server's or devices' drafts, acceptance 0.8",
+        "server's or devices' drafts, shipped drafter",
     ]
-    assert [way.drafts for way in ways if way.server_drafts] == ["server", "auto"]
+    assert [way.drafts for way in ways if way.server_drafts] == ["server", "auto", "everything"]
 
 
 def test_plain_serving_is_always_there_and_auto_has_some_acceptance() -> None:

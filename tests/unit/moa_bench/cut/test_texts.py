@@ -5,7 +5,7 @@ from pathlib import Path
 
 from moa_bench.cut.texts import _difference, answer_settings, cutting, render_texts
 from moa_bench.network.emulated import RunningLink
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 
 
 def test_answers_are_greedy_and_sampled_in_turn_with_their_own_seeds() -> None:

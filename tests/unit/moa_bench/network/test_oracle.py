@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from moa_bench.network.oracle import OracleDrafter, Script
 from moa_shared.drafting import CHAIN, GrowingDraft, draft_chain
 from moa_shared.errors import ConfigError
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 VOCAB = 50

@@ -28,6 +28,11 @@ def test_a_changed_checkout_is_marked(tmp_path: Path) -> None:
     clean = commit_of(tmp_path)
     assert clean is not None
     assert len(clean) >= 7
+    results = tmp_path / "bench" / "results"
+    results.mkdir(parents=True)
+    (results / "micro.json").write_text("1")
+    git("add", "bench")
+    assert commit_of(tmp_path) == clean  # another suite's result does not change what is measured
     (tmp_path / "file").write_text("2")
     assert commit_of(tmp_path) == clean + "+"
 

@@ -9,6 +9,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa_bench.report.report import (
     ENGINE,
+    ENVOY,
     LINK,
     PARTS,
     SECURITY,
@@ -74,7 +75,8 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
         (PARTS, ["micro", "simulate", "soak"]),
         (LINK, ["network", "network-padded", "codecs", "cut", "texts"]),
         (ENGINE, ["invariance-int8", "invariance-bf16", "invariance-float32", "engine", "quality"]),
-        (SECURITY, ["hostile"]),
+        (SECURITY, ["secure", "hostile"]),
+        (ENVOY, ["envoy"]),
     ],
 )
 def test_the_pages_of_this_checkout_have_their_markers(page: str, suites: list[str]) -> None:

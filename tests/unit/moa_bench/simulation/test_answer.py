@@ -35,8 +35,8 @@ class FixedWindow:
     def may_grow(self, draft: DraftTree, now_ms: float) -> bool:
         return len(draft) < self.levels
 
-    def may_send(self, draft: DraftTree, unsent: int) -> bool:
-        return unsent >= self.frame_nodes
+    def may_send(self, draft: DraftTree, unsent: int, *, flush: bool) -> bool:
+        return flush or unsent >= self.frame_nodes
 
     def on_sent(self, nodes: int) -> None:
         pass

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from moa.v1 import moa_pb2 as pb
 from moa_bench.timeline.traced_link import Note, _TracedStream
-from moa_client.link.channel import Stream
+from moa_client.link.stream import Stream
 
 
 class FakeStream:

@@ -1,0 +1,1 @@
+"""What Ray costs between a client and a replica."""

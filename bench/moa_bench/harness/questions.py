@@ -1,0 +1,93 @@
+"""Questions from files: JSON lines as Spec-Bench and MT-bench have them, alone or in a folder, by category.
+
+Each line is {"turns": [text, ...]}, with "question_id" and "category" if it likes.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+
+from moa_shared.errors import DataError, NotFoundError
+
+EXAMPLE = 'A line is {"turns": ["text"]}.'
+# Spec-Bench puts the eight kinds of MT-bench next to five tasks of its own, and reports them as one.
+OF_MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
+OF_SPEC_BENCH = {"translation", "summarization", "qa", "math_reasoning", "rag"}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a user says in turn.
+
+    Args:
+        identity: its number in its file, as text, or the line's.
+        turns: at least one.
+    """
+
+    identity: str
+    category: str
+    turns: tuple[str, ...]
+
+
+def read_all(path: Path) -> list[Question]:
+    """The questions of a file, or of a folder's .jsonl files, which take turns: the first ones are of all kinds.
+
+    In a folder each file is a category. In a file each line names its own; a file of Spec-Bench has its tasks.
+
+    Raises:
+        NotFoundError: no such path.
+        DataError: no question, or a line that is not one; names it.
+    """
+    if not path.exists():
+        raise NotFoundError(
+            f"There are no questions at {path}.", hint="Name a file of JSON lines, or a folder of such."
+        )
+    if path.is_dir():
+        read = [[replace(each, category=file.stem) for each in _read(file)] for file in sorted(path.glob("*.jsonl"))]
+        questions = [each for turn in zip_longest(*read) for each in turn if each is not None]
+    else:
+        questions = _read(path)
+        if len({each.category for each in questions} & OF_SPEC_BENCH) > 1:
+            questions = [
+                replace(each, category="mt_bench") if each.category in OF_MT_BENCH else each for each in questions
+            ]
+    if not questions:
+        raise DataError(f"{path} holds no questions.", hint=EXAMPLE)
+    return questions
+
+
+def sample(questions: Sequence[Question], each: int, seed: int = 0) -> list[Question]:
+    """At most `each` of every category, the same ones for the same seed whatever the other categories; in turn."""
+    by_category: dict[str, list[Question]] = {}
+    for question in questions:
+        by_category.setdefault(question.category, []).append(question)
+    drawn = [
+        random.Random(f"{seed}:{category}").sample(of_it, min(each, len(of_it)))
+        for category, of_it in by_category.items()
+    ]
+    return [question for turn in zip_longest(*drawn) for question in turn if question is not None]
+
+
+def _read(file: Path) -> list[Question]:
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise DataError(f"{file} cannot be read as text.", hint="Name a file of JSON lines in UTF-8.") from None
+    return [_parse(file, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _parse(file: Path, number: int, line: str) -> Question:
+    try:
+        fields = json.loads(line)
+        turns = fields["turns"]
+    except (ValueError, KeyError, TypeError):
+        turns = None
+    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
+        raise DataError(f"Line {number} of {file} is not a question.", hint=EXAMPLE)
+    identity = str(fields.get("question_id", number))
+    return Question(identity, str(fields.get("category") or file.stem), tuple(turns))

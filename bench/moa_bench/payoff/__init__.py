@@ -1,0 +1,1 @@
+"""Where drafts pay: speed by round trip and load (`moa-bench payoff`)."""

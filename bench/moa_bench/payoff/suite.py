@@ -1,0 +1,190 @@
+"""`moa-bench payoff`: all users of a server at once, by round trip and by their number, in each way to draft."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from moa_shared.programs.progress import make_progress
+from moa_shared.programs.run_loop import make_runner
+from moa_shared.protocol.levels import INT8
+
+from moa_bench.capacity.questions import Lengths, make_questions
+from moa_bench.capacity.suite import CapacityEffort
+from moa_bench.capacity.ways import Way
+from moa_bench.harness.cores import on_cores
+from moa_bench.harness.padding import Padding
+from moa_bench.harness.servers import running_server
+from moa_bench.network.emulated import Link, linked
+from moa_bench.payoff import tables
+from moa_bench.report.experiment import Experiment
+from moa_bench.report.journal import Keep, measure_afresh
+from moa_bench.report.report import PAYOFF
+
+if TYPE_CHECKING:
+    from moa_bench.capacity.plan import Plan
+
+WAYS = (Way("plain"), Way("server"), Way("shipped"), Way("everything"))
+LOADING_S = 60.0
+SHORT = Lengths(40, 120)
+
+
+@dataclass(frozen=True, slots=True)
+class PayoffEffort:
+    """How much to measure.
+
+    Args:
+        rtts_ms: round trips of the users' links; 0: loopback.
+        users: who ask at the same time.
+        seconds: for which they ask, in each way.
+        answer_tokens: of each answer.
+        seed: of prompts and links.
+    """
+
+    rtts_ms: tuple[float, ...] = (0.0, 20.0, 50.0, 100.0, 200.0, 300.0)
+    users: tuple[int, ...] = (1, 4, 16)
+    seconds: float = 8.0
+    answer_tokens: int = 64
+    seed: int = 0
+
+
+QUICK = PayoffEffort((0.0, 50.0), (1, 2), 5.0, 24)
+
+
+def estimate_s(effort: PayoffEffort) -> float:
+    """About how many seconds it takes."""
+    return LOADING_S + len(effort.rtts_ms) * len(effort.users) * (len(WAYS) + 1) * (effort.seconds + 1.0)
+
+
+def run_payoff(
+    *,
+    model: str,
+    quick: bool,
+    json_file: Path | None,
+    pin: bool,
+    level: str = INT8,
+    padding: Padding | None = None,
+) -> None:
+    """Measure and report.
+
+    Raises:
+        MoaError: a server or link fails, or the server refuses a user.
+    """
+    effort = QUICK if quick else PayoffEffort()
+    name = "payoff" if padding is None else "payoff-padded"
+    experiment = Experiment(name, quick=quick, json_file=json_file, pin=pin)
+    make_progress().note(f"This takes about {estimate_s(effort) / 60:.0f} minutes.")
+    cores = experiment.server_cores, experiment.own_cores
+    experiment.result |= measure(effort, measure_afresh, model=model, level=level, padding=padding, cores=cores)
+    experiment.publish(render(experiment.result), page=PAYOFF)
+    if (picture := experiment.picture_path(name)) is not None:
+        for path in draw(experiment.result, picture.parent):
+            click.echo(path)
+
+
+def measure(
+    effort: PayoffEffort,
+    keep: Keep,
+    *,
+    model: str = "default",
+    level: str = INT8,
+    padding: Padding | None = None,
+    cores: tuple[set[int] | None, set[int] | None] = (None, None),
+) -> dict[str, Any]:
+    """A round of all ways for each round trip and number of users.
+
+    Args:
+        keep: takes the key of a round, and what measures it.
+        cores: of the server, and of users and links; None: any.
+
+    Raises:
+        MoaError: as `run_payoff`.
+    """
+    from moa_shared.models import load_tokenizer, resolve
+
+    from moa_bench.capacity.plan import Plan
+    from moa_bench.capacity.shipped_device import device_maker
+    from moa_bench.harness.drafters import drafter_file, find_drafter
+    from moa_bench.harness.prompts import PASSAGE
+    from moa_bench.harness.split_client import client_settings, describe, load_split_device
+
+    progress = make_progress()
+    files = resolve(model, progress=progress)
+    drafter = find_drafter(files)
+    passage = load_tokenizer(files).encode(PASSAGE)
+    questions = make_questions(passage, SHORT, max(effort.users), 2, effort.seed)
+    crowd = CapacityEffort(effort.users, effort.seconds, 2, effort.answer_tokens, SHORT, seed=effort.seed)
+    server_cores, own_cores = cores
+    rounds = []
+    with ExitStack() as stack:
+        stack.enter_context(on_cores(own_cores))
+        runner = stack.enter_context(make_runner())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moa-bench-")))
+        path = str(drafter_file(drafter, folder))
+        serve = partial(running_server, model, level=level, padding=padding, cores=server_cores)
+        server = stack.enter_context(serve(drafter=path)).address
+        device = load_split_device(runner, client_settings(server=server, drafter=path))
+        make_device = device_maker(device, drafter)
+        described = runner.run(describe(server))
+        with progress.task("Users", len(effort.rtts_ms) * len(effort.users)) as task:
+            for rtt_ms in effort.rtts_ms:
+                link = Link(f"RTT {rtt_ms:g} ms", rtt_ms / 2)
+                with linked(link, server, seed=effort.seed, cores=own_cores) as running:
+                    vocab_size = int(files.config["vocab_size"])
+                    plan = Plan(crowd, [running.address], described, vocab_size, questions, make_device)
+                    runner.run(plan.write_texts())
+                    for users in effort.users:
+                        cell = keep(f"{rtt_ms:g} {users}", partial(measure_round, runner, plan, users))
+                        rounds.append(cell | {"rtt_ms": rtt_ms, "users": users})
+                        task.advance(1)
+    return {
+        "name": "payoff" if padding is None else "payoff-padded",
+        "target": files.target_id,
+        "level": level,
+        "effort": asdict(effort),
+        "padding": None if padding is None else padding.description,
+        "drafter": drafter.description,
+        "rounds": rounds,
+    }
+
+
+def measure_round(runner: asyncio.Runner, plan: Plan, users: int) -> dict[str, Any]:
+    """All ways with so many users; plain serving first and last.
+
+    Returns:
+        {"ways": {name: [{"tokens_per_s", "gap_p95_ms", "first_p50_ms", "slowest_tokens_per_s", "other_texts"}]}}.
+    """
+    ways: dict[str, list[dict[str, Any]]] = {}
+    for way in (*WAYS, WAYS[0]):
+        cell = runner.run(plan.measure(users, way))
+        met = cell.met
+        ways.setdefault(way.name, []).append(
+            {
+                "tokens_per_s": round(met.tokens_per_s, 3),
+                "gap_p95_ms": round(met.gap_p95_ms, 1),
+                "first_p50_ms": round(met.first_p50_ms, 1),
+                "slowest_tokens_per_s": round(met.slowest_tokens_per_s, 3),
+                "other_texts": cell.other_texts,
+                "client_share": cell.client_share,
+            }
+        )
+    return {"ways": ways}
+
+
+def render(result: Mapping[str, Any]) -> str:
+    """Markdown tables of a result, which holds the machine's facts too."""
+    return tables.render(result)
+
+
+def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
+    """The map; raises ConfigError where matplotlib is missing or a file cannot be written."""
+    from moa_bench.payoff import picture
+
+    return picture.draw(result, folder)

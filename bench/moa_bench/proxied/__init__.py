@@ -1,0 +1,1 @@
+"""What a proxy in front of a server costs."""

@@ -1,0 +1,1 @@
+"""Whether answers stay whole while their server is restarted under load."""

@@ -1,0 +1,109 @@
+"""The suites that the harness knows, in the order of the page of results. Their code is loaded when one begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from moa_bench.harness.padding import Padding
+from moa_bench.report.report import ALONE, DRAFTING, ENGINE, LINK, PARTS, PAYOFF, SECURITY, SPLIT
+from moa_bench.runs import existing
+from moa_bench.runs.seam import seam_part
+from moa_bench.runs.suites import Part, Request, Suite
+
+
+def _part(
+    name: str, page: str, minutes: float, start: Callable[[Request], None], quick: float = 1.0, **more: Any
+) -> Part:
+    """A measurement that has run before: about how many minutes it takes on two cores is known, not computed."""
+    return Part(name, page, lambda is_quick: 60 * (quick if is_quick else minutes), start, **more)
+
+
+def _if_there(name: str, package: str, page: str) -> tuple[Part, ...]:
+    """The part of a suite of the common form, if its package is there."""
+    return () if find_spec(package) is None else (seam_part(name, f"{package}.suite", page),)
+
+
+SUITES = (
+    Suite(
+        "single",
+        "One device",
+        "How much faster is a text with each way to draft, when target and drafter share a machine?",
+        _if_there("single", "moa_bench.single", "measurements/single.md"),
+    ),
+    Suite(
+        "network",
+        "Over a network",
+        "What does one user gain over plain streaming, by link and by who drafts?",
+        (
+            seam_part("split", "moa_bench.split.suite", SPLIT),
+            seam_part("split-padded", "moa_bench.split.suite", SPLIT, padding=Padding.of(50.0, None)),
+            seam_part("payoff", "moa_bench.payoff.suite", PAYOFF),
+            seam_part("payoff-padded", "moa_bench.payoff.suite", PAYOFF, padding=Padding.of(50.0, None)),
+            _part("network", LINK, 45, existing.network),
+            _part("network-padded", LINK, 30, existing.padded_network),
+            _part("drafting", DRAFTING, 20, existing.drafting, pictures=("lone-user",)),
+            _part("drafting-padded", DRAFTING, 20, existing.padded_drafting),
+        ),
+    ),
+    Suite(
+        "cut",
+        "Without a link",
+        "What does a user see when the link is cut or the server dies, and is the text the same afterwards?",
+        (
+            seam_part("alone", "moa_bench.alone.suite", ALONE),
+            _part("cut", LINK, 40, existing.cut, 2),
+            _part("texts", LINK, 20, existing.texts),
+        ),
+    ),
+    Suite(
+        "capacity",
+        "Users a server",
+        "How many users does a server serve at a given speed, by who drafts?",
+        (
+            _part("capacity", ENGINE, 35, existing.capacity, 2, pictures=("capacity",)),
+            _part("capacity-links", ENGINE, 10, existing.linked_capacity, 2, pictures=("capacity-links",)),
+            _part("capacity-padded", ENGINE, 20, existing.padded_capacity, 2, pictures=("capacity-padded",)),
+        ),
+    ),
+    Suite(
+        "scale",
+        "Beyond this machine",
+        "What does the event simulation say of links, crowds and GPUs that are not here?",
+        (
+            _part("simulate", PARTS, 2, existing.simulate, 0.1),
+            _part("crowd", ENGINE, 4, existing.crowd, 0.2),
+            *_if_there("scale", "moa_bench.simulation.scale", "measurements/scale.md"),
+        ),
+    ),
+    Suite(
+        "micro",
+        "The parts",
+        "What does each part cost by itself?",
+        (
+            _part("micro", PARTS, 10, existing.micro),
+            _part("loop", PARTS, 4, existing.loop),
+            _part("start", PARTS, 1, existing.start, 0.2),
+            _part("surfaces", PARTS, 3, existing.surfaces),
+        ),
+    ),
+    Suite(
+        "hostile",
+        "Hostile clients",
+        "What does an honest client notice of attackers, and what do activations reveal?",
+        (_part("hostile", SECURITY, 15, existing.hostile, 2), _part("reveal", SECURITY, 5, existing.reveal)),
+    ),
+    Suite(
+        "codecs",
+        "The memory's codecs",
+        "What does each rung of the memory codec cost on the wire and in acceptance?",
+        (_part("codecs", LINK, 10, existing.codecs),),
+    ),
+    Suite(
+        "memory",
+        "The server's memory",
+        "Does a server keep anything of sessions that are over?",
+        (_part("soak", PARTS, 10, existing.soak),),
+    ),
+)

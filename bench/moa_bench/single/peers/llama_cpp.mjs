@@ -1,0 +1,47 @@
+// llama.cpp as a peer of `moa-bench single`: answers token by token on one thread, through node-llama-cpp.
+// Arguments: the folder in which npm has installed node-llama-cpp; the GGUF file. A line of JSON in, a line out: {"ask":
+// prompt tokens, "count": new ones, "mode": "plain" or "lookup"} to {"tokens", "arrivals_ms"}. Each token's text is
+// written to standard error as it comes, as a server writes it to a stream; an end of text does not end an answer.
+import path from "node:path";
+import { performance } from "node:perf_hooks";
+import readline from "node:readline";
+import { pathToFileURL } from "node:url";
+
+const CONTEXT = 4096;
+const [folder, file] = process.argv.slice(2);
+const entry = path.join(folder, "node_modules", "node-llama-cpp", "dist", "index.js");
+const { getLlama, InputLookupTokenPredictor } = await import(pathToFileURL(entry).href);
+const llama = await getLlama({ gpu: false, build: "never", maxThreads: 1, logLevel: "error" });
+const model = await llama.loadModel({ modelPath: file });
+const predictor = new InputLookupTokenPredictor({
+    patternLength: { min: 1, max: 3 }, predictionLength: { min: 1, max: 10 },
+});
+const modes = {};
+for (const [mode, options] of [["plain", {}], ["lookup", { tokenPredictor: predictor }]]) {
+    const context = await model.createContext({ contextSize: CONTEXT, batchSize: 512, threads: 1 });
+    modes[mode] = context.getSequence(options);
+}
+
+async function answer(prompt, count, mode) {
+    const sequence = modes[mode];
+    await sequence.clearHistory();
+    predictor.updateInputTokens(prompt);
+    const tokens = [], arrivals = [];
+    const began = performance.now();
+    for await (const token of sequence.evaluate(prompt, { temperature: 0, yieldEogToken: true })) {
+        arrivals.push(performance.now() - began);
+        tokens.push(token);
+        process.stderr.write(`data: ${JSON.stringify({ content: model.detokenize([token]) })}\n\n`);
+        if (tokens.length === count) break;
+    }
+    return { tokens, arrivals_ms: arrivals };
+}
+
+const { release } = llama.llamaCppRelease;
+console.log(JSON.stringify({ details: `llama.cpp ${release}, 1 thread` }));
+for await (const line of readline.createInterface({ input: process.stdin })) {
+    const { ask, count, mode } = JSON.parse(line);
+    const { tokens, arrivals_ms } = await answer(ask, count, mode);
+    console.log(JSON.stringify({ tokens, arrivals_ms, resident_mb: process.memoryUsage.rss() / 1e6 }));
+}
+process.exit(0);

@@ -1,0 +1,158 @@
+"""What `moa-bench split` found, as Markdown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from moa_bench.network.tables import ratio_text
+from moa_bench.report.report import facts_line, table
+from moa_bench.report.spread import Spread
+from moa_bench.split.methods import ALL, PLAIN, SYNCHRONOUS
+
+EAGLE = f"EAGLE-2: {SYNCHRONOUS}"  # the paper's client and server with EAGLE-2, of which it claims 1.84 times
+HEAD = [
+    "method", "tokens/s", "over plain", "worst", "over EAGLE-2's rounds", "first token", "tokens a forward",
+    "forwards a 100 tokens", "gap, ms: median", "95 %", "99 %", "up a token", "down a token",
+    "server's CPU, ms a token", "device's",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A method over one link.
+
+    Args:
+        answers: those that are not failures.
+        rates: tokens a second; `over_plain`: ratios to the mean of plain streaming before and after.
+    """
+
+    answers: list[Mapping[str, Any]]
+    rates: list[float]
+    over_plain: list[float]
+    first_over_plain: list[float]
+
+    @property
+    def tokens(self) -> int:
+        return sum(int(each["tokens"]) for each in self.answers)
+
+    def a_token(self, field: str, scale: float = 1.0) -> float | None:
+        """The sum of a field over all answers, for each token."""
+        values = [each[field] for each in self.answers]
+        return None if None in values or not self.tokens else scale * sum(values) / self.tokens
+
+    @property
+    def gaps_ms(self) -> list[float]:
+        return [gap for each in self.answers for gap in each["gaps_ms"]]
+
+
+def render(result: Mapping[str, Any]) -> str:
+    """A table for each link, and what is held of the aims."""
+    parts = [facts_line(result), _what(result) + "\n"]
+    for link in dict.fromkeys(each["link"] for each in result["rounds"]):
+        rounds = [each for each in result["rounds"] if each["link"] == link]
+        parts += [f"### {link}\n", link_table(rounds)]
+    parts.append(remarks(result["rounds"]))
+    return "\n".join(parts)
+
+
+def figures_of(rounds: Sequence[Mapping[str, Any]], method: str) -> Figures:
+    """A method over all rounds in which it did not fail; of plain streaming, both answers."""
+    found = Figures([], [], [], [])
+    for each in rounds:
+        plain = each["answers"][PLAIN]
+        plain_rate = sum(one["tokens"] / one["seconds"] for one in plain) / len(plain)
+        plain_first = sum(one["first_ms"] for one in plain) / len(plain)
+        for answer in each["answers"].get(method, ()):
+            if "failure" in answer:
+                continue
+            found.answers.append(answer)
+            found.rates.append(answer["tokens"] / answer["seconds"])
+            if answer["same"]:
+                found.over_plain.append(found.rates[-1] / plain_rate)
+                found.first_over_plain.append(answer["first_ms"] / plain_first)
+    return found
+
+
+def over(rounds: Sequence[Mapping[str, Any]], method: str, base: str) -> Spread | None:
+    """Tokens a second of one method over another one's, question by question; None: there is no pair."""
+    ratios = []
+    for each in rounds:
+        first, second = (next(iter(each["answers"].get(name, ())), None) for name in (method, base))
+        if first and second and first.get("same") and second.get("same"):
+            rate, base_rate = (float(one["tokens"]) / float(one["seconds"]) for one in (first, second))
+            ratios.append(rate / base_rate)
+    return Spread.of(ratios) if ratios else None
+
+
+def _what(result: Mapping[str, Any]) -> str:
+    effort = result["effort"]
+    text = (
+        f"{effort['questions']} questions, each asked of all methods in turn, greedy, on the level {result['level']}; "
+        f"answers of {effort['answer_tokens']} tokens. Synchronous rounds send a tree after each verdict; one round "
+        f"ahead sends chains of {effort['chain']}, and drafts the next one meanwhile; streamed drafts are trees that "
+        "grow. Ratios of tokens a second over the whole answer: median (quartiles)."
+    )
+    drafters = "; ".join(f"{name}: {said}" for name, said in result["drafters"].items())
+    return f"{text} {result['padding'] or ''}\n\nDrafters: {drafters}.".replace(" \n", "\n")
+
+
+def link_table(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """A row for each method, of rounds over one link."""
+    rows = []
+    for method in dict.fromkeys(name for each in rounds for name in each["answers"]):
+        figures = figures_of(rounds, method)
+        if not figures.answers:
+            rows.append([method, "failed", *[""] * (len(HEAD) - 2)])
+            continue
+        gaps = np.percentile(figures.gaps_ms or [0.0], (50, 95, 99))
+        forwards = figures.a_token("forwards", 100.0) or 0.0
+        against_eagle = None if method in (PLAIN, EAGLE) else over(rounds, method, EAGLE)
+        rows.append(
+            [
+                method,
+                f"{Spread.of(figures.rates).median:.1f}",
+                "1" if method == PLAIN else _ratio(figures.over_plain),
+                "" if method == PLAIN or not figures.over_plain else f"{min(figures.over_plain):.2f}",
+                "" if against_eagle is None else f"{against_eagle.median:.2f}",
+                "1" if method == PLAIN else _ratio(figures.first_over_plain),
+                f"{100.0 / forwards:.2f}",
+                f"{forwards:.0f}",
+                *(f"{gap:.0f}" for gap in gaps),
+                _bytes(figures.a_token("up")),
+                _bytes(figures.a_token("down")),
+                f"{figures.a_token('server_cpu_s', 1e3):.1f}",
+                f"{figures.a_token('own_cpu_s', 1e3):.1f}",
+            ]
+        )
+    return table(HEAD, rows)
+
+
+def _ratio(values: Sequence[float]) -> str:
+    return ratio_text(Spread.of(values)) if values else "another text"
+
+
+def _bytes(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f}"
+
+
+def remarks(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """Whether all texts are plain streaming's, what failed, and where the program loses."""
+    answers = [(each["link"], name, one) for each in rounds for name, many in each["answers"].items() for one in many]
+    other = {f"{name} over {link}" for link, name, one in answers if not one.get("same", True)}
+    lines = ["Token by token, all answers are plain streaming's."]
+    if other:
+        lines = [f"With answers that are not plain streaming's, left out of ratios: {', '.join(sorted(other))}."]
+    failed = dict.fromkeys(f"{name} over {link}: {one['failure']}" for link, name, one in answers if "failure" in one)
+    lines += [f"Failed: {each}" for each in failed]
+    lost = []
+    for link in dict.fromkeys(each["link"] for each in rounds):
+        ratios = figures_of([each for each in rounds if each["link"] == link], ALL).over_plain
+        if ratios and (median := Spread.of(ratios).median) < 1.0:
+            lost.append(f"{link} ({median:.2f})")
+    if lost:
+        lines.append(f"Slower than plain streaming with everything on: {', '.join(lost)}.")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,91 @@
+"""Questions from files: categories, samples, and what is refused with its line."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from inline_snapshot import snapshot
+from moa_bench.harness.questions import Question, read_all, sample
+from moa_shared.errors import DataError, NotFoundError
+
+from tests.support.messages import raises
+
+
+def write(path: Path, *categories: str) -> Path:
+    lines = [
+        {"question_id": number, "category": category, "turns": [f"{path.stem} {number}", "more"]}
+        for number, category in enumerate(categories)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    return path
+
+
+def test_a_line_names_its_category_and_a_file_without_any_does(tmp_path: Path) -> None:
+    path = write(tmp_path / "mt_bench.jsonl", "writing", "math", "")
+    assert read_all(path) == [
+        Question("0", "writing", ("mt_bench 0", "more")),
+        Question("1", "math", ("mt_bench 1", "more")),
+        Question("2", "mt_bench", ("mt_bench 2", "more")),
+    ]
+
+
+def test_spec_bench_has_its_own_tasks(tmp_path: Path) -> None:
+    path = write(tmp_path / "question.jsonl", "writing", "math", "translation", "rag", "math_reasoning")
+    assert [each.category for each in read_all(path)] == [
+        "mt_bench",
+        "mt_bench",
+        "translation",
+        "rag",
+        "math_reasoning",
+    ]
+
+
+def test_files_of_a_folder_are_categories_and_take_turns(tmp_path: Path) -> None:
+    write(tmp_path / "gsm8k.jsonl", "math", "math")
+    write(tmp_path / "qa.jsonl", "qa")
+    assert [(each.category, each.turns[0]) for each in read_all(tmp_path)] == [
+        ("gsm8k", "gsm8k 0"),
+        ("qa", "qa 0"),
+        ("gsm8k", "gsm8k 1"),
+    ]
+
+
+def test_a_sample_depends_on_its_seed_and_category_alone(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", *["x"] * 20)
+    write(tmp_path / "b.jsonl", *["x"] * 3)
+    questions = read_all(tmp_path)
+    drawn = sample(questions, 5)
+    assert Counter(each.category for each in drawn) == {"a": 5, "b": 3}
+    assert [each.category for each in drawn[:4]] == ["a", "b", "a", "b"]
+    assert drawn == sample(questions, 5)
+    assert drawn != sample(questions, 5, seed=1)
+    of_a = [each for each in drawn if each.category == "a"]
+    assert of_a == sample([each for each in questions if each.category == "a"], 5)
+
+
+def test_what_is_not_there_or_empty_is_refused(tmp_path: Path) -> None:
+    with raises(
+        NotFoundError,
+        snapshot("There are no questions at TMP/nowhere. Name a file of JSON lines, or a folder of such."),
+    ):
+        read_all(tmp_path / "nowhere")
+    with raises(DataError, snapshot('TMP holds no questions. A line is {"turns": ["text"]}.')):
+        read_all(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["why?", "[]", "3", '{"question": "why?"}', '{"turns": []}', '{"turns": [1]}'])
+def test_a_line_that_is_not_a_question_is_named(tmp_path: Path, line: str) -> None:
+    path = write(tmp_path / "a.jsonl", "x", "x")
+    with path.open("a") as file:
+        file.write(line + "\n")
+    with raises(DataError, snapshot('Line 4 of TMP/a.jsonl is not a question. A line is {"turns": ["text"]}.')):
+        read_all(tmp_path)
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"\xff\xfe")
+    with raises(DataError, snapshot("TMP/a.jsonl cannot be read as text. Name a file of JSON lines in UTF-8.")):
+        read_all(tmp_path)

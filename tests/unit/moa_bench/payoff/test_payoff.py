@@ -1,0 +1,61 @@
+"""The map of where drafts pay: a round of all ways, what is best in it, and how it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from inline_snapshot import snapshot
+from moa_bench.capacity.figures import Met
+from moa_bench.capacity.plan import Cell, Plan
+from moa_bench.capacity.ways import Way
+from moa_bench.payoff.picture import draw
+from moa_bench.payoff.suite import WAYS, measure_round
+from moa_bench.payoff.tables import best, ratios, told
+
+
+class FakePlan:
+    """Gives each way its speed; plain serving slows down from one time to the next."""
+
+    def __init__(self, speeds: dict[str, list[float]], other_texts: tuple[str, ...] = ()) -> None:
+        self._speeds = speeds
+        self._other_texts = other_texts
+
+    async def measure(self, users: int, way: Way) -> Cell:
+        speed = self._speeds[way.drafts].pop(0)
+        met = Met(speed, 20.0, 40.0, 100.0, 900.0, 1.0, 0.98, speed, speed, 8, 0)
+        return Cell(users, way, met, 0.1, int(way.drafts in self._other_texts))
+
+
+def cell(other_texts: tuple[str, ...] = ()) -> dict[str, Any]:
+    speeds = {"plain": [60.0, 40.0], "server": [75.0], "shipped": [45.0], "everything": [48.0]}
+    with asyncio.Runner() as runner:
+        found = measure_round(runner, cast("Plan", FakePlan(speeds, other_texts)), 4)
+    return found | {"rtt_ms": 50.0, "users": 4}
+
+
+def test_ways_are_relative_to_plain_serving_before_and_after() -> None:
+    assert list(ratios(cell()).values()) == [1.5, 0.9, 0.96]
+    assert best(cell()) == ("server's drafts", 1.5)
+
+
+def test_another_text_is_no_gain() -> None:
+    assert best(cell(("server",))) == ("plain", 1.0)
+
+
+def test_a_loss_with_everything_on_is_told() -> None:
+    assert told([cell()]) == snapshot("With everything on, below 0.97: 50 ms and 4 users (0.96).\n")
+
+
+def test_the_map_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    result = {"rounds": [cell()], "target": "tiny", "padding": None, "name": "payoff"}
+    assert draw(result, tmp_path) == [tmp_path / "payoff.png"]
+    assert (tmp_path / "payoff.png").stat().st_size > 1000
+
+
+def test_plain_serving_is_measured_first_and_last() -> None:
+    assert WAYS[0] == Way("plain")
+    assert [len(found) for found in cell()["ways"].values()] == [2, 1, 1, 1]
