@@ -41,7 +41,7 @@ if [ -n "${NETWORK:-}" ]; then
     address=$(address_of netsim "$link" "$work/link" "$work/link.log")
 fi
 if [ -n "${PROMPT:-}" ]; then
-    "$BIN/moa-client" chat --server "$address" -- "$PROMPT"
+    "$BIN/moa-client" chat --no-daemon --server "$address" -- "$PROMPT"
 else
-    "$BIN/moa-client" chat --server "$address"
+    "$BIN/moa-client" chat --no-daemon --server "$address"
 fi

