@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.support.skipping import cannot_run
+
 if TYPE_CHECKING:
     from moa_shared.models import ModelFiles
 
@@ -17,6 +19,9 @@ pytest.register_assert_rewrite("tests.support.messages")  # so that a failure sh
 
 settings.register_profile("moa", deadline=None)  # a busy machine is not a defect
 settings.load_profile("moa")
+
+# Before gRPC is imported: its handlers of a fork, in which other threads may hold its locks, are of use to no test.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
@@ -38,13 +43,7 @@ def _compares_with_a_snapshot(item: pytest.Item) -> bool:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """What makes network namespaces needs root: it skips without, or fails where nothing may skip."""
     if item.get_closest_marker("root") is not None and os.geteuid() != 0:
-        _cannot_run("it makes network namespaces, which needs root")
-
-
-def _cannot_run(reason: str) -> None:
-    if os.environ.get("MOA_NO_SKIPS"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+        cannot_run("it makes network namespaces, which needs root")
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +54,7 @@ def shared_dir() -> Path:
     """
     folder = CHECKOUT.parent / "shared"
     if not (folder / "parity").is_dir():
-        _cannot_run(f"the reference data is not public, and not next to the checkout ({folder})")
+        cannot_run(f"the reference data is not public, and not next to the checkout ({folder})")
     return folder
 
 

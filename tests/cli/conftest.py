@@ -25,9 +25,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def terminal(served: Served) -> Iterator[Terminal]:
-    """The chat program on a terminal, at its first prompt."""
-    program = Terminal([*CHAT, *options(served, max_tokens=6)], ENVIRONMENT)
+def terminal(served: Served, tmp_path: Path) -> Iterator[Terminal]:
+    """The chat program on a terminal, at its first prompt; its editor writes the question w10."""
+    editor = tmp_path / "editor"
+    editor.write_text("#!/bin/sh\necho w10 > $1\n")
+    editor.chmod(0o755)
+    found = {"VISUAL": str(editor), "DISPLAY": "", "WAYLAND_DISPLAY": ""}
+    program = Terminal([*CHAT, *options(served, max_tokens=6)], ENVIRONMENT | found)
     try:
         program.wait_for(f"Talking to tiny at {served.address}")
         yield program
@@ -39,6 +43,8 @@ def terminal(served: Served) -> Iterator[Terminal]:
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     """Runs the program in this process: exit code, standard output, standard error (steady)."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # of the log
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))  # of the history
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))  # of the daemon
 
     def run(*arguments: object, stdin: str | bytes = "") -> tuple[int, str, str]:
         data = stdin.encode() if isinstance(stdin, str) else stdin

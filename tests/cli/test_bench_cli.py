@@ -45,19 +45,31 @@ def test_help_names_the_measurements_and_loads_nothing_heavy() -> None:
     for name in (
         "micro",
         "loop",
+        "secure",
+        "envoy",
+        "start",
         "engine",
         "quality",
         "invariance",
         "simulate",
         "network",
+        "split",
+        "alone",
+        "payoff",
         "drafting",
         "cut",
+        "restarts",
+        "fleet",
         "codecs",
         "timeline",
         "record",
         "soak",
         "capacity",
         "crowd",
+        "run",
+        "compare",
+        "report",
+        "scale",
     ):
         assert f"  {name} " in done.stdout
     script = (
@@ -265,6 +277,49 @@ def test_network_measures_an_oracle_and_a_drafter(measure: Measure) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
+def test_split_compares_all_ways_with_plain_streaming(measure: Measure) -> None:
+    result, done = measure("split", "--link", "4G")
+    (round_,) = result["rounds"]
+    answers = round_["answers"]
+    ways = ("synchronous rounds", "one round ahead", "streamed")
+    assert set(answers) == {
+        "plain streaming", "co-located: the server drafts", "moa: everything on",
+        *(f"MoA, N = {layers}: {way}" for layers in (3, 12) for way in ways),
+    }  # fmt: skip
+    assert all(answer["same"] and answer["tokens"] == 12 for method in answers.values() for answer in method)
+    assert answers["MoA, N = 3: one round ahead"][0]["forwards"] <= 12
+    assert "Token by token, all answers are plain streaming's." in done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_alone_compares_drafters_with_a_client_that_has_none(measure: Measure, tmp_path: Path) -> None:
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"turns": ["Why do leaves change their colour in autumn?"]}\n')
+    result, done = measure("alone", "--questions", str(questions))
+    assert list(result["evaluations"]) == ["MoA, N = 3, shipped", "MoA, N = 12, shipped", "prompt look-up"]
+    for evaluation in result["evaluations"].values():
+        assert list(evaluation["shares"]) == [f"{tenth / 10:.1f}" for tenth in range(10)]
+        in_hand = [share["in_hand"] for share in evaluation["shares"].values()]
+        served = [share["served"] for share in evaluation["shares"].values()]
+        assert all(device >= alone for device, alone in zip(in_hand, served, strict=True))
+    assert "| API client | 0.5 |" in done.stdout
+
+
+def test_alone_needs_questions() -> None:
+    done = moa_bench("alone")
+    assert (done.returncode, done.stderr) == snapshot(
+        (
+            66,
+            """\
+moa-bench: There are no questions to answer. Name a file or a folder: --questions PATH.
+""",
+        )
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_drafting_compares_who_drafts_with_the_limit(measure: Measure, tmp_path: Path) -> None:
     questions = tmp_path / "questions.jsonl"
     questions.write_text('{"turns": ["Why do leaves change their colour in autumn?"]}\n')
@@ -319,6 +374,42 @@ def test_cut_answers_are_whole(measure: Measure) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("how", [(), ("--kill",), ("--successor",)], ids=["ended", "killed", "with a successor"])
+def test_restarts_lose_and_change_no_answer(measure: Measure, how: tuple[str, ...]) -> None:
+    result, _ = measure("restarts", *how)
+    survived = result["survived"]
+    assert (survived["lost"], survived["different"], survived["failures"]) == (0, 0, [])
+    assert survived["through"] > 0
+    assert len(result["restarts"]) == 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_fleet_loses_and_changes_no_answer(measure: Measure) -> None:
+    result, done = measure("fleet", "--scenario", "kill", "--scenario", "update", "--clients", "3", "--kills", "1")
+    assert list(result["scenarios"]) == ["kill", "update"]
+    for name, incidents in (("kill", 1), ("update", 2)):
+        played = result["scenarios"][name]
+        met = played["outcome"]
+        assert (met["lost"], met["different"], met["failures"]) == (0, 0, [])
+        assert met["through"] > 0
+        assert len(met["incidents"]) == incidents
+        assert played["is_complete"]
+        assert sum(share["tokens"] for share in met["shares"]) >= 24 * (met["answers"] - 1)
+    assert "1 kills under 3 clients" in done.stdout
+    assert "1 rolling updates under 3 clients" in done.stdout
+
+
+def test_a_fleet_is_planned_without_a_model() -> None:
+    done = moa_bench("fleet", "--plan", "--quick", "--model", "./no-such-folder", "--json", "-", timeout=60)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["plan"]["clients"] == 10_000
+    assert len(result["nodes"]) == 3
+
+
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_simulation_needs_no_model() -> None:
     done = moa_bench("simulate", "--quick", "--json", "-", timeout=110)
@@ -348,6 +439,40 @@ def test_a_batch_is_drawn_without_a_model(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(120)
+def test_start_times_what_each_program_says_of_itself(measure: Measure) -> None:
+    result, done = measure("start")
+    assert {len(runs) for runs in result["taken_ms"].values()} == {1}
+    assert "| `moa-client chat --help` | " in done.stdout
+    assert "| an empty Python program | " in done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(120)
+def test_secure_compares_servers_with_and_without_protection(measure: Measure) -> None:
+    result, done = measure("secure")
+    assert list(result["costs"]) == [
+        "neither",
+        "neither, another process",
+        "TLS",
+        "keys",
+        "TLS and keys",
+        "metrics",
+    ]
+    assert all(each["besides_us"] > 0 for costs in result["costs"].values() for each in costs)
+    assert "| TLS and keys | " in done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(120)
+def test_envoy_compares_calls_through_it_with_direct_ones(measure: Measure) -> None:
+    result, done = measure("envoy")
+    assert {clients: list(costs) for clients, costs in result["costs"].items()} == {
+        clients: ["direct", "direct, again", "through Envoy"] for clients in ("1", "2")
+    }
+    assert all(each["proxy_us"] > 0 for costs in result["costs"].values() for each in costs["through Envoy"])
+    assert "| 2, through Envoy | " in done.stdout
+
+
 def test_loop_compares_event_loops(measure: Measure) -> None:
     pytest.importorskip("uvloop", exc_type=ImportError)
     result, done = measure("loop")

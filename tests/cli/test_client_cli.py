@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -17,11 +16,14 @@ import filelock
 import pytest
 from click.testing import CliRunner
 from inline_snapshot import snapshot
-from moa_client.cli import chat, cli
+from moa_client.cli import cli
+from moa_client.commands.chat import chat
+from moa_client.daemon.shared_settings import OF_ENDPOINT
 from moa_client.settings import ClientSettings
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.models.gguf.entry import entry_of
 from moa_shared.models.sources.digest import hash_file
+from moa_shared.programs.config import settings_of
 from moa_shared.text.template import ChatTemplate
 
 from tests.cli.client_program import (
@@ -42,7 +44,7 @@ from tests.support.tiny_gguf import GgufWriter
 
 pytestmark = pytest.mark.xdist_group("client command line")
 FIGURES = re.compile(
-    r"\d+ tokens in [\d.]+ s, [\d.]+ tokens/s, first after \d+ ms, .* bytes up and \d+ down a token, [\d.]+ ms of this device's CPU a token\n"
+    r"\d+ tokens in [\d.]+ m?s \([\d.]+ tokens/s\), first after [\d.]+ m?s; \d+ % drafted here; [\d.]+ \w+ down\n"
 )
 
 
@@ -59,25 +61,20 @@ def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_help_names_every_setting() -> None:
     text = CliRunner().invoke(cli, ["chat", "--help"]).output
-    names = {parameter.name for parameter in chat.params} - {"prompt", "config_file"}
-    assert names == set(ClientSettings.model_fields)
+    names = {parameter.name for parameter in chat.params} - {"prompt", "config_file", "go_on", "conversation"}
+    assert names == set(settings_of(ClientSettings)) - set(OF_ENDPOINT)
     for parameter in chat.params:
         if parameter.name != "prompt":
-            assert f"{parameter.opts[0]} " in text
+            assert parameter.opts[-1] in text
 
 
 def test_config_needs_no_server_and_refuses_what_chat_refuses(run: Run) -> None:
     code, out, err = run("config", "--json", "--seed", 4)
     shown = json.loads(out)
     assert (code, err) == (0, "")
-    assert set(shown) == set(ClientSettings.model_fields)
+    assert set(shown) == set(settings_of(ClientSettings))
     assert shown["seed"] == {"value": 4, "source": "command line", "name": "--seed"}
     assert run("config", "--mode", "bush")[::2] == run("chat", "--mode", "bush", "w10")[::2]
-
-
-def test_help_needs_neither_torch_nor_grpc() -> None:
-    code = "import sys, moa_client.cli; sys.exit(bool({'torch', 'grpc', 'transformers'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, timeout=60).returncode == 0
 
 
 # ---------------------------------------------------------------- one answer
@@ -152,9 +149,9 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
     ("arguments", "message"),
     [
         (
-            ["--server", "localhost"],
+            ["--server", "local host"],
             snapshot(
-                "Error: --server is 'localhost': expected HOST:PORT, such as 127.0.0.1:50051. See --help for the values allowed."
+                "Error: --server is 'local host': expected HOST:PORT, such as 127.0.0.1:50051, or a name of `moa-client servers list`. See --help for the values allowed."
             ),
         ),
         (
@@ -211,6 +208,16 @@ def test_prompts_that_cannot_be_asked(served: Served, run: Run) -> None:
 class Silent(http.server.BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Says nothing."""
+
+
+def test_a_server_beyond_this_device_is_not_talked_to_in_plain_text(run: Run) -> None:
+    code, _, err = run("chat", "--server", "203.0.113.1:50051", "hello")
+    assert (code, err) == snapshot(
+        (
+            2,
+            "Error: Conversations with 203.0.113.1:50051 would cross the network without encryption. Use TLS if the server has it (--tls, or --tls-ca FILE); or accept with --insecure that others on the way read and change them. A listed server takes these options when it is added.\n",
+        )
+    )
 
 
 def test_a_server_that_is_not_there_or_is_another_one(run: Run) -> None:
@@ -333,6 +340,51 @@ def test_a_chat(served: Served, terminal: Terminal) -> None:
     terminal.at_prompt("w10\r")
     terminal.wait_for(words(answer))
     terminal.at_prompt("/quit\r")
+    assert terminal.end() == 0
+
+
+def test_a_question_is_asked_again_taken_back_and_edited(served: Served, terminal: Terminal, tmp_path: Path) -> None:
+    template = ChatTemplate(load_tokenizer(resolve(str(served.model))))
+    first = template.first_turn("w10")
+    answer = alone(served, first, max_tokens=6)
+    terminal.at_prompt("/retry\r")
+    terminal.wait_for("Nothing was asked yet")
+    terminal.at_prompt("w10\r")
+    terminal.wait_for(words(answer))
+    terminal.at_prompt("/retry\r")
+    terminal.wait_for("Asked again. At temperature 0 the answer is the same")
+    terminal.wait_for(words(answer))
+    terminal.at_prompt("/set temperature 0.8\r")
+    terminal.wait_for("temperature is 0.8 now")
+    terminal.at_prompt("/retry\r")
+    terminal.wait_for("Asked again, with seed 1.")
+    terminal.wait_for(words(alone(served, first, max_tokens=6, temperature=0.8, seed=1)))
+    terminal.at_prompt("/undo\r")
+    terminal.wait_for("Taken back: w10")
+    terminal.at_prompt("/set temperature default\r")
+    terminal.wait_for("temperature is 0.0 now")
+    terminal.at_prompt("/edit w11 is not asked\r")  # the editor replaces it
+    terminal.wait_for("> w10")
+    terminal.wait_for(words(answer))
+    terminal.at_prompt("/copy\r")
+    terminal.wait_for(rf"Asked the terminal to copy {len(words(answer))}")
+    assert b"\x1b]52;c;" in terminal.raw
+    terminal.at_prompt("/model\r")
+    terminal.wait_for(f"tiny at {served.address}")
+    terminal.at_prompt("/system w9\r")
+    terminal.wait_for("A new conversation begins, with this system prompt")
+    terminal.at_prompt("/system\r")
+    terminal.wait_for("system is w9")
+    terminal.at_prompt("/set ren\t")
+    terminal.wait_for("/set render")
+    terminal.type(" on\r")
+    terminal.wait_for("render is on now")
+    terminal.at_prompt("/")
+    terminal.wait_for("/")  # those of before are there too
+    terminal.type("\x7f\x1b[A\x1b[A\x1b[A")  # arrow up
+    terminal.wait_for("system w9")
+    terminal.type("\x03")
+    terminal.at_prompt("/q\r")
     assert terminal.end() == 0
 
 

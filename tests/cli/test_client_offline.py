@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from tests.cli.client_program import (
     serving,
     words,
 )
-from tests.support.programs import PATIENCE, started
+from tests.support.programs import PATIENCE, free_port, started
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.xdist_group("client command line")
@@ -41,11 +40,6 @@ def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
-
-
 @pytest.fixture
 def nowhere() -> str:
     """An address at which nothing listens."""
@@ -53,7 +47,7 @@ def nowhere() -> str:
 
 
 def untimed(err: str) -> str:
-    return re.sub(r"[\d.]+ s, [\d.]+ tokens/s, first after [\d.]+ m?s", "SECONDS", err)
+    return re.sub(r"[\d.]+ m?s \([\d.]+ tokens/s\), first after [\d.]+ m?s", "SECONDS", err)
 
 
 def events(out: str) -> list[dict[str, object]]:
@@ -105,7 +99,7 @@ def test_an_answer_that_no_server_has_verified_is_not_given_out_and_is_an_error(
     assert untimed(err) == snapshot("""\
 There is no moa server at 127.0.0.1:PORT: the connection was refused.
 (No server has read this question: it is answered when one is back.)
-0 tokens in SECONDS
+0 tokens
 Error: No server has verified the answer to its end. Ask again when a server is available.
 """)
 
@@ -117,7 +111,7 @@ def test_offline_on_request_is_no_error(served: Served, run: Run) -> None:
 You are offline. A small model on this device answers instead, much worse than tiny.
 (The last 6 tokens were written by the small model on this device; no server has checked them.)
 (cut after 6 tokens: max_tokens)
-6 tokens in SECONDS, alone 6 tokens, 0 kept, 6 not checked
+6 tokens in SECONDS; alone 6 tokens, 0 kept, 6 not checked
 """)
 
 
@@ -176,7 +170,9 @@ def test_one_answer_through_a_killed_server_is_the_same(own: tuple[Path, Path, i
     address = f"127.0.0.1:{port}"
     assert [line.split(": ")[0] for line in logged[:2]] == [f"stream 1 to {address} lost", "link offline"]
     assert re.fullmatch(rf"stream \d+ to {address} opened in \d+ ms", logged[2])
-    assert logged[3:] == ["link back"]
+    later = [line.split(": ")[0] for line in logged[3:]]
+    silences = len(later) // 2  # of the new server, whose first step takes long on a busy machine
+    assert later == ["link back", *["link offline", "link back"] * silences]
 
 
 def test_one_answer_through_a_server_that_is_replaced_by_one_of_another_drafter_is_the_same(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +19,14 @@ from click.testing import CliRunner
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_server.app import connect_command
 from moa_server.cli import cli, main
+from moa_server.commands.serve import run as run_server
+from moa_server.running.addresses import connect_command
 from moa_server.settings import ServerSettings
 from moa_shared.drafter import load_checkpoint
+from moa_shared.errors import ConfigError
 from moa_shared.models.gguf.header import read_header
+from moa_shared.programs.config import settings_of
 
 from tests.support.messages import steady
 from tests.support.programs import environment, started
@@ -69,7 +72,7 @@ def fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *
 
 def test_help_names_every_setting() -> None:
     text = CliRunner().invoke(cli, ["serve", "--help"]).output
-    for name in set(ServerSettings.model_fields) - {"model"}:
+    for name in set(settings_of(ServerSettings)) - {"model"}:
         assert f"--{name.replace('_', '-')} " in text
     assert "[default: 50051]" in re.sub(r"\s+", " ", text)
 
@@ -85,11 +88,6 @@ def test_config_says_what_is_in_force_and_why(monkeypatch: pytest.MonkeyPatch, t
     assert rows["threads"] == ["3", f"file {file}"]
     assert rows["host"] == ["127.0.0.1", "default"]
     assert rows["cache_dir"] == [str(tmp_path / "cache"), "environment MOA_CACHE_DIR"]
-
-
-def test_help_needs_neither_torch_nor_grpc() -> None:
-    code = "import sys, moa_server.cli; sys.exit(bool({'torch', 'grpc', 'transformers'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, timeout=60).returncode == 0
 
 
 # ---------------------------------------------------------------- what is refused
@@ -156,7 +154,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
     monkeypatch.setenv("MOA_SERVER_PORT", "1002")
     monkeypatch.setenv("MOA_SERVER_THREADS", "2")
     seen: list[ServerSettings] = []
-    monkeypatch.setattr("moa_server.cli.run", seen.append)
+    monkeypatch.setattr("moa_server.commands.serve.run", seen.append)
     result = CliRunner().invoke(cli, ["serve", "some/model", "--port", "1003", "--config", str(file)])
     assert result.exit_code == 0
     (settings,) = seen
@@ -170,7 +168,7 @@ def test_unknown_settings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert (code, err) == snapshot(
         (
             2,
-            "Error: colour in [server] of TMP/moa.toml is not a setting. Known settings: allow_ignore_end_of_text, cache_dir, choose_nodes, context_length, cores, credit_bytes, detached_seconds, device, draft_nodes, drafter, drafting, execution, frame_bytes, grace_seconds, hang_seconds, host, kv_bytes, log_format, log_level, max_connections, max_sessions, max_streams, memory_share, model, open_seconds, port, prefill_chunk, ready_file, run_ahead_tokens, share_prefixes, threads, write_seconds.\n",
+            "Error: colour in [server] of TMP/moa.toml is not a setting. Known settings: advertise, allow_ignore_end_of_text, cache_dir, choose_nodes, connection_age_grace_seconds, connection_age_seconds, context_length, cores, credit_bytes, detached_seconds, device, draft_nodes, drafter, drafting, execution, frame_bytes, grace_seconds, hang_seconds, host, idle_seconds, insecure, keys_file, kv_bytes, log_format, log_level, max_connections, max_sessions, max_streams, memory_share, metadata_bytes, metrics_host, metrics_port, model, open_seconds, peer_requests_per_minute, peers, port, prefill_chunk, ready_file, reflection, requests_per_minute, run_ahead_tokens, share_prefixes, streams_per_connection, tensor_parallel, threads, tls_cert, tls_client_ca, tls_key, tokens_per_minute, tracing, write_seconds.\n",
         )
     )
     code, err = fails(monkeypatch, capsys, "serve", "--config", tmp_path / "none.toml")
@@ -182,7 +180,7 @@ def test_unknown_settings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert (code, err) == snapshot(
         (
             2,
-            "Error: MOA_SERVER_COLOUR is not a setting. Known settings: allow_ignore_end_of_text, cache_dir, choose_nodes, context_length, cores, credit_bytes, detached_seconds, device, draft_nodes, drafter, drafting, execution, frame_bytes, grace_seconds, hang_seconds, host, kv_bytes, log_format, log_level, max_connections, max_sessions, max_streams, memory_share, model, open_seconds, port, prefill_chunk, ready_file, run_ahead_tokens, share_prefixes, threads, write_seconds.\n",
+            "Error: MOA_SERVER_COLOUR is not a setting. Known settings: advertise, allow_ignore_end_of_text, cache_dir, choose_nodes, connection_age_grace_seconds, connection_age_seconds, context_length, cores, credit_bytes, detached_seconds, device, draft_nodes, drafter, drafting, execution, frame_bytes, grace_seconds, hang_seconds, host, idle_seconds, insecure, keys_file, kv_bytes, log_format, log_level, max_connections, max_sessions, max_streams, memory_share, metadata_bytes, metrics_host, metrics_port, model, open_seconds, peer_requests_per_minute, peers, port, prefill_chunk, ready_file, reflection, requests_per_minute, run_ahead_tokens, share_prefixes, streams_per_connection, tensor_parallel, threads, tls_cert, tls_client_ca, tls_key, tokens_per_minute, tracing, write_seconds.\n",
         )
     )
 
@@ -305,6 +303,24 @@ def test_port_drafter_and_context_are_checked_before_the_target_is_loaded(
         with monkeypatch.context() as patch:
             patch.setattr("moa_server.loading.resolve", never)
             code, err = fails(patch, capsys, "serve", model_folder, "--port", port)
+            exposed = fails(patch, capsys, "serve", model_folder, "--port", 0, "--host", "0.0.0.0")
+            half = fails(patch, capsys, "serve", model_folder, "--port", 0, "--tls-cert", tmp_path / "none.pem")
+            metrics = fails(patch, capsys, "serve", model_folder, "--port", 0, "--metrics-port", port)
+    assert metrics == snapshot(
+        (
+            2,
+            "Error: Cannot listen on 127.0.0.1:PORT for metrics: it is in use, or no address of this machine. Choose another --metrics-host or --metrics-port.\n",
+        )
+    )
+    assert (exposed, half) == snapshot(
+        (
+            (
+                2,
+                "Error: On 0.0.0.0, conversations would cross the network without encryption. Give the server a certificate (moa-server setup makes one; --tls-cert FILE --tls-key FILE name one); or have it listen on this machine only (--host 127.0.0.1), behind a proxy or a tunnel; or accept with --insecure that others on the way read and change them.\n",
+            ),
+            (2, "Error: The certificate has no private key. Name it with --tls-key FILE.\n"),
+        )
+    )
     assert (code, err) == snapshot(
         (
             2,
@@ -353,10 +369,17 @@ def test_with_json_logs_standard_error_is_lines_of_json(
 
 
 @pytest.mark.parametrize(
-    ("host", "shown"), [("127.0.0.1", "127.0.0.1:5"), ("::1", "[::1]:5"), ("0.0.0.0", f"{socket.gethostname()}:5")]
+    ("host", "shown"),
+    [("127.0.0.1", "127.0.0.1:5"), ("::1", "[::1]:5"), ("0.0.0.0", f"{socket.gethostname()}:5 --insecure")],
 )
 def test_it_says_how_to_connect(host: str, shown: str) -> None:
     assert connect_command(host, 5) == f"moa-client chat --server {shown}"
+
+
+def test_who_needs_a_key_is_told_how_to_show_it() -> None:
+    assert connect_command("gpu.example", 5, tls=True, keys=True) == snapshot(
+        "moa-client servers join NAME (with an invitation), or servers add NAME gpu.example:5 --tls --key-file FILE"
+    )
 
 
 # ---------------------------------------------------------------- a server from start to end
@@ -390,3 +413,19 @@ def test_a_server_serves_and_ends_cleanly(model_folder: Path, tmp_path: Path, nu
     assert out == ""
     assert f'"signal": "{number.name}"' in err
     assert '"event": "stopped"' in err
+
+
+def test_a_reload_while_the_model_is_loaded_ends_nothing(model_folder: Path) -> None:
+    """There is nothing to read again yet."""
+
+    def load(*_: object) -> NoReturn:
+        os.kill(os.getpid(), signal.SIGHUP)
+        raise ConfigError("It was loaded.")
+
+    before = signal.getsignal(signal.SIGHUP)
+    settings = ServerSettings(model=str(model_folder), port=0, drafter="none", log_format="plain")
+    try:
+        with pytest.raises(ConfigError, match="It was loaded"):
+            run_server(settings, load)
+    finally:
+        signal.signal(signal.SIGHUP, before)

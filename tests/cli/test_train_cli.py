@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -24,18 +22,6 @@ ENVIRONMENT = environment("proto", "shared", "training")
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
-
-
-def test_help_is_quick_and_does_not_import_torch() -> None:
-    command = "import sys; from moa_training.cli import cli; cli(['--help'], standalone_mode=False); "
-    began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", command + "print('torch' in sys.modules)"],
-        env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert done.stdout.rstrip().endswith("False")
-    assert "prepare" in done.stdout
-    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("command", ["prepare", "fit", "ngrams", "evaluate", "calibrate"])
@@ -118,6 +104,11 @@ def test_from_conversations_to_an_evaluated_drafter(tmp_path: Path) -> None:
             ["evaluate", "default", "none.jsonl", "--limit", "0"],
             2,
             snapshot("Error: Invalid value for '--limit': 0 is not in the range x>=1."),
+        ),
+        (
+            ["prepare", "none.jsonl", "--output", "a.jsonl.zst", "--ray", "local"],
+            2,
+            snapshot("moa-train: --ray is for --rewrite: other text is prepared in one process. Leave out --ray."),
         ),
         (["train"], 2, snapshot("Error: No such command 'train'.")),
     ],

@@ -26,7 +26,7 @@ from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.protobuf_messages import settings_to_proto
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("real target")]
 
@@ -161,7 +161,7 @@ async def test_text_is_what_the_same_server_writes_without_drafts(
                 ALONE[prompt, settings] = await alone(exact_server, tokens, settings)
             assert await answer(engine, tokens, settings) == ALONE[prompt, settings], (prompt, seed)
             accepted += engine.figures.accepted + engine.figures.server_accepted
-    if name.startswith("shipped"):
+    if name.startswith("shipped") and not temperature:  # of sampled text, all drafts of a busy machine may be late
         assert accepted  # the drafter was at work; how much depends on what else the machine does
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from moa_server.session.verification import StepPlan
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.sampling.coupling import Sampling, process_logits
+from moa_shared.sampling.coupling import process_logits
+from moa_shared.sampling.settings import Sampling
 from scipy import stats
 
 from tests.support.toy import PROMPT, MarkovModel, ToyServer, converse_in_rounds, transition_counts

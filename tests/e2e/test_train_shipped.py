@@ -9,7 +9,9 @@ from moa_shared.drafter.checkpoint.shipped import DEEP_DRAFTER, SHIPPED_DRAFTERS
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress
-from moa_training.evaluation.evaluation import EvaluationOptions, evaluate, load_fitting_checkpoint
+from moa_training.evaluation.checkpoints import load_fitting_checkpoint
+from moa_training.evaluation.evaluation import evaluate
+from moa_training.evaluation.measuring.job import EvaluationOptions
 
 
 @pytest.mark.parametrize("name", SHIPPED_DRAFTERS)

@@ -29,7 +29,7 @@ from moa_client.link.channel import connect
 from moa_server.target import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 from netsim import LinkHandle, open_link

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import grpc.aio
 import pytest
-from moa_server.app import RunningServer
+from moa_server.running.running_server import RunningServer
 from moa_server.target.torch_target import TorchTarget
 
+from tests.net.fleet_servers import Servers
 from tests.net.server_peer import make_host, serving, tiny_target
+from tests.support.secure_server import authority
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +30,15 @@ async def server(target: TorchTarget) -> AsyncIterator[RunningServer]:
 async def channel(server: RunningServer) -> AsyncIterator[grpc.aio.Channel]:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         yield channel
+
+
+@pytest.fixture
+async def servers(target: TorchTarget) -> AsyncIterator[Servers]:
+    async with Servers(target) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def trusted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The authority of `secured` servers."""
+    return authority().write(tmp_path_factory.mktemp("tls"))

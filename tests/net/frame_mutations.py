@@ -78,7 +78,12 @@ def mutate(message: Message, rng: random.Random) -> None:
 
 def _mutate_repeated(values: Any, field: FieldDescriptor, rng: random.Random) -> None:
     how = rng.randrange(5)
-    if how == 0 and values:
+    if field.message_type is not None:
+        if values and how:
+            mutate(rng.choice(values), rng)
+        else:
+            values.add()
+    elif how == 0 and values:
         del values[rng.randrange(len(values)) :]
     elif how == 1:
         values.extend(list(values)[: rng.choice([1, 8, 1000])])
@@ -88,7 +93,7 @@ def _mutate_repeated(values: Any, field: FieldDescriptor, rng: random.Random) ->
         place = rng.randrange(len(values))
         values[place] = _other(values[place], field, rng)
     else:
-        default: Any = "" if field.type == FieldDescriptor.TYPE_STRING else 0
+        default: Any = {FieldDescriptor.TYPE_STRING: "", FieldDescriptor.TYPE_BYTES: b""}.get(field.type, 0)
         values.extend(_other(default, field, rng) for _ in range(rng.choice([1, 3, 300])))
 
 

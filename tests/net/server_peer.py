@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -13,8 +14,11 @@ import numpy.typing as npt
 import torch
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_server.app import RunningServer, start
+from moa_server.access.gate import Gate
+from moa_server.app import start
+from moa_server.engine.observer import Observer
 from moa_server.engine.stepper import MemorySource, Stepper
+from moa_server.running.running_server import RunningServer
 from moa_server.service.host import Host, Served
 from moa_server.settings import ServerSettings
 from moa_server.target import Target
@@ -68,7 +72,15 @@ def decode(tokens: Sequence[int]) -> str:
 
 
 def make_host(
-    target: Target, *, stepper: Stepper | None = None, drafters: Sequence[pb.Drafter] = (DRAFTER,), **settings: Any
+    target: Target,
+    *,
+    stepper: Stepper | None = None,
+    drafters: Sequence[pb.Drafter] = (DRAFTER,),
+    gate: Gate | None = None,
+    observer: Observer | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    step_ms: float = 0.0,
+    **settings: Any,
 ) -> Host:
     identity = pb.Identity()
     identity.CopyFrom(IDENTITY)
@@ -80,13 +92,26 @@ def make_host(
         end_of_text=frozenset({END_OF_TEXT}),
         decode=decode,
         drafters=tuple(drafters),
+        step_ms=step_ms,
+        row_ms=step_ms / 100,
     )
     return Host(
         served,
         stepper or Stepper(target, [toy_source(target)]),
-        # What is verified must not depend on how fast this machine is now.
-        ServerSettings(**{"port": 0, "allow_ignore_end_of_text": True, "choose_nodes": False, **settings}),
+        # What is verified must not depend on how fast this machine is now. All clients of a test have one address.
+        ServerSettings(
+            **{
+                "port": 0,
+                "peer_requests_per_minute": 0,
+                "allow_ignore_end_of_text": True,
+                "choose_nodes": False,
+                **settings,
+            }
+        ),
         before=lambda: torch.set_num_threads(1),
+        gate=gate,
+        observer=observer,
+        clock=clock,
     )
 
 
@@ -264,13 +289,14 @@ def row_of(frame: pb.Memory, position: int, width: int = ROW_WIDTH) -> npt.NDArr
 
 
 async def generate(
-    channel: grpc.aio.Channel, prompt: Sequence[int], settings: AnswerSettings
+    channel: grpc.aio.Channel, prompt: Sequence[int], settings: AnswerSettings, **call: Any
 ) -> tuple[list[int], Finish]:
     """A Generate call."""
     stub = moa_pb2_grpc.MoaStub(channel)
     tokens: list[int] = []
     finish = Finish.UNFINISHED
-    async for response in stub.Generate(pb.GenerateRequest(tokens=prompt, sampling=settings_to_proto(settings))):
+    request = pb.GenerateRequest(tokens=prompt, sampling=settings_to_proto(settings))
+    async for response in stub.Generate(request, **call):
         tokens += response.tokens
         finish = Finish(response.finish)
     return tokens, finish

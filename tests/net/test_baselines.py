@@ -22,7 +22,7 @@ from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafting import GrowthShape, draft_chain
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 
 from tests.net.client_device import arrays_of, checkpoint
 from tests.net.server_peer import IDENTITY, VOCAB, make_host, plain_text, serving

@@ -7,7 +7,7 @@ from moa_bench.capacity.shipped_device import ShippedAsker
 from moa_bench.capacity.users import Asker, run_users
 from moa_bench.harness.split_client import describe
 from moa_bench.network.oracle import Script
-from moa_server.app import RunningServer
+from moa_server.running.running_server import RunningServer
 from moa_server.target import Target
 from moa_shared.protocol.finish_rule import AnswerSettings
 

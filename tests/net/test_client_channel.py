@@ -26,7 +26,7 @@ async def test_a_renewed_link_does_not_wait_for_the_attempt_of_the_one_before() 
         for seconds in (FIRST_SECONDS, SECOND_SECONDS):
             with pytest.raises(UnavailableError):
                 await link.open(pb.Open(), seconds)
-            await link.renew()
+            link.renew(link.channel_number)
     assert len(taken) >= 2
     server.close()
     for writer in taken:

@@ -18,7 +18,7 @@ from moa_server.target import Request, TargetOutput
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.drafting import Growth
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
 from netsim import LinkHandle
@@ -27,10 +27,12 @@ from tests.net.client_talk import PROMPT, Screen, talking_over_a_link, watch
 from tests.net.server_peer import CONTEXT, END_OF_TEXT, plain_text
 from tests.support.tiny_models import SMALL, tiny_model
 
-LENGTH = 60
+LENGTH = 120
 GREEDY = AnswerSettings(max_tokens=LENGTH, ignore_end_of_text=True)
 SAMPLED = AnswerSettings(Sampling(1.0, seed=11), max_tokens=LENGTH, ignore_end_of_text=True)
 PATIENT = DraftingSettings(alone=AloneRule(end_ms=60_000.0))  # no answer ends without the server
+# The server waits for drafts: else, on a busy machine, it has the whole answer ready before the first cut.
+WAITING = replace(PATIENT, run_ahead=False)
 
 
 class Cuts:
@@ -56,19 +58,16 @@ class Cuts:
 
 @pytest.mark.parametrize("tenth", range(1, 10))
 async def test_a_cut_at_each_tenth_of_an_answer(target: TorchTarget, tenth: int) -> None:
-    await check_cuts(target, SAMPLED, [tenth * LENGTH // 10], PATIENT)
+    await check_cuts(target, SAMPLED, [tenth * LENGTH // 10])
 
 
 async def test_ten_cuts_in_one_answer(target: TorchTarget) -> None:
-    """The server waits for drafts: else it would have the whole answer ready after the first cut."""
-    await check_cuts(target, GREEDY, range(1, LENGTH, LENGTH // 10), replace(PATIENT, run_ahead=False))
+    await check_cuts(target, GREEDY, range(1, LENGTH, LENGTH // 10))
 
 
-async def check_cuts(
-    target: TorchTarget, settings: AnswerSettings, places: Sequence[int], drafting: DraftingSettings
-) -> None:
+async def check_cuts(target: TorchTarget, settings: AnswerSettings, places: Sequence[int]) -> None:
     screen = Screen()
-    async with talking_over_a_link(target, drafting) as (link, engine):
+    async with talking_over_a_link(target, WAITING) as (link, engine):
         await watch(engine, screen, settings=settings, on_event=Cuts(link, screen, places).on_event)
     assert screen.cuts == len(places)
     assert screen.most_provisional >= 3
@@ -204,16 +203,13 @@ def script_device(target: ScriptTarget, script: Script) -> Device:
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 async def test_a_text_that_is_lost_and_found_at_every_third_token_is_shown_whole(text: str) -> None:
-    """Also in the middle of a character: the reader never sees a part of one.
-
-    The server waits for drafts: else it would have the whole answer ready after the first cuts.
-    """
+    """Also in the middle of a character: the reader never sees a part of one."""
     script = Script(text)
     target = ScriptTarget(script)
     transcript, screen = Transcript(script.decode), Screen()
     places = iter(range(0, script.length, 3))
     place, parted = next(places), 0
-    waiting = replace(PATIENT, run_ahead=False)
+    waiting = replace(WAITING, alone=replace(WAITING.alone, most_tokens=2))  # so that text is left for the next cuts
     async with talking_over_a_link(target, waiting, held=script_device(target, script)) as (_, engine):
 
         async def lose_and_find(event: Event) -> None:
@@ -232,7 +228,7 @@ async def test_a_text_that_is_lost_and_found_at_every_third_token_is_shown_whole
         await watch(engine, screen, ASKED, WHOLE, lose_and_find)
     assert transcript.committed == text
     assert screen.end == Ended(Finish.END_OF_TEXT)
-    assert screen.cuts >= 8
+    assert screen.cuts >= 6
     assert screen.most_provisional >= 2
     assert bool(parted) is not text.isascii()
 

@@ -18,10 +18,11 @@ from moa_client.conversation.events import (
 )
 from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.settings import DraftingSettings
-from moa_server.app import RunningServer, start
+from moa_server.app import start
+from moa_server.running.running_server import RunningServer
 from moa_server.target import Target
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 
 from netsim import LinkHandle, open_link
 from tests.net.client_device import stepper
@@ -192,7 +193,7 @@ async def test_stopping_a_standalone_answer(target: Target) -> None:
 
         async def stop(event: Event) -> None:
             if len(screen.provisional) == 7:
-                await engine.stop()
+                engine.stop()
 
         await watch(engine, screen, on_event=stop)
         assert screen.end == Ended(Finish.CANCELLED, provisional=True)

@@ -19,7 +19,7 @@ from moa_server.target import Target
 from moa_shared.errors import ContextLengthError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 
 from tests.net.client_device import DRAFTERS, DRAFTERS_OF_BOTH, device, device_of_both, stepper, stepper_of_both
 from tests.net.server_peer import CONTEXT, VOCAB, make_host, plain_text, serving
@@ -98,7 +98,7 @@ async def test_stop_ends_the_answer_and_the_conversation_continues(target: Targe
             new = event.tokens if isinstance(event, Committed) else ()
             tokens += new
             if len(tokens) > 5 and len(tokens) - len(new) <= 5:
-                await engine.stop()
+                engine.stop()
         assert 5 < len(tokens) < 150
         assert engine.conversation.phase is Phase.IDLE
         settings = AnswerSettings(max_tokens=5)
@@ -112,7 +112,7 @@ async def test_a_stop_before_the_stream_is_open_counts(target: Target) -> None:
         first = asyncio.ensure_future(anext(answered, None))
         await asyncio.sleep(0)  # the question is on its way, the stream not yet open
         assert not engine.connection.is_up
-        await engine.stop()
+        engine.stop()
         await first
         async for _ in answered:
             pass

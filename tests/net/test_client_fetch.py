@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +52,8 @@ def source(tmp_path: Path) -> Source:
 
 
 def host_of(source: Source, cache: Path, **changes: Any) -> Host:
-    settings = {"model": str(source.model), "drafter": str(source.drafter), "execution": "float32", "port": 0} | changes
+    usual = {"model": str(source.model), "drafter": str(source.drafter), "execution": "float32", "port": 0}
+    settings: dict[str, Any] = usual | changes
     return load_host(ServerSettings(**settings, cache_dir=cache), QUIET)
 
 
@@ -143,7 +144,7 @@ async def test_a_server_that_is_replaced_by_one_with_another_drafter_gives_that_
         assert fitted.drafter is not device.drafter
         assert device.with_drafter_of(fitted).identity == described.identity
         assert link.traffic.down_bytes < other.drafter.stat().st_size + 5_000
-        own = settings.model_copy(update={"drafter": str(source.drafter)})
+        own = replace(settings, drafter=str(source.drafter))
         assert await refit(own, link, described, device, 0.0) is None
     async with served(source, tmp_path, drafter="none") as link:
         assert await refit(settings, link, await link.describe(), device.refused(), 0.0) is None
@@ -387,8 +388,10 @@ EVIL = "{% for m in messages %}w9 {{ m.content }} {% endfor %}"
 class Impostor(Link):
     """A server that claims to be another one, and has a chat template of its own."""
 
-    async def describe(self) -> pb.DescribeResponse:
-        described = await super().describe()
+    async def describe(
+        self, seconds: float | None = None, padding: bytes = b"", prefix_hashes: Sequence[int] = ()
+    ) -> pb.DescribeResponse:
+        described = await super().describe(seconds, padding, prefix_hashes)
         described.identity.target_fingerprint = HONEST[0]
         return described
 

@@ -20,7 +20,9 @@ from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.conversation import Phase
 from moa_client.conversation.events import Ended
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import EOF, Link
+from moa_client.link.channel import Link
+from moa_client.link.stream import EOF
+from moa_client.link.transport import Transport
 from moa_server.target import Target
 from moa_shared.errors import InternalError, MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -166,18 +168,17 @@ class FuzzedLink(Link):
 
     def __init__(self, server: FuzzedServer) -> None:
         self._server = server
-        super().__init__("nowhere:1", 1.0, 0.05)
+        super().__init__("localhost:1", 1.0, 0.05)
 
-    def _connect_channel(self) -> None:
-        self._stub = self
+    def _make_transport(self, number: int) -> Transport:
+        transport = super()._make_transport(number)
+        transport.stub = self
+        return transport
 
-    def Converse(self) -> FuzzedCall:
+    def Converse(self, metadata: object) -> FuzzedCall:
         return FuzzedCall(self._server)
 
-    async def renew(self) -> None:
-        pass
-
-    async def close(self) -> None:
+    def renew(self, lost: int) -> None:
         pass
 
 

@@ -14,6 +14,7 @@ import pytest
 import structlog
 from hypothesis import given
 from moa.v1 import moa_pb2 as pb
+from moa_server.access.caller import Caller
 from moa_server.service.converse import ConverseStream
 from moa_server.service.host import Host
 from moa_server.target import Target
@@ -23,7 +24,7 @@ from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.protocol.protobuf_messages import settings_to_proto
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 
 from tests.net.frame_mutations import FRAMES, FUZZ, FUZZ_SECONDS, Recipe, recipes, serialised
 from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, make_host, plain_text
@@ -56,7 +57,7 @@ class FuzzedStream:
         """Code of the error that ended it; "ok" for none."""
         try:
             async with asyncio.timeout(STREAM_SECONDS):
-                await ConverseStream(self._host, self._take).run(self._frames())
+                await ConverseStream(self._host, self._take, Caller()).run(self._frames())
         except MoaError as error:
             if isinstance(error, InternalError):
                 raise
@@ -201,7 +202,7 @@ def test_no_frame_breaks_the_server(target: Target) -> None:
             async def take(frame: pb.ServerFrame) -> None:
                 answer.extend(frame.verdict.tokens)
 
-            await ConverseStream(host, take).run(frames())
+            await ConverseStream(host, take, Caller()).run(frames())
             return answer
 
         runner.run(begin())

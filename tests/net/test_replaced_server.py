@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -25,8 +25,10 @@ from moa_client.drafting.alone import AloneRule
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine import replaced_server
 from moa_client.engine.engine import ClientEngine
-from moa_client.link.channel import Link, Stream
-from moa_server.app import RunningServer, start
+from moa_client.link.channel import Link
+from moa_client.link.stream import Stream, Traffic
+from moa_server.app import start
+from moa_server.running.running_server import RunningServer
 from moa_server.service.host import Host
 from moa_server.target import Target
 from moa_shared.errors import DiskFullError, MismatchError
@@ -250,13 +252,17 @@ class CountingLink(Link):
 
     described = opened = 0
 
-    async def describe(self) -> pb.DescribeResponse:
+    async def describe(
+        self, seconds: float | None = None, padding: bytes = b"", prefix_hashes: Sequence[int] = ()
+    ) -> pb.DescribeResponse:
         self.described += 1
-        return await super().describe()
+        return await super().describe(seconds, padding, prefix_hashes)
 
-    async def open(self, message: pb.Open, seconds: float | None = None) -> tuple[Stream, pb.Opened]:
+    async def open(
+        self, message: pb.Open, seconds: float | None = None, traffic: Traffic | None = None, session: str = ""
+    ) -> tuple[Stream, pb.Opened]:
         self.opened += 1
-        return await super().open(message, seconds)
+        return await super().open(message, seconds, traffic, session)
 
 
 @asynccontextmanager
@@ -306,7 +312,8 @@ async def test_a_device_that_cannot_write_says_in_the_end_what_it_waited_for(tar
                     screen.cuts += 1
                     await place.serve(model="other")
         assert told(screen) == [OTHER_MODEL]
-        assert (link.opened, link.described) == (2, 1)
+        assert link.opened >= 2  # more, where an attempt falls between the two servers
+        assert link.described == 1
         assert list(engine.conversation.answer) == screen.committed
 
 

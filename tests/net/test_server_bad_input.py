@@ -10,7 +10,8 @@ import grpc.aio
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_server.app import RunningServer
+from moa_server.access.caller import Caller
+from moa_server.running.running_server import RunningServer
 from moa_server.service.allowance import BURST_US, FRAME_US, REPLY_US
 from moa_server.service.converse import ConverseStream
 from moa_server.target import Target
@@ -23,10 +24,12 @@ from moa_shared.errors import (
     TokenRangeError,
     TreeError,
 )
-from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_from_rpc
+from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.protocol.protobuf_messages import settings_to_proto
 
-from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, Peer, generate, make_host, plain_text, serving
+from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, Peer, generate, make_host, plain_text, serving, until
 
 PROMPT = [5, 17, 33, 2, 64]
 GREEDY = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
@@ -411,10 +414,36 @@ async def test_a_stream_that_has_used_its_allowance_is_not_read(target: Target) 
     async def write(frame: pb.ServerFrame) -> None:
         pass
 
-    stream = asyncio.create_task(ConverseStream(host, write).run(frames()))
+    stream = asyncio.create_task(ConverseStream(host, write, Caller()).run(frames()))
     for _ in range(10_000):
         await asyncio.sleep(0)
     stream.cancel()
     await asyncio.gather(stream, return_exceptions=True)
     beats = BURST_US / (FRAME_US + REPLY_US)
     assert beats <= read + 2 < 2 * beats
+
+
+async def test_a_goodbye_that_overtakes_a_verdict_with_memory_ends_the_stream_in_order(target: Target) -> None:
+    """The client reads nothing at first, so that all of the answer waits behind the first frame."""
+    host, released = make_host(target), asyncio.Event()
+    settings = AnswerSettings(max_tokens=6, ignore_end_of_text=True)
+    ask = pb.Ask(id=1, tokens=[5, 17, 42], sampling=settings_to_proto(settings), prefix_hash=PrefixHashes().at(0))
+    written = list[pb.ServerFrame]()
+
+    async def frames() -> AsyncIterator[bytes]:
+        opening = pb.Open(
+            protocol_version=PROTOCOL_VERSION, identity=IDENTITY, codecs=[pb.CODEC_BF16], run_ahead=True, ask=ask
+        )
+        yield pb.ClientFrame(open=opening).SerializeToString()
+        await until(lambda: any(live.usage.finish is Finish.MAX_TOKENS for live in host.registry.live_sessions))
+        released.set()  # the writer's task runs once the goodbye was handled
+        yield pb.ClientFrame(bye=pb.Bye()).SerializeToString()
+
+    async def write(frame: pb.ServerFrame) -> None:
+        written.append(frame)
+        await released.wait()
+
+    async with serving(host):
+        await ConverseStream(host, write, Caller()).run(frames())
+    assert [frame.WhichOneof("frame") for frame in written][:2] == ["opened", "verdict"]
+    assert len(written[1].verdict.tokens) == settings.max_tokens

@@ -15,14 +15,14 @@ import grpc.aio
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_server.app import RunningServer
 from moa_server.engine.stepper import Outcome, SessionTensors, Stepper, Work
+from moa_server.running.running_server import RunningServer
 from moa_server.session.session import Phase
 from moa_server.target import Target, TargetOutput
 from moa_shared.errors import InternalError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 
 from tests.net.server_peer import CONTEXT, VOCAB, Peer, make_host, plain_text, serving, toy_source, until
 from tests.support.tiny_models import tiny_kernel_target, tiny_model

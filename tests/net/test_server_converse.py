@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from moa.v1 import moa_pb2 as pb
-from moa_server.app import RunningServer
+from moa_server.access.caller import Caller
+from moa_server.running.running_server import RunningServer
 from moa_server.target import Target
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 
 from tests.net.server_peer import (
     CONTEXT,
@@ -454,7 +455,7 @@ async def test_a_take_over_without_memory_is_sent_none(server: RunningServer, ch
     opened = await first.open(tokens=PROMPT)
     await second.open(tokens=PROMPT, memory=False, resume_token=opened.resume_token)
     await first.done()
-    live = server.host.registry.find(opened.resume_token)
+    live = server.host.registry.find(opened.resume_token, Caller())
     assert live is not None
     assert live.feed is None
     await second.ask([3], AnswerSettings(max_tokens=1))

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_server.app import RunningServer
 from moa_server.engine.stepper import Stepper
+from moa_server.running.running_server import RunningServer
 from moa_server.target import Target
 from moa_shared.drafting.base import Rows
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.protobuf_messages import settings_to_proto
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from structlog.testing import capture_logs
 
 from tests.net.server_drafter import FailingDrafter, TargetDrafter, drafting_source

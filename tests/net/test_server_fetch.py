@@ -172,6 +172,12 @@ class DeafContext:
     def peer(self) -> str:
         return "nobody"
 
+    def invocation_metadata(self) -> None:
+        return None
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}
+
 
 async def test_calls_that_stop_reading_make_room(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

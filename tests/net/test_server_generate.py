@@ -10,13 +10,13 @@ import torch
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_server.app import RunningServer
+from moa_server.running.running_server import RunningServer
 from moa_server.target import Target
 from moa_server.target.torch_target import TorchTarget
 from moa_shared.errors import ContextLengthError, TokenRangeError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_from_rpc
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 
 from tests.net.server_peer import (
     CONTEXT,

@@ -13,10 +13,13 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_server.app import RunningServer, start
+from moa.v1 import moa_pb2_grpc
+from moa_server.access.caller import Caller
+from moa_server.app import start
 from moa_server.engine.stepper import CodedRows, SessionTensors, Stepper, Work
 from moa_server.memory.feed import Chunk
 from moa_server.memory.row_store import most_nbytes
+from moa_server.running.running_server import RunningServer
 from moa_server.service import host as host_module
 from moa_server.target import Target, TargetOutput
 from moa_shared.errors import ConfigError, ContextLengthError, InternalError, OverloadedError, UnavailableError
@@ -79,6 +82,20 @@ async def test_over_the_limit_of_streams_one_is_refused_and_told_when_to_try_aga
         await Peer(channel).open()
 
 
+async def test_a_server_says_how_much_of_it_is_taken(target: Target) -> None:
+    async with serving(make_host(target, max_streams=2)) as running, channel_to(running) as channel:
+        stub, peer = moa_pb2_grpc.MoaStub(channel), Peer(channel)
+        await peer.open()
+        assert (await stub.Describe(pb.DescribeRequest())).load == 0
+        await peer.ask(PROMPT, GREEDY)
+        await peer.verdict()
+        assert (await stub.Describe(pb.DescribeRequest())).load == 0.5
+        await finish_answer(peer)
+        await until(lambda: running.host.load == 0)
+        running.host.drain()
+        assert (await stub.Describe(pb.DescribeRequest())).load == 1
+
+
 async def test_an_idle_stream_makes_room_and_its_session_is_kept(target: Target) -> None:
     async with serving(make_host(target, max_streams=2)) as running, channel_to(running) as channel:
         peers = [Peer(channel), Peer(channel)]
@@ -87,7 +104,7 @@ async def test_an_idle_stream_makes_room_and_its_session_is_kept(target: Target)
         third = Peer(channel)
         await third.open()
         assert isinstance(error_from_rpc(await refused(peers[0].done())), OverloadedError)
-        assert running.host.registry.find(token) is not None
+        assert running.host.registry.find(token, Caller()) is not None
         await third.bye()
         assert (await Peer(channel).open(tokens=PROMPT, resume_token=token)).resume_token == token
 
@@ -234,7 +251,7 @@ async def test_the_log_names_sessions_by_number(target: Target, channel: grpc.ai
     with structlog.testing.capture_logs() as events:
         token = (await peer.open()).resume_token
         await peer.bye()
-    assert {event["event"] for event in events} >= {"session opened", "session closed"}
+    assert {event["event"] for event in events} >= {"session opened", "session ended"}
     assert token.hex()[:4] not in str(events)
     assert len({event["session"] for event in events if "session" in event}) == 1
 
@@ -479,7 +496,7 @@ async def test_a_sweep_that_fails_is_logged_and_tried_again(
             raise ValueError("a defect")
         return 0
 
-    monkeypatch.setattr("moa_server.app.SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr("moa_server.running.running_server.SWEEP_SECONDS", 0.0)
     host = make_host(target)
     monkeypatch.setattr(host.registry, "expire", expire)
     async with serving(host):

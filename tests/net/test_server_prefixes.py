@@ -13,15 +13,16 @@ import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import Page
-from moa_server.app import RunningServer
+from moa_server.access import gate
+from moa_server.access.caller import Caller
 from moa_server.engine.prefixes.sharing import Adoption, PrefixSharing
 from moa_server.engine.stepper import SessionTensors, Stepper, Work
 from moa_server.memory.row_store import most_nbytes
-from moa_server.service import service
+from moa_server.running.running_server import RunningServer
 from moa_server.target import Target, TargetOutput
 from moa_server.target.kernel_target import KernelCache
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 
 from tests.net.server_peer import CONTEXT, VOCAB, Peer, generate, make_host, plain_text, serving, toy_source, until
 from tests.support.tiny_models import tiny_kernel_target, tiny_model
@@ -219,7 +220,8 @@ async def test_pages_without_the_states_that_a_client_needs_are_read_again(
 async def test_clients_share_only_what_the_operator_allows(
     stepper: WatchingStepper, monkeypatch: pytest.MonkeyPatch, share: str
 ) -> None:
-    monkeypatch.setattr(service, "client_of", lambda peer: peer)  # with its port: two connections are two clients
+    # With its port: two connections are two clients.
+    monkeypatch.setattr(gate, "caller_without_key", lambda peer, _: Caller(peer, peer))
     async with server(stepper, share_prefixes=share) as running, channel_to(running) as one, channel_to(running) as two:
         first = await answer(Peer(one))
         before = stepper.fed

@@ -12,7 +12,7 @@ from moa_kernels import Cache, Segment
 from moa_shared.drafter import BaselineState, Checkpoint, load_checkpoint
 from moa_shared.drafting import draft_chain
 from moa_shared.drafting.base import Drafter
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree, longest_path
 from moa_training.objective.baselines import TrainingBaseline
 from moa_training.objective.blocks import Blocks

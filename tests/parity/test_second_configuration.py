@@ -17,7 +17,7 @@ from moa_server.target.torch_target import TorchTarget
 from moa_shared.drafter import ArrayWeights, DrafterConfig, DraftState, fresh_tensors
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafting import draft_chain
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from moa_training.objective.blocks import build_blocks
 from moa_training.objective.network import Activations, TrainingDrafter
 from transformers import PreTrainedModel

@@ -18,7 +18,7 @@ E = TypeVar("E", bound=BaseException)
 
 VARYING = (
     (re.compile(r"(?:/[\w.+-]+)*/pytest-of-[^/\s]+/pytest-\d+(?:/popen-gw\d+)?/[\w-]+"), "TMP"),
-    (re.compile(r"\b127\.0\.0\.1:(?!50051\b)\d+"), "127.0.0.1:PORT"),
+    (re.compile(r"\b(127\.0\.0\.\d+):(?!50051\b)\d+"), r"\1:PORT"),
     (re.compile(r"\b(?=\d*[a-f])[0-9a-f]{12,}\b"), "DIGEST"),
     (re.compile(re.escape(sys.executable)), "PYTHON"),
     (re.compile(re.escape(str(Path(__file__).parents[2]))), "CHECKOUT"),

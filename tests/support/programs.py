@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,12 @@ def environment(*roots: str, **more: str) -> dict[str, str]:
     """Ours, with these of the checkout's source roots and no others on the path, and one thread."""
     path = os.pathsep.join(str(CHECKOUT / root) for root in roots)
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
+
+
+def free_port() -> int:
+    """A port of this machine at which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,10 @@ from moa_client.drafting.drafters import Growth
 from moa_client.engine import engine as client_engine
 from moa_client.engine import exchange
 from moa_client.link import connection
-from moa_client.link.channel import Traffic
+from moa_client.link.channel import Link
+from moa_client.link.dialer import Dialer, OneServerDialer
+from moa_client.link.stream import Traffic
+from moa_server.access.caller import Caller
 from moa_server.engine import engine
 from moa_server.engine.stepper import Stepper
 from moa_server.service import converse as stream
@@ -35,7 +38,8 @@ from moa_server.session.verification import StepPlan, Verification
 from moa_server.settings import ServerSettings
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -363,7 +367,7 @@ class Wire:
             self.down.put(copy)
 
         try:
-            await ConverseStream(self._world.host, write).run(frames())
+            await ConverseStream(self._world.host, write, Caller()).run(frames())
         except MoaError as error:
             self.down.put(error)
         else:
@@ -374,16 +378,23 @@ class SimulatedLink:
     """Opens wires."""
 
     address = "simulated"
+    label = "simulated"
     silence_seconds = 60.0
+    channel_number = 0
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.traffic = Traffic()
 
-    async def renew(self) -> None:
+    def dialer(self, text: PrefixHashes) -> Dialer:
+        return OneServerDialer(cast(Link, self))
+
+    def renew(self, lost: int) -> None:
         """There is no channel here."""
 
-    async def open(self, message: pb.Open, seconds: float | None = None) -> tuple[Wire, pb.Opened]:
+    async def open(
+        self, message: pb.Open, seconds: float | None = None, traffic: Traffic | None = None, session: str = ""
+    ) -> tuple[Wire, pb.Opened]:
         if self._world.stalled and self._world.chance.random() < 0.3:
             await asyncio.sleep(self._world.delay())
             raise UnavailableError("There is no network.")

@@ -90,8 +90,9 @@ class Terminal:
         while (match := found()) is None:
             try:
                 data = self.process.read_nonblocking(65536, max(0.0, deadline - time.monotonic()))
-            except pexpect.TIMEOUT:
-                raise AssertionError(f"waited for {what!r} after {self.text[self._seen :].rstrip()!r}") from None
+            except (pexpect.TIMEOUT, pexpect.EOF) as error:
+                how = "the program ended" if isinstance(error, pexpect.EOF) else "waited in vain"
+                raise AssertionError(f"{how}: {what!r} after {self.text[self._seen :].rstrip()!r}") from None
             self.raw += data
             self.display.show(data)
         part = self.text[self._seen : match.end()]

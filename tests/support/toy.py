@@ -16,7 +16,8 @@ from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Draft, Verdict
-from moa_shared.sampling.coupling import Sampling, draft_candidates, select
+from moa_shared.sampling.coupling import draft_candidates, select
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
 

@@ -41,7 +41,7 @@ from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Verdict
-from moa_shared.sampling.coupling import Sampling
+from moa_shared.sampling.settings import Sampling
 from moa_shared.text.text_stream import TextStream
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -77,8 +77,8 @@ class Rule:
     def may_grow(self, draft: DraftTree, now_ms: float) -> bool:
         return len(draft) < 9
 
-    def may_send(self, draft: DraftTree, unsent: int) -> bool:
-        return self._chance.random() < 0.5
+    def may_send(self, draft: DraftTree, unsent: int, *, flush: bool) -> bool:
+        return flush or self._chance.random() < 0.5
 
     def on_sent(self, nodes: int) -> None:
         """Counts nothing."""
@@ -483,7 +483,7 @@ class Chat:
             while self.engine.state is not LinkState.OFFLINE:  # noqa: ASYNC110 (ClientEngine tells its reader alone)
                 await asyncio.sleep(0.05)
         asked.shown_at_stop = len(asked.shown) + len(asked.provisional)
-        await self.engine.stop()
+        self.engine.stop()
         if self.chance.random() < 0.2 and self.asking is not None:
             await asyncio.sleep(self.chance.uniform(0, 0.5))
             self.asking.cancel()

@@ -1,0 +1,128 @@
+"""The README's way to a server on another machine: set up, serve, join; each side with a home of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from inline_snapshot import snapshot
+
+from tests.cli.client_program import make_model
+from tests.support.messages import steady
+from tests.support.programs import PATIENCE, Program, environment, free_port, started
+
+SERVER_HOST, DEVICE_HOST = "10.83.0.1", "10.83.0.2"
+SERVER = [sys.executable, "-m", "moa_server.cli"]
+CLIENT = [sys.executable, "-m", "moa_client.cli"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A side: how its programs are started, and its home."""
+
+    prefix: list[str]
+    home: Path
+    host: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        ours = environment("proto", "shared", "server", "client", "kernels", HOME=str(self.home))
+        return {name: value for name, value in ours.items() if not name.startswith(("MOA_", "XDG_"))} | {
+            "MOA_CLIENT_DAEMON": "false",
+            "MOA_SERVER_EXECUTION": "float32",
+            "MOA_SERVER_DRAFTER": "none",
+        }
+
+    def run(self, command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self.prefix, *command],
+            env=self.environment,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, timeout=PATIENCE)
+
+
+@pytest.fixture(params=["loopback", pytest.param("namespaces", marks=pytest.mark.root)])
+def machines(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Machine, Machine]]:
+    """The server's and the device's."""
+    homes = [tmp_path / "server", tmp_path / "device"]
+    for home in homes:
+        home.mkdir()
+    if request.param == "loopback":
+        yield Machine([], homes[0], "127.0.0.1"), Machine([], homes[1], "127.0.0.1")
+        return
+    names = [f"moa-{os.getpid()}-{side}" for side in ("server", "device")]
+    try:
+        for name in names:
+            _ip("netns", "add", name)
+        _ip("link", "add", "eth0", "netns", names[0], "type", "veth", "peer", "name", "eth0", "netns", names[1])
+        for name, host in zip(names, (SERVER_HOST, DEVICE_HOST), strict=True):
+            _ip("-n", name, "addr", "add", f"{host}/24", "dev", "eth0")
+            _ip("-n", name, "link", "set", "eth0", "up")
+        server, device = (["ip", "netns", "exec", name] for name in names)
+        yield Machine(server, homes[0], SERVER_HOST), Machine(device, homes[1], DEVICE_HOST)
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], check=False, timeout=PATIENCE, stderr=subprocess.DEVNULL)
+
+
+def settings_of(server: Machine) -> Path:
+    return server.home / ".config/moa/server/server.toml"
+
+
+def wait_until_it_serves(program: Program) -> str:
+    return program.out.readline()
+
+
+def test_three_lines_to_a_secure_server(machines: tuple[Machine, Machine], tmp_path: Path) -> None:
+    server, device = machines
+    model, port = make_model(tmp_path / "tiny", 1), free_port()
+    made = server.run([*SERVER, "setup", server.host, "--port", str(port)])
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.startswith("moa1_")
+    assert 500 < len(made.stdout) < 900
+    assert steady(made.stderr.replace(server.host, "HOST")) == snapshot("""\
+The line above is an invitation for one device: send it as you would a password. It is shown this once.
+Here:          moa-server serve --config TMP/server/.config/moa/server/server.toml
+On the device: moa-client servers join NAME
+""")
+    again = server.run([*SERVER, "setup", server.host])
+    assert (again.returncode, again.stdout) == (2, "")
+    command = [*server.prefix, *SERVER, "serve", str(model), "--config", str(settings_of(server))]
+    with started(command, server.environment) as serving:
+        assert wait_until_it_serves(serving) == f"serving tiny on 0.0.0.0:{port}\n", serving.err.read()
+        joined = device.run([*CLIENT, "servers", "join", "gpu"], made.stdout)
+        assert (joined.returncode, joined.stderr) == snapshot(
+            (
+                0,
+                """\
+gpu is in use.
+It serves tiny at float32. To talk to it: moa-client chat
+""",
+            )
+        )
+        talked = device.run([*CLIENT, "chat", "--max-tokens", "4", "w10 w11"])
+        assert talked.returncode == 0, talked.stderr
+        assert len(talked.stdout.split()) == 4
+
+        other = server.run([*SERVER, "invite", "laptop"])
+        assert other.returncode == 0, other.stderr
+        assert other.stdout != made.stdout
+        assert device.run([*CLIENT, "servers", "join", "again"], other.stdout).returncode == 0
+        cut = device.run([*CLIENT, "servers", "join", "cut"], made.stdout[:400])
+        assert (cut.returncode, "is not whole" in cut.stderr) == (2, True)
+
+        assert server.run([*SERVER, "setup", "--renew"]).returncode == 0
+        assert device.run([*CLIENT, "chat", "--max-tokens", "4", "w10 w11"]).stdout == talked.stdout

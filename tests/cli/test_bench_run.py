@@ -1,0 +1,93 @@
+"""`moa-bench run` killed in the middle, and what the same command does then."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from inline_snapshot import snapshot
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "COLUMNS": "100"}
+
+# A suite of five cells behind the command's own code; the third waits for as long as a file says so.
+PROGRAM = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever runs the tests in the background ignores
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from moa_bench.runs import registry
+from moa_bench.runs.seam import seam_part
+from moa_bench.runs.suites import Suite
+from moa_bench.cli import main
+
+@dataclass(frozen=True)
+class Effort:
+    cells: int = 50
+
+def measure(effort, keep, *, model):
+    def cell(number):
+        print("measured", number, flush=True)
+        if number == 2 and os.environ.get("STOP"):
+            print("stopping", flush=True)
+            sys.stdin.read()
+        return {"speed": number}
+    return {"target": model, "cells": [keep(f"cell {n}", lambda n=n: cell(n)) for n in range(effort.cells)]}
+
+tiny = ModuleType("tiny")
+tiny.QUICK = Effort(5)
+tiny.estimate_s = lambda effort: effort.cells * 2.0
+tiny.measure = measure
+tiny.render = lambda result: f"{len(result['cells'])} cells\\n"
+tiny.draw = lambda result, folder: []
+sys.modules["tiny"] = tiny
+registry.SUITES = (Suite("tiny", "Tiny", "What?", (seam_part("tiny", "tiny", "none.md"),)),)
+main()
+"""
+
+
+def command(out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-c", PROGRAM, "run", "tiny", "--quick", "--no-pin", "--out", str(out), *more]
+
+
+def test_a_killed_run_continues_where_it_was(tmp_path: Path) -> None:
+    for number in (signal.SIGKILL, signal.SIGINT):
+        killed = subprocess.Popen(
+            command(tmp_path), env=ENVIRONMENT | {"STOP": "1"}, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        with killed:
+            assert killed.stdout is not None
+            lines = iter(killed.stdout.readline, "stopping\n")
+            seen = list(lines)
+            killed.send_signal(number)
+            _, told = killed.communicate(timeout=30)
+        if number == signal.SIGKILL:
+            assert seen == ["measured 0\n", "measured 1\n", "measured 2\n"]
+        else:
+            assert seen == ["measured 2\n"]
+            assert "Stopped. What was measured is kept: start the same command again to continue.\n" in told
+    done = subprocess.run(command(tmp_path), env=ENVIRONMENT, text=True, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "measured 2\nmeasured 3\nmeasured 4\n5 cells\n\n")
+    assert done.stderr == snapshot("""\
+This takes about 10 s:
+  tiny: 10 s
+tiny: 2 cells are there already (0 s); about 10 s left.
+tiny: done.
+""")
+    result = json.loads((tmp_path / "tiny.json").read_text())
+    assert result["cells"] == [{"speed": number} for number in range(5)]
+    assert list((tmp_path / ".journal").iterdir()) == []
+
+
+def test_a_suite_that_is_not_there_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "moa_bench.cli", "run", "macro", "--out", str(tmp_path)],
+        env=ENVIRONMENT, text=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (2, "", [])
+    assert done.stderr.startswith("moa-bench: There is no suite 'macro'. There are ")

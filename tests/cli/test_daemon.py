@@ -1,0 +1,319 @@
+"""The daemon as a process: started, shared by many chats, killed, and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from inline_snapshot import snapshot
+
+from tests.cli.client_program import ENVIRONMENT, Served, alone, make_drafter, make_model, serving, words
+from tests.support.daemon_home import CLIENT, Home, daemon_home
+from tests.support.programs import free_port, started
+from tests.support.terminal import Terminal
+
+ASKED = [4, 10, 2, 5]  # the tiny model's template around "w10"
+
+
+@pytest.fixture
+def home(served: Served) -> Iterator[Home]:
+    with daemon_home(ENVIRONMENT, **_settings(served.address, served)) as home:
+        yield home
+
+
+def _settings(address: str, served: Served) -> dict[str, str]:
+    return {"SERVER": address, "MODEL": str(served.model), "DRAFTER": str(served.drafter), "DTYPE": "float32"}
+
+
+def test_it_starts_answers_says_how_it_is_and_ends(home: Home, served: Served) -> None:
+    assert home.run("daemon", "status")[:2] == (
+        3,
+        snapshot("No daemon is running. `moa-client daemon start` starts one.\n"),
+    )
+    code, _, err = home.run("daemon", "start")
+    assert code == 0, err
+    assert f"(process {home.pid()})" in err
+    assert home.places.socket.stat().st_mode & 0o777 == 0o600
+    assert home.places.folder.stat().st_mode & 0o777 == 0o700
+    code, out, err = home.run("chat", "--max-tokens", "8", "w10")
+    assert code == 0, err
+    assert out == words(alone(served, ASKED, max_tokens=8)) + "\n"
+    status = home.status()
+    assert (status["phase"], status["target"], status["server"]) == ("ready", "tiny", served.address)
+    assert "link good" in home.run("daemon", "status")[1]
+    assert "listens on" in home.run("daemon", "logs", "-n", "5")[1]
+    pid = home.pid()
+    assert home.run("daemon", "start")[2] == f"The daemon is already running (process {pid}).\n"
+    assert home.run("daemon", "stop") == (0, "", f"The daemon (process {pid}) has ended.\n")
+    assert home.run("daemon", "stop")[2] == "No daemon is running.\n"
+    assert not home.places.socket.exists()
+
+
+def test_there_is_only_one(home: Home) -> None:
+    home.run("daemon", "start")
+    code, _, err = home.run("daemon", "run")
+    assert code == 2
+    assert err == (
+        f"Error: A daemon is already running (process {home.pid()}). `moa-client daemon status` says more about it.\n"
+    )
+
+
+def test_after_a_kill_the_next_one_takes_its_place(home: Home) -> None:
+    home.run("daemon", "start")
+    home.kill()
+    assert home.places.socket.exists()
+    assert home.run("daemon", "status")[0] == 3
+    assert home.run("daemon", "start")[0] == 0
+    assert home.status()["pid"] == home.pid()
+
+
+def test_a_chat_starts_it_and_survives_its_death(home: Home, served: Served) -> None:
+    chat = Terminal([*CLIENT, "chat", "--max-tokens", "6"], home.environment)
+    try:
+        chat.wait_for(f"Talking to tiny at {served.address}")
+        chat.at_prompt("w10\r")
+        chat.wait_for(r"\(cut after 6 tokens: max_tokens\)")
+        home.kill()
+        chat.wait_for("The daemon has ended.")
+        chat.at_prompt("w11\r")
+        chat.wait_for(r"\(cut after 6 tokens: max_tokens\)")
+    finally:
+        chat.close()
+    first = alone(served, ASKED, max_tokens=6)
+    second = alone(served, [*ASKED, *first, 2, 4, 11, 2, 5], max_tokens=6)
+    assert [answer["text"] for answer in home.history()] == [words(first), words(second)]
+
+
+def test_a_conversation_is_named_left_and_loaded_again(home: Home, served: Served) -> None:
+    chat = Terminal([*CLIENT, "chat", "--max-tokens", "6"], home.environment)
+    try:
+        chat.wait_for("Talking to tiny")
+        chat.at_prompt("/list\r")
+        chat.wait_for("No conversation is kept yet.")
+        chat.at_prompt("w10\r")
+        chat.wait_for(r"\(cut after 6 tokens: max_tokens\)")
+        chat.at_prompt("/save my first one\r")
+        chat.wait_for(r"Kept as \w{8}: my first one. Continue it with /load.")
+        chat.at_prompt("/load last\r")
+        chat.wait_for("That is this conversation.")
+        chat.at_prompt("/reset\r")
+        chat.wait_for("A new conversation begins.")
+        chat.at_prompt("/title\r")
+        chat.wait_for("There is no title yet")
+        chat.at_prompt("/list\r")
+        identifier = re.findall(r"^(\w{8}) .*my first one", chat.wait_for("my first one"), re.MULTILINE)[0]
+        chat.at_prompt(f"/load {identifier}\r")
+        chat.wait_for(f"> w10\n{words(alone(served, ASKED, max_tokens=6))}")
+        chat.at_prompt("w11\r")
+        chat.wait_for(r"\(cut after 6 tokens: max_tokens\)")
+        chat.at_prompt("/load nonsense\r")
+        chat.wait_for("Error: ")
+    finally:
+        chat.close()
+    first = alone(served, ASKED, max_tokens=6)
+    second = alone(served, [*ASKED, *first, 2, 4, 11, 2, 5], max_tokens=6)
+    assert [answer["text"] for answer in home.history()] == [words(first), words(second)]
+
+
+def test_an_answer_that_its_end_cuts_short_is_completed_by_the_next_one(home: Home, served: Served) -> None:
+    expected = words(alone(served, ASKED, max_tokens=1500))
+    chat = Terminal([*CLIENT, "chat", "--max-tokens", "1500"], home.environment)
+    try:
+        chat.wait_for("Talking to tiny")
+        chat.at_prompt("w10\r")
+        chat.wait_for(expected[:40])
+        home.kill()
+        chat.wait_for("The daemon has ended.")
+    finally:
+        chat.close()
+    cut = home.history()
+    assert expected.startswith(cut[0]["text"])
+    assert len(cut[0]["text"]) < len(expected)
+    home.run("daemon", "start")
+    while home.history()[0]["standing"] != "decided":
+        pass
+    assert home.history()[0]["text"] == expected
+
+
+def test_it_starts_again_with_the_same_options(home: Home) -> None:
+    home.run("daemon", "start", "--codec", "bf16")
+    pid = home.pid()
+    assert home.run("daemon", "restart")[0] == 0
+    assert home.pid() != pid
+    assert home.status()["settings"]["codec"] == "bf16"
+
+
+def test_a_device_that_sleeps_goes_on_where_it_was(home: Home, served: Served) -> None:
+    expected = words(alone(served, ASKED, max_tokens=1500))
+    home.run("daemon", "start")
+    with started([*CLIENT, "chat", "--max-tokens", "1500", "w10"], home.environment) as chat:
+        begun = chat.out.read(10)
+        os.kill(home.pid(), signal.SIGSTOP)
+        time.sleep(3.0)  # longer than any timer of a link that answers; what it sleeps cannot be waited for
+        os.kill(home.pid(), signal.SIGCONT)
+        code, rest, err = chat.end()
+    assert code == 0, err
+    assert begun + rest == expected + "\n"
+
+
+def test_many_chats_share_it(home: Home, served: Served) -> None:
+    home.run("daemon", "start")
+    with ExitStack() as stack:
+        chats = [
+            stack.enter_context(started([*CLIENT, "chat", "--max-tokens", "30", f"w{10 + number}"], home.environment))
+            for number in range(8)
+        ]
+        ends = [chat.end() for chat in chats]
+    for number, (code, out, err) in enumerate(ends):
+        assert code == 0, err
+        assert out == words(alone(served, [4, 10 + number, 2, 5], max_tokens=30)) + "\n"
+
+
+def test_other_settings_than_its_own_make_a_chat_run_alone(home: Home) -> None:
+    home.run("daemon", "start")
+    chat = Terminal([*CLIENT, "chat", "--max-tokens", "6", "--codec", "bf16"], home.environment)
+    try:
+        chat.wait_for(r"\(The daemon runs with a setting other than this chat's: codec. The chat runs without it.\)")
+        chat.wait_for("Talking to tiny")
+    finally:
+        chat.close()
+
+
+def test_a_chat_of_a_named_server_attaches_until_another_one_is_in_use(home: Home, served: Served) -> None:
+    home.environment["XDG_CONFIG_HOME"] = str(home.folder / "config")
+    del home.environment["MOA_CLIENT_SERVER"]
+    assert home.run("servers", "add", "tiny", served.address)[0] == 0
+    chat = Terminal([*CLIENT, "chat"], home.environment)
+    try:
+        assert "without it" not in chat.wait_for("Talking to tiny")
+        assert home.status()["conversations"] == 1
+    finally:
+        chat.close()
+    home.run("servers", "add", "other", f"127.0.0.1:{free_port()}")
+    home.run("servers", "use", "other")
+    chat = Terminal([*CLIENT, "chat"], home.environment)
+    try:
+        chat.wait_for(r"a setting other than this chat's: server\. The chat runs without it")
+    finally:
+        chat.close()
+
+
+def test_nonsense_on_the_socket_is_told_and_harms_nobody(home: Home) -> None:
+    home.run("daemon", "start")
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(str(home.places.socket))
+        with peer.makefile("rwb") as lines:
+            for line in (b"hello\n", b"[1]\n", b'{"do": "dance"}\n'):
+                lines.write(line)
+                lines.flush()
+                assert json.loads(lines.readline())["event"] == "error"
+            lines.write(b'{"do": "open", "conversation": null}\n')
+            lines.flush()
+            assert json.loads(lines.readline())["event"] == "opened"
+            for message in (
+                {"do": "ask", "question": ""},
+                {"do": "ask", "question": "w10", "options": {"temperature": "hot"}},
+                {"do": "ask", "question": "w10", "options": {"top_p": 7}},
+                {"do": "rewind", "answers": -1},
+                {"do": "what"},
+            ):
+                lines.write(json.dumps(message).encode() + b"\n")
+                lines.flush()
+                assert json.loads(lines.readline())["event"] == "error", message
+            with suppress(OSError):  # it has left before everything was written
+                lines.write(b'{"do": "ask", "question": "' + b"x" * (2 << 20) + b'"}\n')
+                lines.flush()
+    assert home.status()["phase"] == "ready"
+
+
+def test_a_history_of_a_newer_version_is_left_alone(home: Home) -> None:
+    home.run("daemon", "start")
+    home.run("chat", "w10")
+    home.run("daemon", "stop")
+    path = home.folder / "history" / "history.db"
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA user_version = 99")
+    database.close()
+    before = path.read_bytes()
+    home.run("daemon", "start")
+    code, _, err = home.run("chat", "w10")
+    assert code == 74
+    assert "newer" in err
+    assert "--no-history" in err
+    assert path.read_bytes() == before
+
+
+def test_conversations_with_another_model_stay_readable_and_say_so(tmp_path: Path) -> None:
+    drafter, port = make_drafter(tmp_path / "d.safetensors"), free_port()
+    first, second = make_model(tmp_path / "first", 1), make_model(tmp_path / "second", 2)
+    with ExitStack() as stack:
+        with serving(tmp_path, first, drafter, port) as served:
+            home = stack.enter_context(daemon_home(ENVIRONMENT, **_settings(served.address, served)))
+            chat = Terminal([*CLIENT, "chat", "--max-tokens", "6"], home.environment)
+            try:
+                chat.at_prompt("w10\r")
+                chat.wait_for(r"\(cut after 6 tokens: max_tokens\)")
+            finally:
+                chat.close()
+            text = words(alone(served, ASKED, max_tokens=6))
+            home.run("daemon", "stop")
+        home.environment["MOA_CLIENT_MODEL"] = str(second)
+        with serving(tmp_path, second, drafter, port):
+            home.run("daemon", "start")
+            code, _, err = home.run("chat", "--continue", "w11")
+            assert code == 75
+            assert "The conversation is with first; this server has second." in err
+            assert "moa-client history show" in err
+            assert text in home.run("history", "show", "last")[1]
+
+
+@pytest.mark.root
+def test_on_a_full_disk_it_answers_and_says_once_that_nothing_is_kept(home: Home, served: Served) -> None:
+    folder = home.folder / "history"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(folder)], check=True)
+    try:
+        chat = Terminal([*CLIENT, "chat", "--max-tokens", "1500"], home.environment)
+        try:
+            for question in range(10, 30):
+                chat.at_prompt(f"w{question}\r")
+                shown = chat.wait_for(r"\(cut after 1500 tokens: max_tokens\)")
+                if "is not kept" in shown:
+                    break
+            assert "From here on this conversation is not kept" in shown
+            chat.at_prompt("w30\r")
+            assert "not kept" not in chat.wait_for(r"\(cut after 1500 tokens: max_tokens\)")
+        finally:
+            chat.close()
+        home.run("daemon", "stop")
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_without_a_server_it_runs_and_says_why_until_there_is_one(tmp_path: Path) -> None:
+    model, drafter = make_model(tmp_path / "tiny", 1), make_drafter(tmp_path / "d.safetensors")
+    port = free_port()
+    with ExitStack() as stack:
+        nobody = Served(model, drafter, f"127.0.0.1:{port}", subprocess.Popen(["true"]))
+        nobody.process.wait()
+        settings = _settings(nobody.address, nobody) | {"CACHE_DIR": str(tmp_path / "cache"), "DRAFTER": "none"}
+        home = stack.enter_context(daemon_home(ENVIRONMENT, **settings))
+        assert home.run("daemon", "start")[0] == 0
+        code, out, err = home.run("chat", "w10")
+        assert (code, out) == (69, "")
+        assert f"There is no moa server at 127.0.0.1:{port}" in err
+        assert home.status()["phase"].startswith("waiting: ")
+        with serving(tmp_path, model, drafter, port) as served:
+            while home.status()["phase"] != "ready":
+                pass
+            assert home.run("chat", "--max-tokens", "8", "w10")[1] == words(alone(served, ASKED, max_tokens=8)) + "\n"

@@ -1,0 +1,72 @@
+"""`moa-server doctor` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from click.testing import CliRunner, Result
+from inline_snapshot import snapshot
+from moa_server.cli import cli
+
+from tests.support.messages import steady
+from tests.support.tiny_models import SMALL, save_tiny_model
+
+STEPS = ["model", "drafter", "memory", "disk", "port", "TLS"]
+STEPS += ["keys", "CPU", "threads", "speed", "clock", "open files", "user"]
+
+
+@pytest.fixture(autouse=True)
+def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A cache of its own, and no settings of the log left to other tests."""
+    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    return save_tiny_model(folder, seed=1, **SMALL, num_hidden_layers=2, max_position_embeddings=64)
+
+
+def doctor(*words: object) -> Result:
+    return CliRunner().invoke(cli, ["doctor", *map(str, words)])
+
+
+def test_a_server_that_could_start(model: Path) -> None:
+    result = doctor(model, "--execution", "float32", "--drafter", "none", "--port", 0)
+    assert (result.exit_code, [line.split()[1] for line in result.stdout.splitlines() if line[2] != " "]) == (
+        0,
+        [name.split()[0] for name in STEPS],
+    )
+    assert "float32: a plain step takes " in result.stdout
+
+
+def test_problems_are_named_and_the_steps_that_need_them_left_out(model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = doctor(model, "--port", port, "--kv-bytes", 10**15, "--execution", "float32", "--json")
+        metrics = doctor(model, "--port", 0, "--metrics-port", port, "--execution", "float32", "--json")
+    checks = {each["name"]: each for each in json.loads(result.stdout)}
+    assert (result.exit_code, list(checks)) == (1, STEPS)
+    assert {name: checks[name]["state"] for name in ("model", "drafter", "memory", "port", "speed")} == snapshot(
+        {"model": "ok", "drafter": "warn", "memory": "fail", "port": "fail", "speed": "skip"}
+    )
+    assert steady(checks["port"]["message"] + " / " + checks["port"]["hint"]) == snapshot(
+        "Cannot listen on 127.0.0.1:PORT: it is in use, or no address of this machine / Choose another --host or --port (0: any free port)."
+    )
+    (told,) = (each for each in json.loads(metrics.stdout) if each["name"] == "port")
+    assert (told["state"], told["hint"]) == (
+        "fail",
+        "Choose another --metrics-host or --metrics-port (0: any free port).",
+    )
+    result = doctor("no/such/model", "--port", 0, "--json")
+    states = {each["name"]: each["state"] for each in json.loads(result.stdout)}
+    assert (result.exit_code, [name for name, state in states.items() if state == "skip"]) == snapshot(
+        (1, ["drafter", "memory", "speed"])
+    )

@@ -1,0 +1,167 @@
+"""What starting a program imports, and what it says to a command or option that does not exist."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import moa_client.cli
+import pytest
+from click.testing import CliRunner
+from inline_snapshot import snapshot
+from moa_shared.programs.lazy_group import loaded
+
+from tests.support.programs import environment
+
+ENVIRONMENT = environment(
+    "proto", "shared", "server", "client", "netsim", "training", "bench", "kernels", COLUMNS="110"
+)
+PROGRAMS = {
+    "moa-client": "moa_client.cli:main",
+    "moa-server": "moa_server.cli:main",
+    "moa-train": "moa_training.cli:main",
+    "moa-bench": "moa_bench.cli:main",
+    "netsim": "netsim.cli:main",
+}
+HEAVY = {
+    *("torch", "transformers", "grpc", "google", "numpy", "pydantic", "asyncio", "prompt_toolkit", "rich", "jinja2"),
+    *("tokenizers", "structlog", "logging", "tomllib", "platformdirs", "yaml"),
+}
+REPORT = """
+import atexit, json, os, sys
+atexit.register(lambda: os.write(2, json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})).encode()))
+from {module} import {function}
+sys.argv[:] = {arguments!r}
+{function}()
+"""
+
+
+def imported(*arguments: str) -> set[str]:
+    """The packages that a program has imported when it ends."""
+    module, _, function = PROGRAMS[arguments[0]].partition(":")
+    script = REPORT.format(module=module, function=function, arguments=list(arguments))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=ENVIRONMENT, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith((b"Usage: ", b"moa-", b"netsim", b"#", b"plain,")), done.stdout
+    return set(json.loads(done.stderr))
+
+
+def test_nobody_waits_for_what_help_does_not_need() -> None:
+    client = [["moa-client", name, "--help"] for name in moa_client.cli.COMMANDS]
+    others = [[program, "--help"] for program in PROGRAMS]
+    more = [["moa-client", "--version"], ["moa-client", "completion", "bash"], ["moa-server", "serve", "--help"]]
+    for arguments in [*client, *others, *more]:
+        assert not imported(*arguments) & HEAVY, arguments
+
+
+def test_a_chat_through_the_daemon_needs_no_arrays_no_wire_and_no_models() -> None:
+    script = """import json, sys
+import moa_client.app, moa_client.commands.chat
+before = sorted(sys.modules)
+import moa_client.chat.display.page, moa_client.chat.terminal
+print(json.dumps([before, sorted(sys.modules)]))"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=ENVIRONMENT, timeout=60, check=True)
+    single, chat = ({name.partition(".")[0] for name in names} for names in json.loads(done.stdout))
+    assert single & HEAVY <= {"asyncio", "logging", "rich", "tomllib"}
+    assert chat & HEAVY <= {"asyncio", "logging", "rich", "tomllib", "prompt_toolkit"}
+    assert not chat & {"moa", "moa_kernels", "sqlite3"}
+
+
+def test_completion_of_commands_imports_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENVIRONMENT, "_MOA_CLIENT_COMPLETE", "bash_complete")
+    monkeypatch.setitem(ENVIRONMENT, "COMP_WORDS", "moa-client c")
+    monkeypatch.setitem(ENVIRONMENT, "COMP_CWORD", "1")
+    assert "moa_client.commands.chat" not in imported("moa-client")
+
+
+def test_what_help_says_of_a_command_begins_its_own_help() -> None:
+    """So that the table of commands, which is separate, stays true."""
+    commands = moa_client.cli.cli.commands
+    for name, command in commands.items():
+        real = loaded(command)
+        assert real.name == name
+        words = (command.short_help or "").rstrip(".").split()
+        assert words[:2] == (real.help or "").split()[:2], name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["moa-client", "caht"], snapshot("Error: No such command 'caht'. Did you mean 'chat'?")),
+        (["moa-client", "chat", "--temprature", "1"], snapshot("Error: No such option '--temprature'. Did you mean '--temperature'?")),
+        (["moa-server", "sreve"], snapshot("Error: No such command 'sreve'. Did you mean 'serve'?")),
+        (["moa-server", "serve", "--prot", "1"], snapshot("Error: No such option '--prot'. (Did you mean one of: '--host', '--peers', '--port'?)")),
+        (["moa-train", "evalute"], snapshot("Error: No such command 'evalute'. Did you mean 'evaluate'?")),
+        (["moa-bench", "netwrok"], snapshot("Error: No such command 'netwrok'. Did you mean 'network'?")),
+        (["netsim", "porxy"], snapshot("Error: No such command 'porxy'. Did you mean 'proxy'?")),
+        (["netsim", "run", "--profil", "4g"], snapshot("Error: No such option '--profil'. (Did you mean one of: '--profile', '--ready-file'?)")),
+    ],
+)  # fmt: skip
+def test_misspelt_commands_and_options_get_a_hint(arguments: list[str], message: str) -> None:
+    module, _, function = PROGRAMS[arguments[0]].partition(":")
+    script = f"import sys; from {module} import {function}; sys.argv[:] = {arguments!r}; {function}()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1] == message
+
+
+# ---------------------------------------------------------------- completion
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["moa-client", "ch"], ["chat"]),
+        (["moa-client", "chat", "--drafti"], ["--drafting"]),
+        (["moa-client", "chat", "--drafting", ""], ["auto", "server", "device", "off"]),
+        (["moa-client", "chat", "--drafter", "d"], ["default", "deep"]),
+        (["moa-client", "config", "--mode", "t"], ["tree"]),
+        (["moa-client", "completion", "z"], ["zsh"]),
+        (["moa-server", "serve", "--execution", "f"], ["float32"]),
+        (["netsim", "rep"], ["replay", "report"]),
+    ],
+)
+def test_tab_completes_commands_options_and_values(words: list[str], expected: list[str]) -> None:
+    module, _, function = PROGRAMS[words[0]].partition(":")
+    script = f"import sys; from {module} import {function}; sys.argv[:] = {words[:1]!r}; {function}()"
+    asked = {
+        f"_{words[0].replace('-', '_').upper()}_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=ENVIRONMENT | asked, timeout=60
+    )
+    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == expected, done.stderr
+
+
+def test_bash_takes_the_script_and_completes_by_it(tmp_path: Path) -> None:
+    program = tmp_path / "moa-client"
+    program.write_text(f"#!{sys.executable}\nfrom moa_client.cli import main\n\nmain()\n")
+    program.chmod(0o755)
+    script = """
+        eval "$(moa-client completion bash)"
+        complete -p moa-client
+        COMP_WORDS=(moa-client chat --parts '') COMP_CWORD=3
+        _moa_client_completion moa-client
+        echo "${COMPREPLY[*]}"
+    """
+    found = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=ENVIRONMENT | found, timeout=60)
+    assert done.stdout.splitlines() == [
+        "complete -o nosort -F _moa_client_completion moa-client",
+        "packed bf16",
+    ], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("shell", "line"), [("zsh", "compdef _moa_client_completion moa-client"), ("fish", "complete")]
+)
+def test_scripts_for_other_shells_say_how_to_install_them(shell: str, line: str) -> None:
+    result = CliRunner().invoke(moa_client.cli.cli, ["completion", shell], prog_name="moa-client")
+    assert result.exit_code == 0
+    assert f"moa-client completion {shell}" in result.output.splitlines()[1]
+    assert line in result.output

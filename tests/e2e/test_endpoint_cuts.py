@@ -1,0 +1,93 @@
+"""The `openai` SDK over the daemon's endpoint, behind an emulated 4G link: cuts change no text, and no request is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from moa.v1 import moa_pb2 as pb
+from moa.v1 import moa_pb2_grpc
+from moa_bench.network.emulated import RunningLink, find_links, linked
+from moa_shared.models import ModelFiles, load_tokenizer
+from moa_shared.text.template import ChatTemplate
+from openai import AsyncOpenAI, OpenAI
+
+from tests.support.daemon_home import Home, daemon_home
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("real target"), pytest.mark.long]
+QUESTION = "Explain to a child, in four long paragraphs, why the sky is blue."
+CUTS_S = (0.7, 2.0, 0.4)
+LENGTH = 320
+SEED = 10  # whose answer is long: after each cut the server is 64 tokens ahead at once
+
+
+class Behind4G:
+    """A daemon behind an emulated 4G link to the real server."""
+
+    def __init__(self, home: Home, link: RunningLink, server: str, template: ChatTemplate) -> None:
+        self.link = link
+        self._template, self._server = template, server
+        assert home.run("daemon", "start")[0] == 0
+        self.url = home.status()["url"] + "/v1"
+
+    def over_a_wire(self, question: str, tokens: int, **sampling: Any) -> list[int]:
+        """What the server alone writes."""
+        with grpc.insecure_channel(self._server) as channel:
+            prompt = self._template.first_turn(question)
+            request = pb.GenerateRequest(tokens=prompt, sampling=pb.Sampling(max_tokens=tokens, **sampling))
+            return [token for part in moa_pb2_grpc.MoaStub(channel).Generate(request) for token in part.tokens]
+
+
+@pytest.fixture(scope="module")
+def behind_4g(exact_server: str, default_model_files: ModelFiles) -> Iterator[Behind4G]:
+    template = ChatTemplate(load_tokenizer(default_model_files))
+    with (
+        linked(find_links(("4G",))[0], exact_server) as link,
+        daemon_home(dict(os.environ), SERVER=link.address, ALONE="never", SETTLE_SECONDS="60") as home,
+    ):
+        yield Behind4G(home, link, exact_server, template)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_three_cuts_leave_the_text_as_over_a_wire(
+    behind_4g: Behind4G, default_model_files: ModelFiles, temperature: float
+) -> None:
+    client = OpenAI(base_url=behind_4g.url, api_key="none")
+    pieces: list[str] = []
+    cuts = list(CUTS_S)
+    stream = client.chat.completions.create(
+        model="default",
+        messages=[{"role": "user", "content": QUESTION}],
+        temperature=temperature,
+        seed=SEED,
+        max_tokens=LENGTH,
+        stream=True,
+    )
+    for chunk in stream:
+        if chunk.choices and chunk.choices[0].delta.content:
+            pieces.append(chunk.choices[0].delta.content)
+            if cuts and len("".join(pieces)) > 40 * (len(CUTS_S) - len(cuts) + 1):
+                behind_4g.link.cut(cuts.pop())
+    assert not cuts
+    tokens = behind_4g.over_a_wire(QUESTION, LENGTH, temperature=temperature, seed=SEED)
+    assert "".join(pieces) == load_tokenizer(default_model_files).shown(tokens)
+
+
+async def test_of_32_requests_at_once_none_is_lost(behind_4g: Behind4G, default_model_files: ModelFiles) -> None:
+    questions = [f"Write a short sentence about the number {number}." for number in range(32)]
+    async with AsyncOpenAI(base_url=behind_4g.url, api_key="none", max_retries=0, timeout=300) as client:
+        answers = await asyncio.gather(
+            *(
+                client.chat.completions.create(
+                    model="default", messages=[{"role": "user", "content": question}], temperature=0, max_tokens=24
+                )
+                for question in questions
+            )
+        )
+    tokenizer = load_tokenizer(default_model_files)
+    for question, answer in zip(questions, answers, strict=True):
+        assert answer.choices[0].message.content == tokenizer.shown(behind_4g.over_a_wire(question, 24))

@@ -1,0 +1,71 @@
+"""Batch work on a Ray cluster of two workers: a program, `train_on_ray.py FOLDER CONVERSATIONS QUESTIONS`.
+
+FOLDER holds the target and is given `answers.jsonl.zst` and `evaluation.json`. The first worker that begins a part of
+the answers kills itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from moa_shared.models import resolve
+from moa_shared.programs.progress import Progress, SilentProgress
+from moa_training.cluster.on_ray import open_runner
+from moa_training.cluster.parts import Advance, Job, Part, Work
+from moa_training.cluster.run import Runner
+from moa_training.evaluation.evaluation import evaluate
+from moa_training.evaluation.measuring.job import EvaluationOptions
+from moa_training.teacher.rewrite import RewriteOptions, rewrite
+
+
+@dataclass(frozen=True)
+class DiesOnce:
+    """A job whose first part kills the worker's process."""
+
+    job: Job
+    mark: Path
+
+    def start(self, progress: Progress) -> Work:
+        work = self.job.start(progress)
+
+        def dying(items: str, advance: Advance) -> str:
+            try:
+                self.mark.touch(exist_ok=False)
+            except FileExistsError:
+                return work(items, advance)
+            os.kill(os.getpid(), signal.SIGKILL)
+            return ""
+
+        return dying
+
+
+@dataclass(frozen=True)
+class DyingWorkers:
+    """A runner whose jobs die once."""
+
+    runner: Runner
+    mark: Path
+
+    def run(self, job: Job, parts: Sequence[Part], advance: Advance) -> Iterator[tuple[str, str]]:
+        return self.runner.run(DiesOnce(job, self.mark), parts, advance)
+
+
+def main(folder: Path, conversations: Path, questions: Path) -> None:
+    silent, target = SilentProgress(), str(folder / "target")
+    rewriting = RewriteOptions(14, 10, slots=6, threads=1, part_answers=7)
+    evaluating = EvaluationOptions(target, answer_tokens=8, standalone_tokens=4, execution="bf16")
+    with open_runner("local", 2, 1, silent) as runner:
+        dying = DyingWorkers(runner, folder / "died")
+        rewrite(resolve(target), [conversations], folder / "answers.jsonl.zst", rewriting, silent, runner=dying)
+        result = evaluate("lookup", questions, evaluating, silent, runner)
+    (folder / "evaluation.json").write_text(json.dumps(result.to_json(), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(*(Path(argument) for argument in sys.argv[1:]))

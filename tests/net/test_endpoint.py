@@ -1,0 +1,189 @@
+"""The endpoint over a host with a real server: exact texts, links that are cut, clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import openai
+import pytest
+from moa_client.endpoint.host_source import HostSource
+from moa_client.endpoint.routes import EndpointSettings, endpoint_routes
+from moa_client.host.host import Host
+from moa_client.web.access import Access
+from moa_client.web.app import make_app
+from moa_client.web.closing import Closing
+from moa_client.web.runner import bind, serve
+from moa_server.access import rates
+from moa_server.access.caller import anonymous
+from moa_server.target import Target
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.sampling.settings import Sampling
+from structlog.testing import capture_logs
+
+from tests.net.client_device import stepper
+from tests.net.hosted import Characters, Drafters, Hosted, hosting, hosting_at, hosting_over_a_link
+from tests.net.server_peer import decode, make_host, plain_text, serving, until
+
+PROMPT = [5, 17, 42, 8, 17, 42]
+SETTINGS = AnswerSettings(Sampling(0.7, seed=4), max_tokens=180)
+ASKED: dict[str, Any] = {"model": "default", "prompt": PROMPT, "temperature": 0.7, "seed": 4, "max_tokens": 180}
+
+
+@asynccontextmanager
+async def endpoint_of(host: Host, settings: EndpointSettings | None = None) -> AsyncIterator[openai.AsyncOpenAI]:
+    """OpenAI's library, pointed to an endpoint over this host."""
+
+    async def give() -> Host:
+        return host
+
+    listener, closing = bind("127.0.0.1", 0), Closing()
+    app = make_app(
+        endpoint_routes(HostSource(give), settings or EndpointSettings(), closing),
+        Access("127.0.0.1", listener.getsockname()[1]),
+    )
+    server = await serve(app, listener, closing)
+    try:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            yield client
+    finally:
+        await server.close()
+
+
+def plain(target: Target) -> str:
+    """The target's own answer."""
+    return decode(plain_text(target, PROMPT, SETTINGS)[0])
+
+
+async def stream_of(client: openai.AsyncOpenAI, **more: Any) -> openai.AsyncStream[Any]:
+    stream: openai.AsyncStream[Any] = await client.completions.create(stream=True, **{**ASKED, **more})
+    return stream
+
+
+async def test_texts_are_the_servers_own_for_many_at_once(target: Target) -> None:
+    async with hosting(target, Drafters(target)) as host, endpoint_of(host) as client:
+        settings = [AnswerSettings(Sampling(0.7, seed=seed), max_tokens=12) for seed in range(32)]
+        completions = await asyncio.gather(
+            *(client.completions.create(**{**ASKED, "seed": seed, "max_tokens": 12}) for seed in range(32))
+        )
+        assert [each.choices[0].text for each in completions] == [
+            decode(plain_text(target, PROMPT, each)[0]) for each in settings
+        ]
+        assert not host.conversations
+
+
+async def test_a_chat_is_rendered_by_the_targets_template(target: Target) -> None:
+    async with hosting(target, Drafters(target)) as host, endpoint_of(host) as client:
+        completion = await client.chat.completions.create(
+            model="tiny",
+            messages=[
+                {"role": "system", "content": "be brief"},
+                {"role": "user", "content": "a cat"},
+                {"role": "assistant", "content": "meows"},
+                {"role": "user", "content": "and its hat"},
+            ],
+            temperature=0,
+            max_tokens=8,
+        )
+    prompt = Characters().encode("[system]be brief[user]a cat[assistant]meows[user]and its hat")
+    expected, _ = plain_text(target, prompt, AnswerSettings(max_tokens=8))
+    assert completion.choices[0].message.content == decode(expected)
+    assert completion.usage is not None
+    assert completion.usage.prompt_tokens == len(prompt)
+
+
+@pytest.mark.parametrize("reconcile", ["verify", "keep"])
+async def test_a_cut_delays_a_stream_and_changes_nothing(target: Target, reconcile: str) -> None:
+    """Even if the user's chats keep what was written without the server."""
+    async with (
+        hosting_over_a_link(target, Drafters(target), alone="always", reconcile=reconcile) as hosted,
+        endpoint_of(hosted.host) as client,
+    ):
+        events = (await stream_of(client, extra_body={"moa": {"provisional": True}})).__aiter__()
+        text, written = "", 0
+        async for chunk in events:
+            text += "".join(choice.text for choice in chunk.choices)
+            moa = getattr(chunk, "moa", None) or {}
+            if moa.get("link") == "good" and not written:
+                await hosted.link.cut("both")
+            written = max(written, moa.get("waiting", 0))
+            if moa.get("waiting", 0) > 5:
+                await hosted.link.heal()
+        assert text == plain(target)
+        assert written > 5
+        assert moa == {"verified": True}
+
+
+@pytest.mark.parametrize("unverified", ["end", "fail"])
+async def test_a_server_that_stays_away_ends_the_wait(target: Target, unverified: str) -> None:
+    settings = EndpointSettings(settle_seconds=0.5)
+    async with (
+        hosting_over_a_link(target, Drafters(target), alone="always") as hosted,
+        endpoint_of(hosted.host, settings) as client,
+    ):
+        events = (await stream_of(client, extra_body={"moa": {"unverified": unverified}})).__aiter__()
+        text = ""
+        while not text:
+            text += (await anext(events)).choices[0].text
+        await hosted.link.cut("both")
+        if unverified == "fail":
+            with pytest.raises(openai.APIError):
+                await rest_of(events)
+        else:
+            more, moa = await rest_of(events)
+            verified = moa["verified_characters"]
+            assert moa["verified"] is False
+            assert len(text + more) > verified > 0
+            assert (text + more)[:verified] == plain(target)[:verified]
+        assert not hosted.host.conversations
+
+
+async def rest_of(events: AsyncIterator[Any]) -> tuple[str, dict[str, Any]]:
+    """The rest of a text, and what the last chunk says of it."""
+    chunks = [chunk async for chunk in events]
+    return "".join(choice.text for chunk in chunks for choice in chunk.choices), chunks[-1].moa
+
+
+async def test_the_server_stops_when_the_client_leaves(target: Target) -> None:
+    async with hosting_over_a_link(target, Drafters(target)) as hosted, endpoint_of(hosted.host) as client:
+        stream = await stream_of(client)
+        await anext(stream.__aiter__())
+        assert answers_of(hosted)
+        await stream.close()
+        await until(lambda: not answers_of(hosted) and not hosted.host.conversations)
+
+
+def answers_of(hosted: Hosted) -> int:
+    """How many answers the server has under way."""
+    return sum(not live.is_idle for live in hosted.server.host.registry.live_sessions)
+
+
+async def test_a_limit_is_429_before_an_answer_and_a_pause_in_one(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates, "PIECE_SECONDS", 0.5)
+    per_minute = 1200  # pieces of 10 tokens
+    short = {**ASKED, "max_tokens": 60}
+    limited, here = (
+        make_host(target, stepper=stepper(target, 0), tokens_per_minute=per_minute),
+        anonymous("ipv4:127.0.0.1:1"),
+    )
+    async with (
+        serving(limited) as running,
+        hosting_at(target, Drafters(target), f"127.0.0.1:{running.port}") as host,
+        endpoint_of(host) as client,
+    ):
+        limited.rates.take_tokens(here, per_minute - 30)
+        with capture_logs() as logs:
+            completion = await client.completions.create(**short)
+        settings = AnswerSettings(SETTINGS.sampling, max_tokens=60)
+        assert completion.choices[0].text == decode(plain_text(target, PROMPT, settings)[0])
+        assert any(entry["event"] == "session resumed" for entry in logs)
+        limited.rates.take_tokens(here, 2 * per_minute)
+        with pytest.raises(openai.RateLimitError) as caught:
+            await client.completions.create(**short)
+        assert caught.value.code == "rate_limit_exceeded"
+        assert 60 <= int(caught.value.response.headers["retry-after"]) <= 90
+        await until(lambda: not host.conversations)

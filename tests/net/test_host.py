@@ -1,0 +1,116 @@
+"""Several conversations of one device at once, with a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.events import LinkState
+from moa_client.host.text_conversation import TextConversation
+from moa_client.host.watched import Watched
+from moa_server.target import Target
+from moa_shared.text.template import ChatTemplate
+
+from tests.net.hosted import Characters, Drafters, hosting
+from tests.net.server_peer import decode, plain_text
+
+OPTIONS = AnswerOptions(temperature=0.7, seed=4, max_tokens=24)
+QUESTIONS = {"first": ("a cat", "and its hat"), "second": ("a dog", "or a frog")}
+
+
+async def texts_of(conversation: TextConversation, questions: Sequence[str]) -> list[str]:
+    """Asks one question after another; the answers, when all of them are decided."""
+    watched = Watched(conversation)
+    for question in questions:
+        watched.ask(question, OPTIONS)
+    async for _ in watched.updates():
+        answers = conversation.answers
+        if len(answers) == len(questions) and not any(each.is_running or each.is_unsettled for each in answers):
+            break
+    await watched.close()
+    return [answer.committed for answer in conversation.answers]
+
+
+def plain_texts(target: Target, questions: Sequence[str]) -> list[str]:
+    """The target's own answers."""
+    template = ChatTemplate(cast("Any", Characters()))
+    tokens: list[int] = []
+    texts = []
+    for question in questions:
+        tokens += template.next_turn(question, tokens) if tokens else template.first_turn(question)
+        answer, _ = plain_text(target, tokens, OPTIONS.settings())
+        tokens += answer
+        texts.append(decode(answer))
+    return texts
+
+
+async def test_conversations_at_once_share_one_thread_and_give_what_each_alone_gives(target: Target) -> None:
+    drafters = Drafters(target)
+    async with hosting(target, drafters) as host:
+        conversations = [host.converse(is_read=False) for _ in QUESTIONS]
+        given = await asyncio.gather(*map(texts_of, conversations, QUESTIONS.values()))
+        assert given == [plain_texts(target, questions) for questions in QUESTIONS.values()]
+        by_drafter = {number: {thread for each, thread in drafters.calls if each == number} for number in (0, 1)}
+        assert len(by_drafter[0] | by_drafter[1]) == 1
+        assert by_drafter[0] == by_drafter[1]
+        order = [number for number, _ in drafters.calls]
+        assert order != sorted(order)  # they took turns
+        assert threading.get_ident() not in by_drafter[0]
+    assert not host.conversations
+
+
+async def test_one_that_leaves_lets_the_others_continue(target: Target) -> None:
+    drafters = Drafters(target)
+    first, second = QUESTIONS.values()
+    async with hosting(target, drafters) as host:
+        leaving, staying = host.converse(is_read=False), host.converse(is_read=False)
+        watched = Watched(leaving, host.leave)
+        watched.ask(first[0], OPTIONS)
+        async for update in watched.updates():
+            if update.piece:
+                break
+        await watched.close()
+        assert host.conversations == [staying]
+        assert await texts_of(staying, second) == plain_texts(target, second)
+        assert host.status().tokens_per_s > 0
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["open", "to come"])
+async def test_the_wish_to_be_offline_is_every_conversations(target: Target, *, is_open: bool) -> None:
+    async with hosting(target, Drafters(target)) as host:
+        conversation = host.converse(is_read=False) if is_open else None
+        host.set_offline(True)
+        conversation = conversation or host.converse(is_read=False)
+        questions = QUESTIONS["first"][:1]
+        watched = Watched(conversation)
+        watched.ask(questions[0], OPTIONS)
+        async for update in watched.updates():
+            if not conversation.answers or conversation.answers[0].is_running:
+                continue
+            assert update.status is not None
+            break
+        assert conversation.status.state is LinkState.OFFLINE
+        assert (conversation.answers[0].committed, conversation.answers[0].is_unsettled) == ("", True)
+        host.set_offline(False)
+        async for _ in watched.updates():
+            if not conversation.answers[0].is_unsettled:
+                break
+        assert [answer.committed for answer in conversation.answers] == plain_texts(target, questions)
+
+
+async def test_one_without_questions_leaves_its_stream_and_continues_on_another(target: Target) -> None:
+    questions = QUESTIONS["first"]
+    async with hosting(target, Drafters(target)) as host:
+        host.settings = replace(host.settings, idle_seconds=0.01)
+        conversation = host.converse(is_read=False)
+        for asked, question in enumerate(questions, 1):
+            conversation.ask(question, OPTIONS)
+            while conversation.is_answering or conversation.engine.connection.is_up:  # noqa: ASYNC110 (nobody tells it)
+                await asyncio.sleep(0)
+            assert conversation.engine.connection.stream_number >= asked
+        assert [answer.committed for answer in conversation.answers] == plain_texts(target, questions)

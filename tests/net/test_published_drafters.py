@@ -1,0 +1,74 @@
+"""Published drafters from their folders to an answer: a real server and client, and the text of plain streaming."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import grpc.aio
+import pytest
+from moa.v1 import moa_pb2 as pb
+from moa.v1 import moa_pb2_grpc
+from moa_client.device.loading import load_device
+from moa_client.device.sources import find_sources
+from moa_client.drafting.settings import DraftingSettings
+from moa_client.engine.engine import ClientEngine
+from moa_client.link.channel import connect
+from moa_client.settings import ClientSettings
+from moa_server.loading import load_host
+from moa_server.settings import ServerSettings
+from moa_shared.programs.progress import SilentProgress
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.protobuf_messages import settings_to_proto
+from moa_shared.sampling.settings import Sampling
+
+from tests.net.server_peer import serving
+from tests.net.test_client_engine import ask
+from tests.support.published_drafters import publish_eagle, publish_moa, save_llama3
+
+Drafting = Literal["device", "server"]
+DRAFTING: tuple[Drafting, ...] = ("device", "server")
+PROMPT = [5, 17, 42, 8, 17, 42]
+
+
+async def streamed(address: str, settings: AnswerSettings) -> list[int]:
+    """What the server writes without a client's drafts."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = moa_pb2_grpc.MoaStub(channel)
+        request = pb.GenerateRequest(tokens=PROMPT, sampling=settings_to_proto(settings))
+        return [token async for part in stub.Generate(request) for token in part.tokens]
+
+
+@pytest.mark.parametrize("drafting", DRAFTING)
+@pytest.mark.parametrize("named", [True, False], ids=["named at both ends", "sent by the server"])
+@pytest.mark.parametrize("make", [publish_eagle, publish_moa], ids=["eagle", "moa"])
+async def test_the_text_is_that_of_plain_streaming(
+    tmp_path: Path, make: Callable[[Path], Path], named: bool, drafting: Drafting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+    model, drafter = str(save_llama3(tmp_path / "tiny-llama3")), str(make(tmp_path / "published-drafter"))
+    settings = ServerSettings(model=model, drafter=drafter, execution="int8", threads=1, drafting=drafting)
+    host = load_host(settings, SilentProgress())
+    async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 10.0, 60.0) as link:
+        address = f"127.0.0.1:{running.port}"
+        served = await link.describe()
+        assert [each.name for each in served.drafters] == ["published-drafter"]
+        client = ClientSettings(server=address, model=model, drafter=drafter if named else "auto")
+        sources = await find_sources(client, link, served, SilentProgress())
+        device = load_device(client, served, SilentProgress(), sources)
+        assert device.identity.drafter_fingerprint == served.identity.drafter_fingerprint
+        # Waiting for drafts: a step of the tiny target takes a tenth of a millisecond, and they would all come late.
+        waits = drafting == "device"
+        how = DraftingSettings(drafting=drafting, rounds=waits, run_ahead=not waits)
+        engine = ClientEngine(link, device, 97, Codec.INT4, how)
+        try:
+            for temperature in (0.0, 0.7):
+                asked = AnswerSettings(Sampling(temperature, seed=3), max_tokens=32)
+                engine.reset()
+                assert await ask(engine, PROMPT, asked) == await streamed(address, asked)
+                figures = engine.figures
+                assert not waits or figures.drafted + figures.accepted + figures.stale > 0
+        finally:
+            await engine.close()

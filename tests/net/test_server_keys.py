@@ -1,0 +1,263 @@
+"""Keys at a server: who may call, whose sessions are whose, and what happens when a key is taken back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+import structlog
+from inline_snapshot import snapshot
+from moa.v1 import moa_pb2 as pb
+from moa.v1 import moa_pb2_grpc
+from moa_client.engine.engine import ClientEngine
+from moa_client.link.channel import Link, connect
+from moa_client.link.routing.route import connect_any
+from moa_client.link.security import Security
+from moa_server.access.api_key import KeyEntry, hash_of, new_key
+from moa_server.access.caller import CallerLimits, Right
+from moa_server.access.gate import Gate
+from moa_server.access.key_file import changing
+from moa_server.running.running_server import RunningServer
+from moa_server.settings import ServerSettings
+from moa_server.target import Target
+from moa_shared.errors import AuthenticationError, ContextLengthError, ForbiddenError, MoaError, OverloadedError
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.handshake_checks import error_from_rpc
+from moa_shared.protocol.memory_codec import Codec
+
+from tests.net.client_device import device, stepper
+from tests.net.client_talk import PROMPT, SETTINGS, Screen, watch
+from tests.net.server_peer import VOCAB, Peer, generate, make_host, plain_text, serving
+
+SHORT = AnswerSettings(max_tokens=6, ignore_end_of_text=True)
+LONG = replace(SHORT, max_tokens=150)
+
+
+class Keys:
+    """A file of keys."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, name: str, rights: frozenset[Right] = frozenset(Right), **limits: int) -> str:
+        key = new_key()
+        with changing(self.path) as book:
+            book[0] = book[0].with_entry(KeyEntry(name, hash_of(key), rights, CallerLimits(**limits)))
+        return key
+
+    def revoke(self, name: str) -> None:
+        with changing(self.path) as book:
+            book[0] = book[0].without(name)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    return Keys(tmp_path / "keys.toml")
+
+
+@asynccontextmanager
+async def guarded(target: Target, keys: Keys, **settings: Any) -> AsyncIterator[RunningServer]:
+    host = make_host(target, stepper=stepper(target, 0), gate=Gate(keys.path), **settings)
+    async with serving(host) as running:
+        yield running
+
+
+def with_key(key: str) -> dict[str, Any]:
+    return {"metadata": (("authorization", f"Bearer {key}"),)}
+
+
+@asynccontextmanager
+async def channel_of(running: RunningServer) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
+        yield channel
+
+
+async def refusal_of(call: Awaitable[Any]) -> MoaError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return error_from_rpc(caught.value)
+
+
+async def answer(peer: Peer) -> None:
+    """A short answer, to its end."""
+    await peer.ask(PROMPT, SHORT)
+    while not (peer.verdicts and peer.verdicts[-1].finish):
+        await peer.receive()
+
+
+@pytest.mark.parametrize("key", [None, "wrong"])
+async def test_no_call_is_answered_without_a_key(target: Target, keys: Keys, key: str | None) -> None:
+    keys.add("laptop")
+    metadata = (("authorization", f"Bearer {key}"),) if key else None
+    async with guarded(target, keys) as running, channel_of(running) as channel:
+        stub = moa_pb2_grpc.MoaStub(channel)
+        calls = [
+            stub.Describe(pb.DescribeRequest(), metadata=metadata),
+            anext(aiter(stub.Generate(pb.GenerateRequest(tokens=PROMPT), metadata=metadata))),
+            anext(aiter(stub.FetchDrafter(pb.FetchDrafterRequest(), metadata=metadata))),
+            Peer(channel, metadata=metadata).receive(),  # before its Open
+        ]
+        for call in calls:
+            assert isinstance(await refusal_of(call), AuthenticationError)
+        assert not running.host.registry.live_sessions
+
+
+async def test_a_key_permits_what_its_rights_say(target: Target, keys: Keys) -> None:
+    key = keys.add("reader", frozenset({Right.FETCH}))
+    async with guarded(target, keys) as running, channel_of(running) as channel:
+        stub = moa_pb2_grpc.MoaStub(channel)
+        described = await stub.Describe(pb.DescribeRequest(), **with_key(key))
+        assert described.identity.target_id == "tiny"
+        refused = [
+            anext(aiter(stub.Generate(pb.GenerateRequest(tokens=PROMPT), **with_key(key)))),
+            Peer(channel, **with_key(key)).receive(),
+        ]
+        for call in refused:
+            assert isinstance(await refusal_of(call), ForbiddenError)
+
+
+async def test_a_resume_token_of_anothers_session_is_as_good_as_unknown(target: Target, keys: Keys) -> None:
+    mine, theirs = keys.add("mine"), keys.add("theirs")
+    async with guarded(target, keys) as running, channel_of(running) as channel:
+        owner = Peer(channel, **with_key(mine))
+        opened = await owner.open(run_ahead=True)
+        await answer(owner)
+        thief = Peer(channel, **with_key(theirs))
+        given = await thief.open(tokens=owner.tokens, resume_token=opened.resume_token)
+        assert given.resume_token != opened.resume_token
+        assert given.cached_tokens == 0
+        assert len(running.host.registry) == 2
+        again = Peer(channel, **with_key(mine))
+        found = await again.open(tokens=owner.tokens, resume_token=opened.resume_token)
+        assert found.resume_token == opened.resume_token
+        assert found.cached_tokens > 0
+
+
+@pytest.mark.parametrize("why", ["revoked", "expired"])
+async def test_a_key_that_ends_in_the_middle_of_an_answer(target: Target, keys: Keys, why: str) -> None:
+    """The words so far stay, one sentence says why there are no more, and the session is gone."""
+    key = keys.add("laptop")
+    now = [datetime(2026, 11, 23, tzinfo=UTC)]
+    if why == "expired":
+        with changing(keys.path) as book:
+            entry = replace(book[0].entries["laptop"], expires=now[0] + timedelta(hours=1))
+            book[0] = book[0].without("laptop").with_entry(entry)
+    host = make_host(target, stepper=stepper(target, 0), gate=Gate(keys.path, now=lambda: now[0]))
+    screen = Screen()
+    async with (
+        serving(host) as running,
+        connect(f"127.0.0.1:{running.port}", 5.0, 20.0, Security(key=key)) as link,
+    ):
+        engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
+
+        async def end_the_key(event: object) -> None:
+            if screen.committed and now[0].hour == 0:
+                if why == "revoked":
+                    keys.revoke("laptop")
+                now[0] += timedelta(hours=2)
+                host.gate.refresh()
+                host.end_refused()
+
+        try:
+            with pytest.raises(AuthenticationError) as caught:
+                await watch(engine, screen, PROMPT, replace(SETTINGS, max_tokens=150), end_the_key)
+        finally:
+            await engine.close()
+        assert str(caught.value).startswith(f"This API key {'was revoked' if why == 'revoked' else 'has expired'}")
+        whole = plain_text(target, PROMPT, replace(SETTINGS, max_tokens=150))[0]
+        assert 0 < len(screen.committed) < len(whole)
+        assert screen.committed == whole[: len(screen.committed)]
+        assert not host.registry.live_sessions
+
+
+async def test_a_server_that_refuses_the_key_is_left_for_one_that_takes_it(target: Target, keys: Keys) -> None:
+    key = keys.add("laptop")
+    async with guarded(target, keys) as first, guarded(target, keys) as second:
+        links = [
+            Link(f"127.0.0.1:{running.port}", 5.0, 20.0, Security(key=given), name)
+            for running, given, name in ((first, new_key(), "first"), (second, key, "second"))
+        ]
+        async with connect_any(links) as link:
+            engine, screen = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4), Screen()
+            try:
+                await watch(engine, screen, PROMPT, SETTINGS)
+            finally:
+                await engine.close()
+        assert screen.committed == plain_text(target, PROMPT, SETTINGS)[0]
+
+
+async def test_the_sweep_takes_changes_in(target: Target, keys: Keys) -> None:
+    keys.add("laptop")
+    async with guarded(target, keys) as running, channel_of(running) as channel:
+        phone = keys.add("phone")
+        stub = moa_pb2_grpc.MoaStub(channel)
+        while True:  # a second at most; the test's own time-out ends it
+            try:
+                await stub.Describe(pb.DescribeRequest(), **with_key(phone))
+                break
+            except grpc.aio.AioRpcError as error:
+                assert error.code() is grpc.StatusCode.UNAUTHENTICATED  # noqa: PT017
+
+
+async def test_a_key_has_no_more_sessions_than_it_may(target: Target, keys: Keys) -> None:
+    """Its own idle ones give way, and nobody else's."""
+    small, other = keys.add("small", sessions=2), keys.add("other")
+    async with guarded(target, keys) as running, channel_of(running) as channel:
+        bystander = Peer(channel, **with_key(other))
+        await bystander.open(run_ahead=True)
+        streams = [Peer(channel, **with_key(small)) for _ in range(3)]
+        for stream in streams:
+            await stream.open(run_ahead=True)
+        owners = [live.caller.key for live in running.host.registry.live_sessions]
+        assert sorted(owners) == ["other", "small", "small"]
+        error = await refusal_of(streams[0].done())
+        assert isinstance(error, OverloadedError)
+        for stream in streams[1:]:
+            await stream.ask(PROMPT, replace(LONG, max_tokens=180))
+            await stream.receive()
+        refused = await refusal_of(Peer(channel, **with_key(small)).open())
+        assert refused.message == snapshot("The key small may have 2 sessions at once, and all have answers.")
+
+
+async def test_a_key_has_no_more_memory_than_it_may(target: Target, keys: Keys) -> None:
+    rows = len(PROMPT) + SHORT.max_tokens + ServerSettings().draft_nodes
+    one_answer = target.new_cache().most_nbytes(rows)
+    small = keys.add("small", kv_bytes=int(1.5 * one_answer))
+    async with guarded(target, keys) as running, channel_of(running) as channel:
+        assert (await generate(channel, PROMPT, SHORT, **with_key(small)))[0] == plain_text(target, PROMPT, SHORT)[0]
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await generate(channel, PROMPT, LONG, **with_key(small))
+        assert isinstance(error_from_rpc(caught.value), ContextLengthError)
+        idle = Peer(channel, **with_key(small))
+        await idle.open(memory=False, run_ahead=True)
+        await answer(idle)
+        assert running.host.pool.promised
+        # The idle session gives its keys and values up for the next answer of the same key.
+        assert (await generate(channel, PROMPT, SHORT, **with_key(small)))[0] == plain_text(target, PROMPT, SHORT)[0]
+
+
+async def test_one_line_says_what_a_session_has_used(target: Target, keys: Keys) -> None:
+    key = keys.add("laptop")
+    with structlog.testing.capture_logs() as events:
+        async with guarded(target, keys) as running, channel_of(running) as channel:
+            await generate(channel, PROMPT, SHORT, **with_key(key))
+            peer = Peer(channel, **with_key(key))
+            await peer.open(run_ahead=True)
+            await answer(peer)
+            await peer.bye()
+            left = Peer(channel, **with_key(key))  # which is there when the server ends
+            await left.open(run_ahead=True)
+            await answer(left)
+    ended = [event for event in events if event["event"] == "session ended"]
+    assert len(ended) == 3
+    for event in ended:
+        assert (event["key"], event["tokens_in"], event["tokens_out"]) == ("laptop", len(PROMPT), SHORT.max_tokens)
+        assert (event["questions"], event["finish"]) == (1, "max_tokens")
+        assert event["peer"].startswith("ipv4:127.0.0.1:")
+    assert key not in str(events)

@@ -1,0 +1,380 @@
+"""What a server does when a caller has taken what it may, and when nothing is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import grpc.aio
+import pytest
+from inline_snapshot import snapshot
+from moa.v1 import moa_pb2 as pb
+from moa.v1 import moa_pb2_grpc
+from moa_server.access import rates
+from moa_server.access.api_key import KeyBook, KeyEntry, hash_of
+from moa_server.access.caller import CallerLimits, anonymous
+from moa_server.access.gate import Gate
+from moa_server.running.running_server import RunningServer
+from moa_server.service.refusal_log import MOST_LINES
+from moa_server.target import Target
+from moa_shared.errors import RateLimitError
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.handshake_checks import IDLE, error_from_rpc
+from structlog.testing import capture_logs
+
+from tests.net.server_peer import CONTEXT, Peer, channel_to, generate, make_host, plain_text, serving, until
+from tests.support.messages import raises
+
+PROMPT = [5, 17, 33, 2, 64]
+LONG = AnswerSettings(max_tokens=120, ignore_end_of_text=True)
+SHORT = AnswerSettings(max_tokens=4, ignore_end_of_text=True)
+CALLER = anonymous("ipv4:127.0.0.1:1")
+
+
+class Clock:
+    """The server's, which tests move on."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def answer_to_its_end(peer: Peer) -> None:
+    """Reads the answer until it ends.
+
+    Raises:
+        MoaError: what it was interrupted by.
+    """
+    try:
+        while (await peer.verdict()).finish == pb.FINISH_UNSPECIFIED:
+            pass
+    except grpc.aio.AioRpcError as error:
+        raise error_from_rpc(error) from None
+
+
+async def resumed(running: RunningServer, token: bytes, tokens: Sequence[int], settings: AnswerSettings) -> Peer:
+    """A peer that has come back for the rest of an answer; its Open is not answered yet."""
+    peer = Peer(channel_to(running))
+    peer.append(tokens)
+    ask = peer.ask_message([], settings, answer_start=len(PROMPT))
+    peer.tokens.clear()
+    peer.hashes.crop(0)
+    opening: Any = peer.open(tokens=tokens, memory=False, resume_token=token, run_ahead=True, ask=ask)
+    try:
+        await opening
+    except grpc.aio.AioRpcError as error:
+        raise error_from_rpc(error) from None
+    return peer
+
+
+async def test_a_limit_in_the_middle_of_an_answer_delays_it_and_loses_no_word(target: Target) -> None:
+    clock = Clock()
+    host = make_host(target, clock=clock, run_ahead_tokens=CONTEXT, tokens_per_minute=60)
+    async with serving(host) as running:
+        peer = Peer(channel_to(running))
+        opened = await peer.open(memory=False, run_ahead=True)
+        await peer.ask(PROMPT, LONG)
+        with raises(
+            RateLimitError,
+            snapshot(
+                "The server lets this address read and write 60 tokens a minute. "
+                "Wait as long as told; the operator can raise the limit of your key."
+            ),
+        ) as caught:
+            await answer_to_its_end(peer)
+        assert caught.value.retry_after_ms == 10_000
+        rounds, computed = 0, len(peer.tokens)
+        assert computed == 61  # a step more than a minute's worth, as the prompt's last token is paid for as fed
+        while peer.tokens[len(PROMPT) :] != plain_text(target, PROMPT, LONG)[0]:
+            with pytest.raises(RateLimitError):
+                await resumed(running, opened.resume_token, peer.tokens, LONG)
+            clock.now += 10.0
+            peer = await resumed(running, opened.resume_token, peer.tokens, LONG)
+            assert peer.opened is not None
+            assert peer.opened.cached_tokens >= len(peer.tokens) - 1  # the session has waited
+            try:
+                await answer_to_its_end(peer)
+            except RateLimitError:
+                rounds += 1
+        assert rounds == 6  # ten tokens each time
+
+
+async def test_a_prompt_longer_than_a_minutes_tokens_is_answered(target: Target) -> None:
+    clock = Clock()
+    host = make_host(target, clock=clock, run_ahead_tokens=CONTEXT, tokens_per_minute=12)
+    prompt = PROMPT * 12
+    async with serving(host) as running:
+        peer = Peer(channel_to(running))
+        await peer.open(memory=False, run_ahead=True)
+        await peer.ask(prompt, AnswerSettings(max_tokens=2, ignore_end_of_text=True))
+        await answer_to_its_end(peer)
+        await peer.ask([7], SHORT)
+        with pytest.raises(RateLimitError) as caught:
+            await answer_to_its_end(peer)
+        assert caught.value.retry_after_ms == 60_000  # it is owed for longer, and asked again
+        await until(lambda: host.registry.detached == 1)
+
+
+async def test_what_is_cached_costs_nothing(target: Target) -> None:
+    clock = Clock()
+    host = make_host(target, clock=clock, run_ahead_tokens=CONTEXT, tokens_per_minute=100)
+    async with serving(host) as running:
+        peer = Peer(channel_to(running))
+        await peer.open(memory=False, run_ahead=True)
+        for turn in range(1, 9):  # together 5 + 8 * 10 tokens, read and written once
+            await peer.ask(PROMPT if turn == 1 else [turn] * 6, SHORT)
+            await answer_to_its_end(peer)
+        assert host.rates.token_refusal(CALLER) is None
+        await peer.ask([1] * 30, SHORT)
+        await answer_to_its_end(peer)
+        assert host.rates.token_refusal(CALLER) is not None
+
+
+async def test_generate_is_held_back_and_not_ended(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "PIECE_SECONDS", 0.1)
+    host = make_host(target, tokens_per_minute=6000)
+    pauses: list[int] = []
+    async with serving(host) as running:
+        host.rates.take_tokens(CALLER, 5990)
+        refusal = host.rates.token_refusal
+
+        def noted(caller: Any) -> RateLimitError | None:
+            error = refusal(caller)
+            pauses.extend([error.retry_after_ms] if error is not None else [])
+            return error
+
+        monkeypatch.setattr(host.rates, "token_refusal", noted)
+        answer, _ = await generate(channel_to(running), PROMPT, LONG)
+        assert answer == plain_text(target, PROMPT, LONG)[0]
+        assert pauses
+        host.rates.take_tokens(CALLER, 6000)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await generate(channel_to(running), PROMPT, SHORT)
+        assert isinstance(error_from_rpc(caught.value), RateLimitError)
+
+
+async def test_questions_count_as_requests(target: Target) -> None:
+    host = make_host(target, clock=Clock(), requests_per_minute=3)
+    async with serving(host) as running:
+        peer = Peer(channel_to(running))
+        await peer.open(memory=False, run_ahead=True)
+        for _ in range(2):
+            await peer.ask(PROMPT, SHORT)
+            await answer_to_its_end(peer)
+        await peer.ask(PROMPT, SHORT)
+        with raises(
+            RateLimitError,
+            snapshot(
+                "The server lets this address make 3 requests a minute. "
+                "Wait as long as told; the operator can raise the limit of your key."
+            ),
+        ) as caught:
+            await answer_to_its_end(peer)
+        assert caught.value.retry_after_ms == 20_000
+        await until(lambda: host.registry.detached == 1)
+
+
+async def test_downloads_do_not_count_as_requests(target: Target) -> None:
+    async with serving(make_host(target, clock=Clock(), requests_per_minute=1)) as running:
+        stub = moa_pb2_grpc.MoaStub(channel_to(running))
+        await stub.Describe(pb.DescribeRequest())
+        for call, status in (
+            (stub.FetchDrafter(pb.FetchDrafterRequest()), grpc.StatusCode.NOT_FOUND),  # this server has none
+            (stub.Generate(pb.GenerateRequest(tokens=PROMPT)), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        ):
+            assert await call.code() is status
+
+
+async def test_what_a_stopped_answer_did_not_use_is_given_back(target: Target) -> None:
+    clock = Clock()
+    host = make_host(target, clock=clock, tokens_per_minute=60)
+    async with serving(host) as running:
+        for _ in range(9):  # each takes ten in advance
+            peer = Peer(channel_to(running))
+            await peer.open(memory=False)
+            await peer.ask(PROMPT[:1], LONG)
+            await peer.verdict()
+            await peer.send(stop=pb.Stop(ask=peer.asks))
+            while peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
+                await peer.verdict()
+        assert host.rates.token_refusal(CALLER) is None
+
+
+async def test_a_flood_is_refused_counted_and_hardly_logged(target: Target) -> None:
+    host = make_host(target, peer_requests_per_minute=60)
+    async with serving(host) as running:
+        honest = Peer(channel_to(running))
+        await honest.open(memory=False, run_ahead=True)
+        with capture_logs() as logs:
+            flood = asyncio.create_task(_flood(running, connections=20, calls=30))
+            lengths = []
+            for _ in range(10):
+                start = len(honest.tokens) + len(PROMPT)
+                await honest.ask(PROMPT, SHORT)
+                await answer_to_its_end(honest)
+                lengths.append(len(honest.tokens) - start)
+            codes = await flood
+        assert lengths == [SHORT.max_tokens] * 10
+        refused = codes.count(grpc.StatusCode.RESOURCE_EXHAUSTED)
+        assert codes.count(grpc.StatusCode.OK) + refused == 600
+        assert refused > 400  # a minute's worth, and what flows in meanwhile, are not
+        assert sum(entry["event"] == "call refused" for entry in logs) == MOST_LINES
+        (left_out,) = host.refusals.take_left_out(host.clock() + 60.0)
+        assert (left_out.code, left_out.owner, left_out.count) == ("rate_limit", CALLER.owner, refused - MOST_LINES)
+
+
+async def _flood(running: RunningServer, connections: int, calls: int) -> list[grpc.StatusCode]:
+    """Calls one after the other on each of several connections: above 1,000 at once, gRPC drops some by itself."""
+
+    async def connection() -> list[grpc.StatusCode]:
+        codes = []
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{running.port}", options=options) as channel:
+            describe = moa_pb2_grpc.MoaStub(channel).Describe
+            for _ in range(calls):
+                try:
+                    await describe(pb.DescribeRequest())
+                    codes.append(grpc.StatusCode.OK)
+                except grpc.aio.AioRpcError as error:
+                    codes.append(error.code())
+        return codes
+
+    return [code for codes in await asyncio.gather(*(connection() for _ in range(connections))) for code in codes]
+
+
+async def test_a_stream_without_questions_is_ended_and_its_session_kept(target: Target) -> None:
+    clock = Clock()
+    host = make_host(target, clock=clock, idle_seconds=60)
+    async with serving(host) as running:
+        peer = Peer(channel_to(running))
+        opened = await peer.open(memory=False, run_ahead=True)
+        clock.now += 59.0
+        await peer.ask(PROMPT, SHORT)
+        await answer_to_its_end(peer)
+        clock.now += 59.0
+        host.end_idle()
+        await peer.ask([7], SHORT)
+        await answer_to_its_end(peer)
+        clock.now += 61.0
+        host.end_idle()
+        await peer.done()
+        assert peer.go_away is not None
+        assert (peer.go_away.reason, peer.go_away.resume_token) == (IDLE, opened.resume_token)
+        again = Peer(channel_to(running))
+        reopened = await again.open(tokens=peer.tokens, memory=False, resume_token=peer.go_away.resume_token)
+        assert reopened.cached_tokens >= len(peer.tokens) - 1
+
+
+async def test_an_answer_that_waits_for_drafts_is_not_idle(target: Target) -> None:
+    clock = Clock()
+    host = make_host(target, clock=clock, idle_seconds=60)
+    async with serving(host) as running:
+        peer = Peer(channel_to(running))
+        await peer.open(memory=False)
+        await peer.ask(PROMPT, SHORT)
+        await peer.verdict()
+        clock.now += 1000.0
+        host.end_idle()
+        while peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
+            await peer.draft([])
+            await peer.verdict()
+
+
+def keys(**limits: CallerLimits) -> Gate:
+    """A gate for keys of these names."""
+    entries = [KeyEntry(name, hash_of(secret(name)), limits=limit) for name, limit in limits.items()]
+    return Gate(fixed=KeyBook.of(entries))
+
+
+def secret(name: str) -> str:
+    return f"moa_{name:_<40}"
+
+
+def with_key(running: RunningServer, name: str) -> Peer:
+    """A client with a key, on a connection of its own."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    channel = grpc.aio.insecure_channel(f"127.0.0.1:{running.port}", options=options)
+    return Peer(channel, metadata=(("authorization", f"Bearer {secret(name)}"),))
+
+
+async def test_a_key_over_its_limit_harms_no_other(target: Target) -> None:
+    gate = keys(greedy=CallerLimits(tokens_per_minute=30, requests_per_minute=2), honest=CallerLimits())
+    host = make_host(target, gate=gate, clock=Clock(), run_ahead_tokens=CONTEXT)
+    async with serving(host) as running:
+        greedy, honest = with_key(running, "greedy"), with_key(running, "honest")
+        await greedy.open(memory=False, run_ahead=True)
+        await honest.open(memory=False, run_ahead=True)
+        await greedy.ask(PROMPT, LONG)
+        await honest.ask(PROMPT, LONG)
+        with raises(
+            RateLimitError,
+            snapshot(
+                "The server lets this key read and write 30 tokens a minute. "
+                "Wait as long as told; the operator can raise the limit of your key."
+            ),
+        ):
+            await answer_to_its_end(greedy)
+        for _ in range(20):
+            assert await with_key(running, "greedy").call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await answer_to_its_end(honest)
+        assert honest.tokens[len(PROMPT) :] == plain_text(target, PROMPT, LONG)[0]
+
+
+async def test_a_key_with_many_prompts_delays_another_by_one_of_them(target: Target) -> None:
+    gate = keys(crowd=CallerLimits(), single=CallerLimits())
+    host = make_host(target, gate=gate, prefill_chunk=16, draft_nodes=8, share_prefixes="off")
+    async with serving(host) as running:
+        crowd = [with_key(running, "crowd") for _ in range(20)]
+        for peer in crowd:
+            await peer.open(memory=False, run_ahead=True)
+        single = with_key(running, "single")
+        await single.open(memory=False, run_ahead=True)
+        once = AnswerSettings(max_tokens=1, ignore_end_of_text=True)
+        order: list[str] = []
+
+        async def ask(peer: Peer, name: str) -> None:
+            await peer.ask(PROMPT * 16, once)
+            await peer.verdict()
+            order.append(name)
+
+        await asyncio.gather(*(ask(peer, "crowd") for peer in crowd), ask(single, "single"))
+        assert order.index("single") <= 2
+
+
+async def test_calls_beyond_those_of_a_connection_wait_for_their_turn(target: Target) -> None:
+    async with serving(make_host(target, streams_per_connection=1)) as running, channel_to(running) as channel:
+        first = Peer(channel)  # a call begins when it is made
+        await first.open(memory=False)
+        opening = asyncio.create_task(Peer(channel).open(memory=False))
+        await first.ask(PROMPT, SHORT)
+        await first.verdict()
+        assert len(running.host.registry) == 1
+        await first.bye()
+        await opening
+
+
+async def test_metadata_beyond_the_setting_is_refused(target: Target) -> None:
+    async with serving(make_host(target, metadata_bytes=1024)) as running, channel_to(running) as channel:
+        await Peer(channel, metadata=(("x", "y" * 500),)).open(memory=False)
+        assert await Peer(channel, metadata=(("x", "y" * 3000),)).call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_flood_of_wrong_keys_harms_no_good_one_and_is_hardly_logged(target: Target) -> None:
+    host = make_host(target, gate=keys(honest=CallerLimits()), peer_requests_per_minute=3000)
+    async with serving(host) as running:
+        honest = with_key(running, "honest")
+        await honest.open(memory=False, run_ahead=True)
+
+        async def stranger(number: int) -> list[grpc.StatusCode]:
+            return [await with_key(running, f"wrong{number}").call.code() for _ in range(2)]
+
+        with capture_logs() as logs:
+            flood = asyncio.gather(*map(stranger, range(50)))
+            await honest.ask(PROMPT, LONG)
+            await answer_to_its_end(honest)
+            codes = [code for each in await flood for code in each]
+        assert honest.tokens[len(PROMPT) :] == plain_text(target, PROMPT, LONG)[0]
+        assert codes == [grpc.StatusCode.UNAUTHENTICATED] * 100
+        assert sum(entry["event"] == "call refused" for entry in logs) == MOST_LINES

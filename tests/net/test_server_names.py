@@ -1,0 +1,168 @@
+"""A name with several addresses: each is a server of its own, and has a certificate for the name."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+from moa_client.conversation.events import Committed, Event
+from moa_client.link.channel import Link
+from moa_client.link.routing.route import Route, connect_any
+from moa_client.link.routing.server_name import ServerName
+from moa_client.link.security import Security
+from moa_server.target import Target
+from moa_shared.errors import UnavailableError
+from moa_shared.programs.addresses import MOST_SUCCESSORS
+
+from tests.net.client_talk import PROMPT, Screen, slow_device, watch
+from tests.net.fleet_servers import SAMPLED, Servers
+from tests.net.server_peer import plain_text, until
+from tests.net.test_successors import talking_to
+from tests.support.certificates import Authority
+from tests.support.messages import raises
+
+NAME = "fleet.test"
+OPEN = Security(insecure=True)
+Say = Callable[..., None]
+
+
+@pytest.fixture
+def dns(monkeypatch: pytest.MonkeyPatch) -> Say:
+    """Says which addresses the name has from now on."""
+    held: list[str] = []
+    ask = socket.getaddrinfo
+
+    def look_up(host: Any, *rest: Any, **options: Any) -> Any:
+        if host != NAME:
+            return ask(host, *rest, **options)
+        if not held:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 0)) for each in held]
+
+    def say(*addresses: str) -> None:
+        held[:] = addresses
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return say
+
+
+def hosts(link: object) -> list[str]:
+    assert isinstance(link, Route)
+    return [each.link.address.partition(":")[0] for each in link.servers]
+
+
+async def start_two(servers: Servers, **settings: Any) -> int:
+    port = (await servers.start("one", host="127.0.0.1", **settings)).port
+    await servers.start("two", host="127.0.0.2", port=port, **settings)
+    return port
+
+
+async def test_an_answer_goes_on_at_another_address_of_the_name(target: Target, servers: Servers, dns: Say) -> None:
+    port = await start_two(servers)
+    dns("127.0.0.1", "127.0.0.2")
+    screen = Screen()
+    async with connect_any([Link(f"{NAME}:{port}", 5.0, 20.0, OPEN)]) as link:
+        assert hosts(link) == ["127.0.0.1", "127.0.0.2"]
+        await link.describe()
+        async with talking_to(link, slow_device(target)) as engine:
+
+            async def kill(event: Event) -> None:
+                if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
+                    screen.cuts += 1
+                    await servers.stop("one" if "127.0.0.1" in engine.connection.dialer.address else "two")
+
+            await watch(engine, screen, PROMPT, SAMPLED, kill)
+            assert screen.cuts == 1
+            assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
+            [left] = servers.running
+            assert engine.connection.dialer.label == f"{NAME} ({'127.0.0.1' if left == 'one' else '127.0.0.2'}:{port})"
+
+
+async def test_when_servers_are_lost_the_name_is_looked_up_again(target: Target, servers: Servers, dns: Say) -> None:
+    """A rolling update: the whole fleet has other addresses afterwards."""
+    port = await start_two(servers)
+    dns("127.0.0.1", "127.0.0.2")
+    screen = Screen()
+    async with connect_any([Link(f"{NAME}:{port}", 5.0, 20.0, OPEN)]) as link:
+        await link.describe()
+        async with talking_to(link, slow_device(target)) as engine:
+
+            async def replace(event: Event) -> None:
+                if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
+                    screen.cuts += 1
+                    await servers.start("three", host="127.0.0.3", port=port)
+                    dns("127.0.0.3")
+                    await servers.stop("one")
+                    await servers.stop("two")
+
+            await watch(engine, screen, PROMPT, SAMPLED, replace)
+            assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
+            assert servers.sessions("three") == 1
+        assert isinstance(link, Route)
+        for name in link._names:
+            name._looked_at = 0.0  # long ago
+        link.look_names_up()
+        await until(lambda: hosts(link) == ["127.0.0.3"])
+
+
+async def test_certificates_are_for_the_name(target: Target, servers: Servers, dns: Say, tmp_path: Path) -> None:
+    authority = Authority()
+    certificate, key = authority.issue(NAME, (NAME,)).write(tmp_path)
+    trusted = authority.write(tmp_path)
+    port = await start_two(servers, tls_cert=certificate, tls_key=key)
+    dns("127.0.0.1", "127.0.0.2")
+    screen = Screen()
+    async with connect_any([Link(f"{NAME}:{port}", 5.0, 20.0, Security(tls=True, authorities=trusted))]) as link:
+        await link.describe()
+        async with talking_to(link, slow_device(target)) as engine:
+            await watch(engine, screen, PROMPT, SAMPLED)
+    assert screen.committed == plain_text(target, PROMPT, SAMPLED)[0]
+
+
+async def test_a_certificate_for_the_address_alone_is_refused(servers: Servers, dns: Say, tmp_path: Path) -> None:
+    """Whoever answers at an address that DNS gives must be the one that the user named."""
+    authority = Authority()
+    certificate, key = authority.issue("other.test", ("other.test", "127.0.0.1", "127.0.0.2")).write(tmp_path)
+    trusted = authority.write(tmp_path)
+    port = await start_two(servers, tls_cert=certificate, tls_key=key)
+    dns("127.0.0.1", "127.0.0.2")
+    async with connect_any([Link(f"{NAME}:{port}", 5.0, 20.0, Security(tls=True, authorities=trusted))]) as link:
+        with raises(
+            UnavailableError,
+            snapshot(
+                "The server at fleet.test (127.0.0.1:PORT) cannot be used: its certificate is for another name. Use the name or address that the certificate is for, or have a certificate made for this one. The server at fleet.test (127.0.0.2:PORT) cannot be used: its certificate is for another name. Use the name or address that the certificate is for, or have a certificate made for this one. Check --server HOST:PORT, and that moa-server runs there."
+            ),
+        ):
+            await link.describe()
+
+
+@pytest.mark.parametrize("addresses", [(), ("127.0.0.1",)], ids=["none", "one"])
+async def test_a_name_with_one_address_is_one_server(dns: Say, addresses: tuple[str, ...]) -> None:
+    dns(*addresses)
+    async with connect_any([Link(f"{NAME}:5", 5.0, 20.0, OPEN)]) as link:
+        assert isinstance(link, Link)
+        assert link.label == f"{NAME}:5"
+
+
+async def test_of_a_large_fleet_a_client_takes_a_few_and_keeps_them() -> None:
+    fleet = [f"10.0.0.{number}" for number in range(100)]
+
+    async def look_up(_: str, __: float) -> list[str]:
+        return fleet
+
+    names = [ServerName(Link(f"{NAME}:5", 5.0, 20.0, OPEN), look_up) for _ in range(20)]
+    for name in names:
+        assert await name.look()
+    assert {len(name.addresses) for name in names} == {MOST_SUCCESSORS}
+    assert len({address for name in names for address in name.addresses}) > MOST_SUCCESSORS  # clients spread
+    before = names[0].addresses
+    fleet.remove(before[0].partition(":")[0])
+    assert await names[0].look()
+    assert names[0].addresses[:-1] == before[1:]
+    fleet.clear()
+    assert not await names[0].look()
+    assert names[0].addresses[:-1] == before[1:]  # the resolver may be gone for a while

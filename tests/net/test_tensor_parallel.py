@@ -1,0 +1,287 @@
+"""Two processes share a target over gloo: the texts and the memory of one process, and an end for both when one is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import grpc.aio
+import numpy as np
+import pytest
+from inline_snapshot import snapshot
+from moa.v1 import moa_pb2 as pb
+from moa.v1 import moa_pb2_grpc
+from moa_client.conversation.events import Committed, Event, ExecutionChanged, ServerChanged
+from moa_client.device.loading import Device
+from moa_client.engine.engine import ClientEngine
+from moa_client.link.channel import Link
+from moa_client.link.routing.route import connect_any
+from moa_server.loading import memory_source
+from moa_server.target.torch_target import TorchTarget
+from moa_shared.drafter import load_checkpoint
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.memory_codec import Codec
+from moa_shared.sampling.settings import Sampling
+
+from tests.net.client_talk import Screen, watch
+from tests.net.fleet_servers import WAITING
+from tests.net.server_peer import VOCAB, Peer, generate, plain_text, row_of
+from tests.net.test_server_converse import answer_in_rounds
+from tests.support.messages import steady
+from tests.support.programs import PATIENCE, environment, free_port
+from tests.support.tiny_models import SMALL, save_drafter, save_tiny_model, small_drafter, tiny_model
+
+ENVIRONMENT = environment("proto", "shared", "server", "kernels")
+CHANGES = {**SMALL, "seed": 3}
+PROMPT = [5, 17, 33, 2, 64]
+GREEDY = AnswerSettings(max_tokens=16, ignore_end_of_text=True)
+SAMPLED = AnswerSettings(Sampling(temperature=0.9, top_p=0.95, seed=11), max_tokens=16, ignore_end_of_text=True)
+LONG = AnswerSettings(max_tokens=110, ignore_end_of_text=True)
+SUCCESSOR = "other.example:1"
+
+
+@dataclass(frozen=True)
+class Replica:
+    """The processes of a replica, rank 0 first, and where it serves."""
+
+    processes: list[subprocess.Popen[str]]
+    errors: list[Path]
+    address: str
+
+    @property
+    def channel(self) -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(self.address)
+
+    def ends(self) -> list[int]:
+        return [process.wait(PATIENCE) for process in self.processes]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model and a drafter that reuses a layer of it."""
+    folder = tmp_path_factory.mktemp("shared")
+    save_tiny_model(folder / "tiny", **CHANGES)
+    save_drafter(folder / "drafter", small_drafter(reused_layers=1))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone() -> TorchTarget:
+    """The same target in one process."""
+    return TorchTarget(tiny_model(**CHANGES))
+
+
+def command(files: Path, *options: str) -> list[str]:
+    return [
+        *("-m", "moa_server", "serve", str(files / "tiny"), "--drafter", str(files / "drafter")),
+        *("--execution", "float32", "--port", "0", "--kv-bytes", "4000000", "--allow-ignore-end-of-text"),
+        *("--log-format", "plain", "--log-level", "error", *options),
+    ]
+
+
+@contextmanager
+def serving_alone(files: Path, folder: Path) -> Iterator[str]:
+    """A server of the same target in one process; gives its address."""
+    with (
+        (folder / "errors-alone").open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, *command(files)], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().split()[-1]
+        finally:
+            process.kill()
+
+
+@contextmanager
+def sharing(files: Path, folder: Path, *options: str) -> Iterator[Replica]:
+    """Two processes that share the target, as torchrun starts them; they are killed at the end."""
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    errors = [folder / f"errors-{rank}" for rank in range(2)]
+    processes = []
+    try:
+        for rank, path in enumerate(errors):
+            with path.open("w") as file:
+                variables = {**ENVIRONMENT, **group, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+                arguments = [sys.executable, *command(files, *options)]
+                processes.append(
+                    subprocess.Popen(arguments, env=variables, stdout=subprocess.PIPE, stderr=file, text=True)
+                )
+        assert processes[0].stdout is not None
+        line = processes[0].stdout.readline()
+        assert line.startswith("serving tiny on "), errors[0].read_text()
+        yield Replica(processes, errors, line.split()[-1])
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+async def identity_of(channel: grpc.aio.Channel) -> pb.Identity:
+    described: pb.DescribeResponse = await moa_pb2_grpc.MoaStub(channel).Describe(pb.DescribeRequest())
+    assert described.execution.details.endswith("shared by 2 processes, 1 threads")
+    identity: pb.Identity = described.identity
+    return identity
+
+
+async def test_two_processes_give_the_texts_and_the_memory_of_one_and_drain(
+    files: Path, tmp_path: Path, alone: TorchTarget
+) -> None:
+    with sharing(files, tmp_path) as replica:
+        async with replica.channel as channel:
+            for settings in (GREEDY, SAMPLED):
+                assert await generate(channel, PROMPT, settings) == plain_text(alone, PROMPT, settings)
+            identity = await identity_of(channel)
+            for trees in (False, True):
+                await _compare_a_conversation(channel, identity, files, alone, trees=trees)
+            texts = await asyncio.gather(
+                *(generate(channel, [*PROMPT, token], GREEDY) for token in range(4))  # in the same forwards
+            )
+            assert texts == [plain_text(alone, [*PROMPT, token], GREEDY) for token in range(4)]
+
+            answer = asyncio.create_task(generate(channel, PROMPT, LONG))
+            waiting = Peer(channel)
+            await waiting.open(identity=identity)
+            await asyncio.wait([answer], timeout=0.1)
+            for process in reversed(replica.processes):  # as torchrun does
+                process.send_signal(signal.SIGTERM)
+            await waiting.done()
+            assert waiting.go_away is not None
+            assert await answer == plain_text(alone, PROMPT, LONG)
+        assert replica.ends() == [0, 0]
+
+
+async def _compare_a_conversation(
+    channel: grpc.aio.Channel, identity: pb.Identity, files: Path, alone: TorchTarget, *, trees: bool
+) -> None:
+    """An answer in rounds of drafts, with its memory rows and the states of the reused layer."""
+    expected, finish = plain_text(alone, PROMPT, SAMPLED)
+    peer = Peer(channel)
+    await peer.open(identity=identity, memory=False, codecs=[pb.CODEC_BF16], reused_state=True)
+    await peer.ask(PROMPT, SAMPLED)
+    assert await answer_in_rounds(peer, expected, random.Random(1), trees=trees) is finish
+    assert peer.tokens[len(PROMPT) :] == expected
+    assert sum(verdict.accepted for verdict in peer.verdicts) > 0
+
+    stop = len(peer.tokens) - 1
+    checkpoint = load_checkpoint(files / "drafter")
+    source = memory_source(checkpoint, alone)
+    assert source is not None
+    cache = alone.new_cache()
+    states = alone.forward(cache, peer.tokens[:stop], want_state_layer=source.state_layer).state
+    assert states is not None
+    for plane, rows in (
+        (pb.PLANE_MEMORY, source.encode(cache.lsa_input(0, stop))),
+        (pb.PLANE_REUSED_STATE, states),
+    ):
+        held = await peer.rows(stop, plane)
+        sent = np.stack([row_of(held[position], position, rows.shape[1]) for position in range(stop)])
+        np.testing.assert_allclose(sent, rows, atol=1e-3, rtol=2**-7)  # bf16 has 8 bits
+    await peer.bye()
+
+
+async def test_a_process_that_is_killed_ends_the_replica_and_sends_its_sessions_elsewhere(
+    files: Path, tmp_path: Path, alone: TorchTarget
+) -> None:
+    expected, _ = plain_text(alone, PROMPT, LONG)
+    with sharing(files, tmp_path, "--peers", SUCCESSOR) as replica:
+        async with replica.channel as channel:
+            identity = await identity_of(channel)
+            peer = Peer(channel)
+            await peer.open(identity=identity, run_ahead=True, memory=False)
+            await peer.ask(PROMPT, LONG)
+            await peer.verdict()
+            replica.processes[1].kill()
+            began = time.monotonic()
+            await peer.done()
+        assert Finish(peer.verdicts[-1].finish) is Finish.DRAINING
+        assert peer.go_away is not None
+        assert list(peer.go_away.servers) == [SUCCESSOR]
+        written = peer.tokens[len(PROMPT) :]
+        assert written == expected[: len(written)]
+        assert len(written) < len(expected)
+        assert replica.ends() == [69, -signal.SIGKILL]
+        assert time.monotonic() - began < PATIENCE / 2
+        assert steady(replica.errors[0].read_text()).splitlines()[-1] == snapshot(
+            "Error: The process of rank 1 is gone (its connection is closed). "
+            "Its own log says why. Start the replica again; its sessions go on elsewhere meanwhile."
+        )
+
+
+async def test_an_answer_goes_on_at_a_server_of_one_process_when_a_rank_is_killed(
+    files: Path, tmp_path: Path, alone: TorchTarget
+) -> None:
+    expected, _ = plain_text(alone, PROMPT, LONG)
+    screen = Screen()
+    async with AsyncExitStack() as stack:
+        other = stack.enter_context(serving_alone(files, tmp_path))
+        replica = stack.enter_context(sharing(files, tmp_path, "--peers", other))
+        link = await stack.enter_async_context(connect_any([Link(replica.address, PATIENCE, PATIENCE)]))
+        served = await link.describe()
+        held = Device(cast(Any, None), cast(Any, None), served.identity, None, 0, 0)
+        held.identity.drafter_fingerprint = b""
+        engine = ClientEngine(link, held, VOCAB, Codec.INT4, WAITING)
+        stack.push_async_callback(engine.close)
+
+        async def kill(event: Event) -> None:
+            if isinstance(event, Committed) and not screen.cuts:
+                screen.cuts += 1
+                replica.processes[1].kill()
+
+        await watch(engine, screen, PROMPT, LONG, kill)
+        assert screen.cuts == 1
+        assert screen.committed == expected
+        assert engine.connection.dialer.address == other
+        assert replica.ends() == [69, -signal.SIGKILL]
+        assert [type(each) for each in screen.notices] == [ExecutionChanged, ServerChanged]
+
+
+@pytest.mark.long
+async def test_a_process_that_says_nothing_ends_the_replica(files: Path, tmp_path: Path) -> None:
+    with sharing(files, tmp_path, "--hang-seconds", "2") as replica:
+        replica.processes[1].send_signal(signal.SIGSTOP)
+        assert replica.processes[0].wait(PATIENCE) == 69
+        assert steady(replica.errors[0].read_text()).splitlines()[-1] == snapshot(
+            "Error: The process of rank 1 is gone (it says nothing). "
+            "Its own log says why. Start the replica again; its sessions go on elsewhere meanwhile."
+        )
+
+
+@pytest.mark.long
+async def test_followers_end_with_rank_0(files: Path, tmp_path: Path) -> None:
+    with sharing(files, tmp_path) as replica:
+        replica.processes[0].kill()
+        assert replica.ends() == [-signal.SIGKILL, 69]
+
+
+@pytest.mark.long
+def test_torchrun_starts_a_replica_and_passes_its_end_on(files: Path, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    arguments = [sys.executable, *launch, *command(files, "--ready-file", str(ready), "--tensor-parallel", "2")]
+    with subprocess.Popen(
+        arguments, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as run:
+        assert run.stdout is not None
+        try:
+            assert any(line.startswith("serving tiny on ") for line in run.stdout)
+            run.send_signal(signal.SIGTERM)
+            rest = run.stdout.read()
+            assert run.wait(PATIENCE) != 0  # torchrun's own way to say that a signal ended it
+        finally:
+            run.kill()
+    assert "SignalException" in rest
+    assert "gone" not in rest

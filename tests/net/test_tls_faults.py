@@ -1,0 +1,286 @@
+"""Faults of TLS over real sockets: what the client says, what the server logs, and what goes on as if nothing were."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+from moa.v1 import moa_pb2 as pb
+from moa_client.conversation.events import LinkState
+from moa_client.doctor.reaching import check_tls
+from moa_client.engine.engine import ClientEngine
+from moa_client.link.channel import Link, connect
+from moa_client.link.security import Security
+from moa_server.running.running_server import RunningServer
+from moa_server.target import Target
+from moa_shared.errors import MoaError, UnavailableError
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.memory_codec import Codec
+
+from tests.net.client_device import device
+from tests.net.client_talk import PROMPT, Screen, watch
+from tests.net.server_peer import VOCAB, make_host, plain_text, serving, until
+from tests.support.certificates import Authority, Pair, put
+from tests.support.messages import raises, steady
+
+SETTINGS = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
+LONG = AnswerSettings(max_tokens=150, ignore_end_of_text=True)
+
+
+@asynccontextmanager
+async def tls_server(
+    target: Target, folder: Path, pair: Pair, client_ca: Path | None = None, **settings: Any
+) -> AsyncIterator[RunningServer]:
+    certificate, key = pair.write(folder)
+    host = make_host(target, tls_cert=certificate, tls_key=key, tls_client_ca=client_ca, **settings)
+    async with serving(host) as running:
+        yield running
+
+
+@pytest.fixture
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture
+def trusted(authority: Authority, tmp_path: Path) -> Path:
+    return authority.write(tmp_path)
+
+
+async def refusal(port: int, security: Security, host: str = "127.0.0.1") -> str:
+    """What a client says that gets nowhere."""
+    async with connect(f"{host}:{port}", 5.0, 20.0, security) as link:
+        try:
+            await link.describe()
+        except MoaError as error:
+            return steady(str(error))
+        return ""
+
+
+async def is_served(port: int, security: Security) -> bool:
+    return await refusal(port, security) == ""
+
+
+async def test_an_answer_over_tls(target: Target, authority: Authority, trusted: Path, tmp_path: Path) -> None:
+    async with (
+        tls_server(target, tmp_path, authority.issue()) as running,
+        connect(f"localhost:{running.port}", 5.0, 20.0, Security(tls=True, authorities=trusted)) as link,
+    ):
+        engine, screen = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4), Screen()
+        try:
+            await watch(engine, screen, PROMPT, SETTINGS)
+        finally:
+            await engine.close()
+        assert screen.committed == plain_text(target, PROMPT, SETTINGS)[0]
+
+
+async def test_certificates_that_are_not_accepted(
+    target: Target, authority: Authority, trusted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is named, so that a user knows whom to ask."""
+    secure = Security(tls=True, authorities=trusted)
+    said = {}
+    async with tls_server(target, tmp_path, authority.issue(names=("gpu.example",))) as running:
+        said["name"] = await refusal(running.port, secure)
+    async with tls_server(target, tmp_path, Authority("other").issue()) as running:
+        said["authority"] = await refusal(running.port, secure)
+    monkeypatch.setattr("moa_server.tls.certificate._check_dates", lambda *_: None)  # it would not start
+    async with tls_server(target, tmp_path, authority.issue(days=-1)) as running:
+        said["expired"] = await refusal(running.port, secure)
+    assert said == snapshot(
+        {
+            "name": "The server at 127.0.0.1:PORT cannot be used: its certificate is for another name. Use the name or address that the certificate is for, or have a certificate made for this one.",
+            "authority": "The server at 127.0.0.1:PORT cannot be used: nobody whom this device trusts vouches for its certificate. Name the certificate of the authority that does with --tls-ca FILE.",
+            "expired": "The server at 127.0.0.1:PORT cannot be used: its certificate has expired. Whoever runs the server must renew it; or this device's clock is wrong.",
+        }
+    )
+
+
+async def test_a_client_without_tls_at_a_port_of_tls(target: Target, authority: Authority, tmp_path: Path) -> None:
+    async with tls_server(target, tmp_path, authority.issue()) as running:
+        assert await refusal(running.port, Security()) == snapshot(
+            "The server at 127.0.0.1:PORT cannot be used: it speaks TLS only. Connect with --tls, or with --tls-ca FILE if the server has an authority of its own."
+        )
+        assert running.tls is not None
+        assert running.tls.handshakes > running.host.allowances.connections == 0  # what the log reports later
+
+
+async def test_a_client_with_tls_at_a_plain_port(target: Target, trusted: Path) -> None:
+    async with serving(make_host(target)) as running:
+        assert await refusal(running.port, Security(tls=True, authorities=trusted)) == snapshot(
+            "The server at 127.0.0.1:PORT cannot be used: what listens there does not speak TLS. Leave --tls out, or use the port on which the server speaks TLS."
+        )
+
+
+async def test_what_closes_connections_at_once(trusted: Path) -> None:
+    """As a server does that holds as many as it may."""
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        assert await refusal(port, Security(tls=True, authorities=trusted)) == snapshot(
+            "The server at 127.0.0.1:PORT cannot be used: it closes the connection before TLS begins. It may have no room for another connection, or not speak TLS at this port."
+        )
+        assert await refusal(port, Security()) == snapshot(
+            "There is no moa server at 127.0.0.1:PORT: what listens there closes the connection: it does not speak gRPC, or has no room. Check --server HOST:PORT, and that moa-server runs there."
+        )
+
+
+async def test_clients_that_must_show_a_certificate(
+    target: Target, authority: Authority, trusted: Path, tmp_path: Path
+) -> None:
+    async with tls_server(target, tmp_path, authority.issue(), client_ca=trusted) as running:
+
+        def showing(pair: Pair, name: str) -> Security:
+            certificate, key = pair.write(tmp_path, name)
+            return Security(tls=True, authorities=trusted, certificate=certificate, private_key=key)
+
+        said = {
+            "none": await refusal(running.port, Security(tls=True, authorities=trusted)),
+            "of another authority": await refusal(running.port, showing(Authority("other").issue("eve"), "eve")),
+            "expired": await refusal(running.port, showing(authority.issue("old", days=-1), "old")),
+            "good": await refusal(running.port, showing(authority.issue("alice"), "alice")),
+        }
+        assert said == snapshot(
+            {
+                "none": "The server at 127.0.0.1:PORT cannot be used: it wants a certificate of this device. Ask whoever runs the server for one, and name it with --tls-cert FILE --tls-key FILE.",
+                "of another authority": "The server at 127.0.0.1:PORT cannot be used: it does not accept this device's certificate. Ask whoever runs the server for one of an authority that it knows (its --tls-client-ca).",
+                "expired": "The server at 127.0.0.1:PORT cannot be used: this device's certificate has expired. Ask whoever runs the server for a new one.",
+                "good": "",
+            }
+        )
+        with raises(
+            UnavailableError,
+            snapshot(
+                "The server cannot be used: it wants a certificate of this device. Ask whoever runs the server for one, and name it with --tls-cert FILE --tls-key FILE."
+            ),
+        ):  # the doctor
+            await check_tls(f"127.0.0.1:{running.port}", Security(tls=True, authorities=trusted))
+        soon = showing(authority.issue("bob", days=3.1), "bob")
+        assert (await check_tls(f"127.0.0.1:{running.port}", soon)).message == snapshot(
+            "this device's certificate ends in 3 days"
+        )
+
+
+async def test_a_session_belongs_to_the_certificate_and_not_to_the_address(
+    target: Target, authority: Authority, trusted: Path, tmp_path: Path
+) -> None:
+    async with tls_server(target, tmp_path, authority.issue(), client_ca=trusted) as running:
+        certificate, key = authority.issue("alice").write(tmp_path, "alice")
+        async with connect(f"127.0.0.1:{running.port}", 5.0, 20.0, Security(True, trusted, certificate, key)) as link:
+            engine = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4)
+            try:
+                await watch(engine, Screen(), PROMPT, SETTINGS)
+                assert [live.caller.owner for live in running.host.registry.live_sessions] == ["certificate alice"]
+            finally:
+                await engine.close()
+
+
+async def test_a_renewed_certificate_is_used_by_the_next_connection_and_harms_no_open_one(
+    target: Target, authority: Authority, trusted: Path, tmp_path: Path
+) -> None:
+    secure = Security(tls=True, authorities=trusted)
+    async with tls_server(target, tmp_path, authority.issue()) as running:
+        address = f"127.0.0.1:{running.port}"
+        async with connect(address, 5.0, 20.0, secure) as link:
+            engine, screen = ClientEngine(link, device(target, "none"), VOCAB, Codec.INT4), Screen()
+            try:
+                answering = asyncio.create_task(watch(engine, screen, PROMPT, LONG))
+                await until(lambda: bool(screen.committed))
+                authority.issue(names=("gpu.example",)).write(tmp_path)  # the client can tell it from the first
+                assert running.tls is not None
+                running.tls.reload()
+                assert "its certificate is for another name" in await refusal(running.port, secure)
+                await answering
+                assert LinkState.OFFLINE not in screen.states
+                assert screen.committed == plain_text(target, PROMPT, LONG)[0]
+            finally:
+                await engine.close()
+
+
+async def test_a_renewed_authority(target: Target, authority: Authority, trusted: Path, tmp_path: Path) -> None:
+    """The server has a new authority first, then the device: the same link connects again by itself."""
+    secure = Security(tls=True, authorities=trusted)
+    async with tls_server(target, tmp_path, authority.issue()) as running:
+        link = Link(f"127.0.0.1:{running.port}", 5.0, 20.0, secure)
+        try:
+            await link.describe()
+            renewed = Authority("renewed")
+            renewed.issue().write(tmp_path)
+            assert running.tls is not None
+            running.tls.reload()
+            assert "nobody whom this device trusts" in await refusal(running.port, secure)
+            async with connect(f"127.0.0.1:{running.port}", 5.0, 20.0, secure) as returning:
+                with raises(
+                    UnavailableError,
+                    snapshot(
+                        "The server cannot be reached: nobody whom this device trusts vouches for its certificate. Name the certificate of the authority that does with --tls-ca FILE."
+                    ),
+                ):  # what a conversation says that comes back
+                    await returning.open(pb.Open())
+            renewed.write(tmp_path)
+            await link.describe()
+            assert link.channel_number == 1
+        finally:
+            await link.close()
+
+
+async def test_files_of_the_device_that_are_half_written_change_nothing(
+    target: Target, authority: Authority, trusted: Path, tmp_path: Path
+) -> None:
+    async with tls_server(target, tmp_path, authority.issue()) as running:
+        link = Link(f"127.0.0.1:{running.port}", 5.0, 20.0, Security(tls=True, authorities=trusted))
+        try:
+            put(trusted, authority.certificate[:100])
+            await link.describe()
+            put(trusted, b"")
+            await link.describe()
+            assert link.channel_number == 0
+        finally:
+            await link.close()
+
+
+async def test_a_plain_address_beyond_this_device_is_refused_unless_the_user_wants_it() -> None:
+    link = Link("203.0.113.1:50051", 5.0, 20.0, Security(insecure=True))
+    await link.close()
+
+
+async def test_a_pair_that_is_half_written_changes_nothing(
+    target: Target, authority: Authority, trusted: Path, tmp_path: Path
+) -> None:
+    secure = Security(tls=True, authorities=trusted)
+    async with tls_server(target, tmp_path, authority.issue()) as running:
+        assert running.tls is not None
+        before = running.tls.certificate
+        put(tmp_path / "server.pem", before.chain[:200])
+        running.tls.reload()
+        assert await is_served(running.port, secure)
+        (tmp_path / "server.pem").unlink()
+        running.tls.reload()
+        assert await is_served(running.port, secure)
+        authority.issue().write(tmp_path)
+        await until(lambda: running.tls is not None and running.tls.certificate != before)  # by itself
+        assert await is_served(running.port, secure)
+
+
+async def test_tls_below_1_2_is_refused(target: Target, authority: Authority, tmp_path: Path) -> None:
+    async with tls_server(target, tmp_path, authority.issue()) as running:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        _, writer = await asyncio.open_connection("127.0.0.1", running.port, ssl=context)
+        assert writer.get_extra_info("ssl_object").version() == "TLSv1.2"
+        writer.transport.abort()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            context.minimum_version = ssl.TLSVersion.TLSv1
+            context.maximum_version = ssl.TLSVersion.TLSv1_1
+        context.set_ciphers("ALL:@SECLEVEL=0")
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.open_connection("127.0.0.1", running.port, ssl=context)

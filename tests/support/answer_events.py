@@ -1,0 +1,60 @@
+"""A strategy for the events of one answer, of which every event may cut a character in pieces: tokens are bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+from moa_client.conversation.events import Committed, Corrected, Earlier, Ended, Event, Outcome, Provisional, Settled
+from moa_shared.protocol.finish_rule import Finish
+
+
+def decode_bytes(tokens: Sequence[int]) -> str:
+    """The text of tokens that are bytes."""
+    return bytes(tokens).decode("utf-8", "replace")
+
+
+@st.composite
+def events_of(draw: st.DrawFn, text: str) -> list[Event]:
+    """Events after which the answer is `text`; it ends without the server, and is settled."""
+    whole = list(text.encode())
+    events: list[Event] = []
+    waiting: list[int] = []
+    end = draw(st.integers(0, len(whole)))  # where the link is lost for good
+    told = draw(st.integers(end, len(whole)))  # what is decided after that, until all is
+    done = ended = 0
+
+    def correct() -> list[Committed | Corrected]:
+        dropped, waiting[:] = len(waiting), []
+        return [Corrected(dropped)] if dropped else []
+
+    def commit(most: int) -> list[Committed | Corrected]:
+        nonlocal done
+        new = tuple(whole[done : min(most, done + draw(st.integers(1, 4)))])
+        confirmed = 0
+        while confirmed < min(len(new), len(waiting)) and new[confirmed] == waiting[confirmed]:
+            confirmed += 1
+        happened: list[Committed | Corrected] = [Committed(new[:confirmed], confirmed)] if confirmed else []
+        del waiting[:confirmed]
+        if confirmed < len(new):
+            happened += [*correct(), Committed(new[confirmed:])]
+        done += len(new)
+        return happened
+
+    while done < end:
+        kind = draw(st.sampled_from(["commit", "write", "correct"]))
+        if kind == "write":
+            guess = draw(st.lists(st.sampled_from(whole), min_size=1, max_size=5))
+            at = done + len(waiting)
+            written = (*(whole[at : at + 3] if draw(st.booleans()) else []), *guess)
+            waiting += written
+            events.append(Provisional(written))
+        elif kind == "correct":
+            events += correct()
+        else:
+            events += commit(len(whole))
+    ended = done
+    events.append(Ended(Finish.MAX_TOKENS, provisional=True))
+    while done < told:
+        events += [Earlier(each) for each in commit(told)]
+    return [*events, Settled(tuple(whole[ended:]), Outcome.CORRECTED, Finish.MAX_TOKENS)]

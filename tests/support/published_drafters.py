@@ -1,0 +1,136 @@
+"""Drafters in the layouts in which their authors publish them, with small random tensors, for a tiny Llama 3."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from tests.support.tiny_models import END, SIZES, save_tokenizer, tiny_model
+
+THETA = 500_000.0
+LLAMA3: dict[str, Any] = {
+    "rms_norm_eps": 1e-5,
+    "rope_parameters": {"rope_type": "default", "rope_theta": THETA},
+    "tie_word_embeddings": False,
+    "eos_token_id": END,
+    "max_position_embeddings": 256,
+}
+HIDDEN, HEADS, KV_HEADS, HEAD_DIM = (
+    SIZES[name] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+)
+QUERIES, KEYS, WIDTH = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, 2 * KV_HEADS * HEAD_DIM
+EAGLE_CONFIG: dict[str, Any] = {  # the keys of yuhuili/EAGLE-LLaMA3-Instruct-8B
+    "architectures": ["LlamaForCausalLM"], "bias": False, "bos_token_id": 1, "eos_token_id": END, "hidden_act": "silu",
+    "hidden_size": HIDDEN, "initializer_range": 0.02, "intermediate_size": 96, "max_position_embeddings": 256,
+    "model_type": "llama", "num_attention_heads": HEADS, "num_hidden_layers": 1, "num_key_value_heads": KV_HEADS,
+    "pad_token_id": 0, "rms_norm_eps": 1e-5, "rope_scaling": None, "rope_theta": THETA, "tie_word_embeddings": False,
+    "torch_dtype": "float16", "use_cache": True, "vocab_size": SIZES["vocab_size"],
+}  # fmt: skip
+MOA_CONFIG: dict[str, Any] = {  # the keys of huawei-noah/MOASpec-Llama-3-8B-Instruct
+    "architectures": ["MOASpecModel"], "cross_attention_intermediate_size": 64,
+    "cross_attention_num_key_value_heads": 1, "disable_LSA": False, "hidden_act": "silu", "hidden_size": HIDDEN,
+    "kv_hidden_size": WIDTH, "layer_self_attention_intermediate_size": 32,
+    "layer_self_attention_num_key_value_heads": 2, "model_type": "moa_spec", "num_attention_heads": HEADS,
+    "rms_norm_eps": 1e-5, "rope_scaling": None, "rope_theta": THETA, "self_attention_intermediate_size": 64,
+    "self_attention_num_key_value_heads": 1, "torch_dtype": "bfloat16", "vocab_size": SIZES["vocab_size"],
+}  # fmt: skip
+Tensors = dict[str, torch.Tensor]
+
+
+def llama3_model() -> Any:
+    """A tiny target with what Llama 3 has: grouped queries, its theta, a head of its own."""
+    return tiny_model(**LLAMA3)
+
+
+def save_llama3(folder: Path) -> Path:
+    """The same on disk; it does not end greedy text by itself."""
+    model = llama3_model()
+    with torch.no_grad():
+        model.lm_head.weight[END] = 0.0
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+def eagle_tensors(**changes: torch.Tensor) -> Tensors:
+    """The ten tensors of an EAGLE-2 checkpoint, in float16 as they are published."""
+    tensors = {
+        "embed_tokens.weight": llama3_model().model.embed_tokens.weight.detach(),
+        "fc.weight": _matrix(HIDDEN, 2 * HIDDEN, 1),
+        **eagle_layer("layers.0", HIDDEN, QUERIES, KEYS, 96, 2),
+    }
+    return {name: tensor.half().clone() for name, tensor in (tensors | changes).items()}
+
+
+def moa_tensors(**changes: torch.Tensor) -> Tensors:
+    """The 29 tensors of a Mixture of Attentions checkpoint, in bfloat16 as they are published."""
+    tensors = {"Ekv2E.weight": _matrix(HIDDEN, WIDTH, 1), "Ekv2E.bias": _norm(HIDDEN, 2) - 1}
+    sizes = {
+        "layer_self_attention": (WIDTH, WIDTH, 2 * (WIDTH // HEADS), 32),
+        "self_attention": (HIDDEN, QUERIES, HEAD_DIM, 64),
+        "cross_attention": (HIDDEN, QUERIES, HEAD_DIM, 64),
+    }
+    for seed, (name, shape) in enumerate(sizes.items(), start=3):
+        tensors |= eagle_layer(name, *shape, seed) | {f"{name}.input_layernorm.weight": _norm(shape[0], 10 + seed)}
+    return {name: tensor.bfloat16().clone() for name, tensor in (tensors | changes).items()}
+
+
+def publish(folder: Path, tensors: Tensors, config: dict[str, Any], *, pickled: bool = False, shards: int = 1) -> Path:
+    """Writes a checkpoint as the hub has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    single = "pytorch_model.bin" if pickled else "model.safetensors"
+    if shards == 1:
+        _write(folder / single, tensors, pickled=pickled)
+        return folder
+    stem, _, ending = single.partition(".")
+    places = {name: f"{stem}-{index % shards + 1:05}-of-{shards:05}.{ending}" for index, name in enumerate(tensors)}
+    for file in set(places.values()):
+        _write(folder / file, {name: tensors[name] for name in tensors if places[name] == file}, pickled=pickled)
+    (folder / f"{single}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return folder
+
+
+def publish_eagle(folder: Path, **how: Any) -> Path:
+    """As yuhuili/EAGLE-LLaMA3-Instruct-8B: config.json and pytorch_model.bin."""
+    return publish(folder, eagle_tensors(), EAGLE_CONFIG, **{"pickled": True, **how})
+
+
+def publish_moa(folder: Path) -> Path:
+    """As huawei-noah/MOASpec-Llama-3-8B-Instruct: config.json and model.safetensors."""
+    return publish(folder, moa_tensors(), MOA_CONFIG)
+
+
+def _write(path: Path, tensors: Tensors, *, pickled: bool) -> None:
+    if pickled:
+        torch.save(tensors, path)
+    else:
+        save_file(tensors, path)
+
+
+def eagle_layer(prefix: str, width: int, queries: int, keys: int, inner: int, seed: int) -> Tensors:
+    """The eight tensors of a decoder layer without its input norm."""
+    shapes = {
+        "self_attn.q_proj": (queries, width), "self_attn.k_proj": (keys, width), "self_attn.v_proj": (keys, width),
+        "self_attn.o_proj": (width, queries), "mlp.gate_proj": (inner, width), "mlp.up_proj": (inner, width),
+        "mlp.down_proj": (width, inner),
+    }  # fmt: skip
+    made = {
+        f"{prefix}.{name}.weight": _matrix(*shape, 100 * seed + index)
+        for index, (name, shape) in enumerate(shapes.items())
+    }
+    return made | {f"{prefix}.post_attention_layernorm.weight": _norm(width, 50 + seed)}
+
+
+def _matrix(outputs: int, inputs: int, seed: int) -> torch.Tensor:
+    values = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(seed))
+    return values / math.sqrt(inputs)
+
+
+def _norm(width: int, seed: int) -> torch.Tensor:
+    return 1 + 0.1 * torch.randn(width, generator=torch.Generator().manual_seed(seed))

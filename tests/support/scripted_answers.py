@@ -1,0 +1,198 @@
+"""A source of answers whose conversations do what a test says, and a program that serves it over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from moa_client.conversation.answer_figures import LinkStatus
+from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.conversation.events import (
+    Committed,
+    Corrected,
+    Ended,
+    Event,
+    HeldBack,
+    LinkChanged,
+    LinkState,
+    Outcome,
+    Provisional,
+    Settled,
+)
+from moa_client.conversation.updates import Failed, Update
+from moa_client.endpoint.routes import EndpointSettings, endpoint_routes
+from moa_client.surface.subscription import Subscription
+from moa_client.web.access import Access
+from moa_client.web.app import make_app
+from moa_client.web.closing import Closing
+from moa_client.web.runner import WebServer, bind, serve
+from moa_shared.errors import MoaError, ModelSourceError
+from moa_shared.protocol.finish_rule import Finish
+
+MODEL = "scripted/model"
+
+
+class ScriptedAnswer:
+    """One answer, which a test makes happen; implements `OneAnswer`. A word is a token."""
+
+    def __init__(self, prompt: Sequence[int], options: AnswerOptions) -> None:
+        self.prompt = tuple(prompt)
+        self.options = options
+        self.closed = asyncio.Event()
+        self.state = LinkState.GOOD
+        self._committed: list[str] = []
+        self._written: list[str] = []
+        self._updates = Subscription()
+        self._script: asyncio.Task[None] | None = None
+
+    @property
+    def status(self) -> LinkStatus:
+        return LinkStatus(self.state, 1.0, 0.0, 0.0, 0, 0)
+
+    def updates(self) -> AsyncIterator[Update]:
+        return self._updates.updates()
+
+    async def close(self) -> None:
+        if self._script is not None:
+            self._script.cancel()
+        self._updates.close()
+        self.closed.set()
+
+    def follow(self, script: Callable[[ScriptedAnswer], Awaitable[None]]) -> None:
+        """Does what a script says."""
+
+        async def run() -> None:
+            await script(self)
+
+        self._script = asyncio.create_task(run())
+
+    def commit(self, *words: str) -> None:
+        """The server decides words; what was written and differs is withdrawn first."""
+        agreed = 0
+        while agreed < min(len(words), len(self._written)) and words[agreed] == self._written[agreed]:
+            agreed += 1
+        self._written = self._written[agreed:]
+        if agreed:
+            self._tell(Committed(tuple(range(agreed)), agreed), "".join(words[:agreed]))
+        if agreed < len(words):
+            if self._written:
+                dropped, self._written = len(self._written), []
+                self._tell(Corrected(dropped))
+            self._tell(Committed(tuple(range(agreed, len(words)))), "".join(words[agreed:]))
+
+    def write(self, *words: str) -> None:
+        """The device writes on."""
+        self._written += words
+        self._tell(Provisional(tuple(range(len(words)))))
+
+    def link(self, state: LinkState) -> None:
+        """The state of the link changes."""
+        self.state = state
+        self._updates.push(Update(LinkChanged(state), status=self.status))
+
+    def end(self, finish: Finish = Finish.END_OF_TEXT, *, provisional: bool = False) -> None:
+        """The answer is over."""
+        self._tell(Ended(finish, provisional))
+
+    def settle(self, outcome: Outcome, finish: Finish = Finish.END_OF_TEXT) -> None:
+        """The server has decided an answer that ended without it."""
+        self._written = []
+        settled = Settled((), outcome, finish)
+        self._updates.push(Update(settled, 1, text="".join(self._committed), status=self.status))
+
+    def fail(self, error: MoaError) -> None:
+        """There is no (more) answer."""
+        self._tell(Failed(error))
+
+    def hold_back(self) -> None:
+        """The device has more, which is unlikely to be right."""
+        self._updates.push(Update(HeldBack(), 1, status=self.status))
+
+    def _tell(self, event: Event | Failed, piece: str = "") -> None:
+        self._committed.append(piece)
+        self._updates.push(Update(event, 1, piece, "".join(self._written), len(self._written), status=self.status))
+
+
+Script = Callable[[ScriptedAnswer], Awaitable[None]]
+
+
+def saying(*words: str, finish: Finish = Finish.END_OF_TEXT) -> Script:
+    """Answers with these words, one after the other."""
+
+    async def script(answer: ScriptedAnswer) -> None:
+        for word in words:
+            answer.commit(word)
+            await asyncio.sleep(0)
+        answer.end(finish)
+
+    return script
+
+
+async def silence(answer: ScriptedAnswer) -> None:
+    """Leaves all to the test."""
+
+
+class ScriptedSource:
+    """Implements `AnswerSource` and `ServedModel`.
+
+    Args:
+        script: what each answer does.
+    """
+
+    name = MODEL
+    fingerprint = "fp_scripted"
+    context_tokens = 100
+    vocab_size = 1000
+
+    def __init__(self, script: Script = silence) -> None:
+        self.script = script
+        self.answers: list[ScriptedAnswer] = []
+        self.traceparents: list[str] = []
+        self.rendered: list[Mapping[str, str]] = []
+        self.absent: MoaError | None = None
+        self._begun = asyncio.Event()
+
+    async def model(self) -> ScriptedSource:
+        if self.absent is not None:
+            raise self.absent
+        return self
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        self.rendered = list(messages)
+        if any(message["content"] == "REFUSE" for message in messages):
+            raise ModelSourceError("The template refuses it.", hint="Send something else.")
+        return [number for message in messages for number, _ in enumerate(message["content"].split())]
+
+    def encode(self, text: str) -> list[int]:
+        return list(range(len(text.split())))
+
+    def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> ScriptedAnswer:
+        self.traceparents.append(traceparent)
+        answer = ScriptedAnswer(prompt, options)
+        self.answers.append(answer)
+        answer.follow(self.script)
+        self._begun.set()
+        return answer
+
+    async def answer(self, number: int = 1) -> ScriptedAnswer:
+        """The answer of this number, once it was asked for."""
+        while len(self.answers) < number:
+            self._begun.clear()
+            await self._begun.wait()
+        return self.answers[number - 1]
+
+
+@asynccontextmanager
+async def serving(
+    source: ScriptedSource, settings: EndpointSettings | None = None, origins: tuple[str, ...] = (), key: str = ""
+) -> AsyncIterator[WebServer]:
+    """The endpoint on a port of its own."""
+    listener, closing = bind("127.0.0.1", 0), Closing()
+    access = Access("127.0.0.1", listener.getsockname()[1], origins, key)
+    app = make_app(endpoint_routes(source, settings or EndpointSettings(), closing), access)
+    server = await serve(app, listener, closing)
+    try:
+        yield server
+    finally:
+        await server.close()

@@ -1,0 +1,119 @@
+"""Takes the place of a `ClientEngine`: what happens is what a test tells."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from types import SimpleNamespace
+
+from jinja2 import TemplateError
+from moa_client.conversation.answer_figures import Figures, LinkStatus, SessionFigures
+from moa_client.conversation.events import Committed, Ended, Event, LinkState
+from moa_shared.protocol.finish_rule import AnswerSettings
+
+from tests.support.told import letters
+
+
+class PlainTokenizer:
+    """Tokens are characters; the template writes who speaks before each message."""
+
+    chat_template = "plain"
+
+    def __init__(self, *, takes_system: bool = True) -> None:
+        self._takes_system = takes_system
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(character) for character in text]
+
+    def apply_chat_template(self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool) -> str:
+        if messages[0]["role"] == "system" and not self._takes_system:
+            raise TemplateError("System role not supported")
+        return "".join(f"[{message['role']}]{message['content']}" for message in messages)
+
+
+class ScriptedEngine:
+    """Tells what it is told to; `ask` until `Ended` or an exception, `attend` between questions.
+
+    State: what was not told yet, and what was asked of it.
+    """
+
+    def __init__(self, *, takes_system: bool = True) -> None:
+        self.device = SimpleNamespace(
+            tokenizer=PlainTokenizer(takes_system=takes_system),
+            decode=letters,
+            files=SimpleNamespace(target_id="tiny"),
+            execution=None,
+            level="",
+            is_exact=True,
+            choice=None,
+        )
+        self.figures = Figures()
+        self.session_figures = SessionFigures()
+        self.unsettled = 0
+        self.tokens: list[int] = []  # as many as are committed
+        self.turns: list[str] = []  # texts of the questions, as they were put to the server
+        self.settings: list[AnswerSettings] = []
+        self.done: list[str] = []  # what else was asked of it, in order
+        self.slept = asyncio.Event()
+        self._script: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
+
+    @property
+    def status(self) -> LinkStatus:
+        return LinkStatus(LinkState.GOOD, 1.0, 0.0, 0.0, 0, 0)
+
+    def tell(self, *happenings: Event | Exception) -> None:
+        """What happens next; an exception ends the answer, or the attending."""
+        for each in happenings:
+            self._script.put_nowait(each)
+
+    async def ask(
+        self, turn: Callable[[Sequence[int]], Sequence[int]], settings: AnswerSettings, *, traceparent: str = ""
+    ) -> AsyncGenerator[Event, None]:
+        new = turn(self.tokens)
+        self.turns.append("".join(map(chr, new)))
+        self.settings.append(settings)
+        self.figures = Figures()
+        is_over = False
+        try:
+            async for event in self._happenings():
+                if isinstance(event, Committed):
+                    if not self.figures.tokens:
+                        self.tokens += new
+                    self.tokens += event.tokens
+                    self.figures.tokens += len(event.tokens)
+                is_over = isinstance(event, Ended)
+                yield event
+                if is_over:
+                    return
+        finally:
+            if not is_over:
+                self.done.append("broken off")
+
+    async def attend(self, is_over: Callable[[], bool]) -> AsyncGenerator[Event, None]:
+        async for event in self._happenings(is_over):
+            yield event
+
+    def wake(self) -> None:
+        self._script.put_nowait(None)
+
+    def stop(self) -> None:
+        self.done.append("stop")
+
+    def rewind(self, answers: int) -> None:
+        self.done.append(f"rewind {answers}")
+        if not answers:
+            self.tokens.clear()
+
+    async def sleep(self) -> None:
+        self.slept.set()
+
+    async def close(self) -> None:
+        self.done.append("close")
+
+    async def _happenings(self, is_over: Callable[[], bool] = lambda: False) -> AsyncGenerator[Event, None]:
+        while not is_over():
+            each = await self._script.get()
+            if isinstance(each, Exception):
+                raise each
+            if each is not None:
+                yield each
