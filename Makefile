@@ -10,7 +10,7 @@ KERNEL_SOURCES := $(wildcard kernels/kernel_build.py kernels/moa_kernels/variant
 INSTALLATION := pyproject.toml setup.py constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test test-all words check lint proto docs format bench kernels sanitize clean
+.PHONY: help chat test test-all words check lint proto docs man sbom images format bench kernels sanitize clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -34,14 +34,29 @@ lint: $(VENV)/.dev ## Style, types, import rules, freshness of what is generated
 	PYTHONPATH=proto:shared:server:client:netsim:training:bench:kernels $(BIN)/lint-imports
 	$(BIN)/python proto/regenerate.py --check
 	$(BIN)/python docs/options.py --check
+	$(BIN)/python deploy/helm/schema.py --check
 
 check: lint test-all ## What CI runs
 
 proto: $(VENV)/.dev ## Generate the wire code from proto/moa/v1/moa.proto
 	$(BIN)/python proto/regenerate.py
 
-docs: $(VENV)/.dev ## Write the tables of options into docs/, from the settings models
+docs: $(VENV)/.dev ## Write the tables of options into docs/, and the settings into the chart's schema, from the settings models
 	$(BIN)/python docs/options.py
+	$(BIN)/python deploy/helm/schema.py
+
+man: $(VENV)/.dev ## Write manual pages of all programs into build/man; to read one: MANPATH=build/man man moa-client-chat
+	$(BIN)/python docs/man_pages.py build/man
+
+sbom: $(VENV)/.dev ## Write the bill of materials of `pip install moa[server]` to build/sbom.json, in CycloneDX
+	rm -rf build/sbom
+	$(PYTHON) -m venv --without-pip build/sbom
+	$(BIN)/python -m pip --python build/sbom/bin/python install --quiet --constraint constraints.txt '.[server]'
+	$(BIN)/cyclonedx-py environment --output-reproducible --output-file build/sbom.json build/sbom/bin/python
+	rm -rf build/sbom
+
+images: ## Build the container images of server, client and netsim, with docker, podman or buildah
+	deploy/build.sh
 
 format: $(VENV)/.dev ## Format and fix what can be fixed
 	$(BIN)/ruff format .

@@ -1,4 +1,4 @@
-"""Writes the tables of options into docs/ from the settings models; with --check, fails where a page is not fresh."""
+"""Writes the tables of options and parameters into docs/ from the code; --check fails where a page is not fresh."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from moa_bench.report.report import with_section
+from moa_client.endpoint.parameters import parameters_table
 from moa_client.settings import ClientSettings
 from moa_server.settings import ServerSettings
 from moa_shared.programs.command_line import options_table
@@ -13,6 +14,7 @@ from moa_shared.programs.command_line import options_table
 DOCS = Path(__file__).resolve().parent
 TABLES = {
     "client.md": ("options moa-client", options_table(ClientSettings)),
+    "api.md": ("parameters", parameters_table()),
     "server.md": ("options moa-server", options_table(ServerSettings)),
 }
 
@@ -27,7 +29,7 @@ def main() -> None:
             if "--check" not in sys.argv[1:]:
                 page.write_text(fresh, "utf-8")
     if stale and "--check" in sys.argv[1:]:
-        raise SystemExit(f"Stale tables of options: {', '.join(stale)}. Run `make docs` and commit the result.")
+        raise SystemExit(f"Stale tables: {', '.join(stale)}. Run `make docs` and commit the result.")
 
 
 if __name__ == "__main__":
