@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import io
 import os
+import signal
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +26,9 @@ settings.load_profile("moa")
 
 # Before gRPC is imported: its handlers of a fork, in which other threads may hold its locks, are of use to no test.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup: what tests start would ignore it too
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
@@ -44,6 +51,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """What makes network namespaces needs root: it skips without, or fails where nothing may skip."""
     if item.get_closest_marker("root") is not None and os.geteuid() != 0:
         cannot_run("it makes network namespaces, which needs root")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What failed after its time shows what each task waited for, which the stack of the event loop does not."""
+    report = yield
+    if report.failed and "pytest-timeout" in str(call.excinfo and call.excinfo.value):
+        out = io.StringIO()
+        for task in asyncio.tasks._all_tasks:  # type: ignore[attr-defined]  # the public one wants a loop that runs
+            if not task.done():
+                task.print_stack(file=out)
+        report.sections.append(("tasks", out.getvalue()))
+    return report
 
 
 @pytest.fixture(scope="session")

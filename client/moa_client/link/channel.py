@@ -26,6 +26,7 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.protocol.tls_reasons import TlsReason, tls_reason
 from moa_shared.tracing.spans import TRACEPARENT
 
+from moa_client.link.cancellation import heeded_cancellation
 from moa_client.link.dialer import SESSION, Dialer
 from moa_client.link.security import PLAIN, Security, open_channel
 from moa_client.link.stream import EOF, FRAME_OVERHEAD_BYTES, Stream, Traffic
@@ -219,7 +220,7 @@ class Link:
         try:
             request = pb.DescribeRequest.FromString(padding)
             request.prefix_hashes.extend(prefix_hashes)
-            with self._current().used() as stub:
+            with heeded_cancellation(), self._current().used() as stub:
                 response: pb.DescribeResponse = await stub.Describe(
                     request,
                     timeout=seconds or self.connect_seconds,
@@ -246,8 +247,9 @@ class Link:
         call = transport.stub.FetchDrafter(request, metadata=self.security.metadata)
         try:
             while True:
-                async with asyncio.timeout(self.silence_seconds):
-                    message = await call.read()
+                with heeded_cancellation():
+                    async with asyncio.timeout(self.silence_seconds):
+                        message = await call.read()
                 if message is EOF:
                     return
                 self.traffic.down_bytes += message.ByteSize() + FRAME_OVERHEAD_BYTES

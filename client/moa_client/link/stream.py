@@ -16,6 +16,8 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, ProtocolError, UnavailableError
 from moa_shared.protocol.handshake_checks import clean_texts, error_from_rpc
 
+from moa_client.link.cancellation import heeded_cancellation
+
 EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 FRAME_OVERHEAD_BYTES = 5  # gRPC's header of a message
 SEND_SECONDS = 10.0  # for gRPC to accept one small frame; it buffers many, so only a dead transport takes longer
@@ -67,8 +69,9 @@ class Stream:
         message = pb.ClientFrame(**frame)
         self._traffic.count("up", message)
         try:
-            async with asyncio.timeout(SEND_SECONDS):
-                await self._call.write(message)
+            with heeded_cancellation():
+                async with asyncio.timeout(SEND_SECONDS):
+                    await self._call.write(message)
         except TimeoutError:
             raise _accepts_nothing() from None
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
@@ -81,7 +84,8 @@ class Stream:
             MoaError: why the stream ended.
         """
         try:
-            message = await self._call.read()
+            with heeded_cancellation():
+                message = await self._call.read()
         except grpc.RpcError as error:
             raise error_from_rpc(error) from None
         except (
@@ -102,9 +106,10 @@ class Stream:
     async def say_goodbye(self) -> None:
         """Tells the server to free the session; it then ends the stream. A server that is gone needs no goodbye."""
         try:
-            async with asyncio.timeout(SEND_SECONDS):
-                await self._call.write(pb.ClientFrame(bye=pb.Bye()))
-                await self._call.done_writing()
+            with heeded_cancellation():
+                async with asyncio.timeout(SEND_SECONDS):
+                    await self._call.write(pb.ClientFrame(bye=pb.Bye()))
+                    await self._call.done_writing()
         except (grpc.RpcError, asyncio.InvalidStateError, TimeoutError):
             self.cancel()
 
