@@ -71,9 +71,10 @@ class Reader:
         self.field.press("Enter")
 
     def expect_end(self, answers: int = 1) -> None:
-        """Waits until so many answers are here, and none is under way."""
+        """Waits until so many answers are here and shown to their end, which the page may draw after it hides Stop."""
         expect(self.turns).to_have_count(answers)
         expect(self.button("Stop")).to_be_hidden()
+        expect(self.page.locator('.turn[aria-busy="true"]')).to_have_count(0)
 
     def overflow(self) -> int:
         """By how many pixels the page is wider than its window."""
