@@ -14,7 +14,7 @@ from moa_shared.programs.entry import run_program
 from moa_shared.protocol.levels import LEVELS
 
 from moa_bench.harness.padding import Padding
-from moa_bench.runs.commands import compare, named_path, report, run
+from moa_bench.runs.commands import compare, named_path, report, run, traces_option
 
 if TYPE_CHECKING:
     from moa_bench.capacity.ways import Drafts
@@ -279,6 +279,7 @@ def single(
 @padding_options
 @questions_option
 @click.option("--link", "links", multiple=True, metavar="NAME", help="Only this link (repeat).")
+@traces_option
 @drafters_option
 def split(
     quick: bool,
@@ -290,6 +291,7 @@ def split(
     target_row_ms: float | None,
     questions: Path | None,
     links: tuple[str, ...],
+    traces: tuple[str, ...],
     drafters: tuple[str, ...],
 ) -> None:
     """Client and server over links: all ways to draft with every drafter, next to plain streaming."""
@@ -303,6 +305,7 @@ def split(
         level=level,
         drafters=dict(map(named_path, drafters)),
         links=links,
+        traces=traces,
         padding=padding_of(target_ms, target_row_ms),
         questions=questions,
     )

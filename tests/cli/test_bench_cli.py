@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -277,10 +277,17 @@ def test_network_measures_an_oracle_and_a_drafter(measure: Measure) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_split_compares_all_ways_with_plain_streaming(measure: Measure) -> None:
-    result, done = measure("split", "--link", "4G")
-    (round_,) = result["rounds"]
-    answers = round_["answers"]
+def test_split_compares_all_ways_with_plain_streaming(measure: Measure, tmp_path: Path) -> None:
+    ride = tmp_path / "ride.csv"
+    ride.write_text("t_s,down_mbps,up_mbps\n0,20,20\n3,0,0\n4,20,20\n")
+    result, done = measure("split", "--link", "4G", "--trace", f"4G={ride}")
+    assert [each["link"] for each in result["rounds"]] == ["4G", "4G, ride"]
+    for round_ in result["rounds"]:
+        _check_split_answers(round_["answers"])
+    assert "Token by token, all answers are plain streaming's." in done.stdout
+
+
+def _check_split_answers(answers: Mapping[str, Any]) -> None:
     ways = ("synchronous rounds", "one round ahead", "streamed")
     assert set(answers) == {
         "plain streaming", "co-located: the server drafts", "moa: everything on",
@@ -288,7 +295,6 @@ def test_split_compares_all_ways_with_plain_streaming(measure: Measure) -> None:
     }  # fmt: skip
     assert all(answer["same"] and answer["tokens"] == 12 for method in answers.values() for answer in method)
     assert answers["MoA, N = 3: one round ahead"][0]["forwards"] <= 12
-    assert "Token by token, all answers are plain streaming's." in done.stdout
 
 
 @pytest.mark.long

@@ -48,12 +48,14 @@ def running(
     *,
     cores: set[int] | None = None,
     ready_flag: str = "--ready-file",
+    last: Sequence[str] = (),
 ) -> Iterator[Child]:
     """Start `python -m module arguments` and wait until it has written its address into its ready file.
 
     Args:
         cores: the ones that it may use; None: any.
         ready_flag: the option that names the ready file.
+        last: arguments that no option may follow.
 
     Raises:
         UnavailableError: it ended or did not get ready; the end of its log is in the message.
@@ -63,7 +65,7 @@ def running(
         began = time.perf_counter()
         with on_cores(cores):
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, *arguments, ready_flag, str(ready)],
+                [sys.executable, "-P", "-m", module, *arguments, ready_flag, str(ready), *last],
                 stdout=log,
                 stderr=log,
                 env=child_environment(),

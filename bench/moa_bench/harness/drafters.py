@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moa_shared.drafter.checkpoint.config import EAGLE2, INDEPENDENT, MOA
 from moa_shared.drafter.checkpoint.shipped import (
     DEEP_DRAFTER,
     DEFAULT_DRAFTER,
@@ -42,9 +43,14 @@ class MeasuredDrafter:
 
     @property
     def description(self) -> str:
-        """For tables: "shipped, N = 0, 16384 draft tokens"."""
+        """For tables: "shipped, N = 3, 16384 draft tokens"."""
         config = self.checkpoint.config
-        return f"{self.origin}, N = {config.reused_layers}, {config.draft_vocab or config.vocab_size} draft tokens"
+        what = {
+            MOA: f"N = {config.reused_layers}",
+            EAGLE2: "EAGLE-2",
+            INDEPENDENT: f"independent with {config.own_layers} layers",
+        }[config.kind]
+        return f"{self.origin}, {what}, {config.draft_vocab or config.vocab_size} draft tokens"
 
 
 def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> MeasuredDrafter:

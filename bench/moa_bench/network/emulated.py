@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +27,16 @@ class Link:
         delay_ms: of each direction; 0 means no link at all, loopback.
         deviation_ms: of the delay, normal and kept above zero, correlated in time as netsim has it.
         rate_mbps: of each direction; None: no limit.
+        recording: a trace that says what varies, above all the rate; None: nothing does.
+        start_s: where in the recording the link begins.
     """
 
     name: str
     delay_ms: float = 0.0
     deviation_ms: float = 0.0
     rate_mbps: float | None = None
+    recording: Path | None = None
+    start_s: float = 0.0
 
     @property
     def document(self) -> dict[str, Any]:
@@ -86,6 +90,39 @@ def find_links(names: tuple[str, ...]) -> tuple[Link, ...]:
     return tuple(known[name.lower()] for name in names) or LINKS
 
 
+def recorded_link(given: str, links: Iterable[Link]) -> Link:
+    """A link whose delay is a known link's, and whose rate is recorded.
+
+    Args:
+        given: as `--trace` names it, LINK=FILE.
+
+    Raises:
+        ConfigError: it is not of this form, or there is no such link with a delay.
+        TraceError: the file cannot be read.
+    """
+    name, equals, file = given.partition("=")
+    if not (equals and file):
+        raise ConfigError(f"--trace {given} is not LINK=FILE.", hint="Write, for example, --trace 4G=drive.csv.")
+    delayed = {link.name.lower(): link for link in links if link.delay_ms}
+    if name.lower() not in delayed:
+        known = ", ".join(link.name for link in delayed.values())
+        raise ConfigError(f"There is no link {name!r} to take the delay from.", hint=f"There are {known}.")
+    link, path = delayed[name.lower()], Path(file)
+    recorded_s(path)
+    return replace(link, name=f"{link.name}, {path.stem}", rate_mbps=None, recording=path)
+
+
+def recorded_s(path: Path) -> float:
+    """How long a recording is.
+
+    Raises:
+        TraceError: it cannot be read.
+    """
+    from netsim.trace.files import read_trace
+
+    return read_trace(path).duration_s
+
+
 @dataclass(frozen=True, slots=True)
 class RunningLink:
     """A link in use: connect to `address`.
@@ -132,9 +169,9 @@ def linked(link: Link, upstream: str, *, seed: int = 0, cores: set[int] | None =
         control = Path(folder) / "control"
         profile = Path(folder) / "link.yaml"
         profile.write_text(json.dumps(link.document), "utf-8")  # YAML reads JSON
-        arguments = [
-            "proxy", "--profile", str(profile), "--seed", str(seed), "--listen", "127.0.0.1:0", "--upstream", upstream,
-            "--control", str(control),
-        ]  # fmt: skip
-        with running("netsim.cli", arguments, cores=cores) as proxy:
+        command, last = ["proxy", "--listen", "127.0.0.1:0"], []
+        if link.recording is not None:
+            command, last = ["replay", "--backend", "proxy", "--from", str(link.start_s)], [str(link.recording)]
+        options = ["--profile", str(profile), "--seed", str(seed), "--upstream", upstream, "--control", str(control)]
+        with running("netsim.cli", command + options, cores=cores, last=last) as proxy:
             yield RunningLink(proxy.address, control)

@@ -21,6 +21,12 @@ def named_path(given: str) -> tuple[str, Path]:
     return name, Path(path)
 
 
+traces_option = click.option(
+    "--trace", "traces", multiple=True, metavar="LINK=FILE",
+    help="Measure over this recorded link too, with that link's delay where the recording has none (repeat).",
+)  # fmt: skip
+
+
 @click.command()
 @click.argument("suites", nargs=-1, required=True, metavar="SUITE...")
 @click.option("--quick", is_flag=True, help="Shows that it works; publishes nothing in the checkout.")
@@ -37,6 +43,7 @@ def named_path(given: str) -> tuple[str, Path]:
     "--drafter", "drafters", multiple=True, metavar="NAME=PATH|ID",
     help="Measure this checkpoint too, in suites that compare drafters (repeat).",
 )  # fmt: skip
+@traces_option
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
     help="Write results, pictures and journals there instead of into the checkout.",
@@ -50,6 +57,7 @@ def run(
     level: str,
     questions: Path | None,
     drafters: tuple[str, ...],
+    traces: tuple[str, ...],
     out: Path | None,
     afresh: bool,
 ) -> None:
@@ -72,6 +80,7 @@ def run(
         journals=journal_folder(out),
         afresh=afresh,
         drafters=dict(map(named_path, drafters)),
+        traces=traces,
     )
     run_parts("-".join(suites), parts, request)
 

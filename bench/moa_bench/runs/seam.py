@@ -56,6 +56,7 @@ def run_seam(suite: Any, name: str, page: str, request: Request, more: Mapping[s
         "level": request.level,
         "questions": request.questions,
         "drafters": request.drafters,
+        "traces": request.traces,
         "cores": (experiment.server_cores, experiment.own_cores),
         **more,
     }
@@ -86,6 +87,7 @@ def run_header(machine: Mapping[str, Any], request: Request) -> dict[str, Any]:
         "quick": request.quick,
         "questions": None if request.questions is None else str(request.questions.absolute()),
         "drafters": {name: str(path.absolute()) for name, path in request.drafters.items()},
+        "traces": list(request.traces),
     }
 
 

@@ -19,6 +19,7 @@ class Request:
     Args:
         questions: asked instead of a suite's own, where it asks any; None: its own.
         drafters: checkpoints by name, measured besides those in the package by suites that compare drafters.
+        traces: recorded links, LINK=FILE, measured besides others by suites over links of one user.
         out: folder for results, instead of the checkout; None: the checkout, or nowhere if quick.
         journals: folder of the journals.
         afresh: begin again, whatever the journals hold.
@@ -33,6 +34,7 @@ class Request:
     journals: Path
     afresh: bool = False
     drafters: Mapping[str, Path] = field(default_factory=dict)
+    traces: tuple[str, ...] = ()
 
     def json_file(self, part: str) -> Path | None:
         """Where a part's result goes instead of the checkout; None: the checkout, or nowhere if quick."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
@@ -17,7 +18,7 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_bench.harness.child import Child
 from moa_bench.harness.drafters import AUTO_DRAFTER
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
-from moa_bench.network.emulated import Link, linked
+from moa_bench.network.emulated import Link, RunningLink, linked, recorded_s
 from moa_bench.network.round_ahead import RoundAhead
 from moa_bench.report.answers import AnswerClient, PlainClient
 
@@ -88,25 +89,53 @@ class Devices:
             )
             self._held[method.drafter, method.device] = load_split_device(runner, program)
 
-    def client(self, method: Method, address: str) -> AnswerClient:
-        """A new client of this way at "host:port".
+    @contextmanager
+    def client(
+        self, method: Method, reach: Callable[[str], AbstractContextManager[RunningLink]]
+    ) -> Iterator[AnswerClient]:
+        """A new client of this way to answer.
+
+        Args:
+            reach: the way to a drafter's server.
 
         Raises:
             MoaError: it cannot connect.
         """
+        with reach(method.drafter) as link, closing(self._connected(method, link.address)) as client:
+            yield client
+
+    def _connected(self, method: Method, address: str) -> AnswerClient:
         if method.mode is None:
             return PlainClient(address)
         return SplitClient(self._runner, address, self._held[method.drafter, method.device], mode=method.mode)
 
 
+class Reach(Protocol):
+    """The way over a link to a drafter's server; `share`: where a recorded link begins, as a share of its length."""
+
+    def __call__(self, drafter: str, *, share: float) -> AbstractContextManager[RunningLink]: ...
+
+
 @contextmanager
-def addresses(link: Link, servers: Mapping[str, Child], cores: set[int] | None) -> Iterator[dict[str, str]]:
-    """Puts a link before each server: "host:port" by drafter."""
+def reaching(link: Link, servers: Mapping[str, Child], cores: set[int] | None) -> Iterator[Reach]:
+    """The ways over a link.
+
+    A link that stays the same is there for all clients; a recorded one is made for each, so that all meet the same
+    stretch of it.
+    """
+    if link.recording is not None:
+        length_s = recorded_s(link.recording)
+
+        def replayed(drafter: str, *, share: float) -> AbstractContextManager[RunningLink]:
+            return linked(replace(link, start_s=round(share * length_s, 3)), servers[drafter].address, cores=cores)
+
+        yield replayed
+        return
     with ExitStack() as stack:
-        yield {
-            name: stack.enter_context(linked(link, server.address, cores=cores)).address
-            for name, server in servers.items()
+        links = {
+            name: stack.enter_context(linked(link, server.address, cores=cores)) for name, server in servers.items()
         }
+        yield lambda drafter, *, share: nullcontext(links[drafter])
 
 
 @contextmanager

@@ -8,9 +8,9 @@ from typing import Any
 
 from moa_bench.report.pictures import new_pyplot, save
 from moa_bench.report.spread import Spread
-from moa_bench.split.effort import LINKS
+from moa_bench.split import closed_form
+from moa_bench.split.figures import figures_of
 from moa_bench.split.methods import PLAIN
-from moa_bench.split.tables import figures_of
 
 
 def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -21,19 +21,29 @@ def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
     """
     pyplot = new_pyplot()
     figure, panel = pyplot.subplots(figsize=(9, 5), layout="constrained")
-    rounds = result["rounds"]
-    links = sorted(dict.fromkeys(each["link"] for each in rounds), key=lambda name: LINKS[name].rtt_ms)
+    rounds, links = result["rounds"], result["links"]
+    order = sorted(links, key=lambda name: (links[name]["recorded"], links[name]["rtt_ms"]))
+    forms = [closed_form.over_plain(rounds, link, links) for link in order]
     for method in dict.fromkeys(name for each in rounds for name in each["answers"] if name != PLAIN):
         points = [
             (place, Spread.of(ratios).median)
-            for place, link in enumerate(links)
+            for place, link in enumerate(order)
             if (ratios := figures_of([each for each in rounds if each["link"] == link], method).over_plain)
         ]
-        panel.plot([place for place, _ in points], [ratio for _, ratio in points], marker="o", label=method)
-    panel.set_xticks(range(len(links)), [f"{link}\n{LINKS[link].rtt_ms:.0f} ms" for link in links])
+        [line] = panel.plot([place for place, _ in points], [ratio for _, ratio in points], marker="o", label=method)
+        formed = [(place, form[method]) for place, form in enumerate(forms) if method in form]
+        panel.plot(
+            [place for place, _ in formed], [ratio for _, ratio in formed], linestyle=":", color=line.get_color()
+        )
+    panel.set_xticks(range(len(order)), [_named(link, links[link]) for link in order])
     panel.axhline(1.0, color="grey", linewidth=1)
-    panel.set(xlabel="link, round trip", ylabel="tokens a second, over plain streaming's")
+    panel.set(xlabel="link, round trip; dotted: closed form", ylabel="tokens a second, over plain streaming's")
     panel.grid(alpha=0.3)
     panel.legend(fontsize=7)
     figure.suptitle(f"{result['target']} on one core of {result['machine']['cpu']}", fontsize=10)
     return [save(figure, folder / f"{result['name']}.png")]
+
+
+def _named(link: str, facts: Mapping[str, Any]) -> str:
+    name = link.replace(", ", ",\n")
+    return name if facts["recorded"] else f"{name}\n{facts['rtt_ms']:.0f} ms"

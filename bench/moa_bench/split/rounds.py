@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise, takewhile
 from typing import Any
 
@@ -17,7 +18,7 @@ from moa_bench.harness.split_client import SplitClient
 from moa_bench.report.answers import AnswerClient, TimedAnswer
 from moa_bench.split.methods import PLAIN
 
-Connect = Callable[[], AnswerClient]
+Connect = Callable[[], AbstractContextManager[AnswerClient]]
 
 
 def ask_round(
@@ -64,14 +65,11 @@ def _ask(
     reference: Sequence[int],
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
     """One answer over a connection that is open already: what it took, and its tokens."""
-    client = connect()
-    try:
+    with connect() as client:
         client.ask(prompt, AnswerSettings(max_tokens=1))  # opens what opens at the first call
         server_s, own_s = server_cpu_s(name), time.process_time()
         answer = client.ask(prompt, settings)
         own_s, server_s = time.process_time() - own_s, server_cpu_s(name) - server_s
-    finally:
-        client.close()
     figures = client.figures if isinstance(client, SplitClient) else None
     took = {
         "tokens": len(answer.tokens),

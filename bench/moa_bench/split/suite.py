@@ -21,6 +21,7 @@ from moa_bench.harness.cores import on_cores
 from moa_bench.harness.cpu import process_cpu_s
 from moa_bench.harness.padding import Padding
 from moa_bench.harness.servers import running_server
+from moa_bench.network.emulated import recorded_link
 from moa_bench.report.experiment import Experiment
 from moa_bench.report.journal import Keep, measure_afresh
 from moa_bench.report.report import SPLIT
@@ -33,10 +34,11 @@ SHIPPED = {"MoA, N = 3": "default", "MoA, N = 12": "deep"}
 METHODS = 3, 4  # of each drafter, and plain streaming twice, the server's drafts, everything on
 
 
-def estimate_s(effort: SplitEffort, drafters: int = len(SHIPPED)) -> float:
+def estimate_s(effort: SplitEffort, drafters: int = len(SHIPPED), recordings: int = 0) -> float:
     """About how many seconds it takes with the default model."""
     answers = METHODS[0] * drafters + METHODS[1]
-    return LOADING_S + len(effort.links) * effort.questions * answers * ANSWER_S * effort.answer_tokens / 64
+    links = len(effort.links) + recordings
+    return LOADING_S + links * effort.questions * answers * ANSWER_S * effort.answer_tokens / 64
 
 
 def run_split(
@@ -48,6 +50,7 @@ def run_split(
     level: str = INT8,
     drafters: Mapping[str, Path],
     links: tuple[str, ...] = (),
+    traces: tuple[str, ...] = (),
     padding: Padding | None = None,
     questions: Path | None = None,
 ) -> None:
@@ -56,6 +59,7 @@ def run_split(
     Args:
         drafters: further checkpoints by name.
         links: only these; none: all of `SplitEffort`.
+        traces: recorded links besides, as `recorded_link` takes them.
         padding: what each forward of the target is to cost; None: what it does cost.
         questions: a file or folder of questions; None: the bench's own.
 
@@ -67,7 +71,8 @@ def run_split(
         effort = replace(effort, links=links)
     name = "split" if padding is None else "split-padded"
     experiment = Experiment(name, quick=quick, json_file=json_file, pin=pin)
-    make_progress().note(f"This takes about {estimate_s(effort, len(SHIPPED | dict(drafters))) / 60:.0f} minutes.")
+    minutes = estimate_s(effort, len(SHIPPED | dict(drafters)), len(traces)) / 60
+    make_progress().note(f"This takes about {minutes:.0f} minutes.")
     cores = experiment.server_cores, experiment.own_cores
     experiment.result |= measure(
         effort,
@@ -75,6 +80,7 @@ def run_split(
         model=model,
         level=level,
         drafters=drafters,
+        traces=traces,
         padding=padding,
         questions=questions,
         cores=cores,
@@ -104,6 +110,7 @@ def measure(
     model: str = "default",
     level: str = INT8,
     drafters: Mapping[str, Path] | None = None,
+    traces: tuple[str, ...] = (),
     padding: Padding | None = None,
     questions: Path | None = None,
     cores: tuple[set[int] | None, set[int] | None] = (None, None),
@@ -122,11 +129,12 @@ def measure(
     from moa_bench.harness.drafters import both_ends, find_drafter
     from moa_bench.harness.prompts import QUESTIONS, chat_tokens
     from moa_bench.harness.questions import read_all
-    from moa_bench.split.methods import Devices, addresses, methods_of, serving_all
+    from moa_bench.split.methods import Devices, methods_of, reaching, serving_all
     from moa_bench.split.rounds import ask_round
 
     if unknown := [name for name in effort.links if name not in LINKS]:
         raise ConfigError(f"There is no link {unknown[0]!r}.", hint=f"There are {', '.join(LINKS)}.")
+    links = [LINKS[name] for name in effort.links] + [recorded_link(trace, LINKS.values()) for trace in traces]
     progress = make_progress()
     files = resolve(model, progress=progress)
     tokenizer = load_tokenizer(files)
@@ -148,20 +156,20 @@ def measure(
         methods = methods_of(clients, effort.chain)
         devices = Devices(runner, methods, clients, servers)
         serving = {method.name: servers[method.drafter].process.pid for method in methods}
-        with progress.task("Questions", len(effort.links) * len(prompts)) as task:
-            for link in effort.links:
-                with addresses(LINKS[link], servers, own_cores) as reached:
-                    connect = {each.name: partial(devices.client, each, reached[each.drafter]) for each in methods}
+        with progress.task("Questions", len(links) * len(prompts)) as task:
+            for link in links:
+                with reaching(link, servers, own_cores) as reach:
                     for number, prompt in enumerate(prompts):
+                        way = partial(reach, share=number / len(prompts))
                         ask = partial(
                             ask_round,
-                            connect,
+                            {each.name: partial(devices.client, each, way) for each in methods},
                             prompt,
                             effort.answer_tokens,
                             lambda method: process_cpu_s(serving[method]),
                             number,
                         )
-                        rounds.append(keep(f"{link} {number}", ask) | {"link": link})
+                        rounds.append(keep(f"{link.name} {number}", ask) | {"link": link.name})
                         task.advance(1)
     return {
         "name": "split" if padding is None else "split-padded",
@@ -170,5 +178,6 @@ def measure(
         "effort": asdict(effort),
         "padding": None if padding is None else padding.description,
         "drafters": {name: each.description for name, each in measured.items()},
+        "links": {each.name: {"rtt_ms": each.rtt_ms, "recorded": each.recording is not None} for each in links},
         "rounds": rounds,
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,81 +10,26 @@ import numpy as np
 from moa_bench.network.tables import ratio_text
 from moa_bench.report.report import facts_line, table
 from moa_bench.report.spread import Spread
+from moa_bench.split import closed_form
+from moa_bench.split.figures import figures_of, over
 from moa_bench.split.methods import ALL, PLAIN, SYNCHRONOUS
 
 EAGLE = f"EAGLE-2: {SYNCHRONOUS}"  # the paper's client and server with EAGLE-2, of which it claims 1.84 times
 HEAD = [
-    "method", "tokens/s", "over plain", "worst", "over EAGLE-2's rounds", "first token", "tokens a forward",
-    "forwards a 100 tokens", "gap, ms: median", "95 %", "99 %", "up a token", "down a token",
+    "method", "tokens/s", "over plain", "worst", "closed form", "over EAGLE-2's rounds", "first token",
+    "tokens a forward", "forwards a 100 tokens", "gap, ms: median", "95 %", "99 %", "up a token", "down a token",
     "server's CPU, ms a token", "device's",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """A method over one link.
-
-    Args:
-        answers: those that are not failures.
-        rates: tokens a second; `over_plain`: ratios to the mean of plain streaming before and after.
-    """
-
-    answers: list[Mapping[str, Any]]
-    rates: list[float]
-    over_plain: list[float]
-    first_over_plain: list[float]
-
-    @property
-    def tokens(self) -> int:
-        return sum(int(each["tokens"]) for each in self.answers)
-
-    def a_token(self, field: str, scale: float = 1.0) -> float | None:
-        """The sum of a field over all answers, for each token."""
-        values = [each[field] for each in self.answers]
-        return None if None in values or not self.tokens else scale * sum(values) / self.tokens
-
-    @property
-    def gaps_ms(self) -> list[float]:
-        return [gap for each in self.answers for gap in each["gaps_ms"]]
 
 
 def render(result: Mapping[str, Any]) -> str:
     """A table for each link, and what is held of the aims."""
     parts = [facts_line(result), _what(result) + "\n"]
-    for link in dict.fromkeys(each["link"] for each in result["rounds"]):
-        rounds = [each for each in result["rounds"] if each["link"] == link]
-        parts += [f"### {link}\n", link_table(rounds)]
+    for link in result["links"]:
+        forms = closed_form.over_plain(result["rounds"], link, result["links"])
+        parts += [f"### {link}\n", link_table([each for each in result["rounds"] if each["link"] == link], forms)]
     parts.append(remarks(result["rounds"]))
     return "\n".join(parts)
-
-
-def figures_of(rounds: Sequence[Mapping[str, Any]], method: str) -> Figures:
-    """A method over all rounds in which it did not fail; of plain streaming, both answers."""
-    found = Figures([], [], [], [])
-    for each in rounds:
-        plain = each["answers"][PLAIN]
-        plain_rate = sum(one["tokens"] / one["seconds"] for one in plain) / len(plain)
-        plain_first = sum(one["first_ms"] for one in plain) / len(plain)
-        for answer in each["answers"].get(method, ()):
-            if "failure" in answer:
-                continue
-            found.answers.append(answer)
-            found.rates.append(answer["tokens"] / answer["seconds"])
-            if answer["same"]:
-                found.over_plain.append(found.rates[-1] / plain_rate)
-                found.first_over_plain.append(answer["first_ms"] / plain_first)
-    return found
-
-
-def over(rounds: Sequence[Mapping[str, Any]], method: str, base: str) -> Spread | None:
-    """Tokens a second of one method over another one's, question by question; None: there is no pair."""
-    ratios = []
-    for each in rounds:
-        first, second = (next(iter(each["answers"].get(name, ())), None) for name in (method, base))
-        if first and second and first.get("same") and second.get("same"):
-            rate, base_rate = (float(one["tokens"]) / float(one["seconds"]) for one in (first, second))
-            ratios.append(rate / base_rate)
-    return Spread.of(ratios) if ratios else None
 
 
 def _what(result: Mapping[str, Any]) -> str:
@@ -94,14 +38,16 @@ def _what(result: Mapping[str, Any]) -> str:
         f"{effort['questions']} questions, each asked of all methods in turn, greedy, on the level {result['level']}; "
         f"answers of {effort['answer_tokens']} tokens. Synchronous rounds send a tree after each verdict; one round "
         f"ahead sends chains of {effort['chain']}, and drafts the next one meanwhile; streamed drafts are trees that "
-        "grow. Ratios of tokens a second over the whole answer: median (quartiles)."
+        "grow. Ratios of tokens a second over the whole answer: median (quartiles). The closed form is what arithmetic "
+        f"makes of the times over {closed_form.BASE} and of the tokens that a forward brought over this link; of one "
+        "round ahead, at most."
     )
     drafters = "; ".join(f"{name}: {said}" for name, said in result["drafters"].items())
     return f"{text} {result['padding'] or ''}\n\nDrafters: {drafters}.".replace(" \n", "\n")
 
 
-def link_table(rounds: Sequence[Mapping[str, Any]]) -> str:
-    """A row for each method, of rounds over one link."""
+def link_table(rounds: Sequence[Mapping[str, Any]], forms: Mapping[str, float]) -> str:
+    """A row for each method, of rounds over one link; `forms`: closed forms by method, over plain streaming."""
     rows = []
     for method in dict.fromkeys(name for each in rounds for name in each["answers"]):
         figures = figures_of(rounds, method)
@@ -117,6 +63,7 @@ def link_table(rounds: Sequence[Mapping[str, Any]]) -> str:
                 f"{Spread.of(figures.rates).median:.1f}",
                 "1" if method == PLAIN else _ratio(figures.over_plain),
                 "" if method == PLAIN or not figures.over_plain else f"{min(figures.over_plain):.2f}",
+                f"{forms[method]:.2f}" if method in forms else "",
                 "" if against_eagle is None else f"{against_eagle.median:.2f}",
                 "1" if method == PLAIN else _ratio(figures.first_over_plain),
                 f"{100.0 / forwards:.2f}",

@@ -56,6 +56,9 @@ def run(
 @click.command("replay", context_settings=_BEFORE_A_COMMAND)
 @scenario_options("4g")
 @format_option("--format", "form", "The trace's format [default: detected from its content].")
+@click.option(
+    "--from", "start_s", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Begin so far into it."
+)
 @click.option("--loop", is_flag=True, help="Start again at the trace's end; otherwise its last row stays.")
 @IGNORE
 @backend_options
@@ -63,16 +66,17 @@ def run(
 @click.argument("trace", type=PATH)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 def replay(
-    profile: str, seed: int, events: tuple[str, ...], form: str | None, loop: bool, ignored: tuple[str, ...],
-    backend: str, upstream: str | None, serve: str | None, port: int | None, out: Path | None, control: Path | None,
-    ready_file: Path | None, seconds: float | None, trace: Path, words: tuple[str, ...],
+    profile: str, seed: int, events: tuple[str, ...], form: str | None, start_s: float, loop: bool,
+    ignored: tuple[str, ...], backend: str, upstream: str | None, serve: str | None, port: int | None,
+    out: Path | None, control: Path | None, ready_file: Path | None, seconds: float | None, trace: Path,
+    words: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Drive a link from a recorded trace.
 
     The profile fills in what the trace leaves blank. Options come before the trace, the command after it; see
     `netsim run`.
     """
-    read = read_trace(trace, Format(form) if form else None, ignored)
+    read = read_trace(trace, Format(form) if form else None, ignored).since(start_s)
     print_remarks(read)
     scenario = make_scenario(profile, seed, events, read, loop)
     _play(scenario, backend, upstream, serve, port, Options(out, control, ready_file, seconds), words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ from netsim.core.delay import DelaySpec
 from netsim.core.link import Direction
 from netsim.core.loss import Bernoulli
 from netsim.core.timeline import Event, parse_event
+from netsim.errors import TraceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,20 @@ class Trace:
     def events(self) -> tuple[Event, ...]:
         """Events that rows carry."""
         return tuple(parse_event(row.t_s, row.event) for row in self.rows if row.event)
+
+    def since(self, start_s: float) -> Trace:
+        """What is left from a time on; events before it do not happen.
+
+        Raises:
+            TraceError: the trace has ended by then.
+        """
+        if start_s >= self.duration_s:
+            raise TraceError(f"The trace lasts {self.duration_s:g} s: it cannot begin at {start_s:g} s.")
+        place = bisect_right(self.rows, start_s, key=lambda row: row.t_s) - 1
+        row = self.rows[place]
+        first = replace(row, t_s=0.0, event=row.event if row.t_s == start_s else "")
+        later = (replace(row, t_s=round(row.t_s - start_s, 6)) for row in self.rows[place + 1 :])
+        return replace(self, rows=(first, *later))
 
     def points(self, direction: Direction, base: Conditions) -> list[tuple[float, Conditions]]:
         """Break points of one direction's schedule, blanks filled from `base`."""

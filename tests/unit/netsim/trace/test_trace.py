@@ -8,6 +8,7 @@ from netsim.core.delay import DelaySpec
 from netsim.core.link import Direction
 from netsim.core.loss import Bernoulli
 from netsim.core.timeline import EventKind
+from netsim.errors import TraceError
 from netsim.trace.trace import Row, Trace, from_zero
 
 PROFILE = Conditions(rate_bps=5e6, delay=DelaySpec(30.0, 4.0), loss=Bernoulli(0.01))
@@ -46,3 +47,17 @@ def test_a_recording_is_moved_to_zero() -> None:
     trace = from_zero([Row(1e9 + 0.1, down_mbps=1.0), Row(1e9 + 0.35, up_mbps=2.0)], ["corrected"])
     assert [row.t_s for row in trace.rows] == [0.0, 0.25]
     assert (trace.rows[0].down_mbps, trace.rows[1].up_mbps, trace.remarks) == (1.0, 2.0, ("corrected",))
+
+
+def test_a_trace_can_begin_in_the_middle_of_a_row() -> None:
+    trace = Trace((Row(0.0, 8.0), Row(2.0, 4.0, event="blackhole:1.5:up"), Row(5.0, 2.0, event="reset")))
+    later = trace.since(3.5)
+    assert later.rows == (Row(0.0, 4.0), Row(1.5, 2.0, event="reset"))
+    assert trace.since(2.0).rows == (Row(0.0, 4.0, event="blackhole:1.5:up"), Row(3.0, 2.0, event="reset"))
+    assert trace.since(0.0) == trace
+    assert trace.since(7.9).rows == (Row(0.0, 2.0),)
+
+
+def test_a_trace_cannot_begin_after_its_end() -> None:
+    with pytest.raises(TraceError, match="lasts 8 s: it cannot begin at 8 s"):
+        Trace((Row(0.0), Row(2.0), Row(5.0))).since(8.0)
