@@ -368,6 +368,7 @@ def alone(
 @click.option("--link", default="5G", show_default=True, metavar="NAME", help="The link that is cut; not RTT 0.")
 @click.option("--cuts", type=click.IntRange(min=0), help="Cuts of the link.  [200]")
 @click.option("--kills", type=click.IntRange(min=0), help="Kills of the server.  [50]")
+@traces_option
 def cut(
     quick: bool,
     json_file: Path | None,
@@ -377,11 +378,22 @@ def cut(
     link: str,
     cuts: int | None,
     kills: int | None,
+    traces: tuple[str, ...],
 ) -> None:
     """Whether answers stay whole, and how long they stall, when the link is cut or the server killed."""
     from moa_bench.cut.cut import run_cut
 
-    run_cut(model=model, quick=quick, json_file=json_file, pin=pin, level=level, link=link, cuts=cuts, kills=kills)
+    run_cut(
+        model=model,
+        quick=quick,
+        json_file=json_file,
+        pin=pin,
+        level=level,
+        link=link,
+        cuts=cuts,
+        kills=kills,
+        traces=traces,
+    )
 
 
 @cli.command()

@@ -373,9 +373,12 @@ def test_a_measurement_that_is_ended_leaves_no_server_behind(tmp_path: Path) -> 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_cut_answers_are_whole(measure: Measure) -> None:
-    result, _ = measure("cut")
-    assert sorted(incident["kind"] for incident in result["incidents"]) == ["cut", "cut", "kill", "reset"]
+def test_cut_answers_are_whole(measure: Measure, tmp_path: Path) -> None:
+    ride = tmp_path / "ride.csv"
+    ride.write_text("t_s,down_mbps,up_mbps\n0,20,20\n3,0,0\n4,20,20\n")
+    result, _ = measure("cut", "--trace", f"5G={ride}")
+    kinds = sorted(incident["kind"] for incident in result["incidents"])
+    assert kinds == ["cut", "cut", "kill", "recorded outage", "reset"]
     assert all(incident["whole"] for incident in result["incidents"])
 
 

@@ -1,4 +1,4 @@
-"""`moa-bench cut`: answers whose link is cut or reset, or whose server is killed, at random times.
+"""`moa-bench cut`: answers whose link is cut or reset, or whose server is killed, at random times; recorded outages.
 
 State: one server that can be killed and replaced, one emulated link, one client. An answer meets as many incidents as
 its time allows; its text is compared with that of an undisturbed one.
@@ -14,8 +14,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,10 +25,12 @@ from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.cut.incidents import Incident, Kind, Planned, Struck, judge_incident, plan_incidents
+from moa_bench.cut.outages import BEFORE_S, Outage, outages
+from moa_bench.cut.shown_text import Moment
 from moa_bench.harness.child import Child
 from moa_bench.harness.cores import on_cores
 from moa_bench.network import tables
-from moa_bench.network.emulated import RunningLink, find_links, linked
+from moa_bench.network.emulated import LINKS, Link, RunningLink, find_links, linked, recorded_link, recording_of
 from moa_bench.network.oracle import Script
 from moa_bench.report.answers import PlainClient
 from moa_bench.report.experiment import Experiment
@@ -36,6 +39,7 @@ from moa_bench.report.report import LINK
 if TYPE_CHECKING:
     from moa_bench.harness.split_client import SplitClient
 
+ASKED_BEFORE_S = 0.5  # how long before a recorded outage a question is asked
 SILENCE_S = 60.0  # how long a client that cannot write standalone text waits for a server: longer than a restart
 ORACLE_ACCEPTANCE = 0.65
 ORACLE_DRAFT_MS = 25.0  # a slow device: its standalone text does not end before a cut does
@@ -107,20 +111,30 @@ def run_cut(
     link: str,
     cuts: int | None,
     kills: int | None,
+    traces: Sequence[str] = (),
 ) -> None:
     """Measure and report.
 
     Args:
         link: name of an emulated link.
         cuts, kills: how many; None: as `CutEffort` says.
+        traces: recorded links, as `recorded_link` takes them, whose outages are incidents too, each for every prompt.
 
     Raises:
         MoaError: an unknown link, or a server, link or client that fails for good.
     """
     effort = _effort(quick, cuts, kills)
     chosen = find_links((link,))[0]
+    rides = [recorded_link(trace, LINKS) for trace in traces]
     experiment = Experiment(
-        "cut", quick=quick, json_file=json_file, pin=pin, level=level, link=chosen.name, effort=effort
+        "cut",
+        quick=quick,
+        json_file=json_file,
+        pin=pin,
+        level=level,
+        link=chosen.name,
+        recordings=[ride.name for ride in rides],
+        effort=effort,
     )
     own_cores = experiment.own_cores
     from moa_shared.models import load_tokenizer, resolve
@@ -146,12 +160,13 @@ def run_cut(
         )
         stack.callback(server.close)
         running = stack.enter_context(linked(chosen, server.address, seed=effort.seed, cores=own_cores))
-        connect = _connector(runner, server.address, running.address, drafter)
+        connect = _connector(runner, server.address, drafter)
+        stretches = [(ride, each) for ride in rides for each in outages(recording_of(ride))]
         plan = deque(plan_incidents(effort.cuts, effort.resets, effort.kills, effort.seed))
         stage = _Stage(running, server, connect, prompts, effort.answer_tokens, int(files.config["vocab_size"]))
         incidents: list[Incident] = []
         answers = 0
-        with progress.task("Incidents", len(plan)) as task:
+        with progress.task("Incidents", len(plan) + len(stretches) * len(prompts)) as task:
             whole = [stage.undisturbed(number) for number in range(len(prompts))]
             while plan:
                 left = len(plan)
@@ -159,6 +174,11 @@ def run_cut(
                 incidents += stage.disturbed(plan, number, whole[number])
                 answers += 1
                 task.advance(left - len(plan))
+            for (ride, outage), number in product(stretches, range(len(prompts))):
+                if (incident := stage.ridden(ride, outage, number, whole[number], own_cores)) is not None:
+                    incidents.append(incident)
+                answers += 1
+                task.advance(1)
     experiment.result |= {"target": files.target_id, "incidents": incidents, "answers": answers}
     experiment.publish(tables.render_cut(experiment.result), page=LINK)
 
@@ -175,18 +195,34 @@ def _effort(quick: bool, cuts: int | None, kills: int | None) -> CutEffort:
     )
 
 
-def _connector(runner: asyncio.Runner, server: str, through: str, drafter: str) -> Callable[[Script], SplitClient]:
-    """Makes clients whose oracle plays a script; the device is loaded once. Memory comes as for the drafter."""
+Connect = Callable[[str, Script], "SplitClient"]
+
+
+def _connector(runner: asyncio.Runner, server: str, drafter: str) -> Connect:
+    """Makes clients of an address with an oracle that plays a script; memory comes as for the real drafter."""
     from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
     from moa_bench.network.ways import with_oracle
 
     device = load_split_device(runner, client_settings(server=server, drafter=drafter))
 
-    def connect(script: Script) -> SplitClient:
+    def connect(address: str, script: Script) -> SplitClient:
         playing = with_oracle(device, script, ORACLE_DRAFT_MS, 1)
-        return SplitClient(runner, through, playing, silence_s=SILENCE_S)
+        return SplitClient(runner, address, playing, silence_s=SILENCE_S)
 
     return connect
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """How an answer went: what a reader saw, when verdicts came, and whether the text is the undisturbed one."""
+
+    moments: Sequence[Moment]
+    verdicts_s: Sequence[float]
+    tokens: int
+    whole: bool
+
+    def judge(self, struck: Struck) -> Incident | None:
+        return judge_incident(struck, self.moments, self.verdicts_s, answer_tokens=self.tokens, whole=self.whole)
 
 
 class _Stage:
@@ -196,7 +232,7 @@ class _Stage:
         self,
         link: RunningLink,
         server: MortalServer,
-        connect: Callable[[Script], SplitClient],
+        connect: Connect,
         prompts: Sequence[Sequence[int]],
         answer_tokens: int,
         vocab_size: int,
@@ -218,27 +254,43 @@ class _Stage:
 
     def disturbed(self, plan: deque[Planned], prompt: int, text: Sequence[int]) -> list[Incident]:
         """One answer, and what it met of the plan, which loses what was struck."""
-        tokens = self._prompts[prompt]
-        client = self._connect(Script((*tokens, *text), ORACLE_ACCEPTANCE, prompt + len(plan), self._vocab_size))
+        client = self._connect(self._link.address, self._script(prompt, text, prompt + len(plan)))
         over = threading.Event()
         struck: list[Struck] = []
         striking = threading.Thread(target=self._strike_on, args=(plan, over, struck))
         striking.start()
         try:
-            answer = client.ask(tokens, self._settings)
+            shown = self._ask(client, prompt, text)
         finally:
             over.set()
             striking.join()
             client.close()
-        whole = answer.tokens == tuple(text) and client.screen.fits(answer.tokens)
-        verdicts_s = [note.at_s - client.began_s for note in client.notes if note.kind == "verdict" and note.tokens]
-        met = [
-            judge_incident(one, client.screen.moments, verdicts_s, answer_tokens=len(answer.tokens), whole=whole)
-            for one in _since(client.began_s, struck)
-        ]
+        met = [shown.judge(one) for one in _since(client.began_s, struck)]
         missed = [one for one, incident in zip(struck, met, strict=True) if incident is None]
         plan.extend(Planned(one.kind, 0.0, one.healed_s - one.at_s) for one in missed)  # they count with another answer
         return [incident for incident in met if incident is not None]
+
+    def ridden(
+        self, ride: Link, outage: Outage, prompt: int, text: Sequence[int], cores: set[int] | None
+    ) -> Incident | None:
+        """One answer that is under way when a recorded outage begins; None: all of it was decided by then."""
+        start_s = outage.at_s - BEFORE_S
+        with linked(replace(ride, start_s=start_s), self._server.address, cores=cores) as running:
+            begins_s = time.perf_counter() + BEFORE_S
+            with closing(self._connect(running.address, self._script(prompt, text, round(outage.at_s)))) as client:
+                time.sleep(max(0.0, begins_s - ASKED_BEFORE_S - time.perf_counter()))
+                shown = self._ask(client, prompt, text)
+        [struck] = _since(client.began_s, [Struck(Kind.OUTAGE, begins_s, begins_s + outage.seconds)])
+        return shown.judge(struck)
+
+    def _script(self, prompt: int, text: Sequence[int], seed: int) -> Script:
+        return Script((*self._prompts[prompt], *text), ORACLE_ACCEPTANCE, seed, self._vocab_size)
+
+    def _ask(self, client: SplitClient, prompt: int, text: Sequence[int]) -> _Shown:
+        answer = client.ask(self._prompts[prompt], self._settings)
+        verdicts_s = [note.at_s - client.began_s for note in client.notes if note.kind == "verdict" and note.tokens]
+        whole = answer.tokens == tuple(text) and client.screen.fits(answer.tokens)
+        return _Shown(client.screen.moments, verdicts_s, len(answer.tokens), whole)
 
     def _strike_on(self, plan: deque[Planned], over: threading.Event, struck: list[Struck]) -> None:
         """Strikes until the answer or the plan is over; a wait that outlasts an answer continues in the next."""

@@ -24,6 +24,7 @@ class Kind(StrEnum):
     CUT = "cut"  # everything sent is lost for a time
     RESET = "reset"  # every connection ends with a reset
     KILL = "kill"  # the server dies, and another one takes its place
+    OUTAGE = "recorded outage"  # nothing comes for a time, as on a link that was recorded
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from moa_bench.harness.child import running
 
 if TYPE_CHECKING:
     from netsim.core.conditions import Conditions
+    from netsim.trace.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +108,23 @@ def recorded_link(given: str, links: Iterable[Link]) -> Link:
     if name.lower() not in delayed:
         known = ", ".join(link.name for link in delayed.values())
         raise ConfigError(f"There is no link {name!r} to take the delay from.", hint=f"There are {known}.")
-    link, path = delayed[name.lower()], Path(file)
-    recorded_s(path)
-    return replace(link, name=f"{link.name}, {path.stem}", rate_mbps=None, recording=path)
+    base, path = delayed[name.lower()], Path(file)
+    link = replace(base, name=f"{base.name}, {path.stem}", rate_mbps=None, recording=path)
+    recording_of(link)
+    return link
 
 
-def recorded_s(path: Path) -> float:
-    """How long a recording is.
+def recording_of(link: Link) -> Trace:
+    """The recording of a link that has one.
 
     Raises:
         TraceError: it cannot be read.
     """
     from netsim.trace.files import read_trace
 
-    return read_trace(path).duration_s
+    if link.recording is None:
+        raise ValueError(f"{link.name} is not recorded")
+    return read_trace(link.recording)
 
 
 @dataclass(frozen=True, slots=True)

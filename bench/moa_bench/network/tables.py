@@ -161,7 +161,7 @@ def render_cut(result: Mapping[str, Any]) -> str:
     effort = result["effort"]
     note = (
         f"{result['answers']} answers of {effort.answer_tokens} tokens, greedy, {result['level']}, over "
-        f"{result['link']}. Median (quartiles).\n"
+        f"{', and '.join([result['link'], *result['recordings']])}. Median (quartiles).\n"
     )
     return "\n".join([facts_line(result), note, table(head, rows)])
 

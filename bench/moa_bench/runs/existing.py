@@ -103,6 +103,7 @@ def cut(request: Request) -> None:
         link="5G",
         cuts=None,
         kills=None,
+        traces=request.traces,
     )
 
 

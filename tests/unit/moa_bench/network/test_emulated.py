@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.network.emulated import LINKS, Link, find_links, linked, recorded_link, recorded_s
+from moa_bench.network.emulated import LINKS, Link, find_links, linked, recorded_link, recording_of
 from moa_shared.errors import ConfigError
 
 from tests.support.messages import raises
@@ -58,7 +58,7 @@ def test_a_recorded_link_has_the_delay_of_another_and_no_rate_of_its_own(tmp_pat
     ride.write_text("t_s,down_mbps\n0,8\n2,0\n3,8\n")
     link = recorded_link(f"4g={ride}", LINKS)
     assert link == Link("4G, ride", 21.0, 19.0, recording=ride)
-    assert recorded_s(ride) == 4.0
+    assert recording_of(link).duration_s == 4.0
 
 
 @pytest.mark.parametrize(
