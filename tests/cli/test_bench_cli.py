@@ -193,7 +193,14 @@ def test_capacity_serves_users_in_each_way(measure: Measure) -> None:
     assert [(cell["users"], cell["way"]["drafts"], cell["way"]["acceptance"]) for cell in cells] == [
         (users, *way)
         for users in (1, 3)
-        for way in (("plain", None), ("server", None), ("oracle", 0.9), ("shipped", None), ("auto", 0.9))
+        for way in (
+            ("plain", None),
+            ("server", None),
+            ("oracle", 0.9),
+            ("shipped", None),
+            ("auto", 0.9),
+            ("everything", None),
+        )
     ]
     assert all(cell["other_texts"] == 0 for cell in cells)
     assert all(cell["met"]["answers"] >= cell["users"] and cell["met"]["fairness"] > 0 for cell in cells)

@@ -39,7 +39,7 @@ from moa_bench.report.report import LINK
 if TYPE_CHECKING:
     from moa_bench.harness.split_client import SplitClient
 
-ASKED_BEFORE_S = 0.5  # how long before a recorded outage a question is asked
+ASKED_BEFORE_S = 0.25  # how long before a recorded outage a question is asked
 SILENCE_S = 60.0  # how long a client that cannot write standalone text waits for a server: longer than a restart
 ORACLE_ACCEPTANCE = 0.65
 ORACLE_DRAFT_MS = 25.0  # a slow device: its standalone text does not end before a cut does
