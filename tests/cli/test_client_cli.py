@@ -251,6 +251,15 @@ def test_a_server_that_is_not_there_or_is_another_one(run: Run) -> None:
             "Error: There is no moa server at 127.0.0.1:PORT: nothing answered within 0.3 s. Check --server HOST:PORT, and that moa-server runs there.\n",
         )
     )
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        code, _, err = run("chat", "--server", f"127.0.0.1:{port}", "--connect-seconds", "10", "hello")
+    assert (code, err) == snapshot(
+        (
+            69,
+            "Error: There is no moa server at 127.0.0.1:PORT: a connection was accepted, but nothing came over it. Check --server HOST:PORT, and that moa-server runs there.\n",
+        )
+    )
 
 
 def test_models_and_drafters_that_do_not_fit(served: Served, run: Run, tmp_path: Path) -> None:

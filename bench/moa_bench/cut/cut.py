@@ -25,13 +25,13 @@ from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
 
 from moa_bench.cut.incidents import Incident, Kind, Planned, Struck, judge_incident, plan_incidents
-from moa_bench.cut.outages import BEFORE_S, Outage, outages
 from moa_bench.cut.shown_text import Moment
 from moa_bench.harness.child import Child
 from moa_bench.harness.cores import on_cores
 from moa_bench.network import tables
-from moa_bench.network.emulated import LINKS, Link, RunningLink, find_links, linked, recorded_link, recording_of
+from moa_bench.network.emulated import LINKS, Link, RunningLink, find_links, linked
 from moa_bench.network.oracle import Script
+from moa_bench.network.recorded import BEFORE_S, Outage, outages, recorded_link, recording_of
 from moa_bench.report.answers import PlainClient
 from moa_bench.report.experiment import Experiment
 from moa_bench.report.report import LINK

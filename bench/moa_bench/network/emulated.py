@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from moa_bench.harness.child import running
 
 if TYPE_CHECKING:
     from netsim.core.conditions import Conditions
-    from netsim.trace.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,42 +88,6 @@ def find_links(names: tuple[str, ...]) -> tuple[Link, ...]:
                 f"There is no link {name!r}.", hint=f"There are {', '.join(link.name for link in LINKS)}."
             )
     return tuple(known[name.lower()] for name in names) or LINKS
-
-
-def recorded_link(given: str, links: Iterable[Link]) -> Link:
-    """A link whose delay is a known link's, and whose rate is recorded.
-
-    Args:
-        given: as `--trace` names it, LINK=FILE.
-
-    Raises:
-        ConfigError: it is not of this form, or there is no such link with a delay.
-        TraceError: the file cannot be read.
-    """
-    name, equals, file = given.partition("=")
-    if not (equals and file):
-        raise ConfigError(f"--trace {given} is not LINK=FILE.", hint="Write, for example, --trace 4G=drive.csv.")
-    delayed = {link.name.lower(): link for link in links if link.delay_ms}
-    if name.lower() not in delayed:
-        known = ", ".join(link.name for link in delayed.values())
-        raise ConfigError(f"There is no link {name!r} to take the delay from.", hint=f"There are {known}.")
-    base, path = delayed[name.lower()], Path(file)
-    link = replace(base, name=f"{base.name}, {path.stem}", rate_mbps=None, recording=path)
-    recording_of(link)
-    return link
-
-
-def recording_of(link: Link) -> Trace:
-    """The recording of a link that has one.
-
-    Raises:
-        TraceError: it cannot be read.
-    """
-    from netsim.trace.files import read_trace
-
-    if link.recording is None:
-        raise ValueError(f"{link.name} is not recorded")
-    return read_trace(link.recording)
 
 
 @dataclass(frozen=True, slots=True)

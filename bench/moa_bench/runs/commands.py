@@ -10,12 +10,12 @@ from moa_shared.protocol.levels import LEVELS
 
 
 def named_path(given: str) -> tuple[str, Path]:
-    """A drafter to measure, as `--drafter` names it.
+    """A drafter to measure, as `--drafter` names it; the name may have an equals sign, such as "MoA, N = 0".
 
     Raises:
         UsageError: it has no name, or no path.
     """
-    name, equals, path = given.partition("=")
+    name, equals, path = given.rpartition("=")
     if not (name and equals and path):
         raise click.UsageError(f"--drafter {given} is not NAME=PATH or NAME=ID.")
     return name, Path(path)

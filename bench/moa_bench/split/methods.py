@@ -18,7 +18,8 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_bench.harness.child import Child
 from moa_bench.harness.drafters import AUTO_DRAFTER
 from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
-from moa_bench.network.emulated import Link, RunningLink, linked, recording_of
+from moa_bench.network.emulated import Link, RunningLink, linked
+from moa_bench.network.recorded import recording_of, served_from
 from moa_bench.network.round_ahead import RoundAhead
 from moa_bench.report.answers import AnswerClient, PlainClient
 
@@ -124,10 +125,10 @@ def reaching(link: Link, servers: Mapping[str, Child], cores: set[int] | None) -
     stretch of it.
     """
     if link.recording is not None:
-        length_s = recording_of(link).duration_s
+        recording = recording_of(link)
 
         def replayed(drafter: str, *, share: float) -> AbstractContextManager[RunningLink]:
-            return linked(replace(link, start_s=round(share * length_s, 3)), servers[drafter].address, cores=cores)
+            return linked(replace(link, start_s=served_from(recording, share)), servers[drafter].address, cores=cores)
 
         yield replayed
         return

@@ -21,7 +21,7 @@ from moa_bench.harness.cores import on_cores
 from moa_bench.harness.cpu import process_cpu_s
 from moa_bench.harness.padding import Padding
 from moa_bench.harness.servers import running_server
-from moa_bench.network.emulated import recorded_link
+from moa_bench.network.recorded import recorded_link
 from moa_bench.report.experiment import Experiment
 from moa_bench.report.journal import Keep, measure_afresh
 from moa_bench.report.report import SPLIT

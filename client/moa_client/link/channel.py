@@ -53,7 +53,8 @@ LOOK_SECONDS = 60.0  # a fleet changes slowly, and a replica that is gone is pas
 DESCRIBE_ROUND_TRIPS = 2  # of the first call; one is for the connection, and TLS takes another
 PROBE_SECONDS = 2.0  # to find out why a connection was of no use
 log = logging.getLogger(__name__)
-NOT_GRPC = ("HTTP/2", "SETTINGS")  # gRPC's words where something else listens
+SILENT = "timed out before receiving SETTINGS"  # gRPC's words where nothing comes, as through a proxy on a dead link
+NOT_GRPC = ("HTTP/2", "SETTINGS")  # or where something else listens
 CLOSED = ("Socket closed", "Connection reset")  # or where that ends connections at once
 
 
@@ -316,6 +317,8 @@ class Link:
         elif status is grpc.StatusCode.UNAVAILABLE and (found := await self._tls_reason(details, seconds)):
             # all of it in the message: a chat that starts without its server shows no hints
             return UnavailableError(f"The server at {self.label} cannot be used: {found.why}. {found.hint}", hint="")
+        elif status is grpc.StatusCode.UNAVAILABLE and SILENT in details:
+            why = "a connection was accepted, but nothing came over it"
         elif status is grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in NOT_GRPC):
             why = "what listens there does not speak gRPC"
         elif status is grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in CLOSED):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.network.emulated import LINKS, Link, find_links, linked, recorded_link, recording_of
+from moa_bench.network.emulated import LINKS, Link, find_links, linked
 from moa_shared.errors import ConfigError
 
 from tests.support.messages import raises
@@ -51,29 +51,6 @@ def test_links_are_found_by_name() -> None:
     assert [link.name for link in find_links(("4g", "RTT 0"))] == ["4G", "RTT 0"]
     with raises(ConfigError, snapshot("There is no link '6g'. There are RTT 0, 5G, 4G, RTT 150 ms, RTT 300 ms.")):
         find_links(("6g",))
-
-
-def test_a_recorded_link_has_the_delay_of_another_and_no_rate_of_its_own(tmp_path: Path) -> None:
-    ride = tmp_path / "ride.csv"
-    ride.write_text("t_s,down_mbps\n0,8\n2,0\n3,8\n")
-    link = recorded_link(f"4g={ride}", LINKS)
-    assert link == Link("4G, ride", 21.0, 19.0, recording=ride)
-    assert recording_of(link).duration_s == 4.0
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("4G", snapshot("--trace 4G is not LINK=FILE. Write, for example, --trace 4G=drive.csv.")),
-        (
-            "RTT 0=x",
-            snapshot("There is no link 'RTT 0' to take the delay from. There are 5G, 4G, RTT 150 ms, RTT 300 ms."),
-        ),
-    ],
-)
-def test_a_recorded_link_needs_a_delay_and_a_file(given: str, message: str) -> None:
-    with raises(ConfigError, message):
-        recorded_link(given, LINKS)
 
 
 def test_a_recording_begins_where_it_is_told_to(echo: str, tmp_path: Path) -> None:
