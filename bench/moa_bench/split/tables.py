@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from moa_bench.split import closed_form
 from moa_bench.split.figures import figures_of, over
 from moa_bench.split.methods import ALL, PLAIN, SYNCHRONOUS
 
+LOOPBACK = re.compile(r"127\.0\.0\.1:\d+")
 EAGLE = f"EAGLE-2: {SYNCHRONOUS}"  # the paper's client and server with EAGLE-2, of which it claims 1.84 times
 HEAD = [
     "method", "tokens/s", "over plain", "worst", "closed form", "over EAGLE-2's rounds", "first token",
@@ -93,8 +95,11 @@ def remarks(rounds: Sequence[Mapping[str, Any]]) -> str:
     lines = ["Token by token, all answers are plain streaming's."]
     if other:
         lines = [f"With answers that are not plain streaming's, left out of ratios: {', '.join(sorted(other))}."]
-    failed = dict.fromkeys(f"{name} over {link}: {one['failure']}" for link, name, one in answers if "failure" in one)
-    lines += [f"Failed: {each}" for each in failed]
+    failed: dict[tuple[str, str], list[str]] = {}
+    for link, name, one in answers:
+        if "failure" in one:
+            failed.setdefault((link, LOOPBACK.sub("the link", one["failure"])), []).append(name)
+    lines += [f"Failed over {link}: {', '.join(names)}: {why}" for (link, why), names in failed.items()]
     lost = []
     for link in dict.fromkeys(each["link"] for each in rounds):
         ratios = figures_of([each for each in rounds if each["link"] == link], ALL).over_plain

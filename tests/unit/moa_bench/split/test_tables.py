@@ -28,7 +28,8 @@ ROUNDS = [
             EAGLE: [answer(2.0)],
             ALL: [answer(1.25)],
             "another": [answer(0.1, same=False)],
-            "broken": [{"failure": "It is away."}],
+            "broken": [{"failure": "Nothing comes from 127.0.0.1:41234."}],
+            "broken too": [{"failure": "Nothing comes from 127.0.0.1:41235."}],
         },
     }
 ]
@@ -53,13 +54,14 @@ def test_a_link_is_a_table() -> None:
 | moa: everything on | 8.0 | 0.80 (0.80 to 0.80) | 0.80 |  | 1.60 | 1.00 (1.00 to 1.00) | 2.00 | 50 | 20 | 29 | 30 | 20 | 40 | 5.0 | 2.0 |
 | another | 100.0 | another text |  |  |  | another text | 2.00 | 50 | 20 | 29 | 30 | 20 | 40 | 5.0 | 2.0 |
 | broken | failed |  |  |  |  |  |  |  |  |  |  |  |  |  |  |
+| broken too | failed |  |  |  |  |  |  |  |  |  |  |  |  |  |  |
 """)
 
 
 def test_other_texts_failures_and_losses_are_told() -> None:
     assert remarks(ROUNDS) == snapshot("""\
 With answers that are not plain streaming's, left out of ratios: another over 4G.
-Failed: broken over 4G: It is away.
+Failed over 4G: broken, broken too: Nothing comes from the link.
 Slower than plain streaming with everything on: 4G (0.80).
 """)
 
