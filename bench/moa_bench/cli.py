@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -850,6 +851,7 @@ for command in (run, compare, report):
 
 def main() -> None:
     """Entry point: every known error is one sentence and the catalogue's exit code."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes raw lines of its own between our sentences
     signal.signal(signal.SIGTERM, _end)
     run_program(cli, "moa-bench")
 
