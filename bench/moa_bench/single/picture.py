@@ -25,9 +25,9 @@ def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
         spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]]
         panel.barh(place, ratio.median, xerr=spread, color="C1" if name in result["peers"] else "C0", capsize=3)
     panel.set_yticks(range(len(bars)), list(bars))
-    panel.invert_yaxis()
+    panel.set_ylim(len(bars) - 0.5, -0.5)
     panel.axvline(1.0, color="grey", linewidth=1)
-    panel.set(xlabel="tokens a second after the first, over plain serving's of the same question")
+    panel.set(xlabel="tokens a second after the first, over plain serving's")
     panel.grid(alpha=0.3, axis="x")
     figure.suptitle(f"{result['target']} on one core of {result['machine']['cpu']}", fontsize=10)
     return [save(figure, folder / "single.png")]
