@@ -27,6 +27,7 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, Draft, Memory
 from moa_shared.protocol.protobuf_messages import ask_to_proto, settings_to_proto
 
+from moa_bench.capacity.farewells import Farewells
 from moa_bench.capacity.figures import Answer
 from moa_bench.network.oracle import Script
 from moa_bench.simulation.device import ScriptedDevice
@@ -96,8 +97,10 @@ class OracleAsker:
         self._scripts = scripts
         self._draft_ms = draft_ms
         self._drafting = DraftingSettings(drafting)
+        self._farewells = Farewells()
 
     async def close(self) -> None:
+        await self._farewells.finish()
         await self._channel.close(None)
 
     async def ask(self, prompt: Sequence[int], answer: Answer) -> None:
@@ -106,18 +109,12 @@ class OracleAsker:
         reader = asyncio.create_task(_read(call, inbox))
         try:
             await self._converse(call, inbox, prompt, answer)
-            await _leave(call, reader)
         except grpc.RpcError as error:
             raise error_from_rpc(error) from None
         except asyncio.InvalidStateError:
             raise UnavailableError(ENDED) from None
-        except asyncio.CancelledError:
-            with suppress(grpc.RpcError, asyncio.InvalidStateError):
-                await _leave(call, reader)
-            raise
         finally:
-            reader.cancel()
-            call.cancel()
+            self._farewells.begin(_leave(call, reader))
 
     async def _converse(self, call: Any, inbox: asyncio.Queue[Any], prompt: Sequence[int], answer: Answer) -> None:
         loop = asyncio.get_running_loop()
@@ -210,7 +207,12 @@ async def _read(call: Any, inbox: asyncio.Queue[Any]) -> None:
 
 
 async def _leave(call: Any, reader: asyncio.Task[None]) -> None:
-    """Says goodbye, so that the server frees the session at once, and reads until the stream ends."""
-    await call.write(pb.ClientFrame(bye=pb.Bye()))
-    await call.done_writing()
-    await reader
+    """Says goodbye, so that the server frees the session at once, and reads until the stream ends, if it has not."""
+    try:
+        with suppress(grpc.RpcError, asyncio.InvalidStateError):
+            await call.write(pb.ClientFrame(bye=pb.Bye()))
+            await call.done_writing()
+            await reader
+    finally:
+        reader.cancel()
+        call.cancel()

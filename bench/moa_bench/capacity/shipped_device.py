@@ -24,6 +24,7 @@ from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
 
+from moa_bench.capacity.farewells import Farewells
 from moa_bench.capacity.figures import Answer
 from moa_bench.harness.split_client import SETTLE_EVERY_S, client_settings
 
@@ -55,8 +56,10 @@ class ShippedAsker:
         self._vocab_size = vocab_size
         self._settings = settings
         self._drafting = DraftingSettings(drafting, tree=program.mode == "tree")
+        self._farewells = Farewells()
 
     async def close(self) -> None:
+        await self._farewells.finish()
         await self._link.close()
 
     async def ask(self, prompt: Sequence[int], answer: Answer) -> None:
@@ -71,7 +74,7 @@ class ShippedAsker:
                         answer.on_tokens(time.perf_counter(), settled.tokens)
                 await asyncio.sleep(SETTLE_EVERY_S)
         finally:
-            await engine.close()
+            self._farewells.begin(engine.close())
 
 
 def device_maker(device: Device, drafter: MeasuredDrafter) -> Callable[[], Device]:
