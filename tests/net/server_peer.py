@@ -267,8 +267,8 @@ class Peer:
             assert await self.receive() is not None, "the stream ended before the verdict"
         return self.verdicts[-1]
 
-    async def rows(self, stop: int, plane: int = pb.PLANE_MEMORY) -> dict[int, pb.Memory]:
-        """Waits until every position before `stop` has its row; which frame held each."""
+    async def rows(self, stop: int, plane: int = pb.PLANE_MEMORY, *, start: int = 0) -> dict[int, pb.Memory]:
+        """Waits until every position from `start` to `stop` has its row; which frame held each that came."""
         while True:
             held = {
                 position: frame
@@ -276,7 +276,7 @@ class Peer:
                 if frame.plane == plane
                 for position in range(frame.start, frame.start + frame.count)
             }
-            if all(position in held for position in range(stop)):
+            if all(position in held for position in range(start, stop)):
                 return held
             assert await self.receive() is not None, "the stream ended before the memory"
 
