@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +22,8 @@ from moa_client.link.cancellation import heeded_cancellation
 EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 FRAME_OVERHEAD_BYTES = 5  # gRPC's header of a message
 SEND_SECONDS = 10.0  # for gRPC to accept one small frame; it buffers many, so only a dead transport takes longer
+WRITE_FAILED = "Internal error from Core"  # gRPC's details of a call one of whose writes failed
+STATUS_SECONDS = 1.0  # after such a write, for the status that the call ended with
 
 
 @dataclass(slots=True)
@@ -59,6 +62,9 @@ class Stream:
         self._call = call
         self._traffic = traffic
         self._on_end: Callable[[], None] | None = on_end
+        self._status: grpc.aio.AioRpcError | None = None
+        self._ended = asyncio.Event()
+        call.add_done_callback(self._on_status)
 
     async def send(self, **frame: Any) -> None:
         """Sends one frame, such as `draft=pb.Draft(...)`.
@@ -74,8 +80,8 @@ class Stream:
                     await self._call.write(message)
         except TimeoutError:
             raise _accepts_nothing() from None
-        except (grpc.RpcError, asyncio.InvalidStateError) as error:
-            raise await self._reason(error) from None
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            raise await self._reason() from None
 
     async def receive(self) -> pb.ServerFrame:
         """The next frame; the caller sets how long to wait for it.
@@ -86,8 +92,8 @@ class Stream:
         try:
             with heeded_cancellation():
                 message = await self._call.read()
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from None
+        except grpc.RpcError:
+            raise await self._reason() from None
         except (
             asyncio.CancelledError
         ):  # gRPC's word for a call that was cancelled here: by who writes, not by who waits
@@ -95,7 +101,7 @@ class Stream:
                 raise
             raise _accepts_nothing() from None
         if message is EOF:
-            raise await self._reason(None)
+            raise await self._reason()
         if not isinstance(message, pb.ServerFrame):
             raise ProtocolError("a frame", type(message).__name__)
         self._traffic.count("down", message)
@@ -120,17 +126,44 @@ class Stream:
         if on_end is not None:
             on_end()
 
-    async def _reason(self, error: BaseException | None) -> MoaError:
+    def _on_status(self, call: Any) -> None:
+        """Keeps the status of the call.
+
+        A write that fails because the call has ended has gRPC replace that status by one of its own, which says only
+        that a write failed (grpc/grpc#36066).
+        """
+        status = _status_of(call)
+        if status.details() != WRITE_FAILED:
+            self._ended.set()
+        elif self._ended.is_set():
+            return
+        self._status = status
+
+    async def _reason(self) -> MoaError:
         """The status with which the call ended."""
-        if isinstance(error, grpc.RpcError) and isinstance(error, grpc.aio.AioRpcError):
-            return error_from_rpc(error)
-        code = await self._call.code()
-        if code is grpc.StatusCode.OK:
+        await self._call.code()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STATUS_SECONDS):
+                await self._ended.wait()
+        status = self._status or _status_of(self._call)
+        if status.code() is grpc.StatusCode.OK:
             return UnavailableError("The server ended the conversation.", hint="Ask again to open a new one.")
-        metadata = await self._call.trailing_metadata()
-        return error_from_rpc(
-            grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, await self._call.details(), None)
-        )
+        return error_from_rpc(status)
+
+
+def _status_of(call: Any) -> grpc.aio.AioRpcError:
+    """The status of a call that has one, as it is now: nothing of this waits."""
+
+    async def read() -> grpc.aio.AioRpcError:
+        metadata = await call.trailing_metadata()
+        return grpc.aio.AioRpcError(await call.code(), grpc.aio.Metadata(), metadata, await call.details(), None)
+
+    try:
+        read().send(None)
+    except StopIteration as done:
+        status: grpc.aio.AioRpcError = done.value
+        return status
+    raise AssertionError("the call has no status")
 
 
 def _accepts_nothing() -> UnavailableError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 import grpc
@@ -19,6 +20,10 @@ class Call:
 
     def __init__(self) -> None:
         self._preparation = asyncio.create_task(self._prepare())
+        self._on_status: Callable[[Call], None] = lambda _: None
+
+    def add_done_callback(self, callback: Callable[[Call], None]) -> None:
+        self._on_status = callback
 
     async def _prepare(self) -> None:
         with suppress(asyncio.CancelledError):
@@ -26,9 +31,17 @@ class Call:
 
     async def read(self) -> pb.ServerFrame:
         await self._preparation
-        raise grpc.aio.AioRpcError(
-            grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.aio.Metadata(), grpc.aio.Metadata(), "full", None
-        )
+        self._on_status(self)
+        raise grpc.aio.AioRpcError(await self.code(), grpc.aio.Metadata(), grpc.aio.Metadata(), "full", None)
+
+    async def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    async def details(self) -> str:
+        return "full"
+
+    async def trailing_metadata(self) -> grpc.aio.Metadata:
+        return grpc.aio.Metadata()
 
     async def write(self, message: pb.ClientFrame) -> None:
         await self.read()
