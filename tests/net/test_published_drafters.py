@@ -49,7 +49,7 @@ async def test_the_text_is_that_of_plain_streaming(
 ) -> None:
     monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
     model, drafter = str(save_llama3(tmp_path / "tiny-llama3")), str(make(tmp_path / "published-drafter"))
-    settings = ServerSettings(model=model, drafter=drafter, execution="int8", threads=1, drafting=drafting)
+    settings = ServerSettings(model=model, drafter=drafter, execution="int8", threads=1, drafting=drafting, port=0)
     host = load_host(settings, SilentProgress())
     async with serving(host) as running, connect(f"127.0.0.1:{running.port}", 10.0, 60.0) as link:
         address = f"127.0.0.1:{running.port}"

@@ -107,4 +107,7 @@ class Terminal:
         return self.process.exitstatus
 
     def close(self) -> None:
-        self.process.close(force=True)
+        try:
+            self.process.close(force=True)
+        except pexpect.ExceptionPexpect:  # it is killed, but on a busy machine even that takes longer than pexpect waits
+            self.process.wait()

@@ -57,6 +57,7 @@ def draw(timeline: Timeline, title: str, path: Path) -> Path:
     waits.set(xlabel="seconds", ylabel="client", title="waits for text of a second or more")
     waits.title.set_fontsize(10)
     waits.set_ylim(0, max((client for client, _, _ in timeline.stalls), default=0) + 2)
+    waits.yaxis.get_major_locator().set_params(integer=True)
     waits.set_xlim(0, times[-1])
     rates.legend(loc="upper right", fontsize=8, ncols=5)
     for panel in (rates, waits):

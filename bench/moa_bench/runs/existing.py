@@ -65,31 +65,6 @@ def _network(request: Request, name: str, target_ms: float | None) -> None:
     )
 
 
-def drafting(request: Request) -> None:
-    """`moa-bench drafting`."""
-    _drafting(request, "drafting", None)
-
-
-def padded_drafting(request: Request) -> None:
-    """`moa-bench drafting --target-ms 50`."""
-    _drafting(request, "drafting-padded", 50.0)
-
-
-def _drafting(request: Request, name: str, target_ms: float | None) -> None:
-    from moa_bench.drafting.suite import run_drafting
-    from moa_bench.harness.padding import Padding
-
-    run_drafting(
-        model=request.model,
-        quick=request.quick,
-        json_file=request.json_file(name),
-        pin=request.pin,
-        level=request.level,
-        padding=Padding.of(target_ms, None),
-        questions=request.questions,
-    )
-
-
 def cut(request: Request) -> None:
     """`moa-bench cut`."""
     from moa_bench.cut.cut import run_cut

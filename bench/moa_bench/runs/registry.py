@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from moa_bench.harness.padding import Padding
-from moa_bench.report.report import ALONE, DRAFTING, ENGINE, LINK, PARTS, PAYOFF, SECURITY, SPLIT
+from moa_bench.report.report import ALONE, ENGINE, LINK, PARTS, PAYOFF, SECURITY, SPLIT
 from moa_bench.runs import existing
 from moa_bench.runs.seam import seam_part
 from moa_bench.runs.suites import Part, Request, Suite
@@ -43,8 +43,6 @@ SUITES = (
             seam_part("payoff-padded", "moa_bench.payoff.suite", PAYOFF, padding=Padding.of(50.0, None)),
             _part("network", LINK, 45, existing.network),
             _part("network-padded", LINK, 30, existing.padded_network),
-            _part("drafting", DRAFTING, 20, existing.drafting, pictures=("lone-user",)),
-            _part("drafting-padded", DRAFTING, 20, existing.padded_drafting),
         ),
     ),
     Suite(
