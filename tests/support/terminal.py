@@ -109,5 +109,7 @@ class Terminal:
     def close(self) -> None:
         try:
             self.process.close(force=True)
-        except pexpect.ExceptionPexpect:  # it is killed, but on a busy machine even that takes longer than pexpect waits
+        except (
+            pexpect.ExceptionPexpect
+        ):  # it is killed, but on a busy machine even that takes longer than pexpect waits
             self.process.wait()
