@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_server.access.caller import Caller
+from moa_server.engine.schedule import Schedule
 from moa_server.running.running_server import RunningServer
 from moa_server.target import Target
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
@@ -26,6 +27,7 @@ from tests.net.server_peer import (
     STATE_LAYER,
     VOCAB,
     Peer,
+    channel_to,
     make_host,
     plain_text,
     row_of,
@@ -287,6 +289,20 @@ async def test_stop_ends_the_answer_and_the_next_turn_continues(channel: grpc.ai
     expected, _ = plain_text(target, peer.tokens, GREEDY)
     await answer_in_rounds(peer, expected, random.Random(8), trees=False)
     assert peer.tokens[start + 2 :] == expected
+
+
+@pytest.mark.parametrize(("choose_nodes", "told"), [(True, {25}), (False, {0})])
+async def test_a_device_learns_what_a_node_must_be_worth(
+    target: Target, monkeypatch: pytest.MonkeyPatch, choose_nodes: bool, told: set[int]
+) -> None:
+    monkeypatch.setattr(Schedule, "least_chance", lambda _, answers: 0.25 * answers)
+    async with serving(make_host(target, choose_nodes=choose_nodes)) as running, channel_to(running) as channel:
+        peer = Peer(channel)
+        await peer.open(run_ahead=True)
+        await peer.ask(PROMPT, GREEDY)
+        while not peer.verdicts or peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
+            await peer.verdict()
+    assert {verdict.least_percent for verdict in peer.verdicts} == told
 
 
 async def test_bye_frees_the_session_and_a_broken_stream_keeps_it(

@@ -86,7 +86,7 @@ FRAMES: dict[str, Message] = {
         )
     ),
     "verdict_of_server_drafts": pb.ServerFrame(
-        verdict=pb.Verdict(tokens=[7, 8], accepted=1, drafted=5, server_drafted=3, server_accepted=1)
+        verdict=pb.Verdict(tokens=[7, 8], accepted=1, drafted=5, server_drafted=3, server_accepted=1, least_percent=25)
     ),
     "memory": pb.ServerFrame(
         memory=pb.Memory(
@@ -145,7 +145,7 @@ GOLDEN = {
     "opened": "0a150a01721002180122090880101040180120082a0104",
     "verdict": "121910ad021d030000002202070828013003380540024896015803",
     "verdict_that_continues": "12222203ffff0248d209520a18032201003501000000520c180322010128013501000000",
-    "verdict_of_server_drafts": "120c220207082801380560036801",
+    "verdict_of_server_drafts": "120e2202070828013805600368017019",
     "memory": "1a110801100218032202000128013504030201",
     "opened_elsewhere": "0a1a32180a0105120e0a04696e743810011a04617678321a0302ac02",
     "go_away": "220a0a01721205647261696e",

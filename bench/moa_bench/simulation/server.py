@@ -168,6 +168,7 @@ class SimulatedServer:
         measured: bool = False,
         watch: Callable[[SimulatedForward], object] = lambda forward: None,
     ) -> None:
+        self._least_chance = 0.0
         self.forwards = self.verified_nodes = self.accepted = self.stale_nodes = 0
         self._schedule: Schedule[SimulatedSession] = Schedule()
         if measured:
@@ -328,6 +329,7 @@ class SimulatedServer:
             nodes,
             sum(part.rows for part in parts if part.reads),
         )
+        self._least_chance = self._schedule.least_chance(rows.answers) if self._chooses_nodes else 0.0
         verifications = [self._commit(part, drafting_ms + step_ms) for part in parts]
         self._watch(SimulatedForward(began_ms, drafting_ms, step_ms, parts, verifications))
         tokens = sum(len(each.taken) for part, each in zip(parts, verifications, strict=True) if each is not None)
@@ -352,7 +354,7 @@ class SimulatedServer:
         live.drafts.learn(arrived, verification.taken)
         self.accepted += verification.accepted
         self.stale_nodes += session.pending.take_stale()
-        live.send(session.verdict(plan, verification, stale=0, step_ms=took_ms))
+        live.send(session.verdict(plan, verification, stale=0, step_ms=took_ms, least_chance=self._least_chance))
         return verification
 
 

@@ -148,6 +148,7 @@ class OnlineDrafting:
                 progress.tokens,
                 step_ms=verdict.step_ms,
                 verified=verdict.drafted,
+                least_chance=verdict.least_chance,
                 blind=memory.lacks_prompt,
             )
             self._round_due = True

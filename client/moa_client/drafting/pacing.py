@@ -8,6 +8,8 @@ there by plain steps: i * step > age + round trip, where age is the time since t
 cost a draft step each. Continue if for some D: step * sum of h^i over the levels in time > PRICE * draft_ms * (D - n),
 and a new draft, whose frame the server has to read between its forwards, if it also saves FRAME_PRICE of a step.
 Where plain steps take longer while the device drafts (they share a core), the price is that much higher.
+A level less likely than h^i = what the server asks of a node is left to it: a server with many users has better uses
+for its time.
 h is the upper bound of the acceptance, so a drafter that failed long ago is tried again; so is one that was slow.
 
 Frames. The server reads a draft when a step begins, so nodes may wait for each other: with s nodes sent for each token
@@ -66,6 +68,7 @@ class DraftWindow:
         self._sent = 0
         self._verdict_ms = 0.0
         self._drafted_ms = 0.0
+        self._least_chance = 0.0  # that a node must have to be verified
 
     def take_over(self, before: DraftWindow) -> None:
         """Takes over what another drafter's window has measured of server and link."""
@@ -75,6 +78,7 @@ class DraftWindow:
         """What follows is measured of another server."""
         self.rtt_ms, self.step_ms, self._quiet_ms = Smoothed(), Smoothed(), Smoothed()
         self._busy_ms = Smoothed()
+        self._least_chance = 0.0
 
     # ------------------------------------------------------------ measurements; rtt_ms the shell adds to
 
@@ -86,6 +90,7 @@ class DraftWindow:
         *,
         step_ms: float,
         verified: int,
+        least_chance: float = 0.0,
         blind: bool = False,
     ) -> None:
         """Takes in a verdict.
@@ -94,9 +99,11 @@ class DraftWindow:
             draft: what hung below the newest committed token before it.
             tokens: newly committed.
             step_ms: time of the server's forward; `verified`: draft nodes in it.
+            least_chance: that a node must have to be worth verifying, as the server says.
             blind: rows of the prompt are missing: the draft says nothing about the drafter.
         """
         self._verdict_ms = now_ms
+        self._least_chance = least_chance
         if step_ms > 0 and (not verified or not self.step_ms.samples):
             self.step_ms.add(step_ms)
         if step_ms > 0 and not verified and not blind:
@@ -145,6 +152,8 @@ class DraftWindow:
         draft_ms, step_ms, hit = self.draft_ms.mean, self.step_ms.mean, self.acceptance.level.high
         if not levels and now_ms > self._drafted_ms + RETRY_STEPS * step_ms:
             return True
+        if hit ** (levels + 1) < self._least_chance:
+            return False
         late_ms = now_ms - self._verdict_ms + self.rtt_ms.mean
         price = self.price
         if price > PRICE:

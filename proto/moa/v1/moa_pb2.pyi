@@ -364,7 +364,7 @@ class Ack(_message.Message):
     def __init__(self, committed: _Optional[int] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("base", "prefix_hash", "tokens", "accepted", "finish", "drafted", "stale_nodes", "step_hundredths", "memory", "ask", "server_drafted", "server_accepted")
+    __slots__ = ("base", "prefix_hash", "tokens", "accepted", "finish", "drafted", "stale_nodes", "step_hundredths", "memory", "ask", "server_drafted", "server_accepted", "least_percent")
     BASE_FIELD_NUMBER: _ClassVar[int]
     PREFIX_HASH_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -377,6 +377,7 @@ class Verdict(_message.Message):
     ASK_FIELD_NUMBER: _ClassVar[int]
     SERVER_DRAFTED_FIELD_NUMBER: _ClassVar[int]
     SERVER_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    LEAST_PERCENT_FIELD_NUMBER: _ClassVar[int]
     base: int
     prefix_hash: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
@@ -389,7 +390,8 @@ class Verdict(_message.Message):
     ask: int
     server_drafted: int
     server_accepted: int
-    def __init__(self, base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., finish: _Optional[_Union[Finish, str]] = ..., drafted: _Optional[int] = ..., stale_nodes: _Optional[int] = ..., step_hundredths: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ..., ask: _Optional[int] = ..., server_drafted: _Optional[int] = ..., server_accepted: _Optional[int] = ...) -> None: ...
+    least_percent: int
+    def __init__(self, base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., finish: _Optional[_Union[Finish, str]] = ..., drafted: _Optional[int] = ..., stale_nodes: _Optional[int] = ..., step_hundredths: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ..., ask: _Optional[int] = ..., server_drafted: _Optional[int] = ..., server_accepted: _Optional[int] = ..., least_percent: _Optional[int] = ...) -> None: ...
 
 class Memory(_message.Message):
     __slots__ = ("start", "count", "codec", "payload", "plane", "prefix_hash")

@@ -17,6 +17,7 @@ PRIOR_NODES = (1, 32)
 PRIOR_WEIGHT = 0.5
 DRAFT_SHARE = 0.035
 NODE_SHARE = 0.0145  # of torch in bf16 (one core; ../docs/bench.md); the test at the start measures that of the kernels
+FEW_NODES = 4  # which are verified together, when nodes are at all
 OUTLIER = 3.0  # times the expected time is the most that counts: the machine did something else meanwhile
 
 
@@ -31,6 +32,15 @@ class CostLine:
     def ms(self, nodes: int) -> float:
         """The expected time of a forward over `nodes` draft nodes."""
         return max(self.plain_ms, self.start_ms + self.slope_ms * nodes) if nodes else self.plain_ms
+
+    def least_chance(self, rate: float, nodes: int) -> float:
+        """The chance that a further node must have to be worth its row among a few others.
+
+        Args:
+            rate: tokens a millisecond that the time is worth.
+            nodes: that the forward has anyway.
+        """
+        return min(1.0, rate * (self.ms(nodes + FEW_NODES) - self.ms(nodes)) / FEW_NODES)
 
 
 class ForwardCost:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from moa_server.drafting.forward_cost import CostLine
 
 NODES_OF_A_PLACE = 2  # that are worth their rows, on average
-FEW_NODES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class GrowthRule:
     @property
     def least_chance(self) -> float:
         """What a node must have so that it can pay among a few others."""
-        return min(1.0, self.rate * (self.cost.ms(self.rows + FEW_NODES) - self.cost.ms(self.rows)) / FEW_NODES)
+        return self.cost.least_chance(self.rate, self.rows)
 
     def choose(self, chances: Sequence[float]) -> list[int]:
         """The nodes to verify.

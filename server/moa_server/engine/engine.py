@@ -80,6 +80,7 @@ class Engine:
         self._busy = False
         self._short_of_time: set[LiveSession] = set()  # whose memory waits for idle time
         self._server_drafts = ServerDrafts()
+        self._least_chance = 0.0  # that a draft node must have to be worth verifying, as of the newest forward
         self._planner = ForwardPlanner(self._schedule, self.adopt, self._lose)
 
     def start(self) -> None:
@@ -228,6 +229,7 @@ class Engine:
             sum(len(plan.tree) for plan, _ in verified),
             sum(each.part.rows for each in stepped if each.part.reads),
         )
+        self._least_chance = self._schedule.least_chance(rows.answers)
         for each in stepped:
             each.part.live.stepping = False
             each.part.live.steps += 1
@@ -287,7 +289,9 @@ class Engine:
             self._observer.on_finish(verification.finish)
         if live.listener is None:
             return
-        live.listener.on_verdict(session.verdict(plan, verification, stale=stale, step_ms=step_ms))
+        least_chance = 0.0 if live.verifies_all else self._least_chance
+        verdict = session.verdict(plan, verification, stale=stale, step_ms=step_ms, least_chance=least_chance)
+        live.listener.on_verdict(verdict)
 
     def _keep_pages(self, live: LiveSession) -> None:
         """Keeps the pages that a forward has filled, before the session's next one."""

@@ -188,6 +188,10 @@ class Schedule(Generic[Waiting]):
         recent = self._tokens.mean / self._ms.mean if self._ms.samples else 0.0
         return max(answers / self.cost.ms(answers - 1), recent)
 
+    def least_chance(self, answers: int) -> float:
+        """The chance that a draft node must have to be worth verifying beside so many answers; 0: not known yet."""
+        return self.cost.line().least_chance(self.rate(answers), answers - 1) if answers and self.cost.known else 0.0
+
     def read_tokens(self, rows: int) -> int:
         """How many tokens of prompts to read beside `rows` rows of answers."""
         if not rows:

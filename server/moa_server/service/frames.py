@@ -74,7 +74,7 @@ def _nodes_of(draft: pb.Draft, most_tokens: int) -> int:
 def merge_verdicts(earlier: Verdict, later: Verdict) -> Verdict | None:
     """A verdict and the one that continues it, as one; None if it continues another.
 
-    It has the costs of the newest step and counts what all steps verified.
+    It has the costs and the price of the newest step and counts what all steps verified.
     """
     continues = earlier.ask == later.ask and later.base == earlier.base + len(earlier.tokens)
     if earlier.finish or not continues:
@@ -91,6 +91,7 @@ def merge_verdicts(earlier: Verdict, later: Verdict) -> Verdict | None:
         later.step_ms,
         earlier.server_drafted + later.server_drafted,
         earlier.server_accepted + later.server_accepted,
+        later.least_chance,
     )
 
 

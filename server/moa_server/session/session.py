@@ -335,12 +335,15 @@ class Session:
             self._end(verification.finish)
         return True
 
-    def verdict(self, plan: StepPlan, verification: Verification, *, stale: int, step_ms: float) -> Verdict:
+    def verdict(
+        self, plan: StepPlan, verification: Verification, *, stale: int, step_ms: float, least_chance: float = 0.0
+    ) -> Verdict:
         """What a client learns of a verification that was committed.
 
         Args:
             stale: nodes that came too late since the last verdict.
             step_ms: how long the forward took.
+            least_chance: that a node must have to be worth verifying now.
         """
         return Verdict(
             self.ask_id,
@@ -354,6 +357,7 @@ class Session:
             step_ms,
             plan.own_nodes,
             verification.own_accepted,
+            least_chance,
         )
 
     # ------------------------------------------------------------ inside

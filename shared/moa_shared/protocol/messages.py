@@ -90,6 +90,7 @@ class Verdict:
         drafted: how many nodes the forward verified; `stale`: how many came too late since the last verdict.
         step_ms: how long the forward took, selection included.
         server_drafted, server_accepted: how many of `drafted` and `accepted` only the server guessed.
+        least_chance: that a node must have to be worth verifying now; 0: any.
     """
 
     ask: int
@@ -103,6 +104,7 @@ class Verdict:
     step_ms: float = 0.0
     server_drafted: int = 0
     server_accepted: int = 0
+    least_chance: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,7 @@ def verdict_to_proto(verdict: Verdict) -> pb.Verdict:
         step_hundredths=min(round(100 * verdict.step_ms), MOST_HUNDREDTHS),
         server_drafted=verdict.server_drafted,
         server_accepted=verdict.server_accepted,
+        least_percent=round(100 * verdict.least_chance),
     )
 
 
@@ -139,6 +140,7 @@ def verdict_from_proto(message: pb.Verdict) -> Verdict:
         message.step_hundredths / 100,
         message.server_drafted,
         message.server_accepted,
+        min(message.least_percent, 100) / 100,
     )
 
 

@@ -44,6 +44,20 @@ def test_a_server_that_waits_always_gets_a_draft() -> None:
     assert levels(measured(rtt_ms=400, hits=0, misses=100, run_ahead=False)) >= 1
 
 
+def test_levels_that_the_server_has_no_time_for_are_not_drafted() -> None:
+    window = measured(rtt_ms=0, hits=65, misses=35)
+    reach = []
+    for least_chance in (0.0, 0.1, 0.4, 0.9):
+        window.on_verdict(0.0, NO_DRAFT, [7], step_ms=50.0, verified=0, least_chance=least_chance)
+        reach.append(levels(window))
+    assert reach == sorted(reach, reverse=True)
+    assert reach[0] > reach[1] > reach[2] > reach[3] == 0
+    assert levels(window, now_ms=RETRY_STEPS * 50.0 + 1) == 1  # to hear whether it still has none
+    window.forget_server()
+    window.on_verdict(0.0, NO_DRAFT, [7], step_ms=50.0, verified=0)
+    assert levels(window) > 0
+
+
 def test_a_drafter_that_failed_long_ago_is_tried_again() -> None:
     window = measured(rtt_ms=50, hits=0, misses=100)
     assert levels(window) == 0

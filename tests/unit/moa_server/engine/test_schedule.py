@@ -269,6 +269,16 @@ def test_the_more_sessions_share_a_forward_the_fewer_nodes_pay() -> None:
     assert all(len(tree) < 3 for tree in many)
 
 
+def test_devices_learn_what_a_node_must_be_worth() -> None:
+    schedule = measured(10.0, 0.5)
+    asked = [schedule.least_chance(answers) for answers in (1, 4, 40)]
+    assert asked == [pytest.approx(answers * 0.5 / (10.0 + 0.5 * (answers - 1)), rel=0.2) for answers in (1, 4, 40)]
+    [taken, left] = schedule.choose_nodes([offered(DraftTree.chain([1]), (chance,)) for chance in (0.9, 0.02)])
+    assert (len(taken), len(left)) == (1, 0)
+    assert Schedule[LiveSession]().least_chance(1) == 0.0
+    assert schedule.least_chance(0) == 0.0
+
+
 # ---------------------------------------------------------------- how much of a prompt
 
 

@@ -82,7 +82,7 @@ def verdict_of(base: int, *tokens: int, ask: int = 1, finish: Finish = Finish.UN
 
 def test_verdicts_that_continue_each_other_are_one() -> None:
     verdict = verdict_of(3, 7, 8, accepted=1, drafted=4, stale=2, step_ms=5.0, server_drafted=2, server_accepted=1)
-    later = verdict_of(5, 9, drafted=3, stale=1, step_ms=6.0, finish=Finish.STOP, server_drafted=3)
+    later = verdict_of(5, 9, drafted=3, stale=1, step_ms=6.0, finish=Finish.STOP, server_drafted=3, least_chance=0.5)
     assert merge_verdicts(verdict, later) == verdict_of(
         *(3, 7, 8, 9),
         finish=Finish.STOP,
@@ -92,6 +92,7 @@ def test_verdicts_that_continue_each_other_are_one() -> None:
         step_ms=6.0,
         server_drafted=5,
         server_accepted=1,
+        least_chance=0.5,
     )
 
 

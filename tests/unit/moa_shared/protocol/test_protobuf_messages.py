@@ -56,6 +56,7 @@ VERDICTS = st.builds(
     Verdict,
     *(COUNTS, COUNTS, SHORT_HASHES, TOKENS, st.sampled_from(Finish)),
     *(COUNTS, COUNTS, COUNTS, st.integers(0, 10**7).map(lambda hundredths: hundredths / 100)),
+    *(COUNTS, COUNTS, st.integers(0, 100).map(lambda percent: percent / 100)),
 )
 MEMORIES = st.builds(
     Memory, COUNTS, COUNTS, st.sampled_from(Codec), st.binary(max_size=20), st.sampled_from(Plane), COUNTS
