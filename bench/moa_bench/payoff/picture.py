@@ -18,13 +18,13 @@ def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
     Raises:
         ConfigError: matplotlib is not there, or the file cannot be written.
     """
-    rounds = result["rounds"]
-    rtts = sorted({each["rtt_ms"] for each in rounds})
-    loads = sorted({each["users"] for each in rounds})
+    cells = result["cells"]
+    rtts = sorted({each["rtt_ms"] for each in cells})
+    loads = sorted({each["users"] for each in cells})
     colours = np.full((len(loads), len(rtts)), np.nan)
     pyplot = new_pyplot()
     figure, panel = pyplot.subplots(figsize=(2.2 + 1.7 * len(rtts), 1.6 + 1.0 * len(loads)), layout="constrained")
-    for cell in rounds:
+    for cell in cells:
         row, column = loads.index(cell["users"]), rtts.index(cell["rtt_ms"])
         name, ratio = best(cell)
         everything = ratios(cell).get(EVERYTHING)

@@ -43,24 +43,27 @@ class PayoffEffort:
     Args:
         rtts_ms: round trips of the users' links; 0: loopback.
         users: who ask at the same time.
+        rounds: of all ways in turn.
         seconds: for which they ask, in each way.
         answer_tokens: of each answer.
         seed: of prompts and links.
     """
 
-    rtts_ms: tuple[float, ...] = (0.0, 20.0, 50.0, 100.0, 200.0, 300.0)
+    rtts_ms: tuple[float, ...] = (0.0, 20.0, 50.0, 100.0, 300.0)
     users: tuple[int, ...] = (1, 4, 16)
+    rounds: int = 2
     seconds: float = 8.0
     answer_tokens: int = 64
     seed: int = 0
 
 
-QUICK = PayoffEffort((0.0, 50.0), (1, 2), 5.0, 24)
+QUICK = PayoffEffort((0.0, 50.0), (1, 2), 1, 5.0, 24)
 
 
 def estimate_s(effort: PayoffEffort) -> float:
     """About how many seconds it takes."""
-    return LOADING_S + len(effort.rtts_ms) * len(effort.users) * (len(WAYS) + 1) * (effort.seconds + 1.0)
+    rounds = len(effort.rtts_ms) * len(effort.users) * effort.rounds
+    return LOADING_S + rounds * (len(WAYS) + 1) * (effort.seconds + 1.0)
 
 
 def run_payoff(
@@ -98,7 +101,7 @@ def measure(
     padding: Padding | None = None,
     cores: tuple[set[int] | None, set[int] | None] = (None, None),
 ) -> dict[str, Any]:
-    """A round of all ways for each round trip and number of users.
+    """Rounds of all ways for each round trip and number of users.
 
     Args:
         keep: takes the key of a round, and what measures it.
@@ -122,7 +125,7 @@ def measure(
     questions = make_questions(passage, SHORT, max(effort.users), 2, effort.seed)
     crowd = CapacityEffort(effort.users, effort.seconds, 2, effort.answer_tokens, SHORT, seed=effort.seed)
     server_cores, own_cores = cores
-    rounds = []
+    cells = []
     with ExitStack() as stack:
         stack.enter_context(on_cores(own_cores))
         runner = stack.enter_context(make_runner())
@@ -141,8 +144,8 @@ def measure(
                     plan = Plan(crowd, [running.address], described, vocab_size, questions, make_device)
                     runner.run(plan.write_texts())
                     for users in effort.users:
-                        cell = keep(f"{rtt_ms:g} {users}", partial(measure_round, runner, plan, users))
-                        rounds.append(cell | {"rtt_ms": rtt_ms, "users": users})
+                        cell = keep(f"{rtt_ms:g} {users}", partial(measure_cell, runner, plan, users, effort.rounds))
+                        cells.append(cell | {"rtt_ms": rtt_ms, "users": users})
                         task.advance(1)
     return {
         "name": "payoff" if padding is None else "payoff-padded",
@@ -151,16 +154,21 @@ def measure(
         "effort": asdict(effort),
         "padding": None if padding is None else padding.description,
         "drafter": drafter.description,
-        "rounds": rounds,
+        "cells": cells,
     }
 
 
-def measure_round(runner: asyncio.Runner, plan: Plan, users: int) -> dict[str, Any]:
-    """All ways with so many users; plain serving first and last.
+def measure_cell(runner: asyncio.Runner, plan: Plan, users: int, rounds: int) -> dict[str, Any]:
+    """So many rounds with so many users.
 
     Returns:
-        {"ways": {name: [{"tokens_per_s", "gap_p95_ms", "first_p50_ms", "slowest_tokens_per_s", "other_texts"}]}}.
+        {"rounds": [{way: [{"tokens_per_s", "gap_p95_ms", "first_p50_ms", "slowest_tokens_per_s", "other_texts"}]}]}.
     """
+    return {"rounds": [_measure_round(runner, plan, users) for _ in range(rounds)]}
+
+
+def _measure_round(runner: asyncio.Runner, plan: Plan, users: int) -> dict[str, list[dict[str, Any]]]:
+    """All ways; plain serving first and last."""
     ways: dict[str, list[dict[str, Any]]] = {}
     for way in (*WAYS, WAYS[0]):
         cell = runner.run(plan.measure(users, way))
@@ -175,7 +183,7 @@ def measure_round(runner: asyncio.Runner, plan: Plan, users: int) -> dict[str, A
                 "client_share": cell.client_share,
             }
         )
-    return {"ways": ways}
+    return ways
 
 
 def render(result: Mapping[str, Any]) -> str:

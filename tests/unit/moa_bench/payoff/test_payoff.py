@@ -12,7 +12,7 @@ from moa_bench.capacity.figures import Met
 from moa_bench.capacity.plan import Cell, Plan
 from moa_bench.capacity.ways import Way
 from moa_bench.payoff.picture import draw
-from moa_bench.payoff.suite import WAYS, measure_round
+from moa_bench.payoff.suite import WAYS, measure_cell
 from moa_bench.payoff.tables import best, ratios, told
 
 
@@ -30,13 +30,18 @@ class FakePlan:
 
 
 def cell(other_texts: tuple[str, ...] = ()) -> dict[str, Any]:
-    speeds = {"plain": [60.0, 40.0], "server": [75.0], "shipped": [45.0], "everything": [48.0]}
+    speeds = {
+        "plain": [60.0, 40.0, 80.0, 120.0, 50.0, 50.0],
+        "server": [75.0, 10.0, 90.0],
+        "shipped": [45.0, 90.0, 20.0],
+        "everything": [48.0, 96.0, 49.0],
+    }
     with asyncio.Runner() as runner:
-        found = measure_round(runner, cast("Plan", FakePlan(speeds, other_texts)), 4)
+        found = measure_cell(runner, cast("Plan", FakePlan(speeds, other_texts)), 4, 3)
     return found | {"rtt_ms": 50.0, "users": 4}
 
 
-def test_ways_are_relative_to_plain_serving_before_and_after() -> None:
+def test_ways_are_relative_to_plain_serving_before_and_after_in_the_same_round() -> None:
     assert list(ratios(cell()).values()) == [1.5, 0.9, 0.96]
     assert best(cell()) == ("server's drafts", 1.5)
 
@@ -51,11 +56,11 @@ def test_a_loss_with_everything_on_is_told() -> None:
 
 def test_the_map_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    result = {"rounds": [cell()], "target": "tiny", "padding": None, "name": "payoff"}
+    result = {"cells": [cell()], "target": "tiny", "padding": None, "name": "payoff"}
     assert draw(result, tmp_path) == [tmp_path / "payoff.png"]
     assert (tmp_path / "payoff.png").stat().st_size > 1000
 
 
 def test_plain_serving_is_measured_first_and_last() -> None:
     assert WAYS[0] == Way("plain")
-    assert [len(found) for found in cell()["ways"].values()] == [2, 1, 1, 1]
+    assert [[len(found) for found in ways.values()] for ways in cell()["rounds"]] == [[2, 1, 1, 1]] * 3
