@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import grpc
@@ -127,6 +127,11 @@ class FuzzedCall:
         self._begun = False
         self._heard = asyncio.Event()
         self._over = False
+        self._status = grpc.StatusCode.OK, ""
+        self._on_status: Callable[[FuzzedCall], None] = lambda _: None
+
+    def add_done_callback(self, callback: Callable[[FuzzedCall], None]) -> None:
+        self._on_status = callback
 
     async def write(self, frame: pb.ClientFrame) -> None:
         if self._over:
@@ -142,7 +147,7 @@ class FuzzedCall:
         data = self._server.next_frame() if self._begun else self._server.opened()
         self._begun = True
         if data is None:
-            self._over = True
+            self._end(grpc.StatusCode.OK, "")
             return EOF
         try:
             return pb.ServerFrame.FromString(data)
@@ -150,17 +155,29 @@ class FuzzedCall:
             self._fail(grpc.StatusCode.INTERNAL, "Exception deserializing response!")
 
     def _fail(self, status: grpc.StatusCode, details: str) -> NoReturn:
-        self._over = True
+        self._end(status, details)
         raise grpc.aio.AioRpcError(status, grpc.aio.Metadata(), grpc.aio.Metadata(), details, None) from None
 
+    def _end(self, status: grpc.StatusCode, details: str) -> None:
+        self._over = True
+        self._status = status, details
+        self._on_status(self)
+
     async def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.OK
+        return self._status[0]
+
+    async def details(self) -> str:
+        return self._status[1]
+
+    async def trailing_metadata(self) -> grpc.aio.Metadata:
+        return grpc.aio.Metadata()
 
     async def done_writing(self) -> None:
         pass
 
     def cancel(self) -> None:
-        self._over = True
+        if not self._over:
+            self._end(grpc.StatusCode.CANCELLED, "Locally cancelled by application!")
 
 
 class FuzzedLink(Link):
