@@ -57,6 +57,7 @@ class ShippedAsker:
         self._settings = settings
         self._drafting = DraftingSettings(drafting, tree=program.mode == "tree")
         self._farewells = Farewells()
+        self._reading: Answer | None = None
 
     async def close(self) -> None:
         await self._farewells.finish()
@@ -64,17 +65,31 @@ class ShippedAsker:
 
     async def ask(self, prompt: Sequence[int], answer: Answer) -> None:
         engine = ClientEngine(self._link, self._device, self._vocab_size, Codec.INT4, self._drafting)
+        self._reading = answer
+        answering = asyncio.create_task(self._answer(engine, prompt, answer))
         try:
-            async for event in engine.ask(prompt, self._settings):
-                if isinstance(event, Committed):
-                    answer.on_tokens(time.perf_counter(), event.tokens)
-            while engine.unsettled:  # the device took the server for lost, and wrote the end
-                async for settled in engine.settle():
-                    if isinstance(settled, Settled):
-                        answer.on_tokens(time.perf_counter(), settled.tokens)
-                await asyncio.sleep(SETTLE_EVERY_S)
+            await asyncio.shield(answering)
         finally:
-            self._farewells.begin(engine.close())
+            self._reading = None
+            self._farewells.begin(_leave(engine, answering))
+
+    async def _answer(self, engine: ClientEngine, prompt: Sequence[int], answer: Answer) -> None:
+        async for event in engine.ask(prompt, self._settings):
+            if isinstance(event, Committed) and self._reading is answer:
+                answer.on_tokens(time.perf_counter(), event.tokens)
+        while engine.unsettled:  # the device took the server for lost, and wrote the end
+            async for settled in engine.settle():
+                if isinstance(settled, Settled) and self._reading is answer:
+                    answer.on_tokens(time.perf_counter(), settled.tokens)
+            await asyncio.sleep(SETTLE_EVERY_S)
+
+
+async def _leave(engine: ClientEngine, answering: asyncio.Task[None]) -> None:
+    """Ends the conversation; an answer that its user has broken off too, which the server would go on with."""
+    if not answering.done():
+        engine.stop()
+        await asyncio.wait((answering,))
+    await engine.close()
 
 
 def device_maker(device: Device, drafter: MeasuredDrafter) -> Callable[[], Device]:
