@@ -59,7 +59,7 @@ class Met:
     """What some users met together.
 
     Args:
-        tokens_per_s: of all users, over the whole time, reading prompts included.
+        tokens_per_s: of all users, over the whole time from when all ask, reading prompts included.
         gap_p50_ms, gap_p95_ms: between arrivals of one answer, over all users.
         first_p50_ms, first_p95_ms: from a question to its first token; what a user who never got one has waited so far
             counts too.
@@ -83,11 +83,12 @@ class Met:
     unserved: int
 
     @classmethod
-    def of(cls, answers: Sequence[Answer], users: int, ended_s: float) -> Met:
+    def of(cls, answers: Sequence[Answer], users: int, ended_s: float, apart_seconds: float = 0.0) -> Met:
         """The figures of `users` users.
 
         Args:
             ended_s: when all broke off, on the clock of the answers.
+            apart_seconds: in which users began, one after the other.
 
         Raises:
             DataError: no token came after another.
@@ -100,10 +101,11 @@ class Met:
         served = {answer.user for answer in begun}
         firsts_ms += [1e3 * (ended_s - answer.asked_s) for answer in answers if answer.user not in served]
         tokens = sum(len(answer.tokens) for answer in begun)
-        seconds = ended_s - min(answer.asked_s for answer in answers)
+        all_ask_s = min(answer.asked_s for answer in answers) + apart_seconds
+        then = sum(count for answer in begun for at_s, count in answer.arrivals if at_s >= all_ask_s)
         rates = list(user_rates(begun).values())
         return cls(
-            tokens_per_s=round(tokens / seconds, 1),
+            tokens_per_s=round(then / (ended_s - all_ask_s), 1),
             gap_p50_ms=_percentile(gaps_ms, 50),
             gap_p95_ms=_percentile(gaps_ms, 95),
             first_p50_ms=_percentile(firsts_ms, 50),

@@ -87,7 +87,11 @@ class Plan:
         other_texts = sum(
             answer.tokens != self._texts[answer.user, answer.question][: len(answer.tokens)] for answer in answers
         )
-        return Cell(users, way, Met.of(answers, users, ended_s), round(share, 3), other_texts)
+        met = Met.of(answers, users, ended_s, self._apart_seconds(users))
+        return Cell(users, way, met, round(share, 3), other_texts)
+
+    def _apart_seconds(self, users: int) -> float:
+        return self._effort.apart_seconds if users > 1 else 0.0
 
     async def _run(self, make: Callable[[int], Asker], users: int, seconds: float | None) -> tuple[list[Answer], float]:
         effort = self._effort
@@ -96,7 +100,12 @@ class Plan:
             for asker in askers:
                 stack.push_async_callback(asker.close)
             return await run_users(
-                askers, self._questions[:users], seconds, think_seconds=effort.think_seconds, seed=effort.seed
+                askers,
+                self._questions[:users],
+                seconds,
+                apart_seconds=self._apart_seconds(users) if seconds is not None else 0.0,
+                think_seconds=effort.think_seconds,
+                seed=effort.seed,
             )
 
     def _maker(self, way: Way) -> Callable[[int], Asker]:

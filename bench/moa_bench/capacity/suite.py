@@ -39,6 +39,8 @@ class CapacityEffort:
         answer_tokens: of each answer.
         lengths: of prompts.
         think_seconds: of a user after an answer, on average; 0: the next question follows at once.
+        apart_seconds: in which several users begin, one after the other; 0: at once. If answers are equally long too,
+            users go on in step: all prompts are read together, and all answers end together.
         kinds: who drafts, besides plain serving.
         acceptances: of the oracle's drafts.
         links: names of the users' links, which they take in turn; none: loopback.
@@ -53,6 +55,7 @@ class CapacityEffort:
     answer_tokens: int = 64
     lengths: Lengths = MIXED
     think_seconds: float = 0.0
+    apart_seconds: float = 0.0
     kinds: tuple[Drafts, ...] = KINDS
     acceptances: tuple[float, ...] = (0.35, 0.5, 0.65, 0.8, 0.9)
     links: tuple[str, ...] = ()

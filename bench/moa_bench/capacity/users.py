@@ -34,14 +34,16 @@ async def run_users(
     questions: Sequence[Sequence[Sequence[int]]],
     seconds: float | None,
     *,
+    apart_seconds: float = 0.0,
     think_seconds: float = 0.0,
     seed: int = 0,
 ) -> tuple[list[Answer], float]:
-    """Let all users ask at once, each its own questions in turn.
+    """Let all users ask, each its own questions in turn.
 
     Args:
         questions: [users][questions] prompts.
-        seconds: after which all break off; None: each question is asked once, and nothing is broken off.
+        seconds: from when all ask until all break off; None: each question is asked once, and nothing is broken off.
+        apart_seconds: in which they begin, one after the other; 0: all at once.
         think_seconds: a user waits after each answer, on average so long, exponentially distributed; 0: not at all.
 
     Returns:
@@ -54,6 +56,7 @@ async def run_users(
 
     async def use(user: int, asker: Asker) -> None:
         rng = random.Random(f"{seed}:{user}")
+        await asyncio.sleep(apart_seconds * user / len(askers))
         own = questions[user]
         turns: Iterator[int] = iter(range(len(own))) if seconds is None else count()
         for turn in turns:
@@ -69,7 +72,7 @@ async def run_users(
             if seconds is None:
                 await asyncio.wait(users)
             else:
-                await asyncio.sleep(seconds)
+                await asyncio.sleep(apart_seconds + seconds)
             ended_s = time.perf_counter()
             for task in users:
                 task.cancel()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 WAYS = (Way("plain"), Way("server"), Way("shipped"), Way("everything"))
 LOADING_S = 60.0
 SHORT = Lengths(40, 120)
+APART_S = 3.0  # in which users begin, one after the other: an answer of one of sixteen takes as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class PayoffEffort:
         seed: of prompts and links.
     """
 
-    rtts_ms: tuple[float, ...] = (0.0, 20.0, 50.0, 100.0, 300.0)
+    rtts_ms: tuple[float, ...] = (0.0, 50.0, 100.0, 300.0)
     users: tuple[int, ...] = (1, 4, 16)
     rounds: int = 2
     seconds: float = 8.0
@@ -63,7 +64,7 @@ QUICK = PayoffEffort((0.0, 50.0), (1, 2), 1, 5.0, 24)
 def estimate_s(effort: PayoffEffort) -> float:
     """About how many seconds it takes."""
     rounds = len(effort.rtts_ms) * len(effort.users) * effort.rounds
-    return LOADING_S + rounds * (len(WAYS) + 1) * (effort.seconds + 1.0)
+    return LOADING_S + rounds * (len(WAYS) + 1) * (effort.seconds + APART_S + 1.0)
 
 
 def run_payoff(
@@ -123,7 +124,9 @@ def measure(
     drafter = find_drafter(files)
     passage = load_tokenizer(files).encode(PASSAGE)
     questions = make_questions(passage, SHORT, max(effort.users), 2, effort.seed)
-    crowd = CapacityEffort(effort.users, effort.seconds, 2, effort.answer_tokens, SHORT, seed=effort.seed)
+    crowd = CapacityEffort(
+        effort.users, effort.seconds, 2, effort.answer_tokens, SHORT, apart_seconds=APART_S, seed=effort.seed
+    )
     server_cores, own_cores = cores
     cells = []
     with ExitStack() as stack:

@@ -39,6 +39,11 @@ def test_what_users_met() -> None:
     assert met.tokens_an_arrival == 1.2
 
 
+def test_speed_counts_from_when_all_ask() -> None:
+    answers = [answered(0, 5.0, (6.0, 3), (7.0, 1), (9.0, 2)), answered(1, 6.0, (8.0, 4))]
+    assert Met.of(answers, 2, 9.0, apart_seconds=2.0).tokens_per_s == (1 + 4 + 2) / 2.0
+
+
 def test_a_user_who_still_waits_is_counted() -> None:
     met = Met.of([answered(0, 0.0, (1.0, 1), (1.1, 1)), answered(0, 2.0), answered(1, 0.0)], 2, 9.0)
     assert (met.unserved, met.first_p50_ms, met.fairness) == (1, 5000.0, 1.0)

@@ -49,6 +49,13 @@ async def test_users_ask_again_until_all_break_off() -> None:
     assert [answer.tokens for answer in answers if answer.user == 1] == [[]]
 
 
+async def test_users_begin_one_after_the_other() -> None:
+    answers, ended_s = await run_users([Turns(1), Turns(1)], QUESTIONS, 0.05, apart_seconds=0.4)
+    first = [min(answer.asked_s for answer in answers if answer.user == user) for user in (0, 1)]
+    assert first[1] - first[0] >= 0.15  # of 0.2
+    assert ended_s - first[0] >= 0.4  # of 0.45
+
+
 async def test_users_think_between_answers() -> None:
     asker = Turns(1)
     await run_users([asker], QUESTIONS[:1], 0.05, think_seconds=60.0, seed=1)
