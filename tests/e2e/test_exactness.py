@@ -44,6 +44,7 @@ DRAFTS = {
     "random chain": {"drafter": "random", "mode": "chain", "length": 3},
     "random tree": {"drafter": "random", "mode": "tree", "depth": 2, "breadth": 2, "nodes": 4},
     "shipped chain": {"drafter": "default", "mode": "chain", "length": 5},
+    "shipped chain, streamed": {"drafter": "default", "mode": "chain", "length": 5},
     "shipped tree": {"drafter": "default", "mode": "tree", "depth": 4, "breadth": 4, "nodes": 16},
     "look-up": {"drafter": "lookup"},
 }
@@ -69,7 +70,7 @@ async def talking(address: str, name: str) -> AsyncIterator[ClientEngine]:
             Codec.INT4,
             DraftingSettings(
                 drafting="device" if "chain" in name else "auto",
-                rounds=name.startswith("random"),
+                rounds=name in ("random chain", "random tree", "shipped chain"),
                 tree=name.endswith("tree"),
             ),
         )
@@ -161,8 +162,8 @@ async def test_text_is_what_the_same_server_writes_without_drafts(
                 ALONE[prompt, settings] = await alone(exact_server, tokens, settings)
             assert await answer(engine, tokens, settings) == ALONE[prompt, settings], (prompt, seed)
             accepted += engine.figures.accepted + engine.figures.server_accepted
-    if name.startswith("shipped") and not temperature:  # of sampled text, all drafts of a busy machine may be late
-        assert accepted  # the drafter was at work; how much depends on what else the machine does
+    if name in ("shipped chain", "shipped tree") and not temperature:
+        assert accepted  # the drafter was at work; of streamed drafts, all may be late on a busy machine
 
 
 async def test_another_seed_is_another_text(exact_server: str, tokenizer: Tokenizer) -> None:

@@ -352,6 +352,9 @@ class ClientEngine:
                 item = await self._inbox.get()
         except TimeoutError:
             return
+        finally:
+            if wake_ms is not None:
+                self.presence.monitor.on_wake(now_ms(), now_ms() - wake_ms)
         while True:
             self._on_item(item)
             if self._inbox.empty() or self.answers.events:

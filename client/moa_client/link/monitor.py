@@ -3,7 +3,7 @@
 Pure: clock readings are arguments, in milliseconds. State: the smoothed round-trip time, when the last frame came, when
 the last one other than a beat, and the beat under way. Invariant: while something is expected, a beat is requested
 early enough that its answer can arrive before the timer runs out, so a server that merely computes for long is not
-taken for lost.
+taken for lost. Nor is one whose frames a busy device has not had the time to read.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ LEAST_TIMEOUT_MS = 150.0  # below it, the jitter of a busy machine would look li
 TIMEOUT_ROUND_TRIPS = 4.0
 BEAT_EVERY_MS = 1000.0  # while frames come: about one byte a token, keeps the round-trip time fresh
 FIRST_RTT_MS = 500.0  # before anything is measured: satellites answer within that
+HELD_UP_SHARE = 0.25  # of the timer: a device that wakes up later than that may have frames that it has not read
 MOST_BEATS_OPEN = 64  # whose answers are waited for; older ones are lost
 
 
@@ -35,6 +36,7 @@ class LinkMonitor:
         self._stamp = 0
         self._open: dict[int, float] = {}
         self._waiting = False
+        self._was_held_up = False  # in this silence
 
     # ------------------------------------------------------------ what happens
 
@@ -57,10 +59,22 @@ class LinkMonitor:
         self._open.clear()
         self._rtt.add(took_ms)
         self._heard_ms = self._progress_ms = now_ms
+        self._was_held_up = False
 
     def on_frame(self, now_ms: float) -> None:
         """Any frame came."""
         self._heard_ms = now_ms
+        self._was_held_up = False
+
+    def on_wake(self, now_ms: float, late_ms: float) -> None:
+        """This device checks again, `late_ms` after it wanted to.
+
+        If it was held up itself, by other programs or in its sleep, frames may wait to be read: the server then has
+        half a timer more, once for each silence.
+        """
+        if late_ms > HELD_UP_SHARE * self.timeout_ms and not self._was_held_up:
+            self._was_held_up = True
+            self._heard_ms = max(self._heard_ms, now_ms - self.timeout_ms / 2)
 
     def on_progress(self, now_ms: float) -> None:
         """The frame advanced the answer."""

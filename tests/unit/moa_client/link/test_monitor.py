@@ -67,6 +67,27 @@ def test_beats_are_rare_while_frames_come() -> None:
     assert 9 <= beats <= 11
 
 
+def test_a_device_that_was_held_up_reads_its_frames_before_it_takes_the_server_for_lost() -> None:
+    monitor = opened(20.0)
+    monitor.on_frame(1000.0)
+    monitor.on_wake(1400.0, late_ms=325.0)
+    assert not monitor.is_lost(1400.0)
+    assert monitor.take_beat(1400.0) is not None
+    monitor.on_wake(1800.0, late_ms=325.0)
+    assert monitor.is_lost(1800.0)  # once for each silence
+    monitor.on_frame(2000.0)
+    monitor.on_wake(2400.0, late_ms=325.0)
+    assert not monitor.is_lost(2400.0 + monitor.timeout_ms / 2 - 1)
+    assert monitor.is_lost(2400.0 + monitor.timeout_ms / 2)
+
+
+def test_a_device_that_wakes_up_almost_in_time_is_not_patient() -> None:
+    monitor = opened(20.0)
+    monitor.on_frame(1000.0)
+    monitor.on_wake(1160.0, late_ms=10.0)
+    assert monitor.is_lost(1160.0)
+
+
 def test_nothing_expected_nothing_lost() -> None:
     monitor = opened(20.0)
     monitor.rest()
