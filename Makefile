@@ -10,10 +10,10 @@ KERNEL_SOURCES := $(wildcard kernels/kernel_build.py kernels/moa_kernels/variant
 INSTALLATION := pyproject.toml setup.py constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test test-all words check lint proto docs man sbom images format bench kernels sanitize clean
+.PHONY: help chat test test-long test-all words check lint proto docs man sbom images format bench kernels sanitize clean
 
 help: ## Show what can be made
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
 chat: $(VENV)/.chat $(VENV)/.kernels $(if $(filter-out default,$(MODEL)),,$(VENV)/.model) ## Chat through the real split system; PROMPT="..." for one answer, NETWORK=4g for an emulated link; commands are then in .venv/bin
 	@BIN=$(BIN) PROMPT='$(subst ','\'',$(PROMPT))' NETWORK='$(NETWORK)' MODEL='$(MODEL)' sh deploy/chat.sh
@@ -21,8 +21,12 @@ chat: $(VENV)/.chat $(VENV)/.kernels $(if $(filter-out default,$(MODEL)),,$(VENV
 test: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Run the tests but for the long ones; ARGS="..." goes to pytest
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long" $(ARGS)
 
-test-all: test ## Run the long tests too: real links, the reference level, sanitizers, short measurements
+test-long: $(VENV)/.dev $(VENV)/.kernels $(VENV)/.model ## Run the long tests: real links, the reference level, sanitizers, short measurements
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m long $(ARGS)
+
+test-all: ## Run all tests
+	$(MAKE) test
+	$(MAKE) test-long
 
 words: $(VENV)/.dev $(VENV)/.kernels ## Accept the messages as they are now in the tests' snapshots; look at the difference before you commit
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n 0 -q --inline-snapshot=fix,create $$(grep -rl inline_snapshot tests --include=*.py) $(ARGS)

@@ -49,8 +49,8 @@ class CapacityEffort:
         padding: what each forward is to cost, as a larger target's would; None: what it costs.
     """
 
-    users: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    seconds: float = 30.0
+    users: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
+    seconds: float = 20.0
     prompts: int = 2
     answer_tokens: int = 64
     lengths: Lengths = MIXED

@@ -49,9 +49,9 @@ ORACLE_DRAFT_MS = 25.0  # a slow device: its standalone text does not end before
 class CutEffort:
     """How many incidents of each kind, and how long the answers are."""
 
-    cuts: int = 200
+    cuts: int = 100
     resets: int = 20
-    kills: int = 50
+    kills: int = 25
     prompts: int = 3
     answer_tokens: int = 96
     seed: int = 0

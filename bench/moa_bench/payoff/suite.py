@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 WAYS = (Way("plain"), Way("server"), Way("shipped"), Way("everything"))
 LOADING_S = 60.0
 SHORT = Lengths(40, 120)
-APART_S = 3.0  # in which users begin, one after the other: an answer of one of sixteen takes as long
+APART_S = 3.0  # in which several users begin, one after the other: an answer of one of sixteen takes as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class PayoffEffort:
     rtts_ms: tuple[float, ...] = (0.0, 50.0, 100.0, 300.0)
     users: tuple[int, ...] = (1, 4, 16)
     rounds: int = 2
-    seconds: float = 8.0
+    seconds: float = 6.0
     answer_tokens: int = 64
     seed: int = 0
 
@@ -63,8 +63,8 @@ QUICK = PayoffEffort((0.0, 50.0), (1, 2), 1, 5.0, 24)
 
 def estimate_s(effort: PayoffEffort) -> float:
     """About how many seconds it takes."""
-    rounds = len(effort.rtts_ms) * len(effort.users) * effort.rounds
-    return LOADING_S + rounds * (len(WAYS) + 1) * (effort.seconds + APART_S + 1.0)
+    of_all_users = sum(effort.seconds + 1.0 + (APART_S if users > 1 else 0.0) for users in effort.users)
+    return LOADING_S + len(effort.rtts_ms) * effort.rounds * (len(WAYS) + 1) * of_all_users
 
 
 def run_payoff(

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGES = ("torch", "transformers", "grpcio", "numpy")
+# Paths of a checkout, as git takes them: all but results, pages, tests and texts, which change no figure.
+_OTHERS = ("bench/results", "bench/moa_bench/runs/pages", "docs", "tests", ".ci", "*.md")
+_MEASURED = (".", *(f":!{path}" for path in _OTHERS))
 
 
 def gather_facts(root: Path | None) -> dict[str, Any]:
@@ -48,18 +51,19 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def commit_of(root: Path | None) -> str | None:
-    """Short commit of the checkout, with "+" where files that it tracks have been changed; None without git.
+    """Short name of the newest commit that changes what is measured, with "+" where that has been changed since.
 
-    Results and pages do not count: a run of several suites writes them in between.
+    Results, pages, tests and texts do not count: a run of several suites writes them in between.
+    None without git, or before the first such commit.
     """
     if root is None:
         return None
     try:
-        described = _git(root, "rev-parse", "--short", "HEAD")
-        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!bench/results", ":!docs")
+        newest = _git(root, "log", "-1", "--format=%h", "--", *_MEASURED)
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", *_MEASURED)
     except (OSError, subprocess.SubprocessError):
         return None
-    return described + ("+" if changed else "")
+    return newest + ("+" if changed else "") if newest else None
 
 
 def _git(root: Path, *arguments: str) -> str:

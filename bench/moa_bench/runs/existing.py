@@ -47,11 +47,11 @@ def network(request: Request) -> None:
 
 
 def padded_network(request: Request) -> None:
-    """`moa-bench network --target-ms 50`."""
-    _network(request, "network-padded", 50.0)
+    """`moa-bench network --target-ms 50`, over links whose round trips are no longer than a step."""
+    _network(request, "network-padded", 50.0, ("RTT 0", "5G", "4G"))
 
 
-def _network(request: Request, name: str, target_ms: float | None) -> None:
+def _network(request: Request, name: str, target_ms: float | None, links: tuple[str, ...] = ()) -> None:
     from moa_bench.harness.padding import Padding
     from moa_bench.network.suite import run_network
 
@@ -62,6 +62,7 @@ def _network(request: Request, name: str, target_ms: float | None) -> None:
         pin=request.pin,
         level=request.level,
         padding=Padding.of(target_ms, None),
+        links=() if request.quick else links,
     )
 
 
@@ -104,7 +105,7 @@ def capacity(request: Request) -> None:
     """`moa-bench capacity`."""
     from moa_bench.capacity.suite import QUICK, CapacityEffort, run_capacity
 
-    effort = QUICK if request.quick else CapacityEffort()
+    effort = QUICK if request.quick else CapacityEffort(acceptances=(0.35, 0.65, 0.8, 0.9))
     run_capacity(
         model=request.model,
         quick=request.quick,
@@ -119,7 +120,7 @@ def linked_capacity(request: Request) -> None:
     """`moa-bench capacity` over links that differ, with users who think."""
     from moa_bench.capacity.suite import QUICK, CapacityEffort, run_capacity
 
-    effort = QUICK if request.quick else CapacityEffort(users=(4, 16, 64), seconds=20.0, acceptances=(0.8,))
+    effort = QUICK if request.quick else CapacityEffort(users=(4, 16, 64), acceptances=(0.8,))
     run_capacity(
         model=request.model,
         quick=request.quick,
@@ -136,7 +137,8 @@ def padded_capacity(request: Request) -> None:
     from moa_bench.capacity.suite import QUICK, CapacityEffort, run_capacity
     from moa_bench.harness.padding import Padding
 
-    effort = QUICK if request.quick else CapacityEffort(users=(1, 4, 8, 16, 32), answer_tokens=256)
+    full = CapacityEffort(users=(4, 8, 16, 32), answer_tokens=256, kinds=("oracle",), acceptances=(0.5, 0.65, 0.8, 0.9))
+    effort = QUICK if request.quick else full
     run_capacity(
         model=request.model,
         quick=request.quick,

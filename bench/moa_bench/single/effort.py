@@ -20,8 +20,8 @@ class SingleEffort:
         depth, breadth, nodes: of a tree.
     """
 
-    questions: int = 4
-    answer_tokens: int = 100
+    questions: int = 2
+    answer_tokens: int = 80
     shortest_answer: int = 16
     longest_prompt: int = 600
     chain: int = 5

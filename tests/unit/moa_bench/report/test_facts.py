@@ -32,7 +32,10 @@ def test_a_changed_checkout_is_marked(tmp_path: Path) -> None:
     results.mkdir(parents=True)
     (results / "micro.json").write_text("1")
     git("add", "bench")
-    assert commit_of(tmp_path) == clean  # another suite's result does not change what is measured
+    (tmp_path / "README.md").write_text("1")
+    git("add", "README.md")
+    git("commit", "-qm", "two")
+    assert commit_of(tmp_path) == clean  # neither another suite's result nor a text changes what is measured
     (tmp_path / "file").write_text("2")
     assert commit_of(tmp_path) == clean + "+"
 
