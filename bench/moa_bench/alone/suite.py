@@ -40,7 +40,7 @@ class AloneEffort:
         task_tokens: of an answer whose result is checked; 0: none is.
     """
 
-    questions: int = 1
+    questions: int = 2
     answer_tokens: int = 128
     longest_prompt: int = 512
     alone_tokens: int = 96
