@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from moa_bench.harness.padding import Padding
 from moa_bench.runs.suites import Request
+
+PADDING = Padding.of(50.0, None)  # of a larger target, emulated
+SHORT_LINKS = ("RTT 0", "5G", "4G")  # whose round trips are no longer than a step of it
 
 
 def micro(request: Request) -> None:
@@ -48,11 +52,10 @@ def network(request: Request) -> None:
 
 def padded_network(request: Request) -> None:
     """`moa-bench network --target-ms 50`, over links whose round trips are no longer than a step."""
-    _network(request, "network-padded", 50.0, ("RTT 0", "5G", "4G"))
+    _network(request, "network-padded", PADDING, SHORT_LINKS)
 
 
-def _network(request: Request, name: str, target_ms: float | None, links: tuple[str, ...] = ()) -> None:
-    from moa_bench.harness.padding import Padding
+def _network(request: Request, name: str, padding: Padding | None, links: tuple[str, ...] = ()) -> None:
     from moa_bench.network.suite import run_network
 
     run_network(
@@ -61,7 +64,7 @@ def _network(request: Request, name: str, target_ms: float | None, links: tuple[
         json_file=request.json_file(name),
         pin=request.pin,
         level=request.level,
-        padding=Padding.of(target_ms, None),
+        padding=padding,
         links=() if request.quick else links,
     )
 
@@ -135,7 +138,6 @@ def padded_capacity(request: Request) -> None:
     """`moa-bench capacity --target-ms 150 --target-row-ms 7.3`."""
     from moa_bench.capacity.questions import Lengths
     from moa_bench.capacity.suite import QUICK, CapacityEffort, run_capacity
-    from moa_bench.harness.padding import Padding
 
     full = CapacityEffort(users=(4, 8, 16, 32), answer_tokens=256, kinds=("oracle",), acceptances=(0.5, 0.65, 0.8, 0.9))
     effort = QUICK if request.quick else full

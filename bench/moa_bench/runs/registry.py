@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
-from moa_bench.harness.padding import Padding
-from moa_bench.report.report import ALONE, ENGINE, LINK, PARTS, PAYOFF, SECURITY, SPLIT
+from moa_bench.report.report import ALONE, ENGINE, LINK, PARTS, PAYOFF, SCALE, SECURITY, SINGLE, SPLIT
 from moa_bench.runs import existing
+from moa_bench.runs.existing import PADDING, SHORT_LINKS
 from moa_bench.runs.seam import seam_part
 from moa_bench.runs.suites import Part, Request, Suite
+
+SHORT = {"links": SHORT_LINKS}
 
 
 def _part(
@@ -20,17 +21,12 @@ def _part(
     return Part(name, page, lambda is_quick: 60 * (quick if is_quick else minutes), start, **more)
 
 
-def _if_there(name: str, package: str, page: str) -> tuple[Part, ...]:
-    """The part of a suite of the common form, if its package is there."""
-    return () if find_spec(package) is None else (seam_part(name, f"{package}.suite", page),)
-
-
 SUITES = (
     Suite(
         "single",
         "One device",
         "How much faster is a text with each way to draft, when target and drafter share a machine?",
-        _if_there("single", "moa_bench.single", "measurements/single.md"),
+        (seam_part("single", "moa_bench.single.suite", SINGLE),),
     ),
     Suite(
         "network",
@@ -38,9 +34,9 @@ SUITES = (
         "What does one user gain over plain streaming, by link and by who drafts?",
         (
             seam_part("split", "moa_bench.split.suite", SPLIT),
-            seam_part("split-padded", "moa_bench.split.suite", SPLIT, padding=Padding.of(50.0, None)),
+            seam_part("split-padded", "moa_bench.split.suite", SPLIT, effort=SHORT, padding=PADDING),
             seam_part("payoff", "moa_bench.payoff.suite", PAYOFF),
-            seam_part("payoff-padded", "moa_bench.payoff.suite", PAYOFF, padding=Padding.of(50.0, None)),
+            seam_part("payoff-padded", "moa_bench.payoff.suite", PAYOFF, padding=PADDING),
             _part("network", LINK, 45, existing.network),
             _part("network-padded", LINK, 30, existing.padded_network),
         ),
@@ -72,7 +68,7 @@ SUITES = (
         (
             _part("simulate", PARTS, 2, existing.simulate, 0.1),
             _part("crowd", ENGINE, 4, existing.crowd, 0.2),
-            *_if_there("scale", "moa_bench.simulation.scale", "measurements/scale.md"),
+            seam_part("scale", "moa_bench.simulation.scale.suite", SCALE),
         ),
     ),
     Suite(

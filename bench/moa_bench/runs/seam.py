@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from typing import Any
 
@@ -21,35 +21,39 @@ from moa_bench.runs.durations import duration
 from moa_bench.runs.suites import Part, Request
 
 
-def seam_part(name: str, module: str, page: str, **more: Any) -> Part:
+def seam_part(name: str, module: str, page: str, *, effort: Mapping[str, Any] | None = None, **more: Any) -> Part:
     """A part of a suite of this form; `module` is imported when its estimate or its run begins.
 
     Args:
+        effort: fields of its effort that are others than by default, unless the run is quick.
         more: given to its `measure` too.
     """
+    changed = effort or {}
 
     def start(request: Request) -> None:
-        run_seam(import_module(module), name, page, request, more)
+        run_seam(import_module(module), name, page, request, more, changed)
 
     def seconds(quick: bool) -> float:
         suite = import_module(module)
-        return float(suite.estimate_s(effort_of(suite, quick)))
+        return float(suite.estimate_s(effort_of(suite, quick, changed)))
 
     return Part(name, page, seconds, start, pictures=(f"{name}*",))
 
 
-def effort_of(suite: Any, quick: bool) -> Any:
-    """A suite's effort: `QUICK`, or its class with what it has by default."""
-    return suite.QUICK if quick else type(suite.QUICK)()
+def effort_of(suite: Any, quick: bool, changed: Mapping[str, Any]) -> Any:
+    """A suite's effort: `QUICK`, or its class with what it has by default but for the changed fields."""
+    return suite.QUICK if quick else replace(type(suite.QUICK)(), **changed)
 
 
-def run_seam(suite: Any, name: str, page: str, request: Request, more: Mapping[str, Any]) -> None:
+def run_seam(
+    suite: Any, name: str, page: str, request: Request, more: Mapping[str, Any], changed: Mapping[str, Any]
+) -> None:
     """Measures what the journal has not, publishes, draws; then the journal goes.
 
     Raises:
         MoaError: as the suite raises it, or a file cannot be read or written.
     """
-    effort = effort_of(suite, request.quick)
+    effort = effort_of(suite, request.quick, changed)
     experiment = Experiment(name, quick=request.quick, json_file=request.json_file(name), pin=request.pin)
     wanted = {
         "model": request.model,

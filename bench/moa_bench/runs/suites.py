@@ -66,7 +66,7 @@ class Suite:
 
     Args:
         answers: the question, one sentence.
-        parts: in the order in which they are run and shown; none: it is not written yet.
+        parts: in the order in which they are run and shown.
     """
 
     name: str
@@ -81,7 +81,7 @@ def choose_parts(suites: tuple[Suite, ...], names: tuple[str, ...]) -> list[Part
     Raises:
         ConfigError: there is no such suite.
     """
-    there_are = [suite.name for suite in suites if suite.parts]
+    there_are = [suite.name for suite in suites]
     for name in names:
         if name not in (*there_are, "all"):
             raise ConfigError(

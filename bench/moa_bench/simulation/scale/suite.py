@@ -15,7 +15,7 @@ import click
 from moa_shared.programs.progress import make_progress
 
 from moa_bench.report.experiment import Experiment
-from moa_bench.report.report import checkout_root
+from moa_bench.report.report import SCALE, checkout_root
 from moa_bench.simulation.scale import pictures, tables
 from moa_bench.simulation.scale.assumptions import World, rows
 from moa_bench.simulation.scale.costs import device_draft_ms, gpu_costs
@@ -24,7 +24,6 @@ from moa_bench.simulation.scale.sensitivity import RATE, effect, users_a_gpu
 from moa_bench.simulation.scale.users import WAYS, Way, best_length, fit, loads
 from moa_bench.simulation.scale.validation import validate
 
-PAGE = "measurements/scale.md"
 SLOWEST = 10.0  # tokens a second: no table asks for less
 Keep = Callable[[str, Callable[[], dict[str, Any]]], dict[str, Any]]
 
@@ -150,6 +149,6 @@ def run_scale(*, quick: bool, json_file: Path | None) -> None:
     experiment = Experiment("scale", quick=quick, json_file=json_file)
     result = measure(effort, lambda _, simulate: simulate())
     experiment.result |= result
-    experiment.publish(render(result), page=PAGE)
+    experiment.publish(render(result), page=SCALE)
     if (picture := experiment.picture_path("scale")) is not None:
         draw(result, picture.parent)
