@@ -29,8 +29,11 @@ def draw(result: Mapping[str, Any], folder: Path) -> list[Path]:
         name, ratio = best(cell)
         everything = ratios(cell).get(EVERYTHING)
         colours[row, column] = np.nan if everything is None else everything
-        told = "" if everything is None else f"\neverything on {everything:.2f}"
-        panel.text(column, row, f"{name}\n{ratio:.2f}{told}", ha="center", va="center", fontsize=7)
+        told = f"{name}\n{ratio:.2f}" if name != EVERYTHING else ""
+        if everything is not None:
+            told += f"\neverything on\n{everything:.2f}"
+        dark = everything is not None and abs(everything - 1.0) > 0.35
+        panel.text(column, row, told.strip(), ha="center", va="center", fontsize=7, color="white" if dark else "black")
     image = panel.imshow(colours, cmap="RdYlGn", vmin=0.5, vmax=1.5, aspect="auto", origin="lower")
     panel.set_xticks(range(len(rtts)), [f"{rtt:g}" for rtt in rtts])
     panel.set_yticks(range(len(loads)), [str(users) for users in loads])

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGES = ("torch", "transformers", "grpcio", "numpy")
-# Paths of a checkout, as git takes them: all but results, pages, tests and texts, which change no figure.
-_OTHERS = ("bench/results", "bench/moa_bench/runs/pages", "docs", "tests", ".ci", "*.md")
+# Paths of a checkout, as git takes them: all but those that change no figure.
+_OTHERS = (
+    *("bench/results", "bench/moa_bench/report", "bench/moa_bench/runs", "*/tables.py", "*/picture.py"),
+    *("docs", "tests", ".ci", "*.md"),
+)
 _MEASURED = (".", *(f":!{path}" for path in _OTHERS))
 
 
@@ -53,7 +56,7 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 def commit_of(root: Path | None) -> str | None:
     """Short name of the newest commit that changes what is measured, with "+" where that has been changed since.
 
-    Results, pages, tests and texts do not count: a run of several suites writes them in between.
+    Results, what shows them, tests and texts do not count: a run of several suites writes them in between.
     None without git, or before the first such commit.
     """
     if root is None:
