@@ -37,8 +37,8 @@ SUITES = (
             seam_part("split-padded", "moa_bench.split.suite", SPLIT, effort=SHORT, padding=PADDING),
             seam_part("payoff", "moa_bench.payoff.suite", PAYOFF),
             seam_part("payoff-padded", "moa_bench.payoff.suite", PAYOFF, padding=PADDING),
-            _part("network", LINK, 45, existing.network),
-            _part("network-padded", LINK, 30, existing.padded_network),
+            _part("network", LINK, 5, existing.network),
+            _part("network-padded", LINK, 6, existing.padded_network),
         ),
     ),
     Suite(
@@ -47,8 +47,8 @@ SUITES = (
         "What does a user see when the link is cut or the server dies, and is the text the same afterwards?",
         (
             seam_part("alone", "moa_bench.alone.suite", ALONE),
-            _part("cut", LINK, 40, existing.cut, 2),
-            _part("texts", LINK, 20, existing.texts),
+            _part("cut", LINK, 5, existing.cut),
+            _part("texts", LINK, 6, existing.texts),
         ),
     ),
     Suite(
@@ -56,7 +56,7 @@ SUITES = (
         "Users a server",
         "How many users does a server serve at a given speed, by who drafts?",
         (
-            _part("capacity", ENGINE, 35, existing.capacity, 2, pictures=("capacity",)),
+            _part("capacity", ENGINE, 23, existing.capacity, 2, pictures=("capacity",)),
             _part("capacity-links", ENGINE, 10, existing.linked_capacity, 2, pictures=("capacity-links",)),
             _part("capacity-padded", ENGINE, 20, existing.padded_capacity, 2, pictures=("capacity-padded",)),
         ),
@@ -86,18 +86,18 @@ SUITES = (
         "hostile",
         "Hostile clients",
         "What does an honest client notice of attackers, and what do activations reveal?",
-        (_part("hostile", SECURITY, 15, existing.hostile, 2), _part("reveal", SECURITY, 5, existing.reveal)),
+        (_part("hostile", SECURITY, 15, existing.hostile, 2), _part("reveal", SECURITY, 4, existing.reveal)),
     ),
     Suite(
         "codecs",
         "The memory's codecs",
         "What does each rung of the memory codec cost on the wire and in acceptance?",
-        (_part("codecs", LINK, 10, existing.codecs),),
+        (_part("codecs", LINK, 1, existing.codecs, 0.5),),
     ),
     Suite(
         "memory",
         "The server's memory",
         "Does a server keep anything of sessions that are over?",
-        (_part("soak", PARTS, 10, existing.soak),),
+        (_part("soak", PARTS, 3, existing.soak),),
     ),
 )
