@@ -11,8 +11,12 @@ from typing import Any, cast
 import pytest
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.events import LinkState
+from moa_client.device.drafter_choice import Choice, ServerPace
+from moa_client.device.drafter_shelf import DrafterShelf
+from moa_client.device.loading import Device
 from moa_client.host.text_conversation import TextConversation
 from moa_client.host.watched import Watched
+from moa_client.settings import ClientSettings
 from moa_server.target import Target
 from moa_shared.text.template import ChatTemplate
 
@@ -78,6 +82,46 @@ async def test_one_that_leaves_lets_the_others_continue(target: Target) -> None:
         assert host.conversations == [staying]
         assert await texts_of(staying, second) == plain_texts(target, second)
         assert host.status().tokens_per_s > 0
+
+
+async def test_a_faster_drafter_is_loaded_once_though_those_that_want_it_are_over(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As single answers are: each is over long before a drafter is loaded."""
+    loads: list[str] = []
+    may_end = threading.Event()
+
+    def load(device: Device, choice: Choice, settings: ClientSettings) -> Device:
+        loads.append(choice.name)
+        assert may_end.wait(60)
+        return replace(device, choice=choice)
+
+    class Shelf:
+        def choose(self, server: ServerPace | None, current: str | None = None) -> Choice:
+            return Choice("faster", "so it is")
+
+    monkeypatch.setattr("moa_client.host.host.change_drafter", load)
+    async with hosting(target, Drafters(target)) as host:
+        host.device = replace(host.device, shelf=cast("DrafterShelf", Shelf()), choice=Choice("first", ""))
+
+        async def ask_once() -> None:
+            conversation = host.converse(is_read=False, lasts=False)
+            assert await texts_of(conversation, ["a cat"]) == plain_texts(target, ["a cat"])
+            while not loads:  # noqa: ASYNC110 (a thread writes it)
+                await asyncio.sleep(0)
+            for _ in range(20):  # turns of the loop, in which it finds the drafter loaded
+                await asyncio.sleep(0)
+            await host.leave(conversation)
+
+        await ask_once()
+        await ask_once()
+        assert host.device.choice is not None
+        assert host.device.choice.name == "first"
+        may_end.set()
+        while host.device.choice.name == "first":
+            await ask_once()
+            assert host.device.choice is not None
+        assert loads == ["faster"]
 
 
 @pytest.mark.parametrize("is_open", [True, False], ids=["open", "to come"])

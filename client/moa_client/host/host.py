@@ -16,7 +16,7 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import DrafterChanged, LinkState
-from moa_client.device.drafter_choice import ServerPace
+from moa_client.device.drafter_choice import Choice, ServerPace
 from moa_client.device.loading import Device, change_drafter
 from moa_client.device.refitting import refit
 from moa_client.drafting.alone import READING_SPEED, AloneRule
@@ -51,7 +51,7 @@ class Host:
         self._row_ms = started.sources.served.row_ms
         self.is_offline = settings.offline
         self._thread = InferenceThread()
-        self._loaded: dict[str, Device] = {}  # by the drafter that drafts for the server
+        self._loaded: dict[str, asyncio.Task[Device]] = {}  # by the drafter that drafts for the server
 
     def converse(
         self,
@@ -148,6 +148,9 @@ class Host:
         """Closes all conversations."""
         conversations: Sequence[TextConversation] = tuple(self.conversations)
         await asyncio.gather(*(self.leave(conversation) for conversation in conversations))
+        for loading in self._loaded.values():
+            loading.cancel()
+        await asyncio.gather(*self._loaded.values(), return_exceptions=True)
         self._thread.close()
 
     async def _reconsider(self, conversation: TextConversation) -> None:
@@ -159,13 +162,20 @@ class Host:
         choice = device.shelf.choose(ServerPace(step_ms, self._row_ms, engine.rtt_ms or 0.0), device.choice.name)
         if choice.name == device.choice.name:
             return
-        if choice.name not in self._loaded:
-            self._loaded[choice.name] = await asyncio.to_thread(change_drafter, device, choice, self.settings)
-        changed = device.with_drafter_of(self._loaded[choice.name].for_another_conversation())
+        loaded = await asyncio.shield(self._load(device, choice))
+        changed = device.with_drafter_of(loaded.for_another_conversation())
         self.device = changed
         engine.change_device(changed)
         alone = changed.choice.alone if changed.choice is not None else ""
         conversation.tell(DrafterChanged(choice.name, choice.reason, alone))
+
+    def _load(self, device: Device, choice: Choice) -> asyncio.Task[Device]:
+        """Loads a drafter once for all conversations, even if the one that wants it is over before it is there."""
+        loading = self._loaded.get(choice.name)
+        if loading is None or (loading.done() and loading.exception() is not None):
+            loading = asyncio.create_task(asyncio.to_thread(change_drafter, device, choice, self.settings))
+            self._loaded[choice.name] = loading
+        return loading
 
 
 def drafting_settings(settings: ClientSettings, *, is_read: bool) -> DraftingSettings:
