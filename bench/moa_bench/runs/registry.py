@@ -58,7 +58,7 @@ SUITES = (
         (
             _part("capacity", ENGINE, 23, existing.capacity, 2, pictures=("capacity",)),
             _part("capacity-links", ENGINE, 10, existing.linked_capacity, 2, pictures=("capacity-links",)),
-            _part("capacity-padded", ENGINE, 20, existing.padded_capacity, 2, pictures=("capacity-padded",)),
+            _part("capacity-padded", ENGINE, 12, existing.padded_capacity, 2, pictures=("capacity-padded",)),
         ),
     ),
     Suite(
@@ -76,17 +76,17 @@ SUITES = (
         "The parts",
         "What does each part cost by itself?",
         (
-            _part("micro", PARTS, 10, existing.micro),
-            _part("loop", PARTS, 4, existing.loop),
+            _part("micro", PARTS, 2, existing.micro),
+            _part("loop", PARTS, 2, existing.loop, 0.5),
             _part("start", PARTS, 1, existing.start, 0.2),
-            _part("surfaces", PARTS, 3, existing.surfaces),
+            _part("surfaces", PARTS, 2, existing.surfaces),
         ),
     ),
     Suite(
         "hostile",
         "Hostile clients",
         "What does an honest client notice of attackers, and what do activations reveal?",
-        (_part("hostile", SECURITY, 15, existing.hostile, 2), _part("reveal", SECURITY, 4, existing.reveal)),
+        (_part("hostile", SECURITY, 3, existing.hostile), _part("reveal", SECURITY, 4, existing.reveal)),
     ),
     Suite(
         "codecs",
