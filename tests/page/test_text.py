@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from moa_client.conversation.events import LinkState
 from playwright.sync_api import expect
@@ -85,6 +87,7 @@ def test_provisional_text_begins_where_it_begins_inside_markdown(
     if html == "table":
         expect(reader.answer.get_by_role("cell")).to_have_text(["b"])
         return
+    expect(reader.answer).to_contain_text(re.findall(r"[\w.]+", provisional)[-1])  # it is drawn to its end
     shown = reader.answer.inner_html()
     for noise in (' class="provisional"', ' data-level="1"', "<div>", "</div>", "\n"):
         shown = shown.replace(noise, "")
