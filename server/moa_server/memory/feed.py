@@ -1,7 +1,8 @@
 """Which part of a session's memory to send next, and how much may be in flight: two planes, one credit.
 
-Pure. State: an outbox for each plane, the codec, the bytes that the client has not yet taken in. Invariant: no chunk
-is given while the bytes in flight reach the credit; rows that a forward yields go before those that must be encoded.
+Pure. State: an outbox for each plane, the codec, the bytes that the client has not yet taken in, how many may be in
+flight now: few at first, and as many more as the client has taken in, up to the credit. Invariant: no chunk is given
+while the bytes in flight reach that; rows that a forward yields go before those that must be encoded.
 
 The most useful rows go first. Without the states of the prompt a deep drafter guesses 5 % of first tokens, with them
 and one row of memory 72 %, with all memory rows 72 % too; the online one 17, 46 and 50 %. A state costs 0.1 ms, a
@@ -19,6 +20,9 @@ from moa_shared.protocol.messages import Plane
 from moa_server.memory.outbox import MemoryOutbox
 
 CHUNK_BYTES = 32 * 1024  # of one Memory frame: 13 ms of a 20 Mbit/s link, which is how long a verdict may wait for it
+# In flight on a new stream. A new connection sends 14,600 bytes (RFC 6928) before anything is acknowledged,
+# and then twice as many each round trip; verdicts behind more memory than that would come a round trip late.
+START_BYTES = 10 * 1024
 CHUNK_ROWS = 4  # rows encoded at once: a quarter of a plain step of the default target, which is how long it waits
 
 
@@ -39,7 +43,7 @@ class MemoryFeed:
     Args:
         widths: numbers of a row of each plane that the client wants.
         codec: that rows are sent in.
-        credit_bytes: payload that may be in flight.
+        credit_bytes: payload that may come to be in flight.
         start: first position whose rows the client lacks.
         encoded: planes whose rows take the inference thread's time; rows of the others are there after a forward.
     """
@@ -57,6 +61,7 @@ class MemoryFeed:
         self.in_flight_bytes = 0
         self._readable = start  # rows before this position can be made now
         self._credit_bytes = credit_bytes
+        self._window_bytes = min(credit_bytes, START_BYTES)
         self._encoded = frozenset(encoded)
         self._widths = dict(sorted(widths.items(), key=lambda item: (item[0] in self._encoded, item[0])))
         self._outboxes = {plane: MemoryOutbox(start) for plane in self._widths}
@@ -99,11 +104,16 @@ class MemoryFeed:
 
     def on_credit(self, count: int) -> None:
         """The client has taken in `count` bytes."""
+        self.take_back(count)
+        self._window_bytes = min(self._credit_bytes, self._window_bytes + count)
+
+    def take_back(self, count: int) -> None:
+        """So many bytes of rows that were given will not be sent."""
         self.in_flight_bytes = max(0, self.in_flight_bytes - count)
 
     def most_rows(self, plane: Plane) -> int:
         """The most rows in one frame."""
-        fitting = min(CHUNK_BYTES, self._credit_bytes) // row_bytes(self.codec, self._widths[plane])
+        fitting = min(CHUNK_BYTES, self._window_bytes) // row_bytes(self.codec, self._widths[plane])
         return max(1, min(fitting, CHUNK_ROWS) if plane in self._encoded else fitting)
 
     def ready(self, plane: Plane) -> int:
@@ -117,7 +127,7 @@ class MemoryFeed:
 
     def claim(self, chunk: Chunk) -> bool:
         """Takes just this chunk, which is coded already; False if it is no longer owed, or the credit is used up."""
-        fits = not self.in_flight_bytes or self.in_flight_bytes + chunk.nbytes <= self._credit_bytes
+        fits = not self.in_flight_bytes or self.in_flight_bytes + chunk.nbytes <= self._window_bytes
         stop = chunk.start + chunk.count
         if chunk.codec is not self.codec or stop > self._readable or not fits:
             return False
@@ -136,7 +146,7 @@ class MemoryFeed:
             if plane in self._encoded and not encodes:
                 continue
             size = row_bytes(self.codec, self._widths[plane])
-            room = (self._credit_bytes - self.in_flight_bytes) // size
+            room = (self._window_bytes - self.in_flight_bytes) // size
             if self.in_flight_bytes == 0:
                 room = max(room, 1)  # a credit below one row must not stop memory for good
             taken = outbox.take(min(self.most_rows(plane), room), self._readable)

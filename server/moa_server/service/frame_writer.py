@@ -27,6 +27,9 @@ from moa_server.service.patient_writer import PatientWriter
 QUEUE_BYTES = 1 << 20  # of small frames: an answer of 250,000 tokens that is resumed by a client that has none of them
 
 VERDICT_BYTES, TOKEN_BYTES = 40, 3  # of a verdict without tokens, and of each of its tokens
+# Of rows that leave in the frame of a verdict: it is read when all of it has come, and a connection that was at rest
+# sends little more than this before anything is acknowledged.
+CARRIED_BYTES = 10 * 1024
 
 
 class FrameWriter:
@@ -126,12 +129,12 @@ class FrameWriter:
         """Takes back unwritten memory rows from position `length` on, which are void."""
         for rows in self._take_coded(lambda stop: stop > length):
             if self._feed is not None:
-                self._feed.on_credit(rows.chunk.nbytes)
+                self._feed.take_back(rows.chunk.nbytes)
         if self._coding is not None and self._feed is not None:
             chunk, future = self._coding
             if chunk.start + chunk.count > length:
                 future.cancel()
-                self._feed.on_credit(chunk.nbytes)
+                self._feed.take_back(chunk.nbytes)
                 self._coding = None
 
     def close(self) -> None:
@@ -180,10 +183,13 @@ class FrameWriter:
         return self._next_memory()
 
     def _verdict_frame(self, verdict: Verdict) -> pb.ServerFrame:
-        """A verdict, with all coded rows but those of a later one in the queue."""
+        """A verdict, with the coded rows that are not of a later one in the queue; after it those that are too many."""
         end = verdict.base + len(verdict.tokens)
-        rows = [self._memory(each) for each in self._take_coded(lambda stop: stop <= end)]
-        return pb.ServerFrame(verdict=self._verdicts.write(verdict, rows))
+        rows = self._take_coded(lambda stop: stop <= end)
+        carried = rows if sum(each.chunk.nbytes for each in rows) <= CARRIED_BYTES else []
+        if not carried:
+            self._coded[:0] = rows
+        return pb.ServerFrame(verdict=self._verdicts.write(verdict, [self._memory(each) for each in carried]))
 
     def _take_coded(self, belongs: Callable[[int], bool]) -> list[CodedRows]:
         """Takes the coded rows out whose end is such a position."""

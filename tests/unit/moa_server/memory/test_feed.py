@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.memory.feed import CHUNK_BYTES, CHUNK_ROWS, Chunk, MemoryFeed
+from moa_server.memory.feed import CHUNK_BYTES, CHUNK_ROWS, START_BYTES, Chunk, MemoryFeed
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.messages import Plane
 
@@ -99,10 +99,42 @@ def test_a_chunk_is_short_enough_for_a_verdict_to_wait_for() -> None:
     assert chunk is not None
     assert chunk == Chunk(Plane.MEMORY, 10_000 - CHUNK_ROWS, CHUNK_ROWS, Codec.BF16, CHUNK_ROWS * ROW)
     wide = MemoryFeed({Plane.REUSED_STATE: 2048}, Codec.BF16, 1 << 20)
+    wide.on_credit(1 << 20)
     wide.rows_ready(10_000)
     chunk = wide.take()
     assert chunk is not None
     assert chunk.nbytes == CHUNK_BYTES
+
+
+def test_a_stream_begins_with_as_much_memory_as_a_new_connection_sends_at_once() -> None:
+    row = row_bytes(Codec.BF16, 512)
+    feed = MemoryFeed({Plane.REUSED_STATE: 512}, Codec.BF16, 25 * row)
+    feed.rows_ready(1000)
+
+    def take_all() -> int:
+        taken = 0
+        while (chunk := feed.take()) is not None:
+            taken += chunk.count
+        return taken
+
+    assert take_all() == START_BYTES // row == 10
+    feed.on_credit(10 * row)
+    assert take_all() == 20
+    feed.on_credit(20 * row)
+    assert take_all() == 25, "up to the credit"
+
+
+def test_rows_taken_back_are_no_sign_that_more_can_be_sent() -> None:
+    row = row_bytes(Codec.BF16, 512)
+    feed = MemoryFeed({Plane.REUSED_STATE: 512}, Codec.BF16, 1 << 20)
+    feed.rows_ready(1000)
+    first = feed.take()
+    assert first is not None
+    assert first.count == 10
+    feed.take_back(10 * row)
+    second = feed.take()
+    assert second is not None
+    assert second.count == 10
 
 
 def test_a_credit_below_one_row_lets_one_row_through() -> None:
