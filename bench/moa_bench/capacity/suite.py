@@ -50,7 +50,7 @@ class CapacityEffort:
     """
 
     users: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
-    seconds: float = 20.0
+    seconds: float = 16.0
     prompts: int = 2
     answer_tokens: int = 64
     lengths: Lengths = MIXED

@@ -7,8 +7,10 @@ brings depend only on the drafter and its memory.
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -66,34 +68,33 @@ def _measure(model: str, *, prompts: int, tokens: int) -> dict[str, Any]:
     measured = find_drafter(files)
     questions = [chat_tokens(tokenizer, question) for question in QUESTIONS[:prompts]]
     settings = AnswerSettings(max_tokens=tokens, ignore_end_of_text=True)
-    rows = []
+    down, verdicts, got = Counter[Codec](), Counter[Codec](), Counter[Codec]()
     with tempfile.TemporaryDirectory(prefix="moa-bench-") as folder, make_runner() as runner:
         drafter = str(drafter_file(measured, Path(folder)))
         with running_server(model, drafter=drafter) as server, counting(server.address) as counter:
             device = load_split_device(runner, client_settings(server=server.address, drafter=drafter))
             with progress.task("Answers", len(Codec) * len(questions)) as task:
-                for codec in Codec:
-                    before, verdicts, got = counter.read(), 0, 0
-                    for question in questions:
-                        client = SplitClient(runner, counter.address, device, codec, mode=MODES["rounds"])
-                        try:
-                            client.ask(question, settings)
-                        finally:
-                            client.close()
-                        verdicts += client.figures.verdicts - 1  # the first one has no draft
-                        got += client.figures.tokens - 1
-                        task.advance(1)
-                    down = (counter.read() - before).down
-                    width = device.memory_width
-                    rows.append(
-                        CodecCost(
-                            codec.name.lower(),
-                            row_bytes(codec, width),
-                            round(down / got, 1),
-                            round(got / verdicts, 3),
-                            got,
-                        )
-                    )
+                for question, codec in product(questions, Codec):
+                    before = counter.read()
+                    client = SplitClient(runner, counter.address, device, codec, mode=MODES["rounds"])
+                    try:
+                        client.ask(question, settings)
+                    finally:
+                        client.close()
+                    verdicts[codec] += client.figures.verdicts - 1  # the first one has no draft
+                    got[codec] += client.figures.tokens - 1
+                    down[codec] += (counter.read() - before).down
+                    task.advance(1)
+    rows = [
+        CodecCost(
+            codec.name.lower(),
+            row_bytes(codec, device.memory_width),
+            round(down[codec] / got[codec], 1),
+            round(got[codec] / verdicts[codec], 3),
+            got[codec],
+        )
+        for codec in Codec
+    ]
     return {"target": files.target_id, "drafter": measured.description, "codecs": rows}
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 WAYS = (Way("plain"), Way("server"), Way("shipped"), Way("everything"))
 LOADING_S = 60.0
 SHORT = Lengths(40, 120)
-APART_S = 3.0  # in which several users begin, one after the other: an answer of one of sixteen takes as long
+APART_S = 2.0  # in which several users begin, one after the other: an answer of one of sixteen takes as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class PayoffEffort:
     rtts_ms: tuple[float, ...] = (0.0, 50.0, 100.0, 300.0)
     users: tuple[int, ...] = (1, 4, 16)
     rounds: int = 2
-    seconds: float = 6.0
+    seconds: float = 4.5
     answer_tokens: int = 64
     seed: int = 0
 

@@ -108,7 +108,7 @@ def capacity(request: Request) -> None:
     """`moa-bench capacity`."""
     from moa_bench.capacity.suite import QUICK, CapacityEffort, run_capacity
 
-    effort = QUICK if request.quick else CapacityEffort(acceptances=(0.35, 0.65, 0.8, 0.9))
+    effort = QUICK if request.quick else CapacityEffort(acceptances=(0.5, 0.8))
     run_capacity(
         model=request.model,
         quick=request.quick,

@@ -19,7 +19,7 @@ class SplitEffort:
         links: their names.
     """
 
-    questions: int = 4
+    questions: int = 3
     answer_tokens: int = 64
     longest_prompt: int = 600
     chain: int = 5
