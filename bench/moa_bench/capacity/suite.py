@@ -49,7 +49,7 @@ class CapacityEffort:
         padding: what each forward is to cost, as a larger target's would; None: what it costs.
     """
 
-    users: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
+    users: tuple[int, ...] = (1, 4, 16, 64)
     seconds: float = 16.0
     prompts: int = 2
     answer_tokens: int = 64

@@ -50,10 +50,10 @@ class PayoffEffort:
         seed: of prompts and links.
     """
 
-    rtts_ms: tuple[float, ...] = (0.0, 50.0, 100.0, 300.0)
+    rtts_ms: tuple[float, ...] = (0.0, 100.0, 300.0)
     users: tuple[int, ...] = (1, 4, 16)
     rounds: int = 2
-    seconds: float = 4.5
+    seconds: float = 4.0
     answer_tokens: int = 64
     seed: int = 0
 

@@ -123,7 +123,7 @@ def linked_capacity(request: Request) -> None:
     """`moa-bench capacity` over links that differ, with users who think."""
     from moa_bench.capacity.suite import QUICK, CapacityEffort, run_capacity
 
-    effort = QUICK if request.quick else CapacityEffort(users=(4, 16, 64), acceptances=(0.8,))
+    effort = QUICK if request.quick else CapacityEffort(users=(4, 16), acceptances=(0.8,))
     run_capacity(
         model=request.model,
         quick=request.quick,

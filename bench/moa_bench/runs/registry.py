@@ -56,8 +56,8 @@ SUITES = (
         "Users a server",
         "How many users does a server serve at a given speed, by who drafts?",
         (
-            _part("capacity", ENGINE, 12, existing.capacity, 2, pictures=("capacity",)),
-            _part("capacity-links", ENGINE, 8, existing.linked_capacity, 2, pictures=("capacity-links",)),
+            _part("capacity", ENGINE, 8, existing.capacity, 2, pictures=("capacity",)),
+            _part("capacity-links", ENGINE, 5, existing.linked_capacity, 2, pictures=("capacity-links",)),
             _part("capacity-padded", ENGINE, 9, existing.padded_capacity, 2, pictures=("capacity-padded",)),
         ),
     ),

@@ -20,8 +20,8 @@ class SingleEffort:
         depth, breadth, nodes: of a tree.
     """
 
-    questions: int = 2
-    answer_tokens: int = 80
+    questions: int = 1
+    answer_tokens: int = 96
     shortest_answer: int = 16
     longest_prompt: int = 600
     chain: int = 5

@@ -19,7 +19,7 @@ class SplitEffort:
         links: their names.
     """
 
-    questions: int = 3
+    questions: int = 2
     answer_tokens: int = 64
     longest_prompt: int = 600
     chain: int = 5
