@@ -137,6 +137,7 @@ async def answer(peer: Peer, text: Sequence[int] = TEXT, settings: AnswerSetting
 async def rows_of(peer: Peer, stop: int) -> dict[int, list[bytes]]:
     """The bytes of each row before `stop`, by plane."""
     rows: dict[int, list[bytes]] = {}
+    await peer.send(credit=pb.Credit(bytes=1 << 20))  # more than is sent at first
     for plane in PLANES:
         held = await peer.rows(stop, plane)
         rows[plane] = [

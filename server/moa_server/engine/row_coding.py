@@ -43,7 +43,7 @@ NO_CODING = Coding((), ())
 def newest_coding(live: LiveSession, plan: StepPlan) -> Coding:
     """Which rows of this step to code without being asked."""
     feed = live.feed
-    if feed is None:
+    if feed is None or not feed.has_room:
         return NO_CODING
     left = [plane for plane in feed.planes if not feed.is_encoded(plane)]
     fruitless = live.drafts.fruitless_steps if live.drafts is not None else 0

@@ -215,3 +215,17 @@ def test_what_cannot_be_sent_now_is_not_claimed() -> None:
     assert feed.claim(Chunk(Plane.MEMORY, 3, 1, Codec.BF16, ROW))
     assert not feed.claim(Chunk(Plane.MEMORY, 0, 2, Codec.BF16, 2 * ROW))  # beyond the credit
     assert feed.claim(Chunk(Plane.MEMORY, 2, 1, Codec.BF16, ROW))
+
+
+def test_rows_that_are_coded_already_may_be_more_than_may_be_sent_at_first() -> None:
+    row = row_bytes(Codec.BF16, 512)
+    feed = MemoryFeed({Plane.REUSED_STATE: 512}, Codec.BF16, 12 * row)
+    feed.rows_ready(10)
+    assert feed.has_room
+    assert feed.take() is not None
+    assert not feed.has_room
+    feed.rows_ready(13)
+    assert feed.claim(Chunk(Plane.REUSED_STATE, 10, 1, Codec.BF16, row))
+    assert not feed.claim(Chunk(Plane.REUSED_STATE, 11, 2, Codec.BF16, 2 * row)), "more than the credit"
+    feed.on_credit(11 * row)
+    assert feed.has_room
