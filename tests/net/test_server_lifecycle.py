@@ -181,6 +181,7 @@ async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_agai
         while len(first.verdicts) == seen or first.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
             await first.draft([])
             await first.verdict()
+        await first.send(credit=pb.Credit(bytes=1 << 20))  # more than is sent at first
         assert first.tokens == [*expected, 3, *plain_text(target, [*expected, 3], GREEDY)[0]]
         await first.rows(len(first.tokens) - 1)
 
