@@ -58,7 +58,7 @@ SUITES = (
         (
             _part("capacity", ENGINE, 8, existing.capacity, 2, pictures=("capacity",)),
             _part("capacity-links", ENGINE, 5, existing.linked_capacity, 2, pictures=("capacity-links",)),
-            _part("capacity-padded", ENGINE, 9, existing.padded_capacity, 2, pictures=("capacity-padded",)),
+            _part("capacity-padded", ENGINE, 10, existing.padded_capacity, 2, pictures=("capacity-padded",)),
         ),
     ),
     Suite(
