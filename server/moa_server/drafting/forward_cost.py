@@ -1,7 +1,8 @@
 """How long a forward of the target takes, with and without draft nodes, as measured in this session.
 
 Pure. State: fading sums of a straight-line fit over the forwards that verified nodes, and a mean of the plain ones.
-Invariant: never less for more nodes, and never less than a plain step.
+Plain steps fade the sums too: where one slow forward made drafts look too dear to be verified, nothing else would ever
+show that they are not. Invariant: never less for more nodes, and never less than a plain step.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ FADE = 0.97  # of older forwards with each new one: about 30 count, so that a lo
 # Until forwards with drafts have been measured, a line through two points: a draft as such costs 3.5 % of a plain step
 # (its frame is read, its choices are compared), and each node the same share more.
 PRIOR_NODES = (1, 32)
-PRIOR_WEIGHT = 0.5
+PRIOR_WEIGHT = 1.0  # of each point, in forwards
 DRAFT_SHARE = 0.035
 NODE_SHARE = 0.0145  # of torch in bf16 (one core; ../docs/bench.md); the test at the start measures that of the kernels
 FEW_NODES = 4  # which are verified together, when nodes are at all
-OUTLIER = 3.0  # times the expected time is the most that counts: the machine did something else meanwhile
+OUTLIER = 2.0  # times the expected time is the most that counts: the machine did something else meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,12 @@ class ForwardCost:
         """Records that a forward over `nodes` draft nodes took `ms`."""
         if self.known:
             ms = min(ms, OUTLIER * self.ms(nodes))
+        self._sums = [FADE * old for old in self._sums]
         if nodes == 0:
             self._plain.add(ms)
             return
         for index, new in enumerate((1.0, nodes, nodes * nodes, ms, nodes * ms)):
-            self._sums[index] = FADE * self._sums[index] + new
+            self._sums[index] += new
 
     def ms(self, nodes: int) -> float:
         """The expected time of a forward over `nodes` draft nodes."""

@@ -28,6 +28,19 @@ def test_one_slow_forward_changes_little() -> None:
     assert cost.ms(8) < 1.3 * before
 
 
+@pytest.mark.parametrize("before", [0, 1, 40])
+def test_plain_steps_make_good_one_slow_forward(before: int) -> None:
+    cost = ForwardCost()
+    cost.add(0, 20.0)
+    for _ in range(before):
+        cost.add(8, 23.0)
+    usual = cost.ms(8)
+    cost.add(8, 500.0)
+    for _ in range(50):
+        cost.add(0, 20.0)
+    assert cost.ms(8) < 1.15 * usual
+
+
 @given(st.lists(st.tuples(st.integers(0, 64), st.floats(1.0, 500.0)), min_size=1, max_size=30))
 def test_more_nodes_never_cost_less(forwards: list[tuple[int, float]]) -> None:
     cost = ForwardCost()

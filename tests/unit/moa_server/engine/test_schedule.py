@@ -253,6 +253,18 @@ def test_nodes_of_the_better_drafter_go_first() -> None:
     assert [len(tree) for tree in chosen] == [0, 3]
 
 
+def test_a_first_draft_that_is_slow_does_not_keep_later_ones_out_for_good() -> None:
+    schedule: Schedule[LiveSession] = Schedule(node_share=0.02, plain_ms=10.0)
+    draft = offered(CHAIN, (0.35, 0.12, 0.04))
+    assert schedule.choose_nodes([draft])[0]
+    schedule.on_forward(Rows(answers=1, fed=1, nodes=3), ms=200.0, tokens=1)
+    steps = 0
+    while not schedule.choose_nodes([draft])[0]:
+        schedule.on_forward(Rows(answers=1, fed=1, nodes=0), ms=10.0, tokens=1)
+        steps += 1
+        assert steps < 64, "longer than an answer"
+
+
 def test_a_session_can_have_all_its_nodes_verified() -> None:
     hopeless = (0.0, 0.0, 0.0)
     chosen = measured(10.0, 5.0).choose_nodes([offered(CHAIN, hopeless, verifies_all=True), offered(CHAIN, hopeless)])
