@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 WAYS = (Way("plain"), Way("server"), Way("shipped"), Way("everything"))
 LOADING_S = 60.0
 SHORT = Lengths(40, 120)
-APART_S = 2.0  # in which several users begin, one after the other: an answer of one of sixteen takes as long
+APART_S = 2.0  # in which several users begin, one after the other: most of an answer of one of sixteen
 
 
 @dataclass(frozen=True, slots=True)

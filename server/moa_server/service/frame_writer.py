@@ -20,16 +20,13 @@ from moa_shared.protocol.protobuf_messages import memory_to_proto
 
 from moa_server.engine.observer import Bytes, Observer
 from moa_server.engine.stepper import CodedRows
-from moa_server.memory.feed import Chunk, MemoryFeed
+from moa_server.memory.feed import START_BYTES, Chunk, MemoryFeed
 from moa_server.service.frames import memory_of, merge_verdicts
 from moa_server.service.patient_writer import PatientWriter
 
 QUEUE_BYTES = 1 << 20  # of small frames: an answer of 250,000 tokens that is resumed by a client that has none of them
 
 VERDICT_BYTES, TOKEN_BYTES = 40, 3  # of a verdict without tokens, and of each of its tokens
-# Of rows that leave in the frame of a verdict: it is read when all of it has come, and a connection that was at rest
-# sends little more than this before anything is acknowledged.
-CARRIED_BYTES = 10 * 1024
 
 
 class FrameWriter:
@@ -183,10 +180,14 @@ class FrameWriter:
         return self._next_memory()
 
     def _verdict_frame(self, verdict: Verdict) -> pb.ServerFrame:
-        """A verdict, with the coded rows that are not of a later one in the queue; after it those that are too many."""
+        """A verdict, with the coded rows that are not of a later one in the queue; after it those that are too many.
+
+        It is read when all of its frame has come, and a connection that was at rest sends little more than START_BYTES
+        before anything is acknowledged.
+        """
         end = verdict.base + len(verdict.tokens)
         rows = self._take_coded(lambda stop: stop <= end)
-        carried = rows if sum(each.chunk.nbytes for each in rows) <= CARRIED_BYTES else []
+        carried = rows if sum(each.chunk.nbytes for each in rows) <= START_BYTES else []
         if not carried:
             self._coded[:0] = rows
         return pb.ServerFrame(verdict=self._verdicts.write(verdict, [self._memory(each) for each in carried]))

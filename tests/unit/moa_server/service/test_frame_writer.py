@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_server.engine.stepper import CodedRows
-from moa_server.memory.feed import CHUNK_ROWS, Chunk, MemoryFeed
-from moa_server.service.frame_writer import CARRIED_BYTES, QUEUE_BYTES, FrameWriter
+from moa_server.memory.feed import CHUNK_ROWS, START_BYTES, Chunk, MemoryFeed
+from moa_server.service.frame_writer import QUEUE_BYTES, FrameWriter
 from moa_shared.errors import InternalError, UnavailableError
 from moa_shared.protocol.continued_frames import VerdictReader, rows_from_proto
 from moa_shared.protocol.finish_rule import Finish
@@ -298,7 +298,7 @@ async def test_rows_that_wait_for_a_verdict_do_not_go_alone() -> None:
 
 
 async def test_a_verdict_does_not_wait_for_many_rows() -> None:
-    many = CARRIED_BYTES // ROW + 1
+    many = START_BYTES // ROW + 1
     wire = Wire()
     async with wire.running():
         wire.frame_writer.follow(feed(many, credit=1 << 20))
