@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from moa_shared.errors import ModelSourceError
-from moa_shared.models.sources.cache import disk_full, is_disk_full
+from moa_shared.errors import DiskFullError, ModelSourceError
+from moa_shared.models.sources.cache import is_disk_full
 from moa_shared.programs.progress import Progress
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")  # owner/name, optionally @revision
@@ -46,7 +46,7 @@ def fetch_from_hub(spec: str, progress: Progress, wanted: Wanted = TARGET) -> Pa
         ModelSourceError: no such model, no permission, or the hub cannot be reached; it says which.
         DiskFullError: the hub's cache ran out of room.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
     repo_id, _, revision = spec.partition("@")
@@ -66,7 +66,10 @@ def fetch_from_hub(spec: str, progress: Progress, wanted: Wanted = TARGET) -> Pa
         raise ModelSourceError(f"{repo_id} has no revision {revision!r}.", hint="Check the revision.") from error
     except (OSError, HfHubHTTPError) as error:  # every network failure of the client is an OSError
         if is_disk_full(error):
-            raise disk_full(Path.home(), None, f"{repo_id} into the hub's cache") from error
+            raise DiskFullError(
+                f"The disk of {constants.HF_HUB_CACHE} ran full while writing {repo_id}.",
+                hint="Free some space, or set HF_HOME to a folder on a larger disk.",
+            ) from error
         raise _unreachable(repo_id, error, wanted) from error
     except Exception as error:
         # the hub's client lets its HTTP library's own errors through; anything else is a defect and stays visible

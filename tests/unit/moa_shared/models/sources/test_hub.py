@@ -72,7 +72,7 @@ def answer(status: int) -> Any:
             OSError(errno.ENOSPC, "No space left on device"),
             DiskFullError,
             snapshot(
-                "The disk of /root ran full while writing some/model into the hub's cache. Free some space, or set MOA_CACHE_DIR to a folder on a larger disk."
+                "The disk of /cache/hub ran full while writing some/model. Free some space, or set HF_HOME to a folder on a larger disk."
             ),
         ),
     ],
@@ -84,6 +84,7 @@ def test_each_failure_is_one_sentence(
         raise error
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", "/cache/hub")
     with raises(expected, message):
         fetch_from_hub("some/model@v2", SILENT)
 
