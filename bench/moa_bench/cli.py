@@ -604,7 +604,7 @@ def hostile(quick: bool, json_file: Path | None, model: str, level: str, pin: bo
 @click.option("--acceptance", "acceptances", multiple=True, type=click.FloatRange(0, 1), help="Only this one (repeat).")
 @click.option("--link", "links", multiple=True, metavar="NAME", help="Users take these in turn (repeat).  [loopback]")
 @click.option("--prompts", type=click.IntRange(1), help="Of each user, asked in turn.  [2]")
-@click.option("--seconds", type=click.FloatRange(1), help="For which they ask, in each way.  [20]")
+@click.option("--seconds", type=click.FloatRange(1), help="For which they ask, in each way.  [16]")
 @click.option("--tokens", type=click.IntRange(2), help="Of each answer.  [64]")
 @click.option(
     "--prompt-tokens", type=click.IntRange(1), nargs=2, metavar="SHORTEST LONGEST", help="Of prompts.  [50 4000]"

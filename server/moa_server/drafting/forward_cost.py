@@ -1,7 +1,7 @@
 """How long a forward of the target takes, with and without draft nodes, as measured in this session.
 
 Pure. State: fading sums of a straight-line fit over the forwards that verified nodes, and a mean of the plain ones.
-Plain steps fade the sums too: where one slow forward made drafts look too dear to be verified, nothing else would ever
+Plain steps fade the sums too: where one slow forward made drafts look too costly to verify, nothing else would ever
 show that they are not. Invariant: never less for more nodes, and never less than a plain step.
 """
 
