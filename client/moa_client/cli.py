@@ -9,6 +9,7 @@ import click
 from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
 from moa_shared.programs.lazy_group import CONTEXT, LazyGroup
 from moa_shared.programs.output import output_errors, tolerate_encoding
+from moa_shared.programs.standard_streams import open_standard_streams
 
 from moa_client.chat.signals import exiting_on_signals
 
@@ -38,6 +39,7 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point: turns errors of the catalogue into one sentence and their exit code."""
+    open_standard_streams()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes its own raw lines next to our sentences
     tolerate_encoding()
     try:

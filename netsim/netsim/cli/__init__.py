@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from netsim.cli.standard_streams import open_standard_streams
 from netsim.errors import NetsimError
 
 # Name: (module, what it does). The modules import pydantic and more; this table is all that --help needs.
@@ -28,6 +29,10 @@ COMMANDS = {
 
 
 class _LazyGroup(click.Group):
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        open_standard_streams()
+        return super().main(*arguments, **options)
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         for name, (_, text) in COMMANDS.items():  # for help, hints and completion

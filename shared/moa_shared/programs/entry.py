@@ -8,6 +8,7 @@ import click
 
 from moa_shared.errors import MoaError
 from moa_shared.programs.missing_packages import missing_extra
+from moa_shared.programs.standard_streams import open_standard_streams
 
 
 def run_program(command: click.Command, program: str) -> None:
@@ -16,6 +17,7 @@ def run_program(command: click.Command, program: str) -> None:
     Args:
         program: its name, which begins each sentence.
     """
+    open_standard_streams()
     try:
         command.main(standalone_mode=False)
     except click.ClickException as error:

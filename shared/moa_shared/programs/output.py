@@ -24,8 +24,6 @@ def write_output(text: str) -> None:
         BrokenPipeError: its reader has enough.
         OutputError: it cannot be written.
     """
-    if sys.stdout is None:
-        raise OutputError("Standard output is closed.")
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -44,8 +42,7 @@ def output_errors() -> Iterator[None]:
     """
     try:
         yield
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise

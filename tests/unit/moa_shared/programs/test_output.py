@@ -5,11 +5,6 @@ import subprocess
 import sys
 
 import pytest
-from inline_snapshot import snapshot
-from moa_shared.errors import OutputError
-from moa_shared.programs.output import output_errors, write_output
-
-from tests.support.messages import raises
 
 PROGRAM = """
 import sys
@@ -52,12 +47,3 @@ def test_characters_that_the_encoding_lacks_are_marks(tmp_path: object) -> None:
     assert ends("write_output('caf\u00e9 \u6f22\\n')", path, PYTHONIOENCODING="ascii", PYTHONUTF8="0") == (0, "")
     with open(path) as file:
         assert file.read() == "caf? ?\n"
-
-
-def test_an_output_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", None)
-    with (
-        raises(OutputError, snapshot("Standard output is closed. Write to another place, or free some space there.")),
-        output_errors(),
-    ):
-        write_output("x")
