@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from contextlib import AsyncExitStack
 
-from moa_shared.errors import CancelledAnswerError, ConfigError, DataError, MoaError, UnavailableError
+from moa_shared.errors import CancelledAnswerError, MoaError, UnavailableError
 from moa_shared.programs.output import write_output
 from moa_shared.programs.start_line import StartLine
 
@@ -17,7 +17,8 @@ from moa_client.attach import attach
 from moa_client.chat.chat import Chat, Opener
 from moa_client.chat.json_events import error_line, ready_line
 from moa_client.chat.keys import quiet_keys
-from moa_client.chat.signals import leaving_on_signals
+from moa_client.chat.question import read_question
+from moa_client.chat.signals import interruptible_work, leaving_on_signals
 from moa_client.chat.views import terminal_size
 from moa_client.settings import ClientSettings
 from moa_client.surface.open_conversation import Facts, OpenConversation
@@ -40,7 +41,7 @@ async def run(
     identifier: str | None = None,
     may_start: bool = False,
 ) -> None:
-    """Gives one answer (`prompt`, or standard input if it is not a terminal) or opens a chat.
+    """Gives one answer (to standard input if it is not a terminal, and `prompt`) or opens a chat.
 
     Args:
         line: reports progress until the program is ready.
@@ -51,7 +52,9 @@ async def run(
         MoaError: why it cannot continue.
     """
     try:
-        await _run(settings, _read_question(prompt), line, identifier, may_start=may_start)
+        with interruptible_work():
+            question = read_question(prompt, sys.stdin, remark)
+        await _run(settings, question, line, identifier, may_start=may_start)
     except MoaError as error:
         line.clear()
         if settings.json_events:
@@ -105,21 +108,6 @@ def _end_single(chat: Chat) -> None:
         chat.page.close()
     if chat.figures is not None:
         remark(chat.figures.line())
-
-
-def _read_question(prompt: str | None) -> str | None:
-    """The prompt, or standard input if it is not a terminal; None for a chat."""
-    question = prompt
-    try:
-        if question is None and not sys.stdin.isatty():
-            question = sys.stdin.read()
-        if question is not None:
-            question.encode()  # an argument that is not UTF-8 arrives as surrogates
-    except UnicodeError:
-        raise DataError("The prompt is not text in UTF-8.", hint="Convert it first, for example with iconv.") from None
-    if question is not None and not question.strip():
-        raise ConfigError("The prompt is empty.", hint="Give a prompt as an argument or on standard input.")
-    return question
 
 
 def _chat(settings: ClientSettings, conversation: OpenConversation, open_it: Opener, *, single: bool) -> Chat:

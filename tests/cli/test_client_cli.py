@@ -102,6 +102,12 @@ def test_a_prompt_can_be_piped_in_and_a_stop_string_ends_before_itself(served: S
     assert out != "\n"
 
 
+def test_a_piped_text_and_a_prompt_are_one_question(served: Served, run: Run) -> None:
+    both = run("chat", *options(served, max_tokens=9), "w11", stdin="w10\n")[:2]
+    assert both == run("chat", *options(served, max_tokens=9), "w10\nw11")[:2]
+    assert both != run("chat", *options(served, max_tokens=9), "w11")[:2]
+
+
 def test_an_answer_that_is_cut_says_so(served: Served, run: Run) -> None:
     _, _, err = run("chat", *options(served, max_tokens=3), "w10")
     assert err.startswith("(cut after 3 tokens: max_tokens)\n3 tokens in ")

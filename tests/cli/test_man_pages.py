@@ -35,7 +35,7 @@ def test_a_page_says_what_help_says(written: list[Path]) -> None:
     text = next(page for page in written if page.name == "moa-client-chat.1").read_text("utf-8")
     assert text.splitlines()[2:5] == [
         ".SH NAME",
-        "moa\\-client\\-chat \\- Chat with a server's model; with PROMPT, or a prompt on standard input, print one answer",
+        "moa\\-client\\-chat \\- Chat with a server's model; with PROMPT, or text on standard input, or both, print one answer",
         ".SH SYNOPSIS",
     ]
     assert "\\fB\\-\\-drafting\\fR auto|server|device|off\n" in text

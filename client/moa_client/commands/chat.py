@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("-c", "--continue", "go_on", is_flag=True, help="Continue the newest conversation.")
 @click.option("--conversation", metavar="ID", help="Continue this one (`moa-client history list` shows them).")
 def chat(prompt: str | None, go_on: bool, conversation: str | None, config_file: Path | None, **flags: Any) -> None:
-    """Chat with a server's model; with PROMPT, or a prompt on standard input, print one answer.
+    """Chat with a server's model; with PROMPT, or text on standard input, or both, print one answer.
 
     The answer goes to standard output, a line of figures to standard error. Every option can also be set as
     MOA_CLIENT_<OPTION> in the environment, or in the [client] table of a TOML file; options come first, then the
