@@ -52,7 +52,7 @@ async def test_a_server_that_is_well(target: Target, tmp_path: Path) -> None:
   ok    name         127.0.0.1 is an address
   ok    connection   open after N ms
   ok    TLS          not used: nothing leaves this machine
-  ok    server       tiny at float32, moa V, protocol 3
+  ok    server       tiny at float32, moa V, protocol 4
   ok    round trip   N ms, the median of 7; 0 % of the server is taken
   ok    upload       N B/s (N B in N s)
   warn  drafter      not here yet: toy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, cast
 
@@ -105,12 +106,12 @@ BAD_OPENS: dict[str, tuple[dict[str, Any], type[MoaError], str]] = {
     "another protocol": (
         {"protocol_version": 99},
         MismatchError,
-        snapshot("The protocol version does not match: the server has 3, the client has 99. Update moa on the server."),
+        snapshot("The protocol version does not match: the server has 4, the client has 99. Update moa on the server."),
     ),
     "an older protocol": (
         {"protocol_version": 1},
         MismatchError,
-        snapshot("The protocol version does not match: the server has 3, the client has 1. Update moa on the client."),
+        snapshot("The protocol version does not match: the server has 4, the client has 1. Update moa on the client."),
     ),
     "another target": (
         {"identity": pb.Identity(target_fingerprint=b"x" * 32)},
@@ -236,6 +237,26 @@ IN_AN_ANSWER: dict[str, tuple[Send, type[MoaError], str]] = {
         ask(sampling=pb.Sampling(temperature=-1)),
         ConfigError,
         snapshot("temperature is -1.0, expected 0 (greedy) or 0.001 to 100. See --help for the values allowed."),
+    ),
+    "an ask with a penalty that is no number": (
+        ask(sampling=pb.Sampling(presence_penalty=math.nan)),
+        ConfigError,
+        snapshot("presence_penalty is nan, expected -2 to 2. See --help for the values allowed."),
+    ),
+    "an ask with biases of too many tokens": (
+        ask(sampling=pb.Sampling(logit_bias=dict.fromkeys(range(1000), 1.0))),
+        ConfigError,
+        snapshot("logit_bias names 1000 tokens, at most 300 are allowed. See --help for the values allowed."),
+    ),
+    "an ask with a bias outside its range": (
+        ask(sampling=pb.Sampling(logit_bias={1: math.inf})),
+        ConfigError,
+        snapshot("logit_bias of token 1 is inf, expected -100 to 100. See --help for the values allowed."),
+    ),
+    "an ask with a bias outside the vocabulary": (
+        ask(sampling=pb.Sampling(logit_bias={VOCAB: 1.0})),
+        ConfigError,
+        snapshot("logit_bias names token 97, outside the vocabulary (0 to 96). Use the server's tokenizer."),
     ),
     "a draft token out of range": (
         lambda peer: peer.draft([1, VOCAB]),

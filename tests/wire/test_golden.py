@@ -22,6 +22,15 @@ IDENTITY = pb.Identity(
 SAMPLING = pb.Sampling(
     temperature=0.5, top_k=40, top_p=0.25, seed=7, max_tokens=9, stop=["\n"], ignore_end_of_text=True
 )
+PENALTIES = pb.Sampling(
+    min_p=0.5,
+    repeat_penalty=1.5,
+    repeat_last_n=-1,
+    presence_penalty=0.5,
+    frequency_penalty=-0.5,
+    logit_bias={300: -100.0},
+    loop_guard=True,
+)
 DRAFT = pb.Draft(epoch=1, base=300, prefix_hash=0x01020304, first_node=2, tokens=[5, 49151], parents=[0, 3])
 ASK = pb.Ask(base=1, prefix_hash=2, tokens=[3], sampling=SAMPLING, answer_start=2, id=3)
 ROWS = np.array([[1.0, -2.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0]], np.float32)
@@ -29,7 +38,7 @@ ROWS = np.array([[1.0, -2.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0]], np.float32)
 FRAMES: dict[str, Message] = {
     "open": pb.ClientFrame(
         open=pb.Open(
-            protocol_version=3,
+            protocol_version=4,
             identity=IDENTITY,
             codecs=[pb.CODEC_INT4],
             resume_token=b"r",
@@ -42,7 +51,7 @@ FRAMES: dict[str, Message] = {
             credit_bytes=65536,
         )
     ),
-    "open_for_server_drafts": pb.ClientFrame(open=pb.Open(protocol_version=3, server_drafts=True)),
+    "open_for_server_drafts": pb.ClientFrame(open=pb.Open(protocol_version=4, server_drafts=True)),
     "ask": pb.ClientFrame(ask=ASK),
     "draft": pb.ClientFrame(draft=DRAFT),
     "chain": pb.ClientFrame(draft=pb.Draft(base=5, prefix_hash=1, tokens=[1, 2, 3])),
@@ -109,7 +118,7 @@ FRAMES: dict[str, Message] = {
     ),
     "go_away": pb.ServerFrame(go_away=pb.GoAway(resume_token=b"r", reason="drain")),
     "describe": pb.DescribeResponse(
-        protocol_version=3,
+        protocol_version=4,
         identity=IDENTITY,
         codecs=[pb.CODEC_INT4],
         execution=pb.Execution(level="int8", exact=True, details="avx2"),
@@ -119,8 +128,10 @@ FRAMES: dict[str, Message] = {
         load=0.75,
     ),
     "generate": pb.GenerateRequest(tokens=[1], sampling=SAMPLING),
+    "generate_with_penalties": pb.GenerateRequest(tokens=[1], sampling=PENALTIES),
     "generate_with_drafts": pb.GenerateRequest(tokens=[1], server_drafts=True),
     "generated": pb.GenerateResponse(tokens=[1], finish=pb.FINISH_MAX_TOKENS),
+    "generated_a_loop": pb.GenerateResponse(tokens=[1], finish=pb.FINISH_LOOP),
     "fetch": pb.FetchDrafterRequest(name="n", offset=300, sha256=b"\x01"),
     "parts": pb.FetchDrafterResponse(
         manifest=pb.PartManifest(
@@ -130,8 +141,8 @@ FRAMES: dict[str, Message] = {
     "part": pb.FetchDrafterResponse(chunk=pb.PartChunk(offset=300, data=b"\x00\x01")),
 }
 GOLDEN = {
-    "open": "0a6a080312100a0174120201021a01032201042a01051a01032201722a030180013001380140034a3808011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a3801280238035205302e312e3058808004",
-    "open_for_server_drafts": "0a0408036001",
+    "open": "0a6a080412100a0174120201021a01032201042a01051a01032201722a030180013001380140034a3808011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a3801280238035205302e312e3058808004",
+    "open_for_server_drafts": "0a0408046001",
     "ask": "123808011102000000000000001a0103222409000000000000e03f102819000000000000d03f210700000000000000280932010a380128023803",
     "draft": "1a16080110ac021d0403020120022a0405ffff0232020003",
     "chain": "1a0c10051d010000002a03010203",
@@ -149,10 +160,12 @@ GOLDEN = {
     "memory": "1a110801100218032202000128013504030201",
     "opened_elsewhere": "0a1a32180a0105120e0a04696e743810011a04617678321a0302ac02",
     "go_away": "220a0a01721205647261696e",
-    "describe": "08031a100a0174120201021a01032201042a0105320103420e0a04696e743810011a04617678324a100a0464656570120104180c250000204055000028415d0000803e6d0000403f",
+    "describe": "08041a100a0174120201021a01032201042a0105320103420e0a04696e743810011a04617678324a100a0464656570120104180c250000204055000028415d0000803e6d0000403f",
     "generate": "0a0101122409000000000000e03f102819000000000000d03f210700000000000000280932010a3801",
+    "generate_with_penalties": "0a0101123641000000000000e03f49000000000000f83f500159000000000000e03f61000000000000e0bf6a0c08ac021100000000000059c07001",
     "generate_with_drafts": "0a01011801",
     "generated": "0a01011002",
+    "generated_a_loop": "0a01011007",
     "fetch": "0a016e10ac021a0101",
     "parts": "0a1f0a100a0174120201021a01032201042a0105120b0a016e100718ac02220101",
     "part": "120708ac0212020001",

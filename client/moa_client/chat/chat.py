@@ -110,6 +110,8 @@ class Chat:
             self._err(f"(cut after {self.settings.max_tokens} tokens: max_tokens)")
         elif text.finish is Finish.CONTEXT:
             self._err("(the context is full: /reset starts a new conversation)")
+        elif text.finish is Finish.LOOP:
+            self._err("(ended: the answer only repeated itself)")
         if not finished:
             raise CancelledAnswerError("The answer was stopped.")
         return text

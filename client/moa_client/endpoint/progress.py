@@ -26,6 +26,7 @@ REASONS = {
     Finish.STOP: "stop",
     Finish.MAX_TOKENS: "length",
     Finish.CONTEXT: "length",
+    Finish.LOOP: "length",
 }
 NOT_OF_TEXT = (Asked, Failed, HeldBack)  # they leave the answer's text as it is
 CUT = "length"  # an answer that was cut where the device had come to

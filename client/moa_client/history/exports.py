@@ -21,6 +21,7 @@ MODEL_CHARACTERS = 40
 _REMARKS = {
     "max_tokens": "(cut: max_tokens)",
     "context": "(cut: the context is full)",
+    "loop": "(ended: it only repeated itself)",
     "cancelled": "(stopped)",
     "": "(broken off)",
 }

@@ -248,6 +248,12 @@ class Host:
                 "This server ends answers at end-of-text.",
                 hint="Ask without ignore_end_of_text, or start the server with --allow-ignore-end-of-text.",
             )
+        for token, _ in settings.sampling.logit_bias[-1:]:  # the largest
+            if token >= self.served.vocab_size:
+                raise ConfigError(
+                    f"logit_bias names token {token}, outside the vocabulary (0 to {self.served.vocab_size - 1}).",
+                    hint="Use the server's tokenizer.",
+                )
 
     def new_execution(self, before: bytes) -> pb.NewExecution | None:
         """The message for a client whose conversation began on another execution than this server's."""

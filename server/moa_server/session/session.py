@@ -47,7 +47,7 @@ class Phase(Enum):
 
 
 # Ends that the target or the limits decided: asked again, the answer would end there again.
-ENDED_BY_RULE = (Finish.END_OF_TEXT, Finish.MAX_TOKENS, Finish.STOP, Finish.CONTEXT)
+ENDED_BY_RULE = (Finish.END_OF_TEXT, Finish.MAX_TOKENS, Finish.STOP, Finish.CONTEXT, Finish.LOOP)
 
 
 @dataclass(frozen=True, slots=True)

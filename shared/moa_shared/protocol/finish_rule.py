@@ -25,6 +25,7 @@ class Finish(IntEnum):
     CONTEXT = 4
     CANCELLED = 5
     DRAINING = 6
+    LOOP = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,14 @@ class AnswerSettings:
         max_tokens: of this answer; 0: as the context allows.
         stop: strings that end the answer; the text shown ends before the first of them.
         ignore_end_of_text: continue after end-of-text (for measurements).
+        loop_guard: end an answer that only repeats itself.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int = 0
     stop: tuple[str, ...] = ()
     ignore_end_of_text: bool = False
+    loop_guard: bool = False
 
 
 @dataclass(frozen=True, slots=True)

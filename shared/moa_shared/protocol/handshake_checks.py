@@ -26,7 +26,7 @@ from moa_shared.programs.addresses import successors_among
 from moa_shared.protocol.tls_reasons import tls_reason
 from moa_shared.text.plain_text import plain_line
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 CODE_KEY = "moa-error-code"
 HINT_KEY = "moa-error-hint-bin"  # binary: a hint may hold any text
 RETRY_AFTER_KEY = "moa-retry-after-ms"

@@ -12,7 +12,7 @@ from moa_shared.errors import ConfigError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, Verdict
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import REPEAT_LAST_N, Sampling
 from moa_shared.tree.arithmetic import ROOT
 
 MAX_STOP_STRINGS = 16
@@ -33,6 +33,13 @@ def settings_to_proto(settings: AnswerSettings) -> pb.Sampling:
         max_tokens=settings.max_tokens,
         stop=settings.stop,
         ignore_end_of_text=settings.ignore_end_of_text,
+        min_p=sampling.min_p,
+        repeat_penalty=sampling.repeat_penalty if sampling.repeat_penalty != 1.0 else 0.0,
+        repeat_last_n=sampling.repeat_last_n if sampling.repeat_last_n != REPEAT_LAST_N else None,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        logit_bias=dict(sampling.logit_bias),
+        loop_guard=settings.loop_guard,
     )
 
 
@@ -45,11 +52,24 @@ def settings_from_proto(message: pb.Sampling) -> AnswerSettings:
             raise ConfigError(
                 f"A stop string has {len(stop)} characters, expected 1 to {MAX_STOP_CHARACTERS}.",
             )
+    sampling = Sampling(
+        message.temperature,
+        message.top_k,
+        message.top_p or 1.0,
+        message.seed,
+        message.min_p,
+        message.repeat_penalty or 1.0,
+        message.repeat_last_n if message.HasField("repeat_last_n") else REPEAT_LAST_N,
+        message.presence_penalty,
+        message.frequency_penalty,
+        tuple(message.logit_bias.items()),
+    )
     return AnswerSettings(
-        Sampling(message.temperature, message.top_k, message.top_p or 1.0, message.seed),
+        sampling,
         message.max_tokens,
         tuple(message.stop),
         message.ignore_end_of_text,
+        message.loop_guard,
     )
 
 

@@ -10,6 +10,16 @@ SEED_LIMIT = 1 << 64
 # Logits of up to 10,000, divided by it, are still told apart by one in float32; divided by far less they are infinite,
 # and no rule is left by which to choose.
 LEAST_TEMPERATURE = 1e-3
+# Of the penalty that multiplies logits, for the same reason; llama.cpp's users set 1.0 to 1.5.
+LEAST_REPEAT_PENALTY, MOST_REPEAT_PENALTY = 1e-2, 1e2
+MOST_PENALTY = 2.0  # of presence and frequency, either way: OpenAI's range
+MOST_BIAS = 100.0  # either way, and
+MOST_BIASED_TOKENS = 300  # of one question: OpenAI's limits
+TOKEN_LIMIT = 1 << 32  # a token id on the wire
+REPEAT_LAST_N = 64  # llama.cpp's default
+WHOLE_CONTEXT = -1  # as repeat_last_n
+
+TokenBias = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +31,13 @@ class Sampling:
         top_k: keep only the k likeliest tokens (and those tied with the last of them); 0 keeps all.
         top_p: keep the smallest set of likeliest tokens whose probabilities reach this sum; 1 keeps all.
         seed: 0 to 2**64 - 1; keys the noise. The same seed gives the same text.
+        min_p: drop tokens whose probability is less than this share of the likeliest one's; 0 keeps all.
+        repeat_penalty: divides the positive logits, and multiplies the negative ones, of tokens among the last
+            `repeat_last_n` of the conversation (llama.cpp's); 1 is off.
+        repeat_last_n: tokens that `repeat_penalty` looks back, the prompt's too; 0: none, -1: all.
+        presence_penalty: taken off the logits of tokens that the answer has, -2 to 2 (OpenAI's).
+        frequency_penalty: taken off once for each time that the answer has the token, -2 to 2 (OpenAI's).
+        logit_bias: token ids with what is added to their logits, -100 to 100; kept in the order of the ids.
 
     Raises:
         ConfigError: a value outside its range.
@@ -30,6 +47,12 @@ class Sampling:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    min_p: float = 0.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = REPEAT_LAST_N
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: TokenBias = ()
 
     def __post_init__(self) -> None:
         if not (self.temperature == 0.0 or LEAST_TEMPERATURE <= self.temperature <= 100.0):  # NaN fails too
@@ -42,7 +65,37 @@ class Sampling:
             raise ConfigError(f"top_p is {self.top_p}, expected more than 0 and at most 1.")
         if not 0 <= self.seed < SEED_LIMIT:
             raise ConfigError(f"seed is {self.seed}, expected 0 to 2**64 - 1.")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise ConfigError(f"min_p is {self.min_p}, expected 0 (off) to 1.")
+        self._check_penalties()
+        if self.logit_bias:
+            _check_bias(self.logit_bias)
+            object.__setattr__(self, "logit_bias", tuple(sorted(self.logit_bias)))
+
+    def _check_penalties(self) -> None:
+        if not LEAST_REPEAT_PENALTY <= self.repeat_penalty <= MOST_REPEAT_PENALTY:
+            raise ConfigError(
+                f"repeat_penalty is {self.repeat_penalty}, "
+                f"expected {LEAST_REPEAT_PENALTY:g} to {MOST_REPEAT_PENALTY:g}; 1 is off."
+            )
+        if not WHOLE_CONTEXT <= self.repeat_last_n < 1 << 31:
+            raise ConfigError(f"repeat_last_n is {self.repeat_last_n}, expected -1 (all tokens), 0 (off) or more.")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not abs(value := getattr(self, name)) <= MOST_PENALTY:
+                raise ConfigError(f"{name} is {value}, expected -{MOST_PENALTY:g} to {MOST_PENALTY:g}.")
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+
+def _check_bias(bias: TokenBias) -> None:
+    if len(bias) > MOST_BIASED_TOKENS:
+        raise ConfigError(f"logit_bias names {len(bias)} tokens, at most {MOST_BIASED_TOKENS} are allowed.")
+    if len({token for token, _ in bias}) < len(bias):
+        raise ConfigError("logit_bias names a token twice.")
+    for token, value in bias:
+        if not 0 <= token < TOKEN_LIMIT:
+            raise ConfigError(f"logit_bias names token {token}, expected an id of 0 to {TOKEN_LIMIT - 1}.")
+        if not abs(value) <= MOST_BIAS:
+            raise ConfigError(f"logit_bias of token {token} is {value}, expected -{MOST_BIAS:g} to {MOST_BIAS:g}.")

@@ -54,6 +54,7 @@ def test_committed_text_adds_up_and_provisional_text_is_replaced() -> None:
         (Finish.STOP, "stop"),
         (Finish.MAX_TOKENS, "length"),
         (Finish.CONTEXT, "length"),
+        (Finish.LOOP, "length"),
     ],
 )
 def test_an_answer_that_the_server_has_ended_is_verified(finish: Finish, reason: str) -> None:

@@ -18,6 +18,8 @@ from moa_shared.protocol.protobuf_messages import (
     draft_to_proto,
     memory_from_proto,
     memory_to_proto,
+    settings_from_proto,
+    settings_to_proto,
     verdict_from_proto,
     verdict_to_proto,
 )
@@ -33,12 +35,19 @@ SAMPLINGS = st.builds(
     st.integers(0, 1000),
     st.floats(0.125, 1, width=32),
     st.integers(0, 2**63),
+    st.floats(0, 1),
+    st.floats(0.5, 2),
+    st.integers(-1, 100),
+    st.floats(-2, 2),
+    st.floats(-2, 2),
+    st.dictionaries(COUNTS, st.floats(-100, 100), max_size=4).map(lambda bias: tuple(bias.items())),
 )
 SETTINGS = st.builds(
     AnswerSettings,
     SAMPLINGS,
     COUNTS,
     st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=64), max_size=16).map(tuple),
+    st.booleans(),
     st.booleans(),
 )
 
@@ -81,6 +90,11 @@ def test_a_verdict_comes_back(verdict: Verdict) -> None:
 @given(MEMORIES)
 def test_memory_comes_back(memory: Memory) -> None:
     assert memory_from_proto(pb.Memory.FromString(memory_to_proto(memory).SerializeToString())) == memory
+
+
+def test_settings_that_are_left_out_are_off() -> None:
+    assert settings_from_proto(pb.Sampling()) == AnswerSettings()
+    assert settings_to_proto(AnswerSettings()) == pb.Sampling(top_p=1.0)
 
 
 def test_a_question_needs_a_number() -> None:

@@ -273,8 +273,42 @@ def test_greedy_needs_no_noise() -> None:
         {"top_p": 1.1},
         {"seed": -1},
         {"seed": 2**64},
+        {"min_p": -0.1},
+        {"min_p": 1.1},
+        {"min_p": float("nan")},
+        {"repeat_penalty": 0.0},
+        {"repeat_penalty": -1.0},
+        {"repeat_penalty": 1e9},
+        {"repeat_penalty": float("nan")},
+        {"repeat_last_n": -2},
+        {"repeat_last_n": 2**31},
+        {"presence_penalty": 2.1},
+        {"presence_penalty": float("nan")},
+        {"frequency_penalty": -2.1},
+        {"frequency_penalty": float("inf")},
     ],
 )
 def test_values_outside_their_range_are_refused(values: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(values))} is .*expected"):
         Sampling(**values)  # type: ignore[arg-type]
+
+
+def test_biases_are_kept_in_the_order_of_their_tokens() -> None:
+    assert Sampling(logit_bias=((7, 1.0), (3, -100.0))) == Sampling(logit_bias=((3, -100.0), (7, 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("bias", "message"),
+    [
+        ([(1, 1.0), (1, 2.0)], "names a token twice"),
+        ([(-1, 1.0)], "names token -1, expected an id of 0 to 4294967295"),
+        ([(1 << 32, 1.0)], "names token 4294967296, expected an id"),
+        ([(1, 100.5)], "of token 1 is 100.5, expected -100 to 100"),
+        ([(1, float("nan"))], "of token 1 is nan, expected"),
+        ([(token, 0.0) for token in range(301)], "names 301 tokens, at most 300"),
+    ],
+    ids=str,
+)
+def test_biases_that_are_no_such_are_refused(bias: list[tuple[int, float]], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"logit_bias {message}"):
+        Sampling(logit_bias=tuple(bias))
