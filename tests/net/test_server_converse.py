@@ -490,6 +490,20 @@ async def test_a_session_is_taken_over_from_a_stream_that_hangs(channel: grpc.ai
     await again.verdict()
 
 
+async def test_a_take_over_that_is_refused_changes_nothing(channel: grpc.aio.Channel, target: Target) -> None:
+    expected, _ = plain_text(target, PROMPT, GREEDY)
+    peer, other = Peer(channel), Peer(channel)
+    opened = await peer.open()
+    await peer.ask(PROMPT, GREEDY)
+    await peer.verdict()
+    with pytest.raises(grpc.aio.AioRpcError):
+        await other.open(tokens=[1], resume_token=opened.resume_token, ask=pb.Ask(id=2, base=1, tokens=[VOCAB]))
+    while peer.verdicts[-1].finish == pb.FINISH_UNSPECIFIED:
+        await peer.draft([])
+        await peer.verdict()
+    assert peer.tokens[len(PROMPT) :] == expected
+
+
 async def test_clients_take_turns(server: RunningServer, channel: grpc.aio.Channel, target: Target) -> None:
     prompts = [[index, *PROMPT] for index in range(5)]
     peers = [Peer(channel) for _ in prompts]

@@ -97,7 +97,7 @@ class SimulatedSession:
         session, known = self.session, ask.end - 1
         session.on_ask(ask)
         if read:
-            session.on_adopted(known, session.hashes.at(known), session.cache_version)
+            session.on_adopted(known, session.tokens, session.cache_version)
         self._server.wake(self)
 
     def on_draft(self, message: Draft) -> None:

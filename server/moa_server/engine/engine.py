@@ -23,7 +23,8 @@ from moa_server.engine.forward_planner import ForwardPlanner, Part
 from moa_server.engine.inference_thread import InferenceThread
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.observer import AnswerStep, Observer
-from moa_server.engine.prefixes.sharing import Adoption, PrefixSharing
+from moa_server.engine.prefixes.page_store import PagesNotKept
+from moa_server.engine.prefixes.sharing import Adoption, FilledPages, PrefixSharing
 from moa_server.engine.schedule import Rows, Schedule
 from moa_server.engine.server_drafts import ServerDrafts, TimePrice
 from moa_server.engine.stepper import CodedRows, MemorySource, Outcome, Stepper
@@ -159,7 +160,8 @@ class Engine:
             live.session.forget_cache(0)
         live.drafter_knows = 0
         if added:
-            self._thread.submit(partial(live.tensors.keep_rows, source, live.widths), urgent=True)
+            keep = partial(live.tensors.keep_rows, source, live.widths)
+            self._thread.submit(partial(self._or_lose, live, keep), urgent=True)
 
     def release(self, live: LiveSession) -> None:
         """Frees the keys and values of an idle session: at its next answer it reads its text again."""
@@ -167,7 +169,7 @@ class Engine:
         live.drafter_knows = 0
         if live.feed is not None:
             live.feed.on_released()
-        self._thread.submit(live.tensors.release, urgent=True)
+        self._thread.submit(partial(self._or_lose, live, live.tensors.release), urgent=True)
 
     def free(self, live: LiveSession) -> None:
         """Gives back what an ended session holds, after its forward if there is one."""
@@ -178,11 +180,10 @@ class Engine:
 
         It counts as stepping until that is done.
         """
-        adoption = self._sharing.begin(live) if self._sharing is not None else None
-        if adoption is None:
+        if self._sharing is None or (adoption := self._sharing.begin(live)) is None:
             return False
         live.stepping = True
-        self._thread.submit(partial(self._take_over, adoption), urgent=True)
+        self._thread.submit(partial(self._take_over, self._sharing, adoption), urgent=True)
         return True
 
     def drop_pages(self, numbers: Sequence[int]) -> None:
@@ -202,7 +203,7 @@ class Engine:
             for part in parts:
                 part.live.stepping = True
             price = TimePrice(self._schedule.rate(len(parts)), self._schedule.cost.line())
-            self._thread.submit(partial(self._run, parts, price))
+            self._thread.submit(partial(self._run_or_lose, parts, price))
             return
         waiting, self._short_of_time = self._short_of_time, set()
         for live in waiting:
@@ -295,8 +296,8 @@ class Engine:
 
     def _keep_pages(self, live: LiveSession) -> None:
         """Keeps the pages that a forward has filled, before the session's next one."""
-        if self._sharing is not None and not live.closed and (keep := self._sharing.on_read(live)) is not None:
-            self._thread.submit(partial(self._or_lose, live, keep), urgent=True)
+        if self._sharing is not None and not live.closed and (filled := self._sharing.on_read(live)) is not None:
+            self._thread.submit(partial(self._keep, self._sharing, filled), urgent=True)
 
     def _on_adopted(self, adoption: Adoption) -> None:
         live, before = adoption.live, adoption.cached
@@ -304,6 +305,22 @@ class Engine:
         if not live.closed and adoption.commit():
             log.info("prefix shared", session=live.number, tokens=adoption.tokens, more=adoption.tokens - before)
         self._queue(live)
+        self._dispatch()
+
+    def _on_not_kept(self, sharing: PrefixSharing, pages: FilledPages | Adoption) -> None:
+        """Shared pages could not be kept or given: no session may take them over, and one that was about to reads."""
+        sharing.discard(pages)
+        if isinstance(pages, Adoption):
+            pages.live.stepping = False
+            self._queue(pages.live)
+            self._dispatch()
+
+    def _on_forward_failed(self, parts: Sequence[Part], error: Exception) -> None:
+        """A forward has ended with no outcome for anyone."""
+        self._busy = False
+        for part in parts:
+            part.live.stepping = False
+            self._lose(part.live, error)
         self._dispatch()
 
     def _on_rows(self, live: LiveSession, feed: MemoryFeed | None, newest: CodedRows, took_ms: float) -> None:
@@ -329,10 +346,24 @@ class Engine:
 
     # ------------------------------------------------------------ on the inference thread
 
-    def _take_over(self, adoption: Adoption) -> None:
-        if self._sharing is not None:
-            self._or_lose(adoption.live, partial(self._sharing.take_over, adoption))
-        self._post(self._on_adopted, adoption)
+    def _take_over(self, sharing: PrefixSharing, adoption: Adoption) -> None:
+        try:
+            sharing.take_over(adoption)
+        except PagesNotKept as error:
+            log.error("shared pages are missing: they are read again", session=adoption.live.number, exc_info=error)
+            self._post(self._on_not_kept, sharing, adoption)
+        except Exception as error:  # noqa: BLE001 (as above)
+            self._post(self._lose, adoption.live, error)
+            self._post(self._on_not_kept, sharing, adoption)
+        else:
+            self._post(self._on_adopted, adoption)
+
+    def _keep(self, sharing: PrefixSharing, filled: FilledPages) -> None:
+        try:
+            sharing.keep(filled)
+        except Exception as error:  # noqa: BLE001 (as above)
+            self._post(self._on_not_kept, sharing, filled)
+            self._post(self._lose, filled.live, error)
 
     def _or_lose(self, live: LiveSession, job: Callable[[], None]) -> None:
         """Runs a job; if it fails, its session is lost."""
@@ -340,6 +371,13 @@ class Engine:
             job()
         except Exception as error:  # noqa: BLE001 (as above)
             self._post(self._lose, live, error)
+
+    def _run_or_lose(self, parts: Sequence[Part], price: TimePrice) -> None:
+        """Runs a forward; if it fails as a whole, its sessions are lost."""
+        try:
+            self._run(parts, price)
+        except Exception as error:  # noqa: BLE001 (as above)
+            self._post(self._on_forward_failed, parts, error)
 
     def _run(self, parts: Sequence[Part], price: TimePrice) -> None:
         orders = [(part.live.tensors, part.plan, part.order) for part in parts]

@@ -1,9 +1,9 @@
 """The inference thread: the only place where models run. Jobs in order, small urgent ones before forwards.
 
-State: two queues under one lock, and when the running job started. Invariant: at most one job runs; what is submitted
-after `stop` is dropped. The queues are bounded by their callers: the engine keeps one forward in the queue, each stream
-one piece of coding, which it withdraws when it is no longer needed, and each session what its last forward or its end
-has to be done about pages.
+State: two queues under one lock, and when the running job started. Invariants: at most one job runs; what is submitted
+after `stop` is dropped; a job that raises ends nothing but itself. The queues are bounded by their callers: the engine
+keeps one forward in the queue, each stream one piece of coding, which it withdraws when it is no longer needed, and
+each session what its last forward or its end has to be done about pages.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
+
+import structlog
+
+log = structlog.get_logger()
 
 STOP_SECONDS = 5.0  # for the running job; one that hangs is abandoned
 
@@ -46,7 +50,7 @@ class InferenceThread:
         self._thread.start()
 
     def submit(self, job: Callable[[], None], *, urgent: bool = False) -> int:
-        """Queues a job, which must not raise; returns its ticket."""
+        """Queues a job; returns its ticket. An error that it does not handle itself is logged."""
         with self._changed:
             ticket = next(self._tickets)
             if not self._stopping:
@@ -80,5 +84,8 @@ class InferenceThread:
         self._before()
         while (job := self._next()) is not None:
             self._began = self._clock()
-            job()
+            try:
+                job()
+            except Exception as error:  # else no session would ever be answered again
+                log.error("job of the inference thread failed", exc_info=error)
             self._began = None

@@ -168,11 +168,10 @@ class ConverseStream:
             raise ProtocolError(f"memory_from up to {len(message.tokens)}", f"{message.memory_from}")
         live = found or host.registry.new()
         session = live.session
-        cached = session.on_open(message.tokens, asks=message.HasField("ask"))
         ask = self._ask_of(message.ask) if message.HasField("ask") else None
-        if ask is not None:
-            session.check_ask(ask)  # before it takes anybody's place
+        session.check_open(message.tokens, ask)  # before the session changes, and before it takes another's place
         host.registry.attach(live, self.caller)
+        cached = session.on_open(message.tokens, asks=ask is not None)
         was_attached = live.listener is not None
         if live.listener is not None:
             live.listener.on_taken_over()

@@ -137,7 +137,7 @@ class Session:
         Raises:
             ContextLengthError, TokenRangeError: tokens that cannot be held.
         """
-        self._check_new(tokens, held=0, spare=0)
+        self.check_open(tokens)
         running = self.phase is Phase.ANSWERING or self._finish in ENDED_BY_RULE
         continues = self._replace(0, tokens)
         self._resumable = asks and running and continues
@@ -148,6 +148,17 @@ class Session:
         self.pending = PendingDraft()  # a new stream counts its epochs from the start
         self.acknowledged = len(tokens)
         return min(self.cached, len(tokens))
+
+    def check_open(self, tokens: Sequence[int], ask: Ask | None = None) -> None:
+        """Checks that `on_open` would accept these tokens, and `on_ask` this question after them.
+
+        Raises:
+            ProtocolError: the question does not continue the conversation.
+            ContextLengthError, TokenRangeError: tokens that cannot be held.
+        """
+        self._check_new(tokens, held=0, spare=0)
+        if ask is not None:
+            self._check_ask(ask, PrefixHashes(tokens))
 
     def on_ask(self, ask: Ask) -> Backlog:
         """Appends a turn and begins (or continues) an answer. An Ask repeated in one stream changes nothing.
@@ -160,7 +171,7 @@ class Session:
             ProtocolError: the Ask does not continue the conversation.
             ContextLengthError, TokenRangeError: tokens that cannot be held.
         """
-        self.check_ask(ask)
+        self._check_ask(ask, self.hashes)
         end, start = ask.end, ask.start
         same = (
             start == self.answer_start
@@ -185,19 +196,14 @@ class Session:
             self._end(self._finish)
         return Backlog(end, (), self._finish)
 
-    def check_ask(self, ask: Ask) -> None:
-        """Checks that `on_ask` would accept this.
-
-        Raises:
-            ProtocolError: the Ask does not continue the conversation.
-            ContextLengthError, TokenRangeError: tokens that cannot be held.
-        """
+    def _check_ask(self, ask: Ask, hashes: PrefixHashes) -> None:
+        """Checks that a question continues the conversation that has these hashes."""
         base = ask.base
-        if not 0 <= base <= len(self.tokens):
-            raise ProtocolError(f"an Ask with base 0 to {len(self.tokens)}", f"base {base}")
-        if self.hashes.at(base) != ask.prefix_hash:
+        if not 0 <= base <= len(hashes):
+            raise ProtocolError(f"an Ask with base 0 to {len(hashes)}", f"base {base}")
+        if hashes.at(base) != ask.prefix_hash:
             raise ProtocolError(
-                f"an Ask that continues this conversation ({base} tokens hash to {self.hashes.at(base):016x})",
+                f"an Ask that continues this conversation ({base} tokens hash to {hashes.at(base):016x})",
                 f"{ask.prefix_hash:016x}",
                 hint="The client must open a new stream with all its tokens.",
             )
@@ -268,14 +274,13 @@ class Session:
             self.cached = length
             self.version += 1
 
-    def on_adopted(self, length: int, prefix_hash: int, cache_version: int) -> bool:
+    def on_adopted(self, length: int, text: list[int], cache_version: int) -> bool:
         """The cache was given the rows of `length` tokens that another session has read; False if they are void.
 
         Args:
-            prefix_hash, cache_version: of this text, and of the cache, when the rows were asked for.
+            text, cache_version: `tokens` and `cache_version` when the rows were asked for.
         """
-        is_text = length < len(self.tokens) and self.hashes.at(length) == prefix_hash
-        if not is_text or cache_version != self.cache_version:
+        if length >= len(self.tokens) or not self._still_begins(text, length) or cache_version != self.cache_version:
             return False
         self.cached = length
         return True
@@ -367,9 +372,14 @@ class Session:
 
         Otherwise a client that asks again before its prompt is read would have it read for ever.
         """
-        is_text = plan.fed <= len(self.tokens) and self.hashes.at(plan.fed) == plan.fed_hash
-        if is_text and plan.cache_version == self.cache_version:
+        if self._still_begins(plan.text, plan.fed) and plan.cache_version == self.cache_version:
             self.cached = max(self.cached, min(plan.fed, len(self.tokens) - 1))
+
+    def _still_begins(self, text: list[int], length: int) -> bool:
+        """Whether the text begins as `text`, an earlier `tokens`, did; compared by tokens, as a hash can be forged."""
+        if length > len(self.tokens):
+            return False
+        return text is self.tokens or text[:length] == self.tokens[:length]
 
     def _plan(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool) -> StepPlan:
         decisive = STOP_WINDOW_TOKENS if self._settings.stop else 0
@@ -385,7 +395,7 @@ class Session:
             tuple(self.tokens[start:]),
             start - self.answer_start,
             self.cache_version,
-            self.hashes.at(self.cached + len(feed)),
+            self.tokens,
         )
 
     def _rule(self, settings: AnswerSettings, answer_start: int) -> FinishRule:
@@ -402,7 +412,8 @@ class Session:
         self.hashes.extend(tokens)
 
     def _crop(self, length: int) -> None:
-        del self.tokens[length:]
+        if length < len(self.tokens):
+            self.tokens = self.tokens[:length]  # a forward under way holds the old list, which only ever grew
         self.hashes.crop(length)
         self.cached = min(self.cached, length)
         self.version += 1

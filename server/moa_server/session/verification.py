@@ -7,7 +7,7 @@ target's own coupled choices: docs/adr/0001-text-is-a-function-of-the-seed.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.tree.draft_tree import DraftTree, longest_path
@@ -45,7 +45,7 @@ class StepPlan:
         answer: the answer's newest tokens, as many as decide its end.
         before: tokens of the answer before these.
         cache_version: of the cache when it was made.
-        fed_hash: of all tokens up to the last of `feed`.
+        text: the session's own list of tokens when it was made; it may have grown since, and is never cut.
         own_nodes: how many nodes, the last ones of `tree`, only the server guessed.
     """
 
@@ -59,7 +59,7 @@ class StepPlan:
     answer: tuple[int, ...]
     before: int = 0
     cache_version: int = 0
-    fed_hash: int = 0
+    text: list[int] = field(default_factory=list, repr=False)
     own_nodes: int = 0
 
     @property

@@ -191,13 +191,18 @@ class PrefixIndex(Generic[Holder]):
         if dropped:
             self._on_dropped(dropped)
 
+    def discard(self, pages: Iterable[TextPage]) -> None:
+        """Has these pages, and those that continue them, found no more; those who hold them go on to do so."""
+        for page in pages:
+            self._cut(page)
+
     def _cut(self, page: TextPage) -> None:
         parent = page.parent
-        if parent is not None:
+        if parent is not None and parent.pages.get(page.text) is page:
             del parent.pages[page.text]
             if parent.named.get(page.prefix_hash) is page:  # no other text has its hash
                 del parent.named[page.prefix_hash]
-            if parent.parent is None and not parent.pages:
+            if parent.parent is None and not parent.pages and self._roots.get(parent.owner) is parent:
                 del self._roots[parent.owner]
 
     def _texts(self, tokens: Sequence[int], first: int = 0) -> Iterator[bytes]:

@@ -19,6 +19,10 @@ from moa_server.target.kernel_target import KernelCache
 StateKind = tuple[MemorySource, KeptPlane]
 
 
+class PagesNotKept(InternalError):
+    """The store does not have the pages that the index names; nothing was changed."""
+
+
 @dataclass(slots=True)
 class KeptPage:
     """Keys and values of a page of text, and the states that drafters' sources read of it."""
@@ -66,13 +70,13 @@ class PageStore:
             cached: tokens of its text that the session holds itself; rows of its planes beyond are void.
 
         Raises:
-            InternalError: a page is not kept, or without the states that the session needs; it holds what it held.
+            PagesNotKept: a page is not kept, or without the states that the session needs; it holds what it held.
         """
         missing = [number for number in numbers if number not in self._kept]
         kept = [self._kept[number] for number in numbers if number in self._kept]
         stores = _stores(tensors)
         if missing or any(kind not in page.states for page in kept for kind in stores):
-            raise InternalError(f"Of {len(numbers)} shared pages {len(missing)} are not kept, or lack their states.")
+            raise PagesNotKept(f"Of {len(numbers)} shared pages {len(missing)} are not kept, or lack their states.")
         _cache(tensors).adopt([page.keys_values for page in kept])
         for store in tensors.planes.values():
             store.crop(cached)

@@ -7,15 +7,14 @@ once for all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from moa_shared.protocol.prefix_hash import NAMED_TOKENS
 
 from moa_server.access.caller import Caller
 from moa_server.engine.live_session import LiveSession
-from moa_server.engine.prefixes.index import PrefixIndex
+from moa_server.engine.prefixes.index import PrefixIndex, TextPage
 from moa_server.engine.prefixes.page_store import PageStore
 from moa_server.engine.stepper import Stepper
 from moa_server.memory.row_store import most_nbytes
@@ -27,19 +26,28 @@ class Adoption:
 
     Args:
         cached: tokens that it holds by itself; `tokens`: then.
-        prefix_hash: of the text up to there; `cache_version`: of the session. Both say whether it has moved on.
+        text: the session's own list of tokens; `cache_version`: of the session. Both say whether it has moved on.
     """
 
     live: LiveSession
     cached: int
     tokens: int
-    prefix_hash: int
+    text: list[int]
     cache_version: int
-    numbers: Sequence[int]
+    pages: Sequence[TextPage]
 
     def commit(self) -> bool:
         """Counts the pages as read; False if the session has moved on, and what it holds of them is void."""
-        return self.live.session.on_adopted(self.tokens, self.prefix_hash, self.cache_version)
+        return self.live.session.on_adopted(self.tokens, self.text, self.cache_version)
+
+
+@dataclass(frozen=True, slots=True)
+class FilledPages:
+    """Pages of a session's text, from page `first` on, that a forward has filled."""
+
+    live: LiveSession
+    first: int
+    pages: Sequence[TextPage]
 
 
 class PrefixSharing:
@@ -97,11 +105,10 @@ class PrefixSharing:
         if tokens <= session.cached:
             return None
         self._index.hold(live, pages)
-        numbers = [page.number for page in pages]
-        return Adoption(live, session.cached, tokens, session.hashes.at(tokens), session.cache_version, numbers)
+        return Adoption(live, session.cached, tokens, session.tokens, session.cache_version, pages)
 
-    def on_read(self, live: LiveSession) -> Callable[[], None] | None:
-        """Keeps the pages that a forward has filled; what the inference thread must do for that, if anything."""
+    def on_read(self, live: LiveSession) -> FilledPages | None:
+        """The pages that a forward has filled, if any: the inference thread is to keep them."""
         size, session = self._index.page_tokens, live.session
         held = self._index.held(live)
         if not size or session.cached // size <= len(held):
@@ -112,7 +119,12 @@ class PrefixSharing:
         text = session.tokens[: session.cached]
         nbytes, states = self._cache_nbytes(live), self._states(live)
         pages = self._index.extend(live, self._owner(live), text, nbytes, states)
-        return partial(self._store.keep, live.tensors, first, [page.number for page in pages])
+        return FilledPages(live, first, pages)
+
+    def discard(self, pages: FilledPages | Adoption) -> None:
+        """Has pages that could not be kept, or given, found by no session; this one reads its text itself."""
+        self._index.discard(pages.pages)
+        self._index.let_go(pages.live, pages.live.session.cached // self._index.page_tokens)
 
     def _owner(self, live: LiveSession) -> str:
         return self._owner_of(live.caller)
@@ -137,10 +149,22 @@ class PrefixSharing:
         """Gives a session the pages that it has reserved.
 
         Raises:
-            InternalError: they are not kept.
+            PagesNotKept: the session holds what it held.
         """
-        self._store.give(adoption.live.tensors, adoption.cached, adoption.numbers)
+        self._store.give(adoption.live.tensors, adoption.cached, _numbers(adoption.pages))
+
+    def keep(self, filled: FilledPages) -> None:
+        """Keeps pages.
+
+        Raises:
+            InternalError, KernelError: the session does not hold them in full.
+        """
+        self._store.keep(filled.live.tensors, filled.first, _numbers(filled.pages))
 
     def drop(self, numbers: Sequence[int]) -> None:
         """Frees pages that the index has dropped."""
         self._store.drop(numbers)
+
+
+def _numbers(pages: Sequence[TextPage]) -> list[int]:
+    return [page.number for page in pages]

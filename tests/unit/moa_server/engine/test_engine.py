@@ -11,8 +11,10 @@ from inline_snapshot import snapshot
 from moa_server.drafting.draft_record import DraftRecord
 from moa_server.engine.engine import Engine
 from moa_server.engine.live_session import LiveSession
+from moa_server.engine.prefixes.page_store import PagesNotKept
+from moa_server.engine.prefixes.sharing import Adoption, FilledPages, PrefixSharing
 from moa_server.engine.schedule import Rows, Schedule
-from moa_server.engine.stepper import CodedRows, NewestRows, Outcome, SessionTensors, Stepper, Work
+from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, Outcome, SessionTensors, Stepper, Work
 from moa_server.memory.feed import Chunk, MemoryFeed
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
@@ -113,11 +115,11 @@ class Ear:
 
 
 class Bench:
-    def __init__(self) -> None:
+    def __init__(self, sharing: PrefixSharing | None = None) -> None:
         self.stepper = FakeStepper()
         self.lost: list[LiveSession] = []
         self.schedule: Schedule[LiveSession] = Schedule()
-        self.engine = Engine(self.stepper, self.lost.append, schedule=self.schedule)
+        self.engine = Engine(self.stepper, self.lost.append, schedule=self.schedule, sharing=sharing)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Bench]:
@@ -296,6 +298,89 @@ async def test_an_error_outside_torch_ends_one_session(bench: Bench, monkeypatch
     for ear in (bad, worse, worst, good):
         await ear.ended.wait()
     assert set(bench.lost) == {bad_session, worse_session, worst_session}
+    assert len(good.verdicts) == 3
+
+
+async def test_an_error_while_releasing_or_keeping_rows_ends_one_session(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(SessionTensors, "release", fail)
+    monkeypatch.setattr(SessionTensors, "keep_rows", fail)
+    released, _ = bench.ask([1])
+    bench.engine.release(released)
+    kept, _ = bench.ask([2])
+    bench.engine.keep_rows(kept, MemorySource(lambda rows: rows, 4, None), {Plane.MEMORY: 4})
+    bench.engine.free(LiveSession(b"", kept.session, released.tensors))
+    _, good = bench.ask([3])
+    await good.ended.wait()
+    assert len(good.verdicts) == 3
+    assert set(bench.lost) == {released, kept}
+
+
+async def test_a_forward_that_fails_as_a_whole_ends_its_sessions_only(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.engine._server_drafts, "extend", fail)
+        live, bad = bench.ask([1])
+        await bad.ended.wait()
+    assert bench.lost == [live]
+    _, good = bench.ask([2])
+    await good.ended.wait()
+    assert len(good.verdicts) == 3
+
+
+class Shelf(PrefixSharing):
+    """Shares one page, which the store does not have; writes down what is discarded."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+        self.discarded: list[Adoption | FilledPages] = []
+
+    def begin(self, live: LiveSession) -> Adoption | None:
+        return None if self.discarded else Adoption(live, 0, 64, live.session.tokens, 0, ())
+
+    def on_read(self, live: LiveSession) -> FilledPages | None:
+        return FilledPages(live, 0, ())
+
+    def take_over(self, adoption: Adoption) -> None:
+        raise self._error
+
+    def keep(self, filled: FilledPages) -> None:
+        if filled.live.session.tokens[0] == 5:
+            raise self._error
+
+    def discard(self, pages: Adoption | FilledPages) -> None:
+        self.discarded.append(pages)
+
+
+async def test_a_session_whose_shared_pages_are_missing_reads_its_text_itself() -> None:
+    shelf = Shelf(PagesNotKept("1 page is not kept."))
+    async with Bench(shelf).running() as bench:
+        live, ear = bench.ask([1] * 10)  # a prompt
+        await ear.ended.wait()
+    assert ear.error is None
+    assert live.session.tokens == [*[1] * 10, 7, 7, 7]
+    assert [type(pages) for pages in shelf.discarded] == [Adoption]
+    assert bench.lost == []
+
+
+async def test_pages_that_cannot_be_kept_are_found_no_more_and_end_one_session() -> None:
+    shelf = Shelf(MemoryError())
+    shelf.discarded.append(FilledPages(LiveSession(b"", cast(Any, None), cast(Any, None)), 0, ()))  # nothing to adopt
+    async with Bench(shelf).running() as bench:
+        live, bad = bench.ask([5])
+        _, good = bench.ask([1])
+        await bad.ended.wait()
+        await good.ended.wait()
+    assert bench.lost == [live]
+    assert [pages.live for pages in shelf.discarded[1:]] == [live]
     assert len(good.verdicts) == 3
 
 

@@ -40,6 +40,19 @@ def test_all_jobs_run_on_one_thread_after_the_first(thread: InferenceThread) -> 
     assert names == ["before inference", "inference"]
 
 
+def test_a_job_that_raises_ends_nothing_but_itself(thread: InferenceThread) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    done = threading.Event()
+    thread.start()
+    for urgent in (True, False):
+        thread.submit(fail, urgent=urgent)
+    thread.submit(done.set)
+    assert done.wait(10)
+    thread.submit(done.clear)
+
+
 def test_stop_waits_for_the_job_that_runs_and_drops_the_rest(thread: InferenceThread) -> None:
     started, release = threading.Event(), threading.Event()
     ran: list[str] = []

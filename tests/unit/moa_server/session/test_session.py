@@ -178,6 +178,51 @@ def test_work_that_was_overtaken_changes_nothing() -> None:
     assert not harness.session.on_stop()
 
 
+class Colliding(PrefixHashes):
+    """Hashes that are all the same, as an attacker may find texts whose are."""
+
+    def at(self, length: int) -> int:
+        super().at(length)
+        return 0
+
+
+def test_what_was_read_of_another_text_with_the_same_hash_is_not_kept() -> None:
+    harness = Harness()
+    session = harness.session
+    session.hashes = Colliding()
+    session.on_ask(Ask(1, 0, 0, (1, 2, 3, 0, 1, 2), PLAIN, 6))
+    begun = harness.begin()  # reads the first four
+    assert begun is not None
+    shared = session.tokens
+    session.on_ask(Ask(2, 0, 0, (3, 3, 3, 3, 1, 2), PLAIN, 6))
+    assert not session.on_prefilled(begun[0])
+    assert session.cached == 0
+    assert not session.on_adopted(4, shared, session.cache_version)
+    assert session.cached == 0
+    session.on_ask(Ask(3, 0, 0, (1, 2, 3, 0, 1, 2), PLAIN, 6))
+    assert not session.on_prefilled(begun[0])
+    assert session.cached == 4  # the same tokens again
+
+
+def test_a_question_that_cannot_be_asked_is_refused_before_the_session_changes() -> None:
+    harness = Harness()
+    session = harness.session
+    session.on_ask(Ask(1, 0, session.hashes.at(0), (1, 2, 3), PLAIN, 3))
+    harness.step()
+    before = (list(session.tokens), session.phase, session.version, session.cached)
+    other = PrefixHashes([2]).at(1)
+    for tokens, ask, error in (
+        ([1, 2], Ask(2, 2, other, (1,), PLAIN, 3), ProtocolError),
+        ([1, 2], Ask(2, 3, PrefixHashes([1, 2, 3]).at(3), (1,), PLAIN, 4), ProtocolError),  # beyond what it opens with
+        ([2], Ask(2, 1, other, (VOCAB,), PLAIN, 2), TokenRangeError),
+        ([2], Ask(2, 1, other, (1,) * CONTEXT, PLAIN, 2), ContextLengthError),
+    ):
+        with pytest.raises(error):
+            session.check_open(tokens, ask)
+        assert (list(session.tokens), session.phase, session.version, session.cached) == before
+    session.check_open([2], Ask(2, 1, other, (1,), PLAIN, 2))
+
+
 def test_a_prefill_that_was_overtaken_changes_nothing() -> None:
     harness = asked([1, 2, 3] * 3)
     plan = harness.session.plan_step()

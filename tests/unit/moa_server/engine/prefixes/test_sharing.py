@@ -87,8 +87,8 @@ class Bench:
                 assert live.session.on_verified(plan, outcome)
             else:
                 assert live.session.on_prefilled(plan)
-            if (keep := self.sharing.on_read(live)) is not None:
-                keep()
+            if (filled := self.sharing.on_read(live)) is not None:
+                self.sharing.keep(filled)
             if outcome is not None:
                 break
         return fed
@@ -326,7 +326,7 @@ def test_pages_that_are_not_kept_are_a_defect_that_changes_nothing(bench: Bench)
     bench.read(lender)
     adoption = bench.ask(taker, TEXT)
     assert adoption is not None
-    bench.sharing.drop(adoption.numbers[-1:])
+    bench.sharing.drop([adoption.pages[-1].number])
     with raises(
         InternalError,
         snapshot(
@@ -335,6 +335,28 @@ def test_pages_that_are_not_kept_are_a_defect_that_changes_nothing(bench: Bench)
     ):
         bench.sharing.take_over(adoption)
     assert taker.tensors.nbytes == 0
+    bench.sharing.discard(adoption)
+    assert bench.sharing.begin(taker) is None  # it reads its text itself, and so does the next one
+    assert bench.read(taker) == TEXT
+    bench.take_over(bench.live(), TEXT)
+
+
+def test_pages_that_could_not_be_kept_are_given_to_nobody(bench: Bench) -> None:
+    lender, taker = bench.live(), bench.live()
+    bench.ask(lender, TEXT)
+    while (filled := bench.sharing.on_read(lender)) is None:  # the store never has them
+        plan = lender.session.plan_step()
+        assert plan is not None
+        [outcome] = bench.stepper.verify_all([(lender.tensors, plan)])
+        if isinstance(outcome, Verification):
+            lender.session.on_verified(plan, outcome)
+        else:
+            lender.session.on_prefilled(plan)
+    bench.sharing.discard(filled)
+    assert bench.ask(taker, TEXT) is None
+    bench.index.let_go(lender)
+    bench.index.drop(1 << 30)
+    assert bench.index.nbytes == bench.index.pages == 0
 
 
 def test_targets_in_torch_share_nothing() -> None:
