@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hmac
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from moa_client.web.error_form import RequestError
 
@@ -19,6 +19,7 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 SUBPROTOCOL = "moa"  # of WebSockets; a page cannot send Authorization with one: it offers "moa" and "moa.key.KEY"
 KEY_SUBPROTOCOL = f"{SUBPROTOCOL}.key."
 PREFLIGHT_SECONDS = 600  # that a browser remembers what another site's page may send
+PORTS = {"http": 80, "https": 443}
 ALLOWED_BY_NAME = "Name it with --allowed-origin if its pages may use this device."
 
 
@@ -59,7 +60,7 @@ class Access:
         Raises:
             RequestError: it names no host of ours.
         """
-        if host.lower() not in self._hosts and not self._is_address_of_ours(host):
+        if not self._is_ours(host) and all(host.lower() not in _hosts_of(origin) for origin in self.origins):
             raise RequestError(
                 403, f"The header Host is {_shown(host)}, which is no name of this device. {ALLOWED_BY_NAME}"
             )
@@ -70,7 +71,7 @@ class Access:
         Args:
             host: the header Host, which `check_host` lets pass.
         """
-        return origin in self.origins or origin.lower() == f"http://{host.lower()}"
+        return self._is_listed(origin) or (self._is_ours(host) and origin.lower() == f"http://{host.lower()}")
 
     def check_origin(self, origin: str, host: str) -> None:
         """Checks the header Origin.
@@ -99,7 +100,7 @@ class Access:
 
     def cors_headers(self, origin: str) -> dict[str, str]:
         """What lets a page of an allowed origin read the response."""
-        if origin not in self.origins:
+        if not self._is_listed(origin):
             return {}
         return {"access-control-allow-origin": origin, "access-control-expose-headers": "retry-after", "vary": "origin"}
 
@@ -116,11 +117,15 @@ class Access:
                 answer["access-control-allow-private-network"] = "true"
         return answer
 
-    @property
-    def _hosts(self) -> set[str]:
+    def _is_listed(self, origin: str) -> bool:
+        """Whether it is one of `origins`, by scheme, host and port."""
+        return any(_with_port(origin) == _with_port(listed) for listed in self.origins)
+
+    def _is_ours(self, host: str) -> bool:
+        """Whether the header Host names this server itself, not an allowed origin."""
         names = [*LOCAL_HOSTS, self.host.lower() if ":" not in self.host else f"[{self.host.lower()}]"]
         local = {f"{name}:{self.port}" for name in names} | (set(names) if self.port == 80 else set())
-        return local | {urlsplit(origin).netloc.lower() for origin in self.origins}
+        return host.lower() in local or self._is_address_of_ours(host)
 
     def _is_address_of_ours(self, host: str) -> bool:
         """Whether we listen on all addresses, and this is one: nobody can point an address elsewhere."""
@@ -137,6 +142,18 @@ def is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _with_port(origin: str) -> str:
+    """An origin with its port, which a browser leaves out where it is the scheme's own."""
+    scheme, _, host = origin.lower().partition("://")
+    own = PORTS.get(scheme)
+    return origin.lower() if own is None or re.search(r":\d+$", host) else f"{scheme}://{host}:{own}"
+
+
+def _hosts_of(origin: str) -> tuple[str, str]:
+    """What a proxy may send as Host: an allowed origin's host, with its port and as it was given."""
+    return origin.lower().partition("://")[2], _with_port(origin).partition("://")[2]
 
 
 def _shown(text: str) -> str:

@@ -57,7 +57,8 @@ def test_the_address_that_one_listens_on_may_be_the_host() -> None:
 
 
 def test_an_allowed_origin_also_allows_its_name_as_a_proxy_sends_it() -> None:
-    Access("127.0.0.1", 8674, (APP,)).check_host("app.example")
+    for host in ("app.example", "app.example:443"):
+        Access("127.0.0.1", 8674, (APP,)).check_host(host)
 
 
 @pytest.mark.parametrize("origin", ["http://localhost:8674", "http://LOCALHOST:8674", APP])
@@ -73,6 +74,21 @@ def test_other_pages_may_not(origin: str) -> None:
     with pytest.raises(RequestError) as caught:
         Access("127.0.0.1", 8674, (APP,)).check_origin(origin, "localhost:8674")
     assert caught.value.status == 403
+
+
+@pytest.mark.parametrize("origin", ["http://app.example", "https://app.example:8443", "https://app.example.evil"])
+def test_an_allowed_origin_lets_in_no_other_scheme_or_port(origin: str) -> None:
+    access = Access("127.0.0.1", 8674, (APP,))
+    for host in ("app.example", "app.example:443", origin.partition("://")[2]):
+        assert not access.allows_origin(origin, host)
+    assert not access.cors_headers(origin)
+
+
+def test_an_origin_may_name_its_schemes_own_port() -> None:
+    for given, sent in ((APP, f"{APP}:443"), (f"{APP}:443", APP), ("http://app.example", "http://app.example:80")):
+        access = Access("127.0.0.1", 8674, (given,))
+        access.check_origin(sent, "app.example")
+        assert access.cors_headers(sent)["access-control-allow-origin"] == sent
 
 
 def test_a_refused_origin_is_named() -> None:
