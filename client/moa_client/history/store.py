@@ -21,6 +21,7 @@ from moa_shared.errors import DiskFullError
 
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.history.database import open_database, transaction, translated
+from moa_client.history.eraser import Eraser
 from moa_client.history.reading import Reader
 from moa_client.history.records import PROMPT_CODE, Hit, Origin, Standing, StoredConversation, Summary
 from moa_client.history.stored_values import pack_options, pack_provenance, pack_tokens, unpack_tokens
@@ -49,11 +50,17 @@ class HistoryStore:
         self._clock = clock
         self._reader = Reader(self._connection)
         self._writers = Writers(self.path.parent)
+        self._eraser = Eraser(self.path)
 
     def close(self) -> None:
         """Closes the file, and leaves all conversations to other programs."""
         self._writers.close()
+        self._eraser.close()
         self._connection.close()
+
+    def wait_erased(self, seconds: float) -> bool:
+        """Waits until what was deleted has left the index and the log; whether it has."""
+        return self._eraser.wait(seconds)
 
     # ------------------------------------------------------------ a conversation is written
 
@@ -85,6 +92,7 @@ class HistoryStore:
     def set_title(self, conversation: str, title: str) -> None:
         """Names a conversation."""
         self._change("UPDATE conversations SET title = ? WHERE id = ?", (title, conversation))
+        self._eraser.begin()
 
     def begin_answer(self, conversation: str, question: str, options: AnswerOptions) -> int:
         """Appends a question; the key of its answer."""
@@ -188,6 +196,7 @@ class HistoryStore:
     def take_back(self, answer: int) -> None:
         """Forgets a question that got no answer."""
         self._change("DELETE FROM answers WHERE key = ?", (answer,))
+        self._eraser.begin()
 
     def rewind(self, conversation: str, answers: int) -> None:
         """Keeps the first `answers` answers of a conversation."""
@@ -197,15 +206,14 @@ class HistoryStore:
                 "LIMIT -1 OFFSET ?)",
                 (conversation, answers),
             )
+        self._eraser.begin()
 
     def delete(self, conversations: Sequence[str]) -> None:
-        """Deletes conversations for good: what was in the file is overwritten."""
+        """Deletes conversations for good: what was in the file is overwritten, soon also in its index and its log."""
         with transaction(self.path, self._connection) as connection:
             for conversation in conversations:
                 connection.execute("DELETE FROM conversations WHERE id = ?", (conversation,))
-            connection.execute("INSERT INTO words (words) VALUES ('optimize')")  # drops the deleted words
-        with translated(self.path):
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        self._eraser.begin()
 
     # ------------------------------------------------------------ and read
 

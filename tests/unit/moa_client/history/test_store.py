@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -193,20 +195,57 @@ def test_rewinding_keeps_the_first_answers(store: HistoryStore) -> None:
     assert say(store, conversation, "Another", "So") not in keys
 
 
+def files_with(store: HistoryStore, text: bytes) -> list[str]:
+    return [path.name for path in store.path.parent.iterdir() if text in path.read_bytes().lower()]
+
+
 def test_what_is_deleted_leaves_no_trace_in_the_files(store: HistoryStore) -> None:
     kept, deleted = store.create(ORIGIN), store.create(ORIGIN)
     say(store, kept, "Kiwi?", "Fruit")
     for number in range(50):
         say(store, deleted, f"Zanzibar {number}", "An archipelago called Zanzibar. " * 20)
+    assert files_with(store, b"zanzibar")
     store.delete([deleted])
     assert [each.identifier for each in store.list()] == [kept]
     assert not store.search("Zanzibar")
     with pytest.raises(NotFoundError):
         store.load(deleted)
-    folder = store.path.parent
-    content = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert b"Kiwi" in content[FILE]
-    assert not [name for name, data in content.items() if b"zanzibar" in data.lower()]
+    assert store.wait_erased(60)
+    assert files_with(store, b"kiwi") == [FILE]
+    assert not files_with(store, b"anzibar")  # the index leaves out what a word shares with the one before it
+
+
+@pytest.mark.parametrize("way", ["rewind", "take back", "title"])
+def test_what_is_taken_back_or_replaced_leaves_no_trace_either(store: HistoryStore, way: str) -> None:
+    conversation = store.create(ORIGIN, "Zanzibar" if way == "title" else "")
+    key = say(store, conversation, "Kiwi?", "Fruit")
+    if way != "title":
+        key = say(store, conversation, "Zanzibar?", "An archipelago called Zanzibar.")
+    assert files_with(store, b"anzibar")
+    match way:
+        case "rewind":
+            store.rewind(conversation, 1)
+        case "take back":
+            store.take_back(key)
+        case _:
+            store.set_title(conversation, "Islands")
+    assert store.wait_erased(60)
+    assert not files_with(store, b"anzibar")
+    assert [answer.question for answer in store.load(conversation).answers] == ["Kiwi?"]
+
+
+def test_a_program_that_reads_delays_that_only(store: HistoryStore) -> None:
+    conversation = store.create(ORIGIN)
+    say(store, conversation, "Zanzibar?", "Yes")
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT question FROM answers").fetchall()
+        store.delete([conversation])
+        store.create(ORIGIN)  # meanwhile others write
+        assert files_with(store, b"zanzibar")
+        other.execute("ROLLBACK")
+    assert store.wait_erased(60)
+    assert not files_with(store, b"anzibar")
 
 
 def test_a_conversation_that_was_deleted_meanwhile_is_not_written(store: HistoryStore) -> None:
