@@ -11,6 +11,7 @@ import grpc.aio
 from moa.v1 import moa_pb2 as pb
 from moa_client.link.stream import Stream, Traffic
 from moa_shared.errors import MoaError, OverloadedError
+from moa_shared.protocol.handshake_checks import error_status
 
 TRIES = 20  # gRPC by itself replaces the status in 19 of 20
 
@@ -18,7 +19,7 @@ TRIES = 20  # gRPC by itself replaces the status in 19 of 20
 async def refuse(frames: AsyncIterator[pb.ClientFrame], context: Any) -> AsyncIterator[bytes]:
     """Refuses a stream at its first frame."""
     async for _ in frames:
-        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "There is no room.")
+        await context.abort(*error_status(OverloadedError("There is no room.")))
         yield b""
 
 

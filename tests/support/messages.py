@@ -23,6 +23,11 @@ VARYING = (
     (re.compile(re.escape(sys.executable)), "PYTHON"),
     (re.compile(re.escape(str(Path(__file__).parents[2]))), "CHECKOUT"),
 )
+# What only gRPC says, and no message for people may have.
+GRPC_WORDS = re.compile(
+    r"ipv[46]:|last error|failed to connect|StatusCode|\b[A-Z]+_[A-Z_]+\b|\bUNKNOWN\b|\bUNAVAILABLE\b|recvmsg|"
+    r"SETTINGS|GOAWAY|RST_STREAM|Stream removed|Socket closed|watchdog|handshaker|\bSSL|\[field|larger than max \("
+)
 
 
 def steady(text: str) -> str:

@@ -10,6 +10,7 @@ import time
 from moa_shared.errors import UnavailableError
 from moa_shared.programs.addresses import host_of, is_loopback
 from moa_shared.programs.checks import Check
+from moa_shared.protocol.call_reasons import system_reason
 from moa_shared.protocol.tls_reasons import OWN_EXPIRED
 
 from moa_client.doctor.judgements import SOON_DAYS, judge_certificate
@@ -30,7 +31,8 @@ async def check_name(address: str) -> Check:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise UnavailableError(
-            f"{host} is not known: {_words(error)}.", hint="Check the name, and that this device is on a network."
+            f"{host} is not known: {system_reason(error)}.",
+            hint="Check the name, and that this device is on a network.",
         ) from None
     addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
     if addresses == [host]:
@@ -49,7 +51,7 @@ async def check_connection(address: str) -> Check:
         _, writer = await asyncio.open_connection(host_of(address), int(address.rpartition(":")[2]))
     except OSError as error:
         raise UnavailableError(
-            f"Nothing at {address} takes connections: {_words(error)}.",
+            f"Nothing at {address} takes connections: {system_reason(error)}.",
             hint="Check the port, that moa-server runs there and listens beyond its machine (--host), and firewalls.",
         ) from None
     took_ms = 1e3 * (time.monotonic() - began)
@@ -95,8 +97,3 @@ async def _close(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
     except OSError:
         return  # it is closed all the same
-
-
-def _words(error: Exception) -> str:
-    """What the system says about an error, without its number."""
-    return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error).lower().rstrip(".")

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import DeniedError, MoaError, ProtocolError, UnavailableError
+from moa_shared.errors import DeniedError, MoaError, OverloadedError, ProtocolError, UnavailableError
 from moa_shared.programs.addresses import host_of, is_loopback, successors_among
+from moa_shared.protocol.call_reasons import NOT_CONNECTED, call_reason
 from moa_shared.protocol.handshake_checks import CODE_KEY, PROTOCOL_VERSION, check_protocol, clean_texts, error_from_rpc
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.protocol.tls_reasons import TlsReason, tls_reason
@@ -53,9 +54,6 @@ LOOK_SECONDS = 60.0  # a fleet changes slowly, and a replica that is gone is pas
 DESCRIBE_ROUND_TRIPS = 2  # of the first call; one is for the connection, and TLS takes another
 PROBE_SECONDS = 2.0  # to find out why a connection was of no use
 log = logging.getLogger(__name__)
-SILENT = "timed out before receiving SETTINGS"  # gRPC's words where nothing comes, as through a proxy on a dead link
-NOT_GRPC = ("HTTP/2", "SETTINGS")  # or where something else listens
-CLOSED = ("Socket closed", "Connection reset")  # or where that ends connections at once
 
 
 class Link:
@@ -305,33 +303,21 @@ class Link:
         """Why there is no conversation with this address, in one sentence."""
         reason = error_from_rpc(error)
         trailing: Any = error.trailing_metadata() or ()
-        if CODE_KEY in dict(trailing) or isinstance(reason, DeniedError):
+        if CODE_KEY in dict(trailing) or isinstance(reason, DeniedError | OverloadedError):
             return reason  # a moa server's words, or those of what guards it
-        status, details = error.code(), error.details() or ""
+        status, words = error.code(), error.details() or ""
+        why = call_reason(status, words)
         if status is grpc.StatusCode.DEADLINE_EXCEEDED:
             why = f"nothing answered within {seconds:g} s"
-        elif "refused" in details and tls_reason(details) is None:
-            why = "the connection was refused"
-        elif "resol" in details:
-            why = "the name is not known"
-        elif status is grpc.StatusCode.UNAVAILABLE and (found := await self._tls_reason(details, seconds)):
+        elif status is grpc.StatusCode.UNAVAILABLE and (found := await self._tls_reason(words, why, seconds)):
             # all of it in the message: a chat that starts without its server shows no hints
             return UnavailableError(f"The server at {self.label} cannot be used: {found.why}. {found.hint}", hint="")
-        elif status is grpc.StatusCode.UNAVAILABLE and SILENT in details:
-            why = "a connection was accepted, but nothing came over it"
-        elif status is grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in NOT_GRPC):
-            why = "what listens there does not speak gRPC"
-        elif status is grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in CLOSED):
-            why = "what listens there closes the connection: it does not speak gRPC, or has no room"
-        elif status is grpc.StatusCode.UNIMPLEMENTED:
-            why = "what listens there is another gRPC service"
-        else:
-            why = f"the call failed ({details or status.name})"
         return UnavailableError(f"There is no moa server at {self.label}: {why}.")
 
-    async def _tls_reason(self, details: str, seconds: float) -> TlsReason | None:
+    async def _tls_reason(self, words: str, why: str, seconds: float) -> TlsReason | None:
         """What TLS has to do with a failure; a link that worked before is not held up by a look at it."""
-        if (reason := tls_reason(details)) or (self.rtt_ms is not None and self.security.certificate is None):
+        worked = self.rtt_ms is not None and self.security.certificate is None
+        if (reason := tls_reason(words)) or worked or why in NOT_CONNECTED:
             return reason
         return await find_reason(self.address, self.security, min(seconds, PROBE_SECONDS))
 

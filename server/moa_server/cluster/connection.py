@@ -12,6 +12,7 @@ from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
 from moa_shared.errors import NotFoundError, UnavailableError
+from moa_shared.protocol.call_reasons import system_reason
 
 from moa_server.cluster.local_ray import find_local, start_local
 
@@ -85,7 +86,8 @@ def _reach(where: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise _silent(where, f"{error}.") from None
+        why = system_reason(error) if isinstance(error, OSError) else "there is no such port"
+        raise _silent(where, f"{why}.") from None
 
 
 @contextmanager

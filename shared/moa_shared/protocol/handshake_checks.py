@@ -6,6 +6,7 @@ Errors cross the wire as a gRPC status with two trailing metadata entries, the c
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 
 import grpc
@@ -15,7 +16,6 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import (
     AuthenticationError,
     ForbiddenError,
-    InternalError,
     MismatchError,
     MoaError,
     OverloadedError,
@@ -23,6 +23,7 @@ from moa_shared.errors import (
     error_from_code,
 )
 from moa_shared.programs.addresses import successors_among
+from moa_shared.protocol.call_reasons import call_reason
 from moa_shared.protocol.tls_reasons import tls_reason
 from moa_shared.text.plain_text import plain_line
 
@@ -34,7 +35,9 @@ SERVERS_KEY = "moa-servers"  # HOST:PORT,... of those that go on in the place of
 MOST_RETRY_AFTER_MS = 60_000
 IDLE = "idle"  # GoAway's reason where nothing was asked for long: the next question opens another stream
 MAX_TEXT_CHARACTERS = 300  # of a name or a reason that a peer gives: more would not fit on a line
+TOO_LARGE = "larger than max"  # in gRPC's words about a message
 MOST_NAME_CHARACTERS = 80  # of a peer's words that are repeated to it; gRPC drops a status of more than 16 kB
+log = logging.getLogger(__name__)
 
 
 def check_protocol(server: int, client: int) -> None:
@@ -99,33 +102,37 @@ def _retry_after_ms(told: str | bytes | None, default: int) -> int:
 def error_from_rpc(error: grpc.RpcError) -> MoaError:
     """The catalogue's error for a failed call."""
     metadata: dict[str, str | bytes] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
-    message = error.details() or "The call failed."
+    status, words = error.code(), error.details() or ""
     if CODE_KEY in metadata:
         hint = metadata.get(HINT_KEY, b"")
         reported = error_from_code(
-            str(metadata[CODE_KEY]), message, hint.decode(errors="replace") if isinstance(hint, bytes) else str(hint)
+            str(metadata[CODE_KEY]),
+            words or "The server has given no reason.",
+            hint.decode(errors="replace") if isinstance(hint, bytes) else str(hint),
         )
         if isinstance(reported, OverloadedError):
             reported.retry_after_ms = _retry_after_ms(metadata.get(RETRY_AFTER_KEY), reported.retry_after_ms)
         if isinstance(reported, UnavailableError):
             reported.servers = successors_among(str(metadata.get(SERVERS_KEY, "")).split(","))
         return reported
-    status = error.code()
-    if status is grpc.StatusCode.UNAVAILABLE:
-        if reason := tls_reason(message):
-            return UnavailableError(f"The server cannot be reached: {reason.why}.", hint=reason.hint)
-        return UnavailableError(f"The server cannot be reached ({message}).")
-    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return UnavailableError("The server did not answer in time.")
-    if status is grpc.StatusCode.UNIMPLEMENTED:
-        return UnavailableError("There is a server, but it does not speak moa's protocol.")
+    log.info("a call has failed: %s: %s", status.name, plain_line(words, MAX_TEXT_CHARACTERS))
     if status is grpc.StatusCode.UNAUTHENTICATED:
         return AuthenticationError("The server does not accept this client's API key, or wants one.")
     if status is grpc.StatusCode.PERMISSION_DENIED:
         return ForbiddenError("The server does not permit this to this client's API key.")
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return error_from_code("overloaded", message, "Send less at once, or raise the server's --frame-bytes.")
-    return InternalError(f"The call failed with {status.name}: {message}")
+        return _no_room(words)
+    if reason := tls_reason(words):
+        return UnavailableError(f"The server cannot be reached: {reason.why}.", hint=reason.hint)
+    return UnavailableError(f"The server cannot be reached: {call_reason(status, words)}.")
+
+
+def _no_room(words: str) -> OverloadedError:
+    """A refusal in the words of gRPC, or of a proxy."""
+    if TOO_LARGE in words:
+        hint = "Send less at once, or raise the server's --frame-bytes."
+        return OverloadedError("A message is larger than the server, or this client, takes.", hint=hint)
+    return OverloadedError("The server, or a proxy before it, has no room for this call.")
 
 
 def clean_texts(message: Message) -> None:

@@ -1,0 +1,112 @@
+"""What gRPC and the system say of a failure, in words for people."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+import grpc
+import grpc.aio
+import pytest
+from moa_shared.errors import InternalError
+from moa_shared.protocol.call_reasons import (
+    CLOSED,
+    CLOSES,
+    ENDED,
+    FAILED,
+    LOST,
+    NO_ANSWER,
+    NO_NAME_SERVER,
+    NO_ROUTE,
+    NO_TLS_CONNECTION,
+    NOT_GRPC,
+    OTHER_SERVICE,
+    REFUSED,
+    RESET,
+    SILENT,
+    UNKNOWN_NAME,
+    WENT_SILENT,
+    call_reason,
+    system_reason,
+)
+from moa_shared.protocol.handshake_checks import error_from_rpc
+
+from tests.support.messages import GRPC_WORDS
+
+ATTEMPT = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (f"{ATTEMPT}Failed to connect to remote host: Connection refused", REFUSED),
+        (
+            "errors resolving x:1: [field:hostname lookup error:address lookup failed: Domain name not found]",
+            UNKNOWN_NAME,
+        ),
+        ("DNS resolution failed for x:1: Timeout while contacting DNS servers", NO_NAME_SERVER),
+        (f"{ATTEMPT}connect failed: addr: ipv4:127.0.0.1:1 error: Network is unreachable", NO_ROUTE),
+        (f"{ATTEMPT}Failed to connect to remote host: getsockopt(SO_ERROR): No route to host", NO_ROUTE),
+        (f"{ATTEMPT}connection attempt timed out before receiving SETTINGS frame", SILENT),
+        (f"{ATTEMPT}Failed to connect to remote host: connect() timed out", NO_ANSWER),
+        (f"{ATTEMPT}tcp handshaker shutdown", NO_ANSWER),
+        (f"{ATTEMPT}Failed parsing HTTP/2 (Expected SETTINGS frame as the first frame, got frame type 80)", NOT_GRPC),
+        ("Received http2 header with status: 502", NOT_GRPC),
+        (f"{ATTEMPT}Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: something new", NO_TLS_CONNECTION),
+        (f"{ATTEMPT}recvmsg:Connection reset by peer (104)", CLOSES),
+        (f"{ATTEMPT}Socket closed", CLOSES),
+        ("recvmsg:Connection reset by peer (104)", RESET),
+        ("Stream removed (Socket closed)", CLOSED),
+        ("sendmsg:Broken pipe (32)", CLOSED),
+        ("GOAWAY received; Error code: 11; Debug Text: too_many_pings", CLOSED),
+        ("keepalive watchdog timeout", WENT_SILENT),
+        ("ping timeout", WENT_SILENT),
+        ("something that gRPC has never said before", LOST),
+        ("", LOST),
+    ],
+)
+def test_a_connection(words: str, reason: str) -> None:
+    assert call_reason(grpc.StatusCode.UNAVAILABLE, words) == reason
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (grpc.StatusCode.DEADLINE_EXCEEDED, NO_ANSWER),
+        (grpc.StatusCode.UNIMPLEMENTED, OTHER_SERVICE),
+        (grpc.StatusCode.CANCELLED, ENDED),
+        (grpc.StatusCode.UNKNOWN, FAILED),
+        (grpc.StatusCode.INTERNAL, FAILED),
+    ],
+)
+def test_a_status(status: grpc.StatusCode, reason: str) -> None:
+    assert call_reason(status, "") == reason
+
+
+@pytest.mark.parametrize("status", [each for each in grpc.StatusCode if each is not grpc.StatusCode.OK])
+@pytest.mark.parametrize("words", [f"{ATTEMPT}strange", "CLIENT: Received message larger than max (9 vs. 8)", "", None])
+def test_no_error_repeats_the_words_of_grpc_or_has_none(status: grpc.StatusCode, words: str | None) -> None:
+    metadata = grpc.aio.Metadata()
+    error = error_from_rpc(grpc.aio.AioRpcError(status, metadata, metadata, words, None))
+    assert not GRPC_WORDS.search(str(error))
+    assert len(error.message) > len("The server cannot be reached: .")
+    assert not isinstance(error, InternalError)  # no defect of moa
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)"), REFUSED),
+        (OSError("Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), [Errno 111] ..."), REFUSED),
+        (OSError(errno.ENETUNREACH, "Connect call failed ('203.0.113.1', 1)"), NO_ROUTE),
+        (OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH)), NO_ROUTE),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), RESET),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), UNKNOWN_NAME),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), NO_NAME_SERVER),
+        (TimeoutError(), NO_ANSWER),
+        (OSError(), LOST),
+    ],
+)
+def test_an_error_of_the_system(error: OSError, reason: str) -> None:
+    assert system_reason(error) == reason
