@@ -7,9 +7,9 @@ import sys
 
 import click
 from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
+from moa_shared.programs.entry import prepare_process
 from moa_shared.programs.lazy_group import CONTEXT, LazyGroup
 from moa_shared.programs.output import output_errors, tolerate_encoding
-from moa_shared.programs.standard_streams import open_standard_streams
 
 from moa_client.chat.signals import exiting_on_signals
 
@@ -39,7 +39,7 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point: turns errors of the catalogue into one sentence and their exit code."""
-    open_standard_streams()
+    prepare_process()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes its own raw lines next to our sentences
     tolerate_encoding()
     try:

@@ -48,7 +48,7 @@ def configure_log(log_file: Path | None, level: str) -> None:
     Raises:
         ConfigError: the file named cannot be written.
     """
-    path = log_file.expanduser() if log_file is not None else default_log_file()
+    path = log_file if log_file is not None else default_log_file()
     try:
         handler = _QuietHandler(path, maxBytes=MOST_BYTES, backupCount=1, encoding="utf-8", delay=log_file is None)
     except OSError as error:

@@ -85,6 +85,7 @@ class ClientSettings(SettingsBase):
         "The server's model; what is missing here is fetched from the server.",
         "default|ID|PATH",
         shown="the server's",
+        may_be_path=True,
     )
     drafter: str = setting(
         "auto",
@@ -92,6 +93,7 @@ class ClientSettings(SettingsBase):
         "lookup: copies from the conversation; random: untrained; none: nobody; "
         "PATH or ID: a checkpoint here or on the hub.",
         "auto|default|deep|lookup|random|none|PATH|ID",
+        may_be_path=True,
     )
     mode: Literal["chain", "tree"] = setting("tree", "The shape of drafts.")
     drafting: Literal["auto", "server", "device", "off"] = setting(

@@ -7,9 +7,9 @@ import sys
 
 import click
 from moa_shared.errors import MoaError
+from moa_shared.programs.entry import prepare_process
 from moa_shared.programs.lazy_group import CONTEXT, LazyGroup
 from moa_shared.programs.output import output_errors, tolerate_encoding
-from moa_shared.programs.standard_streams import open_standard_streams
 
 # Name: (where, what it does).
 COMMANDS = {
@@ -40,7 +40,7 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point: an error of the catalogue becomes one line on standard error and its exit code."""
-    open_standard_streams()
+    prepare_process()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes raw lines of its own between our sentences
     tolerate_encoding()
     try:

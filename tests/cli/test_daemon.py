@@ -59,6 +59,18 @@ def test_it_starts_answers_says_how_it_is_and_ends(home: Home, served: Served) -
     assert not home.places.socket.exists()
 
 
+def test_relative_paths_begin_where_it_was_started(home: Home, served: Served) -> None:
+    (home.folder / "drafter.safetensors").symlink_to(served.drafter)
+    home.environment |= {"MOA_CLIENT_DAEMON_DIR": "run", "MOA_CLIENT_DRAFTER": "drafter.safetensors"}
+    code, _, err = home.run("daemon", "start", "--history-dir", "kept", "--log-file", "logged", cwd=home.folder)
+    assert code == 0, err
+    assert home.pid()
+    assert (home.folder / "logged").exists()
+    settings = json.loads(home.run("daemon", "status", "--json", cwd=home.folder)[1])["settings"]
+    assert settings["history_dir"] == str(home.folder / "kept")
+    assert settings["drafter"] == str(home.folder / "drafter.safetensors")
+
+
 def test_there_is_only_one(home: Home) -> None:
     home.run("daemon", "start")
     code, _, err = home.run("daemon", "run")

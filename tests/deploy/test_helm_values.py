@@ -143,7 +143,7 @@ def test_settings_become_the_server_s(helm: Helm) -> None:
     given = {"kv_bytes": 17179869184, "memory_share": 0.25, "reflection": True, "drafting": "off", "threads": 3}
     found = environment_of(helm.render(given={"settings": given}))
     known = settings_of(ServerSettings)
-    assert {name: known[name].read(found[f"MOA_SERVER_{name.upper()}"]) for name in given} == given
+    assert {name: known[name].read(found[f"MOA_SERVER_{name.upper()}"], Path()) for name in given} == given
     assert environment_of(helm.render("default", "settings.memory_share=0.25"))["MOA_SERVER_MEMORY_SHARE"] == "0.25"
 
 

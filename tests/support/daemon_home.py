@@ -34,11 +34,12 @@ class Home:
     def places(self) -> Places:
         return Places(self.folder / "run")
 
-    def run(self, *arguments: str) -> tuple[int, str, str]:
+    def run(self, *arguments: str, cwd: Path | None = None) -> tuple[int, str, str]:
         """Runs a command: exit code, standard output, standard error."""
         done = subprocess.run(
             [*CLIENT, *arguments],
             env=self.environment,
+            cwd=cwd,
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,

@@ -189,7 +189,7 @@ def load_fit_settings(path: Path, overrides: dict[str, Any] | None = None) -> Fi
     if not path.is_file():
         raise NotFoundError(f"There is no configuration {path}.", hint="Check the path; training/configs has examples.")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         content = yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
     except (tomllib.TOMLDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"The configuration {path} cannot be read: {error}.", hint="Correct that line.") from None

@@ -33,6 +33,7 @@ def daemon() -> None:
 def run(config_file: Path | None, **flags: Any) -> None:
     """Run the daemon in the foreground, until Ctrl-C."""
     settings = load_settings(ClientSettings, SECTION, flags, config_file)
+    os.chdir("/")  # the folder of its start may be deleted, or its disk taken away
     from moa_shared.programs.run_loop import make_runner
     from moa_shared.tracing.telemetry import traced
 
@@ -49,7 +50,7 @@ def run(config_file: Path | None, **flags: Any) -> None:
         print(f"{_now()} The daemon (process {os.getpid()}) listens on {places.socket}.", file=sys.stderr, flush=True)
 
     with traced(settings.tracing, "moa-client", log_traces), make_runner() as runner:
-        runner.run(run_daemon(settings, places, given_options(flags, config_file), ready))
+        runner.run(run_daemon(settings, places, given_options(settings, flags, config_file), ready))
     print(f"{_now()} The daemon has ended.", file=sys.stderr, flush=True)
 
 
@@ -66,7 +67,7 @@ def start(config_file: Path | None, **flags: Any) -> None:
     if status is not None:
         print(f"The daemon is already running (process {status['pid']}).", file=sys.stderr)
         return
-    status = _run(start_daemon(places, given_options(flags, config_file)))
+    status = _run(start_daemon(places, given_options(settings, flags, config_file)))
     print(f"The daemon has started (process {status['pid']}). Its log: {places.log}", file=sys.stderr)
 
 
@@ -80,7 +81,7 @@ def restart(config_file: Path | None, **flags: Any) -> None:
 
     places = find_places(settings.daemon_dir)
     before = _run(find_daemon(places))
-    options = before["options"] if before is not None else given_options(flags, config_file)
+    options = before["options"] if before is not None else given_options(settings, flags, config_file)
     _run(stop_daemon(places))
     status = _run(start_daemon(places, options))
     print(f"The daemon has started (process {status['pid']}). Its log: {places.log}", file=sys.stderr)
@@ -138,10 +139,10 @@ def logs(lines: int, follow: bool, config_file: Path | None, **flags: Any) -> No
 @click.option("--print", "only_print", is_flag=True, help="Print the unit, and write nothing.")
 def install(only_print: bool, config_file: Path | None, **flags: Any) -> None:
     """Write a systemd user unit (or, on macOS, a launchd agent) that starts the daemon when you log in."""
-    load_settings(ClientSettings, SECTION, flags, config_file)  # an error now, rather than at the next login
+    settings = load_settings(ClientSettings, SECTION, flags, config_file)  # an error now rather than at the next login
     from moa_client.daemon.service_units import make_unit
 
-    unit = make_unit(sys.platform, sys.executable, given_options(flags, config_file))
+    unit = make_unit(sys.platform, sys.executable, given_options(settings, flags, config_file))
     if only_print:
         write_output(unit.text)
         return
@@ -149,16 +150,21 @@ def install(only_print: bool, config_file: Path | None, **flags: Any) -> None:
     print(f"Written: {unit.path}\nStart it with: {unit.command}", file=sys.stderr)
 
 
-def given_options(flags: Mapping[str, Any], config_file: Path | None) -> list[str]:
-    """The options of a command line, to be given to another one."""
+def given_options(settings: ClientSettings, flags: Mapping[str, Any], config_file: Path | None) -> list[str]:
+    """The options of a command line, to be given to another one, in any folder.
+
+    Args:
+        settings: what the options were read as.
+    """
     options = [] if config_file is None else ["--config", str(config_file.absolute())]
     known = settings_of(ClientSettings)
-    for name, value in flags.items():
+    for name in (name for name, given in flags.items() if given is not None):
+        value = getattr(settings, name)
         if isinstance(value, bool):
             options.append(known[name].flag_of(value))
         elif isinstance(value, tuple):
             options += [part for each in value for part in (known[name].flag_of(), str(each))]
-        elif value is not None:
+        else:
             options += [known[name].flag_of(), str(value)]
     return options
 

@@ -59,13 +59,13 @@ def make_folder(places: Places) -> None:
         )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
+        made_by, found = folder.lstat().st_uid, folder.stat()  # a symbolic link leads where who made it likes
     except OSError as error:
         raise ConfigError(
             f"The daemon's folder {folder} cannot be made: {error.strerror or error}.",
             hint="Name another with --daemon-dir.",
         ) from error
-    if found.st_uid != os.getuid():
+    if found.st_uid != os.getuid() or made_by not in (0, os.getuid()):
         raise ConfigError(f"The daemon's folder {folder} belongs to another user.", hint="Name another: --daemon-dir.")
     if stat.S_IMODE(found.st_mode) & 0o077:
         folder.chmod(0o700)

@@ -65,10 +65,9 @@ def _spawn(places: Places, options: Sequence[str]) -> tuple[subprocess.Popen[byt
     with open(places.log, "ab") as log:
         os.chmod(places.log, 0o600)
         began = log.tell()
-        command = [sys.executable, "-m", "moa_client.cli", "daemon", "run", *options]
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/"
-        )
+        # It reads relative paths of the environment as this process does; -P: no module of the folder that it is in
+        command = [sys.executable, "-P", "-m", "moa_client.cli", "daemon", "run", *options]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     return process, began
 
 

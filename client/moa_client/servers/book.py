@@ -94,7 +94,7 @@ def read_book(path: Path | None = None) -> ServerBook:
     """
     path = path or book_path()
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         return ServerBook()
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from moa_client.servers.book import ServerBook
 from moa_client.servers.entry import ServerEntry, make_entry
@@ -43,12 +42,8 @@ def _unlisted(address: str, settings: ClientSettings) -> ServerEntry:
         name="",
         address=address,
         tls=settings.tls,
-        tls_ca=_file(settings.tls_ca),
-        tls_cert=_file(settings.tls_cert),
-        tls_key=_file(settings.tls_key),
+        tls_ca=settings.tls_ca,
+        tls_cert=settings.tls_cert,
+        tls_key=settings.tls_key,
         insecure=settings.insecure,
     )
-
-
-def _file(path: Path | None) -> Path | None:
-    return path.expanduser() if path is not None else None

@@ -28,7 +28,7 @@ def read_key(path: Path | None, environment: Mapping[str, str] = os.environ) -> 
         ConfigError: others can read the file, or it holds no key.
     """
     if path is not None:
-        key, source = read_key_file(path.expanduser()), f"The key file {path}"
+        key, source = read_key_file(path), f"The key file {path}"
     elif VARIABLE in environment:
         key, source = environment[VARIABLE], VARIABLE
     else:

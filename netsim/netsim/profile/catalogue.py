@@ -32,9 +32,10 @@ def load(name: str) -> Profile:
     if name.endswith(SUFFIXES) or "/" in name:
         path = Path(name)
         try:
-            text = path.read_text()
-        except OSError as error:
-            raise ProfileError(f"Profile {name} cannot be read: {error.strerror}.") from error
+            text = path.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is not text in UTF-8"
+            raise ProfileError(f"Profile {name} cannot be read: {why}.") from error
         return parse(text, name)
     near = get_close_matches(name.lower(), names(), n=3, cutoff=0.4)
     offer = f"Did you mean {' or '.join(near)}?" if near else f"There are {', '.join(names())}."

@@ -26,15 +26,15 @@ Handler = Callable[[dict[str, Any]], dict[str, Any]]
 
 def folder() -> Path:
     """Where this user's links have their sockets."""
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(base) / "netsim" if base else Path(tempfile.gettempdir()) / f"netsim-{os.getuid()}"
+    base = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+    return base / "netsim" if base.is_absolute() else Path(tempfile.gettempdir()) / f"netsim-{os.getuid()}"
 
 
 def default_path() -> Path:
     """Where this process's link has its socket; makes the folder, for this user only."""
     path = folder()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.stat().st_uid != os.getuid():
+    if path.stat().st_uid != os.getuid() or path.lstat().st_uid not in (0, os.getuid()):  # who made a symbolic link
         raise ControlError(f"{path} belongs to somebody else.", hint="Give another path with --control.")
     return path / f"{os.getpid()}.sock"
 

@@ -43,7 +43,7 @@ def read_key_file(path: Path) -> KeyBook:
     """
     try:
         found = path.stat()
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         hint = "Make the first key: moa-server keys add NAME"
         raise NotFoundError(f"There is no file of keys {path}.", hint=hint) from None

@@ -89,7 +89,7 @@ def _parameter(about: Setting) -> Callable[[Command], Command]:
 
 def _completion(about: Setting) -> Callable[[click.Context, click.Parameter, str], list[str]] | None:
     """Completes the words that a value may be; None: its type completes it."""
-    words = [word for word in _placeholder(about).split("|") if word.islower()]
+    words = about.words
     return (lambda ctx, param, begun: [word for word in words if word.startswith(begun)]) if words else None
 
 

@@ -3,6 +3,8 @@
 A settings class says everything about its settings once: type, default, limits, help. `programs/command_line.py` makes
 options and tables from it. Pure but for reading the file and the environment that it is given. Every error names the
 setting, where it came from, the value and what is allowed. Light: each start of a program, and each --help, needs it.
+
+Paths are absolute from here on: those of a file begin at its folder, others at the current folder.
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from moa_shared.errors import ConfigError, NotFoundError
-from moa_shared.programs.values import read_value
+from moa_shared.programs.values import plain_kind, read_value
 
 CONFIG_VARIABLE = "MOA_CONFIG"
 
@@ -50,6 +52,7 @@ class Setting:
     variable: str = ""
     check: Check | None = None
     limits: Mapping[str, float] = field(default_factory=dict)
+    may_be_path: bool = False
     name: str = ""
     kind: Any = None
     default: Any = None
@@ -63,8 +66,18 @@ class Setting:
         flag = self.flag or f"--{self.name.replace('_', '-')}"
         return f"--no-{flag.removeprefix('--')}" if value is False else flag
 
-    def read(self, value: object) -> Any:
+    @property
+    def words(self) -> list[str]:
+        """What its value may be in words, as its placeholder lists them; none: anything of its type."""
+        if get_origin(kind := plain_kind(self.kind)) is Literal:
+            return list(get_args(kind))
+        return [word for word in self.metavar.split("|") if word.islower()]
+
+    def read(self, value: object, folder: Path) -> Any:
         """A value of this setting.
+
+        Args:
+            folder: where relative paths begin.
 
         Raises:
             ValueError: what was expected.
@@ -72,6 +85,11 @@ class Setting:
         result = read_value(self.kind, value, self.limits)
         if self.check is not None:
             self.check(result)
+        if isinstance(result, Path):
+            return _absolute(result, folder)
+        if self.may_be_path and isinstance(result, str) and result.strip() and result not in self.words:
+            path = _absolute(Path(result), folder)
+            return str(path) if path.exists() else result  # otherwise it is a name on the hub
         return result
 
 
@@ -84,6 +102,7 @@ def setting(
     flag: str = "",
     variable: str = "",
     check: Check | None = None,
+    may_be_path: bool = False,
     **limits: float,
 ) -> Value:
     """A field of a settings class.
@@ -96,9 +115,10 @@ def setting(
         flag: its option, or the name of an argument ("MODEL"); "": an option with the field's name.
         variable: another environment variable that gives it, after all other sources.
         check: raises ValueError for a value that is not allowed.
+        may_be_path: of a text: one that names a file or a folder here is its path.
         limits: of a number: ge, gt, le, lt.
     """
-    about = Setting(text, metavar, shown, flag, variable, check, limits)
+    about = Setting(text, metavar, shown, flag, variable, check, limits, may_be_path)
     return field(default=default, metadata={"setting": about})
 
 
@@ -193,9 +213,24 @@ def _read(known: Mapping[str, Setting], section: str, name: str, value: object, 
     if name not in known:
         raise ConfigError(f"{source} is not a setting.", hint=f"Known settings: {', '.join(sorted(known))}.")
     try:
-        return known[name].read(value)
+        return known[name].read(value, Path(origin.name).parent if origin.source == "file" else Path())
     except ValueError as error:
-        raise ConfigError(f"{source} is {value!r}: {error}.") from None
+        given = str(value) if isinstance(value, Path) else value
+        raise ConfigError(f"{source} is {given!r}: {error}.") from None
+
+
+def _absolute(path: Path, folder: Path) -> Path:
+    """The path without `~`, from the root on.
+
+    Raises:
+        ValueError: there is no such home, or no current folder.
+    """
+    try:
+        return (folder / path.expanduser()).absolute()
+    except RuntimeError:
+        raise ValueError("there is no such user's home") from None
+    except FileNotFoundError:
+        raise ValueError("the current folder does not exist any more: give the whole path") from None
 
 
 def _plain(value: object) -> object:
@@ -209,7 +244,7 @@ def _read_section(path: Path, section: str) -> dict[str, Any]:
     import tomllib
 
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin with a mark
     except FileNotFoundError:
         raise NotFoundError(f"The configuration file {path} does not exist.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

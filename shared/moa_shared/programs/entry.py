@@ -1,14 +1,30 @@
-"""How the programs for developers end: every known error is one sentence and an exit code of the catalogue."""
+"""How programs begin, and how those for developers end: every known error is one sentence and an exit code."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import MutableMapping
+from pathlib import Path
 
 import click
 
 from moa_shared.errors import MoaError
 from moa_shared.programs.missing_packages import missing_extra
 from moa_shared.programs.standard_streams import open_standard_streams
+
+FOLDERS = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME")
+
+
+def prepare_process(environment: MutableMapping[str, str] = os.environ) -> None:
+    """To be called first by each program: opens its standard streams, and drops what the environment must not hold.
+
+    A relative folder is to be ignored, as the XDG Base Directory Specification has it.
+    """
+    open_standard_streams()
+    for name in FOLDERS:
+        if not Path(environment.get(name, "/")).is_absolute():
+            del environment[name]
 
 
 def run_program(command: click.Command, program: str) -> None:
@@ -17,7 +33,7 @@ def run_program(command: click.Command, program: str) -> None:
     Args:
         program: its name, which begins each sentence.
     """
-    open_standard_streams()
+    prepare_process()
     try:
         command.main(standalone_mode=False)
     except click.ClickException as error:

@@ -49,3 +49,19 @@ def test_a_folder_that_cannot_be_made_is_an_error() -> None:
         snapshot("The daemon's folder /dev/null/moa cannot be made: Not a directory. Name another with --daemon-dir."),
     ):
         make_folder(Places(Path("/dev/null/moa")))
+
+
+def test_a_link_that_another_user_made_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, link = tmp_path / "mine", tmp_path / "link"
+    mine.mkdir(mode=0o755)
+    link.symlink_to(mine)
+    make_folder(Places(link))  # one's own may be
+    mine.chmod(0o755)
+    found = list(link.lstat())
+    found[stat.ST_UID] = os.getuid() + 1
+    monkeypatch.setattr(Path, "lstat", lambda path: os.stat_result(found))
+    with raises(
+        ConfigError, snapshot("The daemon's folder TMP/link belongs to another user. Name another: --daemon-dir.")
+    ):
+        make_folder(Places(link))
+    assert stat.S_IMODE(mine.stat().st_mode) == 0o755

@@ -54,8 +54,8 @@ def given(*arguments: str) -> Example:
 def test_every_field_is_an_option_of_its_type() -> None:
     assert given() == Example()
     options = ["there", "--port", "3", "--mode", "b", "--no-ahead", "--json", "--stop", "x", "--stop", "y"]
-    assert given(*options, "--folder", "f", "--share", "1e-3") == Example(
-        name="there", port=3, mode="b", ahead=False, lines=True, stop=("x", "y"), folder=Path("f"), share=0.001
+    assert given(*options, "--folder", "/f", "--share", "1e-3") == Example(
+        name="there", port=3, mode="b", ahead=False, lines=True, stop=("x", "y"), folder=Path("/f"), share=0.001
     )
 
 
