@@ -26,6 +26,11 @@ def test_paths_are_relative_to_the_configuration(tmp_path: Path) -> None:
     assert settings.budget.tokens == 10
 
 
+def test_it_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "fit.toml").write_text(MINIMAL, encoding="utf-8-sig")
+    assert load_fit_settings(tmp_path / "fit.toml").budget.tokens == 10
+
+
 def test_yaml_says_the_same(tmp_path: Path) -> None:
     (tmp_path / "fit.toml").write_text(MINIMAL)
     text = "shards: [a]\noutput: out\nbudget: {tokens: 10}\n"

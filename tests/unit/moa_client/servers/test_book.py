@@ -30,6 +30,13 @@ def test_what_is_written_is_read_again_and_private(tmp_path: Path) -> None:
     assert read_book(tmp_path / "none.toml") == ServerBook()
 
 
+def test_a_list_that_was_edited_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "servers.toml"
+    write_book(BOOK, path)
+    path.write_text(path.read_text("utf-8"), "utf-8-sig")
+    assert read_book(path) == BOOK
+
+
 def test_the_first_server_is_in_use_and_a_removed_one_is_not() -> None:
     assert BOOK.in_use == ("home",)
     assert BOOK.use(["work", "work", "home"]).in_use == ("work", "home")

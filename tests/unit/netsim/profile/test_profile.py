@@ -65,7 +65,8 @@ def test_toml_is_read_too(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
         'version = 1\nname = "mine"\ndescription = "d"\nbasis = "rtt"\n[delay]\nmean_ms = 30\n'
-        "[[timeline]]\nat_s = 3\nkind = 'blackhole'\nduration_s = 2\ndirection = 'up'\n"
+        "[[timeline]]\nat_s = 3\nkind = 'blackhole'\nduration_s = 2\ndirection = 'up'\n",
+        encoding="utf-8-sig",  # some editors write a mark first
     )
     profile = catalogue.load(str(path))
     assert profile.conditions(Direction.UP).delay.effective().mean_ms == 15.0
