@@ -454,10 +454,11 @@ async def test_a_resume_brings_what_was_chosen_meanwhile_and_takes_standalone_te
     )
     again.tokens, again.hashes = [], PrefixHashes()
     await again.open(tokens=held, resume_token=opened.resume_token, run_ahead=True, ask=ask)
-    backlog = await again.verdict()
-    assert (backlog.base, backlog.drafted) == (len(held), 0)
+    backlog = verdict = await again.verdict()
+    assert backlog.base == len(held)
     assert len(backlog.tokens) >= 40
-    verdict = await again.verdict()
+    if not backlog.drafted:  # else the first verification was done before this verdict could leave, and is part of it
+        verdict = await again.verdict()
     assert verdict.accepted > 0  # a new stream counts from the start: an epoch below the old stream's is no stale one
     while verdict.finish == pb.FINISH_UNSPECIFIED:
         await again.send(ack=pb.Ack(committed=len(again.tokens)))
