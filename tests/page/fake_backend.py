@@ -62,7 +62,6 @@ class FakeBackend:
             "alone": "deep",
             "level": "int8",
             "exact": True,
-            "plain_tokens_per_s": 21.4,
             "conversations": len(self.open_conversations),
             "since": 0.0,
         }
@@ -151,9 +150,11 @@ class FakeBackend:
         script = next(script for word, script in self._scripts.items() if word in question)
         await script(Stage(conversation, number, options, self.gates), question)
 
-    def _cross(self, way: str, kind: str, size: int, tokens: int, accepted: int, conversation: str) -> None:
+    def _cross(
+        self, way: str, kind: str, size: int, tokens: int, accepted: int, by_server: int, conversation: str
+    ) -> None:
         for watcher in self._watchers:
-            watcher.put_nowait(crossing(way, kind, size, tokens, accepted, conversation))
+            watcher.put_nowait(crossing(way, kind, size, tokens, accepted, by_server, conversation))
 
 
 def _text(conversation: FakeConversation) -> str:

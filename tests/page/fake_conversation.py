@@ -17,7 +17,7 @@ from moa_client.surface.subscription import Subscription
 from moa_shared.protocol.finish_rule import Finish
 
 Play = Callable[["FakeConversation", int, str, AnswerOptions], Awaitable[None]]
-Cross = Callable[[str, str, int, int, int, str], None]
+Cross = Callable[[str, str, int, int, int, int, str], None]
 
 
 class FakeConversation:
@@ -42,8 +42,8 @@ class FakeConversation:
         self._running: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._run())
 
-    def cross(self, way: str, kind: str, size: int, tokens: int = 0, accepted: int = 0) -> None:
-        self._cross(way, kind, size, tokens, accepted, self.facts.identifier)
+    def cross(self, way: str, kind: str, size: int, tokens: int = 0, accepted: int = 0, by_server: int = 0) -> None:
+        self._cross(way, kind, size, tokens, accepted, by_server, self.facts.identifier)
 
     def set_link(self, state: LinkState, reason: str = "") -> None:
         rtt_ms = None if state is LinkState.OFFLINE else 52.0

@@ -64,11 +64,14 @@ class Stage:
             if self.waiting and not confirmed:
                 self.tell(Corrected(len(self.waiting.split())))
             self.waiting = self.waiting[len(piece) :] if confirmed else ""
-            guessed = count if (index * 0.618) % 1 < accepted else 0
+            chance = (index * 0.618) % 1
+            guessed = count if chance < accepted else 0
+            by_server = count if accepted <= chance < accepted + 0.2 else 0
             self.figures.tokens += count
             self.figures.accepted += guessed
+            self.figures.server_accepted += by_server
             self.figures.kept += count if confirmed else 0
-            self.conversation.cross("down", "verdict", 10 + 2 * count, count, guessed)
+            self.conversation.cross("down", "verdict", 10 + 2 * count, count, guessed, by_server)
             self.conversation.cross("down", "memory", 216 * count)
             self.tell(Committed(tuple(range(count)), count if confirmed else 0), piece)
             await self.pause(0.4 * pause)
@@ -126,7 +129,9 @@ class Stage:
         status = replace(
             self.conversation.status,
             tokens_per_s=figures.tokens_per_second,
-            acceptance=figures.accepted / max(1, figures.tokens),
+            by_device=figures.by_device,
+            by_server=figures.by_server,
+            plain_tokens_per_s=21.4 if figures.tokens else 0.0,
             up_bytes=34 * figures.tokens,
             down_bytes=240 * figures.tokens,
             written_alone=figures.provisional,
@@ -144,11 +149,11 @@ def good_status() -> LinkStatus:
     return LinkStatus(LinkState.GOOD, 52.0, 0.0, 0.0, 0, 0)
 
 
-def crossing(way: str, kind: str, size: int, tokens: int, accepted: int, conversation: str) -> Crossing:
+def crossing(way: str, kind: str, size: int, tokens: int, accepted: int, by_server: int, conversation: str) -> Crossing:
     """A message that crosses the link now."""
     assert way in ("up", "down")
     now = 1e3 * time.monotonic()
-    return Crossing(now, "up" if way == "up" else "down", kind, size, tokens, accepted, conversation)
+    return Crossing(now, "up" if way == "up" else "down", kind, size, tokens, accepted, conversation, by_server)
 
 
 def _pieces(text: str, words: int) -> list[str]:

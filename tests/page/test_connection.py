@@ -137,6 +137,8 @@ def test_figures_of_the_link(serve: Serve, open_page: Open) -> None:
     expect(panel.locator("#f-up")).to_have_text("170 B")
     expect(panel.locator("#f-down")).to_have_text("1.2 kB")
     expect(panel.locator("#speed-times")).to_contain_text("× plain streaming, which gives 21.4")
+    expect(panel.locator("#speed-drafted")).to_have_text("100 % drafted: 40 % by the server, 60 % here.")
+    expect(reader.page.locator(".cost").last).to_contain_text("100 % drafted: 40 % by the server, 60 % here")
 
 
 def test_what_crosses_the_link_is_drawn_and_said(serve: Serve, open_page: Open) -> None:
@@ -148,7 +150,7 @@ def test_what_crosses_the_link_is_drawn_and_said(serve: Serve, open_page: Open) 
     reader.expect_end()
     words = reader.page.locator("#timeline-words")
     expect(words).to_have_text(
-        "In the last 10 seconds: 5 drafts with 19 tokens; 5 verdicts with 5 tokens, 3 of them drafted here; "
+        "In the last 10 seconds: 5 drafts with 19 tokens; 5 verdicts with 5 tokens, 2 of them drafted by the server, 3 here; "
         "150 B up, 1.1 kB down."
     )
     pause = reader.page.get_by_role("button", name="Pause")

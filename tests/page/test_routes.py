@@ -171,5 +171,6 @@ def test_what_crosses_the_link_is_told_to_those_who_watch(served: ServedPage) ->
         "tokens": 3,
         "accepted": 0,
         "conversation": "tides",
+        "server_accepted": 0,
     }
     served.wait_until(lambda: served.backend.watching == 0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from moa_shared.text.plain_text import plain_line, without_controls
 from rich.filesize import decimal
 
-from moa_client.conversation.answer_figures import alone_words
+from moa_client.conversation.answer_figures import alone_words, drafted_words
 from moa_client.conversation.events import (
     DrafterChanged,
     ExecutionChanged,
@@ -117,7 +117,7 @@ def status_line(
         parts.append(f"RTT {status.rtt_ms:.0f} ms")
     if status.tokens_per_s:
         parts.append(f"{status.tokens_per_s:.1f} tokens/s")
-        parts.append(f"{100 * status.acceptance:.0f} % drafted here")
+        parts.append(drafted_words(status.by_server, status.by_device))
     if status.up_bytes or status.down_bytes:
         parts.append(f"{decimal(status.up_bytes)} up, {decimal(status.down_bytes)} down")
     if typed_ahead:

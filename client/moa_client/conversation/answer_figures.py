@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from statistics import median
 from typing import TYPE_CHECKING
 
 from moa_shared.protocol.finish_rule import Finish
@@ -25,8 +26,9 @@ from moa_client.conversation.events import (
 if TYPE_CHECKING:
     from moa_shared.protocol.messages import Verdict
 
-    from moa_client.conversation.conversation import Progress
     from moa_client.conversation.jobs import Job
+
+LEAST_PLAIN_STEPS = 3  # so that one slow step does not decide
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +36,22 @@ class LinkStatus:
     """What a status line shows; figures are those of the newest answer.
 
     Args:
+        by_device, by_server: shares of the tokens that were drafted, by each.
         holds_back: the device has more text for the running answer, which is too unlikely to be shown.
+        plain_tokens_per_s: that the server would have streamed without drafts; 0: not known.
     """
 
     state: LinkState
     rtt_ms: float | None
     tokens_per_s: float
-    acceptance: float
+    by_device: float
     up_bytes: int
     down_bytes: int
     written_alone: int = 0
     kept: int = 0
     holds_back: bool = False
+    by_server: float = 0.0
+    plain_tokens_per_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -55,13 +61,12 @@ class Figures:
     Args:
         tokens: committed.
         verdicts: frames that brought them: one for each forward of the target that chose tokens.
-        accepted: of the tokens, those that the drafter had guessed.
-        drafted: nodes that the target verified.
+        drafted: nodes that the target verified; `accepted`: tokens that were nodes of this device.
         server_drafted, server_accepted: nodes that only the server guessed, and tokens that were such nodes.
         stale: nodes that came too late.
         cpu_seconds: of this program, all its threads together: what the answer took of a battery.
         seconds, first_token_seconds: since the question was sent.
-        step_ms: of each forward, at the server.
+        plain_step_ms: of each forward without a draft, at the server; the first one reads the prompt and is left out.
         provisional: tokens of standalone text; `undecided`: those of them not yet decided; `kept`: those committed.
         finish: why the answer ended.
     """
@@ -81,7 +86,7 @@ class Figures:
     cpu_seconds: float = 0.0
     up_bytes: int = 0
     down_bytes: int = 0
-    step_ms: list[float] = field(default_factory=list)
+    plain_step_ms: list[float] = field(default_factory=list)
     finish: Finish = Finish.UNFINISHED
 
     @property
@@ -94,18 +99,36 @@ class Figures:
         """Speed of the text shown."""
         return (self.tokens + self.undecided) / self.seconds if self.seconds else 0.0
 
+    @property
+    def plain_tokens_per_second(self) -> float:
+        """Speed of the server without drafts, by this answer's own steps; 0: it had too few without one."""
+        steps = self.plain_step_ms
+        return 1e3 / median(steps) if len(steps) >= LEAST_PLAIN_STEPS else 0.0
+
+    @property
+    def by_device(self) -> float:
+        """Share of the tokens that this device drafted."""
+        return self.accepted / self.tokens if self.tokens else 0.0
+
+    @property
+    def by_server(self) -> float:
+        """Share of the tokens that the server alone drafted."""
+        return self.server_accepted / self.tokens if self.tokens else 0.0
+
     def status(self, state: LinkState, rtt_ms: float | None, *, holds_back: bool = False) -> LinkStatus:
         """What a status line shows, of a link in this state."""
         return LinkStatus(
             state,
             rtt_ms,
             self.tokens_per_second,
-            self.accepted / self.tokens if self.tokens else 0.0,
+            self.by_device,
             self.up_bytes,
             self.down_bytes,
             self.provisional,
             self.kept,
             holds_back,
+            self.by_server,
+            self.plain_tokens_per_second,
         )
 
     def on_event(self, event: Event, seconds: float) -> None:
@@ -125,15 +148,23 @@ class Figures:
             self.seconds = seconds
             self.first_token_seconds = self.first_token_seconds or seconds
 
-    def on_verdict(self, progress: Progress, verdict: Verdict) -> None:
-        """Counts tokens that the server has committed."""
+    def on_later(self, event: Event) -> None:
+        """Counts an event after the answer's end; text that changes then has another time than `seconds`."""
+        shown = self.tokens + self.undecided
+        self.on_event(event, self.seconds)
+        if self.tokens + self.undecided != shown:
+            self.seconds = 0.0
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """Counts what a verdict cost and brought, besides its tokens."""
+        if self.verdicts and not verdict.drafted and verdict.step_ms > 0:
+            self.plain_step_ms.append(verdict.step_ms)
         self.verdicts += 1
-        self.accepted += progress.accepted
+        self.accepted += verdict.accepted - verdict.server_accepted
         self.drafted += verdict.drafted
         self.server_drafted += verdict.server_drafted
         self.server_accepted += verdict.server_accepted
         self.stale += verdict.stale
-        self.step_ms.append(verdict.step_ms)
 
     def line(self) -> str:
         """What a reader wants to know, the most important first, on one line."""
@@ -144,7 +175,7 @@ class Figures:
             text += f", first after {_time(self.first_token_seconds)}"
         parts = [text]
         if self.verdicts:
-            parts.append(f"{100 * self.accepted / max(1, self.tokens):.0f} % drafted here")
+            parts.append(drafted_words(self.by_server, self.by_device))
             parts.append(f"{decimal(self.down_bytes)} down")
         if self.provisional:
             parts.append(alone_words(self.provisional, self.kept, self.undecided))
@@ -183,7 +214,7 @@ class SessionFigures:
         self._all.on_event(event.event if isinstance(event, Earlier) else event, seconds)
         if isinstance(event, Earlier):
             if self._unsettled:
-                self._unsettled[0].on_event(event.event, self._unsettled[0].seconds)
+                self._unsettled[0].on_later(event.event)
         elif isinstance(event, Settled | Refused):
             if self._unsettled:
                 self._unsettled.popleft()
@@ -199,7 +230,8 @@ class SessionFigures:
         )
 
     def rewind(self, unsettled: int) -> None:
-        """Only so many answers that ended without the server will still be decided."""
+        """The newest answer is dropped; so many before it that ended without the server will still be decided."""
+        self.newest = Figures()
         while len(self._unsettled) > unsettled:
             self._unsettled.pop()
 
@@ -210,6 +242,16 @@ class SessionFigures:
         if count.provisional:
             lines.append(f"this session: {alone_words(count.provisional, count.kept, count.undecided)}")
         return "\n".join(filter(None, lines))
+
+
+def drafted_words(by_server: float, by_device: float) -> str:
+    """Who drafted an answer, given the shares of its tokens."""
+    server, device = round(100 * by_server), round(100 * by_device)
+    if server and device:
+        return f"{server + device} % drafted: {server} % by the server, {device} % here"
+    if server:
+        return f"{server} % drafted by the server"
+    return f"{device} % drafted here" if device else "not drafted"
 
 
 def alone_words(written: int, kept: int, undecided: int = 0) -> str:

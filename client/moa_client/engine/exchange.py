@@ -303,7 +303,7 @@ class Exchange:
         progress = self.drafting.online.on_verdict(now, verdict)
         if progress.tokens:
             if self.answers.current_is_front:  # others belong to an earlier answer
-                self.figures.newest.on_verdict(progress, verdict)
+                self.figures.newest.on_verdict(verdict)
             self.answers.on_committed(progress.tokens)
             text = self._conversation.tokens
             self.drafting.tell(text, self._conversation.hashes)

@@ -30,7 +30,8 @@ class Crossing:
     Args:
         t: when it was sent (up) or had arrived (down), in milliseconds on the clock of all such messages.
         kind: one of KINDS, or other.
-        tokens: drafted, or committed by a verdict; `accepted`: of those, how many this device had guessed.
+        tokens: drafted, or committed by a verdict; `accepted`: of the latter, how many this device had drafted.
+        server_accepted: how many only the server had drafted.
         conversation: its identifier; empty: it is not kept.
     """
 
@@ -41,6 +42,7 @@ class Crossing:
     tokens: int = 0
     accepted: int = 0
     conversation: str = ""
+    server_accepted: int = 0
 
 
 class Crossings:
@@ -79,12 +81,13 @@ class Crossings:
 
 def _crossing(way: Way, frame: Frame, conversation: str) -> Crossing:
     kind = frame.WhichOneof("frame") or "other"
-    tokens = accepted = 0
+    tokens = accepted = server_accepted = 0
     if isinstance(frame, pb.ClientFrame) and kind == "draft":
         tokens = len(frame.draft.tokens)
     elif isinstance(frame, pb.ServerFrame) and kind == "verdict":
         tokens = len(frame.verdict.tokens)
-        accepted = frame.verdict.accepted - frame.verdict.server_accepted
+        server_accepted = frame.verdict.server_accepted
+        accepted = frame.verdict.accepted - server_accepted
     size = frame.ByteSize() + FRAME_OVERHEAD_BYTES
     known = kind if kind in KINDS else "other"
-    return Crossing(1e3 * time.monotonic(), way, known, size, tokens, accepted, conversation)
+    return Crossing(1e3 * time.monotonic(), way, known, size, tokens, accepted, conversation, server_accepted)

@@ -118,14 +118,6 @@ class Host:
         reasons = [conversation.link_reason for conversation in self._newest_first()]
         return reasons[0] if reasons else (self._reached.absent.message if self._reached.absent is not None else "")
 
-    @property
-    def plain_tokens_per_s(self) -> float | None:
-        """Speed of plain streaming from this server, as it takes its steps now; None: not measured yet."""
-        steps = [conversation.engine.plain_step_ms for conversation in self.conversations]
-        measured = [step_ms for step_ms in steps if step_ms]
-        step_ms = measured[-1] if measured else self.device.step_ms
-        return 1e3 / step_ms if step_ms else None
-
     def set_offline(self, is_offline: bool) -> None:
         """The user's wish, for the conversations that are open and those to come."""
         self.is_offline = is_offline

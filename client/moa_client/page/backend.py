@@ -45,8 +45,8 @@ class PageBackend(Protocol):
         """The device and its link, apart from any conversation.
 
         Returns:
-            version, phase, target, server, state, reason, rtt_ms, drafter, alone, level, exact, plain_tokens_per_s,
-            conversations, since, and `wants_online`: the user's wish for all conversations.
+            version, phase, target, server, state, reason, rtt_ms, drafter, alone, level, exact, conversations, since,
+            and `wants_online`: the user's wish for all conversations.
         """
         ...
 

@@ -187,12 +187,14 @@ def status_fields(status: LinkStatus) -> Fields:
         "state": status.state.value,
         "rtt_ms": None if status.rtt_ms is None else round(status.rtt_ms, 2),
         "tokens_per_s": round(status.tokens_per_s, 3),
-        "acceptance": round(status.acceptance, 4),
+        "by_device": round(status.by_device, 4),
+        "by_server": round(status.by_server, 4),
         "up_bytes": status.up_bytes,
         "down_bytes": status.down_bytes,
         "written_alone": status.written_alone,
         "kept": status.kept,
         "holds_back": status.holds_back,
+        "plain_tokens_per_s": round(status.plain_tokens_per_s, 3),
     }
 
 

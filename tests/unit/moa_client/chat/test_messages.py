@@ -15,8 +15,10 @@ def test_before_the_first_answer_there_is_the_link_alone() -> None:
 
 
 def test_everything_that_is_known_is_said() -> None:
-    status = LinkStatus(LinkState.SLOW, 151.4, 12.34, 0.56, 1234, 45_600)
-    assert status_line(status) == "link slow | RTT 151 ms | 12.3 tokens/s | 56 % drafted here | 1.2 kB up, 45.6 kB down"
+    status = LinkStatus(LinkState.SLOW, 151.4, 12.34, 0.22, 1234, 45_600, by_server=0.4)
+    assert status_line(status) == (
+        "link slow | RTT 151 ms | 12.3 tokens/s | 62 % drafted: 40 % by the server, 22 % here | 1.2 kB up, 45.6 kB down"
+    )
 
 
 def test_what_becomes_of_unchecked_text_is_said_in_words() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from moa_client.conversation.answer_figures import Figures, SessionFigures
+import pytest
+from moa_client.conversation.answer_figures import Figures, SessionFigures, drafted_words
 from moa_client.conversation.events import Committed, Corrected, Earlier, Ended, Outcome, Provisional, Settled
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Verdict
 
 
 def test_speed_is_that_of_what_is_shown() -> None:
@@ -22,6 +24,63 @@ def test_speed_is_that_of_what_is_shown() -> None:
     assert figures.finish is Finish.MAX_TOKENS
 
 
+def test_text_that_comes_after_the_end_has_no_speed() -> None:
+    session = SessionFigures()
+    figures = session.begin()
+    session.on_event(Provisional((1, 2)), 0.02)
+    session.on_event(Ended(Finish.UNFINISHED, provisional=True), 10.0)
+    session.on_event(Earlier(Committed((1, 2), confirmed=2)), 60.0)
+    assert figures.tokens_per_second == 100
+    session.on_event(Earlier(Committed(tuple(range(500)))), 70.0)
+    assert (figures.tokens, figures.tokens_per_second) == (502, 0)
+    assert figures.line() == "502 tokens; alone 2 tokens, 2 kept"
+
+
+def test_of_a_conversation_that_is_rewound_no_figures_remain() -> None:
+    session = SessionFigures()
+    session.begin()
+    session.on_event(Committed((1, 2)), 1.0)
+    session.rewind(0)
+    assert session.newest == Figures()
+
+
+@pytest.mark.parametrize(
+    ("by_server", "by_device", "words"),
+    [
+        (0.404, 0.216, "62 % drafted: 40 % by the server, 22 % here"),
+        (0.404, 0.004, "40 % drafted by the server"),
+        (0.0, 0.216, "22 % drafted here"),
+        (0.0, 0.0, "not drafted"),
+    ],
+)
+def test_who_drafted_is_said_and_what_is_nil_is_not(by_server: float, by_device: float, words: str) -> None:
+    assert drafted_words(by_server, by_device) == words
+
+
+def verdict(tokens: int, step_ms: float, *, drafted: int = 0, accepted: int = 0, by_server: int = 0) -> Verdict:
+    return Verdict(
+        1, 0, 0, range(tokens), accepted=accepted, drafted=drafted, step_ms=step_ms, server_accepted=by_server
+    )
+
+
+def test_a_token_that_was_drafted_has_one_author() -> None:
+    figures = Figures()
+    for each in (verdict(1, 90.0), verdict(4, 9.0, drafted=5, accepted=3, by_server=2)):
+        figures.on_verdict(each)
+        figures.on_event(Committed(tuple(each.tokens)), 1.0)
+    assert (figures.by_server, figures.by_device) == (0.4, 0.2)
+
+
+def test_the_speed_is_compared_with_this_answers_own_plain_steps() -> None:
+    figures = Figures()
+    for step_ms in (90.0, 10.0, 20.0):  # the first forward reads the prompt
+        figures.on_verdict(verdict(1, step_ms))
+    figures.on_verdict(verdict(3, 30.0, drafted=4, accepted=2))
+    assert figures.plain_tokens_per_second == 0  # two are too few
+    figures.on_verdict(verdict(1, 40.0))
+    assert figures.plain_tokens_per_second == 50
+
+
 def test_a_standalone_answer_has_no_verifications() -> None:
     figures = Figures()
     figures.on_event(Provisional((1, 2, 3)), 1.5)
@@ -37,7 +96,7 @@ def test_figures_of_an_answer_without_a_server_say_nothing_of_one() -> None:
     figures.verdicts = 1
     figures.on_event(Committed((1, 2, 3), confirmed=3), 2.0)
     assert figures.line() == (
-        "3 tokens in 2.0 s (1.5 tokens/s), first after 1.5 s; 0 % drafted here; 0 bytes down; alone 3 tokens, 3 kept"
+        "3 tokens in 2.0 s (1.5 tokens/s), first after 1.5 s; not drafted; 0 bytes down; alone 3 tokens, 3 kept"
     )
     assert figures.details() == (
         "3.00 tokens a verification (1 steps), 514 bytes up and 0 down a token, 0.0 ms of this device's CPU a token"
@@ -54,7 +113,7 @@ def test_what_was_right_is_counted_when_the_server_has_checked_it() -> None:
     session.on_event(Earlier(Corrected(2)), 7.0)
     session.on_event(Settled((2, 9), Outcome.CORRECTED, Finish.MAX_TOKENS), 7.0)
     session.on_event(Provisional((5,)), 8.0)
-    assert (first.provisional, first.kept, first.undecided, first.seconds) == (3, 1, 0, 1.0)
+    assert (first.provisional, first.kept, first.undecided) == (3, 1, 0)
     assert (second.provisional, second.kept, second.undecided) == (1, 0, 1)
     assert session.lines().split("\n")[1] == "this session: alone 4 tokens, 1 kept, 1 not checked"
     session.on_event(Ended(Finish.STOP, provisional=True), 8.0)

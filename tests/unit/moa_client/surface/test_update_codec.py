@@ -54,6 +54,8 @@ STATUSES = st.builds(
     COUNT,
     COUNT,
     st.booleans(),
+    decimals(4),
+    decimals(3),
 )
 FIGURES = st.builds(
     Figures,

@@ -70,6 +70,18 @@ const FINISHES = {
 };
 
 /**
+ * Who drafted an answer, as the chat says it.
+ * @param {number} byServer share of its tokens
+ * @param {number} byDevice
+ */
+export function draftedWords(byServer, byDevice) {
+  const [server, device] = [Math.round(100 * byServer), Math.round(100 * byDevice)];
+  if (server && device) return `${server + device} % drafted: ${server} % by the server, ${device} % here`;
+  if (server) return `${server} % drafted by the server`;
+  return device ? `${device} % drafted here` : "not drafted";
+}
+
+/**
  * What an answer has cost.
  * @param {Answer} answer
  */
@@ -79,7 +91,7 @@ export function costWords(answer) {
   if (figures?.tokens && figures.seconds) {
     const tokens = figures.tokens + (figures.undecided ?? 0);
     parts.push(counted(tokens, "token"), `${(tokens / figures.seconds).toFixed(1)} a second`);
-    if (figures.accepted) parts.push(`${Math.round((100 * figures.accepted) / figures.tokens)} % drafted here`);
+    parts.push(draftedWords(figures.server_accepted / figures.tokens, figures.accepted / figures.tokens));
     if (figures.written_alone) parts.push(`alone ${figures.written_alone}, ${figures.kept} kept`);
   }
   if (options?.temperature) parts.push(`temperature ${options.temperature}, seed ${options.seed}`);

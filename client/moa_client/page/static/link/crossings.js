@@ -1,7 +1,8 @@
 // What has crossed the link in the last half minute. It shows nothing.
 
 /**
- * @typedef {{t: number, way: "up" | "down", kind: string, bytes: number, tokens: number, accepted: number}} Crossing
+ * @typedef {{t: number, way: "up" | "down", kind: string, bytes: number, tokens: number, accepted: number,
+ *   server_accepted: number}} Crossing
  */
 
 export const KEPT_MS = 40_000;

@@ -1,7 +1,7 @@
 // The figures on the panel: of the link, and of the newest answer.
 
 import { byId, setText } from "../core/dom.js";
-import { counted, linkWords } from "../chat/words.js";
+import { counted, draftedWords, linkWords } from "../chat/words.js";
 
 const NONE = "–";
 
@@ -16,6 +16,11 @@ export function bytesWords(bytes) {
 function roundTripWords(ms) {
   if (ms === null || ms === undefined) return NONE;
   return ms < 10 ? `${ms.toFixed(1)} ms` : `${Math.round(ms)} ms`;
+}
+
+/** @param {string} text */
+function capitalized(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 /**
@@ -34,8 +39,8 @@ export function showFigures(link, daemon, facts, unchecked) {
   setText(byId("chip-text"), state === "offline" && wantsOnline ? "server away" : state);
   byId("offline").ariaChecked = String(!wantsOnline);
   setText(byId("f-rtt"), roundTripWords(status?.rtt_ms));
-  showSpeed(link?.tokens_per_s ?? 0, daemon?.plain_tokens_per_s ?? 0, (link?.written_alone ?? 0) > 0);
-  setText(byId("f-share"), link?.tokens_per_s ? `${Math.round(100 * link.acceptance)} %` : NONE);
+  showSpeed(link?.tokens_per_s ?? 0, link?.plain_tokens_per_s ?? 0, (link?.written_alone ?? 0) > 0);
+  setText(byId("speed-drafted"), link?.tokens_per_s ? `${capitalized(draftedWords(link.by_server, link.by_device))}.` : "");
   setText(byId("f-up"), link ? bytesWords(link.up_bytes) : NONE);
   setText(byId("f-down"), link ? bytesWords(link.down_bytes) : NONE);
   setText(byId("f-waiting"), unchecked ? counted(unchecked, "word") : "nothing");
@@ -51,11 +56,12 @@ export function showFigures(link, daemon, facts, unchecked) {
 
 /**
  * @param {number} speed tokens a second
- * @param {number} plain tokens a second that the server would stream without drafts; 0: not known
+ * @param {number} plain tokens a second that the server would have streamed without drafts; 0: not known
  * @param {boolean} wasCut the link was lost meanwhile
  */
 function showSpeed(speed, plain, wasCut) {
   const most = Math.max(speed, plain, 1e-9);
+  byId("bars").hidden = !plain || wasCut;
   byId("speed-words").hidden = !speed;
   setText(byId("speed"), speed.toFixed(1));
   setText(byId("speed-times"), timesWords(speed, plain, wasCut));
