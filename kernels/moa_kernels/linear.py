@@ -31,8 +31,8 @@ class Linear:
         reference: compute in numpy, in float32, which takes any number of inputs.
 
     Raises:
-        KernelError: inputs that are no multiple of 32, parts or a bias of other sizes, or numbers that cannot be
-            computed with.
+        KernelError: no inputs or no outputs, inputs that are no multiple of 32, parts or a bias of other sizes, or
+            numbers that cannot be computed with.
     """
 
     def __init__(
@@ -43,6 +43,8 @@ class Linear:
         plain: bool = False,
         reference: bool = False,
     ) -> None:
+        if not weights or not all(size for part in weights for size in part.shape):
+            raise KernelError(f"Its parts have the shapes {[part.shape for part in weights]}, which is no matrix.")
         self.outputs = sum(part.shape[0] for part in weights)
         self.inputs = int(weights[0].shape[1])
         self.compiled = not reference and library() is not None

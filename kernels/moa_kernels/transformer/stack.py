@@ -44,6 +44,8 @@ class StackShape:
 
     def check(self, *, any_width: bool = False) -> None:
         """Raises KernelError for sizes that the kernels do not take; `any_width`: that nothing takes."""
+        if min(self.hidden, self.inner, self.heads, self.kv_heads, self.head_dim) < 1:
+            raise KernelError(f"{self} is no stack: it has a size below 1.")
         if self.heads % self.kv_heads:
             raise KernelError(f"{self.heads} query heads cannot share {self.kv_heads} key/value heads evenly.")
         if any_width:

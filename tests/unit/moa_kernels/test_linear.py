@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from inline_snapshot import snapshot
-from moa_kernels import Q4_1, Q8_0, KernelError, Linear, norm, quantised, set_threads, threads
+from moa_kernels import Q4_1, Q8_0, KernelError, Linear, QuantisedMatrix, norm, quantised, set_threads, threads
 from moa_kernels.library import VARIANT_VARIABLE
 from moa_kernels.variants import NUMPY
 
@@ -94,6 +94,17 @@ def test_without_kernels_the_activations_are_not_rounded(monkeypatch: pytest.Mon
     matrix = random_matrix(np.random.default_rng(0), Q4_1, 20, 64)
     x = np.random.default_rng(1).normal(size=(3, 64)).astype(np.float32)
     np.testing.assert_allclose(Linear([matrix])(x), x @ matrix.dequantised().T, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("variant")
+@pytest.mark.parametrize("shape", [(0, 32), (16, 0), (0, 0)])
+@pytest.mark.parametrize("reference", [False, True])
+def test_a_matrix_without_numbers_is_refused(shape: tuple[int, int], reference: bool) -> None:
+    whole, empty = np.ones((16, 32), np.float32), np.zeros(shape, np.float32)
+    blocks = QuantisedMatrix(Q8_0, np.zeros((shape[0], shape[1] // 32, 34), np.uint8))
+    for parts in ([empty], [blocks], [whole, empty], []):
+        with pytest.raises(KernelError, match="which is no matrix"):
+            Linear(parts, reference=reference)
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -10,10 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from moa_shared.errors import ModelSourceError
+from moa_shared.text.plain_text import plain_line
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 MOST_LAYERS = 1024  # the largest models have 126; a file that names a billion would be looked through for hours
-_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+MOST_SIZE = 1 << 24  # of other sizes: the widest models have a quarter of a million tokens, and MLPs of 53,248 numbers
+_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+_OPTIONAL_SIZES = ("num_key_value_heads", "head_dim", "max_position_embeddings")  # absent or null where others say it
+_MOST_SHOWN = 80  # characters of a wrong value in a message
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 
@@ -25,7 +29,7 @@ def check_family(config: Mapping[str, Any], name: str) -> None:
         name: what to call the model in messages.
 
     Raises:
-        ModelSourceError: another family, a sliding window, a rope that changes with the length, or missing sizes.
+        ModelSourceError: another family, a sliding window, a rope that changes with the length, or impossible sizes.
     """
     family = config.get("model_type")
     if family not in FAMILIES:
@@ -33,18 +37,7 @@ def check_family(config: Mapping[str, Any], name: str) -> None:
             f"{name} is of the model family {family!r}, which moa does not serve.",
             hint=f"Choose a model of one of the families {', '.join(FAMILIES)}.",
         )
-    for size in _SIZES:
-        value = config.get(size)
-        if not isinstance(value, int) or value <= 0:
-            raise ModelSourceError(
-                f"The config.json of {name} has {size} = {value!r}, expected a positive integer.",
-                hint="Fetch the model again.",
-            )
-    if config["num_hidden_layers"] > MOST_LAYERS:
-        raise ModelSourceError(
-            f"The config.json of {name} has {config['num_hidden_layers']} layers, at most {MOST_LAYERS} are served.",
-            hint="Fetch the model again.",
-        )
+    _check_sizes(config, name)
     layer_types = config.get("layer_types") or []
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(layer_types, list) or not isinstance(rope, Mapping) or any(map(_is_nested, rope.values())):
@@ -62,6 +55,29 @@ def check_family(config: Mapping[str, Any], name: str) -> None:
         raise ModelSourceError(
             f"{name} uses {rope_type!r} rotary scaling, under which cached keys depend on how long the text became.",
             hint="Choose a model with default, linear, yarn or llama3 rotary scaling.",
+        )
+
+
+def _check_sizes(config: Mapping[str, Any], name: str) -> None:
+    """Refuses sizes that a network cannot have: layers are allocated by them, and heads divided."""
+    for size in (*_SIZES, *_OPTIONAL_SIZES):
+        value = config.get(size)
+        if value is None and size in _OPTIONAL_SIZES:
+            continue
+        most = MOST_LAYERS if size == "num_hidden_layers" else MOST_SIZE
+        if type(value) is not int or not 0 < value <= most:
+            raise ModelSourceError(
+                f"The config.json of {name} has {size} = {plain_line(repr(value), _MOST_SHOWN)},"
+                f" expected a whole number from 1 to {most}.",
+                hint="Fetch the model again.",
+            )
+    heads, hidden = config["num_attention_heads"], config["hidden_size"]
+    kv_heads, head_dim = config.get("num_key_value_heads") or heads, config.get("head_dim") or hidden // heads
+    if heads % kv_heads or not head_dim or head_dim % 2:
+        raise ModelSourceError(
+            f"The config.json of {name} has {heads} query heads over {kv_heads} key/value heads of {head_dim} numbers,"
+            " which is no network.",
+            hint="Fetch the model again.",
         )
 
 

@@ -7,7 +7,7 @@ from moa_shared.models.network.family import FAMILIES, check_family
 
 from tests.support.messages import raises
 
-GOOD = {"vocab_size": 8, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
+GOOD = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -32,17 +32,21 @@ def test_the_families_served(family: str) -> None:
         ),
         (
             {"vocab_size": 0},
-            snapshot("The config.json of it has vocab_size = 0, expected a positive integer. Fetch the model again."),
+            snapshot(
+                "The config.json of it has vocab_size = 0, expected a whole number from 1 to 16777216. Fetch the model again."
+            ),
         ),
         (
             {"hidden_size": "many"},
             snapshot(
-                "The config.json of it has hidden_size = 'many', expected a positive integer. Fetch the model again."
+                "The config.json of it has hidden_size = 'many', expected a whole number from 1 to 16777216. Fetch the model again."
             ),
         ),
         (
             {"num_hidden_layers": 10**9},
-            snapshot("The config.json of it has 1000000000 layers, at most 1024 are served. Fetch the model again."),
+            snapshot(
+                "The config.json of it has num_hidden_layers = 1000000000, expected a whole number from 1 to 1024. Fetch the model again."
+            ),
         ),
         (
             {"rope_scaling": [[[]]]},
@@ -91,6 +95,27 @@ def test_the_families_served(family: str) -> None:
 def test_what_is_refused(change: dict[str, object], message: str) -> None:
     with raises(ModelSourceError, message):
         check_family({**GOOD, "model_type": "qwen2", **change}, "it")
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, True, "4", [4], 10**30])
+@pytest.mark.parametrize("size", [*GOOD, "num_key_value_heads", "head_dim", "max_position_embeddings"])
+def test_a_size_that_no_network_has_is_refused(size: str, value: object) -> None:
+    with pytest.raises(ModelSourceError, match=rf"The config.json of it has {size} = .*, expected a whole number"):
+        check_family({**GOOD, "model_type": "llama", size: value}, "it")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_attention_heads": 4, "num_key_value_heads": 3},
+        {"num_attention_heads": 1, "num_key_value_heads": 2},
+        {"num_attention_heads": 8},  # heads of no numbers
+        {"head_dim": 3},
+    ],
+)
+def test_heads_that_do_not_divide_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ModelSourceError, match="which is no network"):
+        check_family({**GOOD, "model_type": "llama", **change}, "it")
 
 
 @pytest.mark.parametrize("rope", [None, {"rope_type": "llama3"}, {"rope_type": "yarn"}, {"type": "linear"}])
