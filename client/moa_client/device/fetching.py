@@ -22,7 +22,7 @@ from moa_shared.models.network.family import check_family
 from moa_shared.models.sources.cache import locked_meanwhile, require_space, writing
 from moa_shared.models.sources.digest import hash_file, remembered_hash
 from moa_shared.models.sources.files import read_config
-from moa_shared.models.tokenizer.tokenizer_hash import hash_tokenizer
+from moa_shared.models.tokenizer.trial import accept_tokenizer
 from moa_shared.models.weights.parts import Precision
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress, Task
@@ -152,7 +152,7 @@ async def _fetch(link: Link, root: Path, wanted: Wanted, progress: Progress, des
                 task.reach(there)
                 for entry in missing:
                     await _fetch_file(link, folder, entry, task)
-        parts = _describe(folder, root, manifest, chosen, digest)
+        parts = await asyncio.to_thread(_describe, folder, root, manifest, chosen, digest)
         with writing(folder, PURPOSE), whole_file(folder / RECORD, several_writers=True) as partial:
             partial.write_bytes(record)
     return parts
@@ -312,7 +312,7 @@ def _describe(
         config,
         weights,
         identity.target_fingerprint.hex(),
-        hash_tokenizer(folder, root),
+        accept_tokenizer(folder, root),
     )
     drafters = {entry.sha256: folder / entry.name for entry in chosen if entry.kind == pb.PART_DRAFTER}
     return Fetched(files, drafters, digest)

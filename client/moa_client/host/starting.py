@@ -77,6 +77,7 @@ def load(settings: ClientSettings, reached: Reached, sources: Sources, progress:
         MoaError: a file cannot be used.
     """
     device = load_device(settings, sources.served, progress, sources, reached.rtt_ms)
+    device.tokenizer.prepare()
     trim_heap()
     return Started(device, reached, sources)
 

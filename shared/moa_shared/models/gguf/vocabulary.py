@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
 from moa_shared.programs.progress import Progress
+from moa_shared.sandbox.patterns import LLAMA_3, QWEN_2, TEKKEN
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -22,25 +23,12 @@ if TYPE_CHECKING:
 
 _CONTROL, _USER_DEFINED = 3, 4  # of `tokenizer.ggml.token_type`
 _SPECIAL = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
-_LLAMA_3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN_2 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_TEKKEN = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 # What `tokenizer.ggml.pre` may say: the expression by which text is cut. None: GPT-2's own.
 _SPLITS: dict[str | None, str | None] = {
     **dict.fromkeys(("default", "gpt-2", "gpt2", None), None),
-    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "midm-2.0", "smaug-bpe"), _LLAMA_3),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _QWEN_2),
-    "tekken": _TEKKEN,
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "midm-2.0", "smaug-bpe"), LLAMA_3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), QWEN_2),
+    "tekken": TEKKEN,
 }
 _SMOLLM = "smollm"
 

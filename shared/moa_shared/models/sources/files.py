@@ -15,7 +15,7 @@ from typing import Any
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.family import check_family
 from moa_shared.models.sources.digest import canonical_json, combine, remembered_hash
-from moa_shared.models.tokenizer.tokenizer_hash import hash_tokenizer
+from moa_shared.models.tokenizer.trial import accept_tokenizer
 from moa_shared.programs.progress import Progress
 from moa_shared.text.json_text import parse_json
 
@@ -84,10 +84,10 @@ def describe_folder(folder: Path, target_id: str, root: Path, progress: Progress
     hashes = [remembered_hash(path, root, progress) for path in weights]
     if weights == (folder / GGUF_WEIGHTS,):
         fingerprint = combine([canonical_json(["gguf", *hashes]).decode()])
-        return ModelFiles(target_id, folder, config, weights, fingerprint, hash_tokenizer(folder, root))
+        return ModelFiles(target_id, folder, config, weights, fingerprint, accept_tokenizer(folder, root))
     mathematics = {key: config[key] for key in _MATHEMATICS if config.get(key) is not None}
     fingerprint = combine([canonical_json(mathematics).decode(), *hashes])
-    return ModelFiles(target_id, folder, config, weights, fingerprint, hash_tokenizer(folder, root))
+    return ModelFiles(target_id, folder, config, weights, fingerprint, accept_tokenizer(folder, root))
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -244,9 +244,10 @@ def test_sizes_that_are_not_taken_are_refused_by_name(changes: dict[str, Any], w
 @pytest.mark.parametrize("size", ["hidden", "inner", "heads", "kv_heads", "head_dim"])
 @pytest.mark.parametrize("value", [0, -32])
 def test_a_stack_without_width_is_refused(size: str, value: int) -> None:
+    changes: dict[str, Any] = {size: value}
     for reference in (False, True):
         with pytest.raises(KernelError, match=f"{size}={value}, .*has a size below 1"):
-            Stack(replace(SHAPE, **{size: value}), [], Rotary(32, ROTARY), reference=reference)
+            Stack(replace(SHAPE, **changes), [], Rotary(32, ROTARY), reference=reference)
 
 
 def test_angles_of_other_heads_are_refused() -> None:

@@ -11,7 +11,11 @@ from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.sandbox import chat_template
+from moa_shared.sandbox.child import text_child
+from moa_shared.sandbox.tokenizer_files import read_backend
 
+from tests.support.hostile_tokenizers import write_hostile
 from tests.support.messages import raises
 from tests.support.tiny_gguf import TOKENS
 
@@ -189,3 +193,55 @@ def test_a_damaged_tokenizer(files: ModelFiles, name: str, text: str) -> None:
     (files.folder / name).write_text(text)
     with pytest.raises(ModelSourceError, match=r"The tokenizer of tiny-llama in .* cannot be read"):
         load_tokenizer(files)
+
+
+def hostile(files: ModelFiles, kind: str) -> ModelFiles:
+    write_hostile(files.folder, kind)
+    return files
+
+
+def test_a_panic_of_the_library_is_an_error(files: ModelFiles) -> None:
+    with pytest.raises(ModelSourceError, match="cannot be read"):
+        load_tokenizer(hostile(files, "panic"))
+    backend = read_backend(hostile(files, "backtracks").folder)
+    with pytest.raises(ModelSourceError, match="The target's tokenizer has failed"):
+        Tokenizer(backend).encode("a" * 40 + "b")
+
+
+def test_text_is_encoded_in_a_child_where_the_expressions_are_not_known(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = load_tokenizer(hostile(files, "none"))
+    slow = load_tokenizer(hostile(files, "backtracks"))
+    encoded: list[str] = []
+    child = text_child()
+    encode = child.encode
+
+    def counted(folder: Path, text: str) -> list[int]:
+        encoded.append(text)
+        return encode(folder, text)
+
+    monkeypatch.setattr(child, "encode", counted)
+    assert plain.encode("hi")
+    assert not encoded
+    assert slow.encode("hi")
+    with pytest.raises(ModelSourceError, match="The target's tokenizer has failed"):
+        slow.encode("a" * 40 + "b")
+    assert encoded == ["hi", "a" * 40 + "b"]
+
+
+def test_only_a_template_that_is_not_known_is_rendered_in_a_child(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = text_child()
+    started: list[bool] = []
+    monkeypatch.setattr(child, "start", lambda: started.append(True))
+    monkeypatch.setattr(child, "render", lambda *_, **__: "the child's")
+    tokenizer.prepare()
+    assert not started
+    tokenizer.chat_template = "{{ messages[0].role }}"
+    tokenizer.prepare()
+    assert started
+    assert tokenizer.apply_chat_template(MESSAGES) == "the child's"
+    monkeypatch.setattr(chat_template, "is_known", lambda template: True)
+    assert tokenizer.apply_chat_template(MESSAGES) == "system"

@@ -1,0 +1,153 @@
+"""Renders chat templates in jinja2's sandbox, as transformers renders them.
+
+A template may come from a server: it sees plain strings only, and operands that would fill the memory at once are
+refused. It can still compute for hours with what is left, so only templates known by their hash are rendered in this
+process; all others are rendered in a child with limits (child.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence, Sized
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+Messages = Sequence[Mapping[str, str]]
+# sha256 of templates that were read by us: the default model's.
+KNOWN = frozenset({"872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788"})
+MOST_BITS = 4096  # of a product or a power
+MOST_ITEMS = 1 << 20  # of a text or list that is repeated
+MOST_STEPS = 10_000  # of a range: templates count messages
+
+
+def is_known(template: str) -> bool:
+    """Whether this very template may be rendered in any process."""
+    return hashlib.sha256(template.encode("utf-8", "surrogatepass")).hexdigest() in KNOWN
+
+
+def render(template: str, special: Mapping[str, str], messages: Messages, *, add_generation_prompt: bool) -> str:
+    """The text of a conversation.
+
+    Args:
+        special: special tokens by name.
+        messages: `role` and `content` each.
+        add_generation_prompt: end with what introduces an answer.
+
+    Raises:
+        jinja2.TemplateError: the template refuses the conversation, or makes no sense.
+    """
+    try:
+        return _compile(template).render(
+            messages=[dict(message) for message in messages],
+            tools=None,
+            documents=None,
+            add_generation_prompt=add_generation_prompt,
+            **special,
+        )
+    except (jinja2.TemplateError, MemoryError):
+        raise
+    except Exception as error:  # whatever an expression of the template raises
+        raise jinja2.TemplateError(f"{type(error).__name__}: {error}") from error
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """The product or power, if it stays small."""
+        if operator == "**":
+            is_small = not isinstance(left, int) or not isinstance(right, int)
+            is_small = is_small or left.bit_length() * abs(right) <= MOST_BITS
+        elif isinstance(left, Sized) or isinstance(right, Sized):
+            items, times = (left, right) if isinstance(left, Sized) else (right, left)
+            is_small = not isinstance(times, int) or len(items) * times <= MOST_ITEMS
+        else:
+            is_small = not isinstance(left, int) or not isinstance(right, int)
+            is_small = is_small or left.bit_length() + right.bit_length() <= MOST_BITS
+        if not is_small:
+            raise SecurityError(f"a chat template must not compute so large a {operator}")
+        return super().call_binop(context, operator, left, right)
+
+
+def _range(*bounds: int) -> range:
+    steps = range(*bounds)
+    if steps[MOST_STEPS:]:  # not len(), which fails for the longest
+        raise SecurityError(f"a chat template must not count further than {MOST_STEPS}")
+    return steps
+
+
+@lru_cache(maxsize=8)
+def _compile(template: str) -> jinja2.Template:
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {
+        "raise_exception": _raise_exception,
+        "strftime_now": lambda form: datetime.now().strftime(form),  # the user's local time, as transformers has it
+        "dict": _Dict(),
+        "namespace": _Namespace,
+        "range": _range,
+    }
+    return environment.from_string(template)
+
+
+class _Generation(Extension):
+    """`{% generation %}`, by which templates mark what a model writes: nothing but its body."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(line)
+
+
+class _Dict:
+    """`dict` for templates: makes dictionaries, gives no way to the type."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+
+class _Namespace(Namespace):
+    """jinja2's namespace without names that begin with an underscore, which lead out of the sandbox."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        values = dict(*args[1:], **kwargs)
+        for name in values:
+            _refuse_private(name)
+        Namespace.__init__(args[0], values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _refuse_private(name)
+        Namespace.__setitem__(self, name, value)
+
+
+def _refuse_private(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a chat template must not set {name!r}")
+
+
+def _raise_exception(message: object) -> None:
+    raise jinja2.TemplateError(str(message))
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON without jinja2's escaping for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,0 +1,171 @@
+"""A child process for what an untrusted file makes of text: rendering its chat template, encoding with its tokenizer.
+
+State: one process (child_program.py), started when it is first needed, and again after it was ended. It has limits of
+memory and of processor time a request; one that exceeds them is gone, and the request is refused.
+Invariant: nothing of the file runs in this process, and no request waits longer than its limit.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from moa_shared.sandbox.chat_template import Messages
+
+PROGRAM = "from moa_shared.sandbox.child_program import main; main()"
+# Of processor time; rendering a conversation takes a millisecond, encoding a megabyte up to a second on slow devices.
+LEAST_SECONDS = 2
+BYTES_A_SECOND = 200_000
+PATIENCE = 10  # seconds of waiting for each second of processor time, on a busy machine
+MOST_REPLY = 1 << 26
+LENGTH_BYTES = 8
+
+
+class ChildError(Exception):
+    """What was asked for exceeds a limit of the child, or has failed there; the text says which."""
+
+
+class TextChild:
+    """A child process, or none yet.
+
+    Args:
+        seconds: of processor time that a request may take besides those for its length.
+    """
+
+    def __init__(self, seconds: int = LEAST_SECONDS) -> None:
+        self._seconds = seconds
+        self._lock = threading.Lock()  # one request at a time
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+
+    def start(self) -> None:
+        """Starts the process now, so that the first request need not wait for it."""
+        with self._lock, suppress(OSError):  # a request says why it cannot be started
+            self._started()
+
+    def render(
+        self, template: str, special: Mapping[str, str], messages: Messages, *, add_generation_prompt: bool
+    ) -> str:
+        """As `sandbox.render`.
+
+        Raises:
+            ChildError: the template refuses the conversation, makes no sense, or takes too much.
+        """
+        request = {"template": template, "special": dict(special), "messages": [dict(each) for each in messages]}
+        return str(self._ask({"do": "render", **request, "add_generation_prompt": add_generation_prompt}))
+
+    def encode(self, folder: Path, text: str) -> list[int]:
+        """The token ids of a text, by the tokenizer in `folder`.
+
+        Raises:
+            ChildError: the tokenizer fails, or takes too much.
+        """
+        return [int(each) for each in self._ask({"do": "encode", "folder": str(folder), "text": text})]
+
+    def try_files(self, folder: Path) -> None:
+        """Loads the tokenizer in `folder`, and uses it and its chat template a little.
+
+        Raises:
+            ChildError: they fail, or take too much.
+        """
+        self._ask({"do": "try", "folder": str(folder)})
+
+    def close(self) -> None:
+        """Ends the process."""
+        with self._lock:
+            self._end()
+
+    def _ask(self, request: Mapping[str, Any]) -> Any:
+        body = json.dumps(request).encode()
+        seconds = self._seconds + len(body) // BYTES_A_SECOND
+        with self._lock:
+            try:
+                channel = self._started()
+                reply = _exchange(channel, json.dumps({"seconds": seconds}).encode(), body, seconds * PATIENCE)
+            except OSError as error:
+                raise ChildError(self._reason(error, seconds)) from None
+            except BaseException:  # such as Ctrl-C: its answer would be taken for that of the next request
+                self._end()
+                raise
+        if "error" in reply:
+            raise ChildError(str(reply["error"]))
+        return reply["result"]
+
+    def _started(self) -> socket.socket:
+        if self._process is not None and self._process.poll() is not None:
+            self._end()  # ended by somebody while it was idle
+        if self._channel is None:
+            self._channel, theirs = socket.socketpair()
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", PROGRAM], stdin=theirs.fileno(), stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL, process_group=0,  # Ctrl-C is for this process
+                    env={**os.environ, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"},
+                )  # fmt: skip
+        return self._channel
+
+    def _reason(self, error: OSError, seconds: int) -> str:
+        """Why there is no reply; the process is ended."""
+        code = self._end()
+        if isinstance(error, TimeoutError) or code == -signal.SIGXCPU:
+            return f"it takes more than {seconds} s"
+        if code is None:
+            return f"its process cannot be started: {error}"
+        return f"its process has ended ({signal.Signals(-code).name if code < 0 else code})"
+
+    def _end(self) -> int | None:
+        """The exit code; None: there was no process."""
+        process, channel = self._process, self._channel
+        self._process = self._channel = None
+        if channel is not None:
+            channel.close()
+        if process is None:
+            return None
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(0.2)  # one that has crashed says how
+        process.kill()
+        return process.wait()
+
+
+@cache
+def text_child() -> TextChild:
+    """The child of this process, for all that it loads."""
+    child = TextChild()
+    atexit.register(child.close)
+    return child
+
+
+def _exchange(channel: socket.socket, head: bytes, body: bytes, seconds: float) -> dict[str, Any]:
+    deadline = time.monotonic() + seconds
+    channel.settimeout(seconds)
+    for part in (head, body):
+        channel.sendall(len(part).to_bytes(LENGTH_BYTES, "big") + part)
+    length = int.from_bytes(_receive(channel, LENGTH_BYTES, deadline), "big")
+    if length > MOST_REPLY:
+        raise ConnectionError(f"a reply of {length} bytes")
+    reply: dict[str, Any] = json.loads(_receive(channel, length, deadline))
+    return reply
+
+
+def _receive(channel: socket.socket, length: int, deadline: float) -> bytearray:
+    received = bytearray()
+    while len(received) < length:
+        channel.settimeout(max(0.001, deadline - time.monotonic()))
+        piece = channel.recv(min(1 << 20, length - len(received)))
+        if not piece:
+            raise ConnectionError("the end")
+        received += piece
+    return received

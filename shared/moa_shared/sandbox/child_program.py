@@ -1,0 +1,101 @@
+"""What child.py runs: reads requests from standard input, a socket, and answers each; limits itself first.
+
+State: the tokenizer that was loaded last. The process may be ended at any moment, by its limits too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import tokenizers
+
+from moa_shared.sandbox.chat_template import render
+from moa_shared.sandbox.child import LENGTH_BYTES, MOST_REPLY
+from moa_shared.sandbox.patterns import patterns_in
+from moa_shared.sandbox.tokenizer_files import read_backend, read_special, read_template
+
+MEMORY_BYTES = 1 << 30  # of address space; the largest vocabularies served take a third of it while they are read
+MOST_MESSAGE = 500  # characters of an error, which may be the template's own
+TRIAL_IDS = 1000
+TRIAL_TEXTS = (
+    "Hi", "def f(x):\n    return x + 1\n\n\n", "a" * 200 + "b", " " * 200 + "x", "\t\r\n" * 50, "1234567890" * 20,
+    "<|im_start|>user\n'll we?", "日本語 e\u0301 é ﷺ ½ 👩‍👩‍👧", "\ufeff\u00a0\u2028\x00\x1b[0m", "!?.,;" * 40,
+)  # fmt: skip
+TRIAL_CONVERSATION = tuple(
+    {"role": role, "content": f"What is {role}?"} for role in ("system", "user", "assistant", "user")
+)
+
+
+def main() -> None:
+    """Answers requests until the other end closes the socket."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_AS, MEMORY_BYTES)
+    with socket.socket(fileno=sys.stdin.fileno()) as channel, channel.makefile("rwb") as file:
+        while head := file.read(LENGTH_BYTES):
+            seconds = json.loads(file.read(int.from_bytes(head, "big")))["seconds"]
+            _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + seconds)
+            reply = _reply(file.read(int.from_bytes(file.read(LENGTH_BYTES), "big")))
+            file.write(len(reply).to_bytes(LENGTH_BYTES, "big") + reply)
+            file.flush()
+
+
+def _limit(what: int, most: int) -> None:
+    """Sets a limit, at most what this process may have."""
+    hard = resource.getrlimit(what)[1]
+    with suppress(OSError, ValueError):  # a service manager may forbid it; the other end has a limit of time too
+        resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def _reply(body: bytes) -> bytes:
+    try:
+        reply = json.dumps({"result": _do(json.loads(body))}).encode()
+        if len(reply) <= MOST_REPLY:
+            return reply
+        error = "it gives too much text"
+    except MemoryError:
+        error = "it takes too much memory"
+    except BaseException as failure:  # noqa: BLE001 (a panic of tokenizers is one)
+        error = str(failure) or type(failure).__name__
+    return json.dumps({"error": error[:MOST_MESSAGE]}).encode()
+
+
+def _do(request: dict[str, Any]) -> object:
+    match request.pop("do"):
+        case "render":
+            return render(**request)
+        case "encode":
+            path = Path(request["folder"]) / "tokenizer.json"
+            return _backend(path, path.stat().st_mtime_ns).encode(request["text"], add_special_tokens=False).ids
+        case _:
+            _try(Path(request["folder"]))
+            return None
+
+
+@lru_cache(maxsize=1)
+def _backend(path: Path, changed: int) -> tokenizers.Tokenizer:
+    return read_backend(path.parent)
+
+
+def _try(folder: Path) -> None:
+    backend = read_backend(folder)
+    special, template = read_special(folder), read_template(folder)
+    if patterns_in(json.loads(backend.decoder.__getstate__()) if backend.decoder else {}):
+        raise ValueError("it decodes by regular expressions")  # in the other process, for each token
+    for text in TRIAL_TEXTS:
+        backend.decode(backend.encode(text, add_special_tokens=False).ids, skip_special_tokens=True)
+    backend.decode(list(range(min(TRIAL_IDS, backend.get_vocab_size()))), skip_special_tokens=False)
+    for messages in (TRIAL_CONVERSATION, TRIAL_CONVERSATION[1:], TRIAL_CONVERSATION[1:2]) if template else ():
+        with suppress(jinja2.TemplateError):  # such as a template that knows no system prompt
+            render(template or "", special, messages, add_generation_prompt=True)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from moa_shared.sandbox.chat_template import render
+from moa_shared.sandbox.child import ChildError, TextChild
+from moa_shared.sandbox.tokenizer_files import read_backend
+
+from tests.support.hostile_tokenizers import write_hostile
+
+MESSAGES = [{"role": "user", "content": "Hi \ud800 日本語"}]
+TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}{{ add_generation_prompt }}"
+SPECIAL = {"bos_token": "<s>"}
+
+
+@pytest.fixture
+def child() -> Iterator[TextChild]:
+    child = TextChild(1)
+    yield child
+    child.close()
+
+
+def shown(child: TextChild, template: str) -> str:
+    return child.render(template, SPECIAL, MESSAGES, add_generation_prompt=True)
+
+
+def process_of(child: TextChild) -> int:
+    assert child._process is not None
+    return child._process.pid
+
+
+def test_a_child_renders_what_this_process_would(child: TextChild) -> None:
+    assert shown(child, TEMPLATE) == render(TEMPLATE, SPECIAL, MESSAGES, add_generation_prompt=True)
+    first = process_of(child)
+    assert shown(child, "{{ messages | length }}") == "1"
+    assert process_of(child) == first
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{{ raise_exception('no system role') }}", "^no system role$"),
+        ("{% if %}", "Expected an expression"),
+        ("{{ raise_exception('x' * 10000) }}", "^x{500}$"),
+        ("{{ 'a'.center(10 ** 10) }}", "it takes too much memory"),
+        ("{% for a in range(9999) %}" * 3 + "{% endfor %}" * 3, "it takes more than 1 s"),
+        (
+            "{% set n = namespace(s='a') %}{% for a in range(27) %}{% set n.s = n.s + n.s %}{% endfor %}{{ n.s }}",
+            "much",
+        ),
+    ],
+)
+def test_what_a_template_does_to_the_child_is_told(child: TextChild, template: str, why: str) -> None:
+    with pytest.raises(ChildError, match=why):
+        shown(child, template)
+    assert shown(child, "ok") == "ok"
+
+
+def test_a_child_that_was_ended_is_started_again(child: TextChild) -> None:
+    child.start()
+    first = process_of(child)
+    os.kill(first, signal.SIGKILL)
+    os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+    assert shown(child, "ok") == "ok"
+    assert process_of(child) != first
+
+
+def test_a_child_that_stops_is_not_waited_for_longer(child: TextChild, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moa_shared.sandbox.child.PATIENCE", 0.05)
+    child.start()
+    os.kill(process_of(child), signal.SIGSTOP)
+    with pytest.raises(ChildError, match="it takes more than 1 s"):
+        shown(child, "ok")
+
+
+def test_a_request_that_was_interrupted_leaves_no_reply_behind(
+    child: TextChild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    assert shown(child, "one") == "one"
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr("moa_shared.sandbox.child._receive", interrupt)
+        shown(child, "two")
+    assert shown(child, "three") == "three"
+
+
+def test_a_child_encodes(child: TextChild, tmp_path: Path) -> None:
+    write_hostile(tmp_path, "none")
+    assert child.encode(tmp_path, "hi") == read_backend(tmp_path).encode("hi").ids
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [("abort", "its process has ended .SIGABRT"), ("panic", "."), ("decoder", "it decodes by regular expressions")],
+)
+def test_a_hostile_tokenizer_ends_no_more_than_the_child(child: TextChild, tmp_path: Path, kind: str, why: str) -> None:
+    write_hostile(tmp_path, kind)
+    with pytest.raises(ChildError, match=why):
+        child.try_files(tmp_path)
+
+
+def test_an_expression_that_backtracks_is_refused(child: TextChild, tmp_path: Path) -> None:
+    write_hostile(tmp_path, "backtracks")
+    assert child.encode(tmp_path, "hi")
+    with pytest.raises(ChildError):
+        child.encode(tmp_path, ("a" * 30 + "b ") * 1000)
