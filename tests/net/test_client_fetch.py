@@ -31,6 +31,7 @@ from moa_shared.errors import (
     DiskFullError,
     MismatchError,
     MoaError,
+    ModelSourceError,
     NotFoundError,
     ProtocolError,
     UnavailableError,
@@ -94,6 +95,22 @@ async def test_a_device_with_nothing_can_draft(tmp_path: Path, precision: Any, r
         assert bool(((mine[name].float() - exact[name]).abs() <= step).all())
     fetched = sum(path.stat().st_size for path in device.files.folder.iterdir())
     assert fetched < sum(path.stat().st_size for path in source.model.iterdir()) + source.drafter.stat().st_size
+
+
+async def test_files_that_fail_when_they_are_tried_are_refused_at_each_start(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: Path, root: Path) -> str:
+        raise ModelSourceError("They are hostile.")
+
+    async with served(source, tmp_path) as link:
+        settings = ClientSettings(server=link.address, cache_dir=here(tmp_path))
+        described = await link.describe()
+        monkeypatch.setattr(fetching, "accept_tokenizer", refuse)
+        for _ in range(2):
+            with pytest.raises(ModelSourceError, match="They are hostile"):
+                await find_sources(settings, link, described, QUIET)
+    assert find_local_sources(settings, QUIET) is None
 
 
 async def test_what_was_fetched_serves_the_next_start_and_no_server_at_all(source: Source, tmp_path: Path) -> None:
