@@ -27,6 +27,9 @@ settings.load_profile("moa")
 # Before gRPC is imported: its handlers of a fork, in which other threads may hold its locks, are of use to no test.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
+# The settings of whoever runs the tests are none of theirs.
+os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).resolve().parents[1] / "build" / "no-settings")
+
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup: what tests start would ignore it too
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Literal, TextIO
 
 import structlog
@@ -78,6 +79,12 @@ def _clip(logger: object, method: str, event: structlog.typing.EventDict) -> str
 def _clean(text: str) -> str:
     shown = plain_line(text[:MOST_CHARACTERS])
     return shown if len(text) <= MOST_CHARACTERS else f"{shown}... ({len(text)} characters)"
+
+
+def log_settings(config_file: Path | None, keys_file: Path | None) -> None:
+    """Logs which files say how this server runs, so that operators change those and no others."""
+    files = {"config": config_file, "keys_file": keys_file}
+    structlog.get_logger().info("settings", **{name: str(file) if file else "none" for name, file in files.items()})
 
 
 def log_refusal(error: MoaError) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from moa_shared.programs.config import SettingsBase, setting
 from moa_shared.programs.cores import parse_cores
@@ -12,11 +13,21 @@ from moa_shared.programs.cores import parse_cores
 from moa_server.fleet.peers import parse_advertised, parse_peers
 
 SECTION = "server"
+SETTINGS_NAME = "server.toml"
+METRICS_PORT = 9464  # that setup writes; customary for OpenTelemetry's metrics, and free on most machines
 # Of the 3 % that an answer may lose to plain streaming where no draft is ever right, memory takes one at most; frames
 # that are read and written take the rest.
 MEMORY_SHARE = 0.005
 LEAST_FRAME_BYTES = 1 << 16
+SYSTEM_FILE = Path("/etc/moa/server.toml")  # of deploy/systemd/moa-server.service
 CONTEXT_TOKEN_BYTES = 16  # a token of the text (5 at most), one of a draft (5) and its parent (5)
+
+
+def usual_folder() -> Path:
+    """Where `moa-server setup` puts a server's files unless the operator says otherwise."""
+    import platformdirs
+
+    return platformdirs.user_config_path("moa", appauthor=False) / "server"
 
 
 def _holds_a_question(value: int) -> None:
@@ -30,6 +41,15 @@ class ServerSettings(SettingsBase):
 
     Each field is an option of `moa-server serve`, a variable MOA_SERVER_<FIELD> and a key of [server] in the TOML file.
     """
+
+    FILE_WORDS: ClassVar[str] = (
+        f"the one that MOA_CONFIG names, else what `moa-server setup` has made here, else {SYSTEM_FILE}"
+    )
+
+    @classmethod
+    def usual_file(cls) -> Path | None:
+        files = (usual_folder() / SETTINGS_NAME, SYSTEM_FILE)
+        return next((path for path in files if os.path.isfile(path)), None)  # False where it may not be looked at
 
     model: str = setting("default", "What to serve: 'default', a hub id, a local folder or a .gguf file.", flag="MODEL")
     host: str = setting(

@@ -71,6 +71,7 @@ def machines(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[M
         for name, host in zip(names, (SERVER_HOST, DEVICE_HOST), strict=True):
             _ip("-n", name, "addr", "add", f"{host}/24", "dev", "eth0")
             _ip("-n", name, "link", "set", "eth0", "up")
+            _ip("-n", name, "link", "set", "lo", "up")  # for the metrics
         server, device = (["ip", "netns", "exec", name] for name in names)
         yield Machine(server, homes[0], SERVER_HOST), Machine(device, homes[1], DEVICE_HOST)
     finally:
@@ -89,18 +90,20 @@ def wait_until_it_serves(program: Program) -> str:
 def test_three_lines_to_a_secure_server(machines: tuple[Machine, Machine], tmp_path: Path) -> None:
     server, device = machines
     model, port = make_model(tmp_path / "tiny", 1), free_port()
-    made = server.run([*SERVER, "setup", server.host, "--port", str(port)])
+    made = server.run([*SERVER, "setup", server.host, "--port", str(port), "--metrics-port", "0"])
     assert made.returncode == 0, made.stderr
     assert made.stdout.startswith("moa1_")
     assert 500 < len(made.stdout) < 900
     assert steady(made.stderr.replace(server.host, "HOST")) == snapshot("""\
-The line above is an invitation for one device: send it as you would a password. It is shown this once.
-Here:          moa-server serve --config TMP/server/.config/moa/server/server.toml
+The line above is an invitation; it is shown this once. Send it as you would a password: whoever has it can use this
+server, from any number of devices, until its key is revoked.
 On the device: moa-client servers join NAME
+To take it back: moa-server keys revoke device --config TMP/server/.config/moa/server/server.toml
+To serve: moa-server serve --config TMP/server/.config/moa/server/server.toml
 """)
     again = server.run([*SERVER, "setup", server.host])
     assert (again.returncode, again.stdout) == (2, "")
-    command = [*server.prefix, *SERVER, "serve", str(model), "--config", str(settings_of(server))]
+    command = [*server.prefix, *SERVER, "serve", str(model)]
     with started(command, server.environment) as serving:
         assert wait_until_it_serves(serving) == f"serving tiny on 0.0.0.0:{port}\n", serving.err.read()
         joined = device.run([*CLIENT, "servers", "join", "gpu"], made.stdout)
@@ -126,3 +129,20 @@ It serves tiny at float32. To talk to it: moa-client chat
 
         assert server.run([*SERVER, "setup", "--renew"]).returncode == 0
         assert device.run([*CLIENT, "chat", "--max-tokens", "4", "w10 w11"]).stdout == talked.stdout
+
+        added = server.run([*SERVER, "keys", "add", "script"])
+        assert added.returncode == 0, added.stderr
+        key_file = device.home / "key"
+        key_file.write_text(added.stdout)
+        key_file.chmod(0o600)
+        authority = settings_of(server).with_name("authority.pem")
+        where = ["script", f"{server.host}:{port}", "--tls-ca", str(authority), "--key-file", str(key_file)]
+        assert device.run([*CLIENT, "servers", "add", *where]).returncode == 0
+        ask = [*CLIENT, "chat", "--max-tokens", "4", "w10 w11"]
+        assert device.run([*ask, "--server", "script"]).stdout == talked.stdout
+        assert server.run([*SERVER, "keys", "revoke", "script"]).returncode == 0
+        assert server.run([*SERVER, "keys", "revoke", "device"]).returncode == 0
+        assert next(line for line in serving.err if '"keys": 1,' in line)  # they are in force no longer
+        for name, advice in (("gpu", "moa-client servers join gpu --replace"), ("script", f"write it into {key_file}")):
+            refused = device.run([*ask, "--server", name])
+            assert (refused.returncode, advice in refused.stderr) == (77, True), refused.stderr

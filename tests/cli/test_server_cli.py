@@ -154,7 +154,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
     monkeypatch.setenv("MOA_SERVER_PORT", "1002")
     monkeypatch.setenv("MOA_SERVER_THREADS", "2")
     seen: list[ServerSettings] = []
-    monkeypatch.setattr("moa_server.commands.serve.run", seen.append)
+    monkeypatch.setattr("moa_server.commands.serve.run", lambda settings, **_: seen.append(settings))
     result = CliRunner().invoke(cli, ["serve", "some/model", "--port", "1003", "--config", str(file)])
     assert result.exit_code == 0
     (settings,) = seen

@@ -16,7 +16,7 @@ from moa_server.cli import cli
 from tests.support.messages import steady
 from tests.support.tiny_models import SMALL, save_tiny_model
 
-STEPS = ["model", "drafter", "memory", "disk", "port", "TLS"]
+STEPS = ["settings", "model", "drafter", "memory", "disk", "port", "TLS"]
 STEPS += ["keys", "CPU", "threads", "speed", "clock", "open files", "user"]
 
 

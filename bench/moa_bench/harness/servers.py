@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +39,8 @@ def running_server(
     """
     # A measurement asks the same again and again, and each time the whole text is to be read; all from one address.
     arguments = [
-        "serve", model, "--port", str(port), "--threads", "1", "--execution", level, "--drafter", drafter,
+        "serve", model, "--config", os.devnull, "--port", str(port), "--threads", "1",
+        "--execution", level, "--drafter", drafter,
         "--log-level", "warning", "--grace-seconds", "1", "--allow-ignore-end-of-text",
         "--share-prefixes", "off", "--peer-requests-per-minute", "0", *flags,
     ]  # fmt: skip

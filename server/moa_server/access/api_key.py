@@ -189,6 +189,20 @@ def parse_expiry(text: str, now: datetime) -> datetime:
     return day
 
 
+def read_expiry(text: str | None, now: datetime) -> datetime | None:
+    """What --expires says; None: never.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    if text is None:
+        return None
+    try:
+        return parse_expiry(text, now)
+    except ValueError as error:
+        raise ConfigError(f"--expires is {text!r}: {error}.", hint="") from None
+
+
 def entry_fields(entry: KeyEntry) -> dict[str, Any]:
     """An entry as values of TOML and JSON; what is not said is left out."""
     limits = entry.limits

@@ -6,6 +6,7 @@ Invariant: it is there whole or not at all; two commands that change it at the s
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ConfigError, NotFoundError
-from moa_shared.programs.atomic import whole_file
+from moa_shared.programs.atomic import write_private
 from moa_shared.programs.secret_files import open_to_others
 
 from moa_server.access.api_key import KeyBook, KeyEntry, check_name, entry_fields
@@ -25,13 +26,6 @@ HEAD = "# Written by `moa-server keys`. It holds the hashes of keys, not the key
 LOCK_SECONDS = 10.0
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LIMITS = ("sessions", "kv_bytes", "tokens_per_minute", "requests_per_minute")
-
-
-def default_key_file() -> Path:
-    """Where `moa-server keys` keeps them unless told otherwise."""
-    import platformdirs
-
-    return platformdirs.user_config_path("moa", appauthor=False) / "server-keys.toml"
 
 
 def read_key_file(path: Path) -> KeyBook:
@@ -75,13 +69,13 @@ def changing(path: Path) -> Iterator[list[KeyBook]]:
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(path.with_name(f".{path.name}.lock"), timeout=LOCK_SECONDS, mode=0o600):
+        lock = path.with_name(f".{path.name}.lock")
+        with filelock.FileLock(lock, timeout=LOCK_SECONDS, mode=0o600):
+            if os.geteuid() == 0 and path.exists():  # the file's owner changes it too
+                os.chown(lock, path.stat().st_uid, -1, follow_symlinks=False)
             book = [read_key_file(path) if path.exists() else KeyBook()]
             yield book
-            with whole_file(path, durable=True) as partial:
-                partial.touch(mode=0o600)
-                partial.chmod(0o600)  # a partial file of a killed writer may be another's to read
-                partial.write_text(text_of(book[0]), encoding="utf-8")
+            write_private(path, text_of(book[0]).encode())
     except filelock.Timeout:
         message = f"Another program has been changing {path} for {LOCK_SECONDS:g} s."
         raise ConfigError(message, hint="Try again.") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def doctor(as_json: bool, config_file: Path | None, **flags: Any) -> None:
     Each step ends with ok, warn or fail, and says what to do. The exit code is 0 if nothing failed, otherwise 1.
     """
     settings = load_settings(ServerSettings, SECTION, flags, config_file)
-    from moa_shared.programs.checks import check_fields, check_line, exit_code
+    from moa_shared.programs.checks import Check, check_fields, check_line, exit_code
     from moa_shared.programs.cores import parse_cores, pin_to_cores
     from moa_shared.programs.progress import SilentProgress
     from moa_shared.programs.start_line import StartLine
@@ -35,8 +36,9 @@ def doctor(as_json: bool, config_file: Path | None, **flags: Any) -> None:
     from moa_server.doctor.examination import Examination
 
     line, checks = StartLine(), []
+    found = Check("settings", "ok", str(config_file) if config_file is not None else "no file")
     try:
-        for check in Examination(settings, SilentProgress(), line.show).run():
+        for check in chain([found], Examination(settings, SilentProgress(), line.show).run()):
             line.clear()
             checks.append(check)
             if not as_json:

@@ -9,19 +9,16 @@ from typing import Any
 
 import click
 from moa_shared.errors import ConfigError
-from moa_shared.programs.config import load_settings
+from moa_shared.programs.command_line import config_option
 from moa_shared.programs.output import write_output
 
 from moa_server.settings import SECTION, ServerSettings
 
 file_option = click.option(
     "--keys-file", metavar="FILE", type=click.Path(path_type=Path),
-    help="The file of keys.  [default: as for serve, else moa/server-keys.toml in the user's configuration folder]",
+    help="The file of keys.  [default: the one that the server's configuration names]",
 )  # fmt: skip
-config_option = click.option(
-    "--config", "config_file", metavar="FILE", type=click.Path(path_type=Path),
-    help=f"TOML file with a table [{SECTION}].  [default: the one that MOA_CONFIG names]",
-)  # fmt: skip
+server_config = config_option(ServerSettings, SECTION)
 limit = click.IntRange(min=1)
 
 
@@ -41,7 +38,7 @@ def keys() -> None:
 )
 @click.option("--expires", metavar="DATE|DAYS", help="Last day, such as 2027-01-31, or days from now.  [never]")
 @file_option
-@config_option
+@server_config
 def add(
     name: str,
     rights: str,
@@ -54,24 +51,22 @@ def add(
     config_file: Path | None,
 ) -> None:
     """Make a key called NAME and print it: it is shown this once, and the file has only its hash."""
-    from moa_server.access.api_key import KeyEntry, check_name, hash_of, new_key, parse_expiry
+    from moa_server.access.api_key import KeyEntry, check_name, hash_of, new_key, read_expiry
     from moa_server.access.caller import CallerLimits
     from moa_server.access.key_file import changing
 
     now, path = datetime.now(UTC), _path(keys_file, config_file)
     check_name(name)
-    try:
-        until = parse_expiry(expires, now) if expires is not None else None
-    except ValueError as error:
-        raise ConfigError(f"--expires is {expires!r}: {error}.", hint="") from None
+    until = read_expiry(expires, now)
     key = new_key()
     limits = CallerLimits(sessions or 0, kv_bytes or 0, tokens_per_minute or 0, requests_per_minute or 0)
     with changing(path) as book:
         book[0] = book[0].with_entry(KeyEntry(name, hash_of(key), _rights(rights), limits, now, until))
     write_output(f"{key}\n")
     click.echo(
-        f"The key {name} is in {path}, as a hash. Serve with --keys-file {path}. On the device, put the line above "
-        "into a file that only its user can read: moa-client servers add NAME HOST:PORT --tls --key-file FILE.",
+        f"The key {name} is in it, as a hash; a server that reads this file takes it in within a second. On the "
+        "device, put the line above into a file that only its user can read: moa-client servers add NAME HOST:PORT "
+        "--tls --key-file FILE.",
         err=True,
     )
 
@@ -79,7 +74,7 @@ def add(
 @keys.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a key.")
 @file_option
-@config_option
+@server_config
 def list_keys(as_json: bool, keys_file: Path | None, config_file: Path | None) -> None:
     """List the keys, with their rights and limits."""
     from moa_server.access.api_key import entry_fields
@@ -114,7 +109,7 @@ def list_keys(as_json: bool, keys_file: Path | None, config_file: Path | None) -
 @keys.command()
 @click.argument("name")
 @file_option
-@config_option
+@server_config
 def revoke(name: str, keys_file: Path | None, config_file: Path | None) -> None:
     """Take the key NAME back: a running server ends its answers within a second."""
     from moa_server.access.key_file import changing, read_key_file
@@ -135,12 +130,12 @@ _LIMITS = {
 
 
 def _path(keys_file: Path | None, config_file: Path | None) -> Path:
-    """The file of keys that is meant."""
-    from moa_server.access.key_file import default_key_file
+    """The file of keys that is meant, which the user is told."""
+    from moa_server.access.named_file import find_key_file
 
-    flags = {"keys_file": str(keys_file) if keys_file is not None else None}
-    settings = load_settings(ServerSettings, SECTION, flags, config_file)
-    return (settings.keys_file or default_key_file()).expanduser().absolute()
+    found = find_key_file(config_file, keys_file)
+    click.echo(found.words(), err=True)
+    return found.path
 
 
 def _rights(text: str) -> frozenset[Any]:

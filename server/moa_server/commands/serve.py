@@ -32,14 +32,15 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     shows what is in force. SIGTERM and Ctrl-C let running answers end within the grace period and refuse new ones;
     a second one stops at once. SIGHUP reads keys and certificates again.
     """
-    run(load_settings(ServerSettings, SECTION, flags, config_file))
+    run(load_settings(ServerSettings, SECTION, flags, config_file), config_file=config_file)
 
 
-def run(settings: ServerSettings, load: LoadExecution | None = None) -> None:
+def run(settings: ServerSettings, load: LoadExecution | None = None, config_file: Path | None = None) -> None:
     """Loads what the settings name and serves it until a signal.
 
     Args:
         load: makes the target; None: as `load_host` does.
+        config_file: that the settings come from, for the log.
     """
     if os.getpid() == 1:  # of a container: the kernel lets nothing end it that it does not handle, while it loads
         signal.signal(signal.SIGTERM, _end)
@@ -50,7 +51,7 @@ def run(settings: ServerSettings, load: LoadExecution | None = None) -> None:
     from moa_shared.programs.run_loop import make_runner
     from moa_shared.tracing.telemetry import traced
 
-    from moa_server.logs import LogProgress, configure_logs, log_refusal, log_traces
+    from moa_server.logs import LogProgress, configure_logs, log_refusal, log_settings, log_traces
 
     metrics = None
     if settings.metrics_port is not None:
@@ -89,6 +90,7 @@ def run(settings: ServerSettings, load: LoadExecution | None = None) -> None:
 
             observing = Observing(metrics, settings.metrics_host, settings.metrics_port, settings.hang_seconds)
         host = load_host(settings, LogProgress() if is_json else make_progress(), load, metrics)
+        log_settings(config_file, settings.keys_file)
         target = host.served.identity.target_id
 
         def announce(where: str, connect: str) -> None:

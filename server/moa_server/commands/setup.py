@@ -9,6 +9,8 @@ import click
 from moa_shared.errors import ConfigError
 from moa_shared.programs.output import write_output
 
+from moa_server.settings import METRICS_PORT, ServerSettings, usual_folder
+
 
 @click.command()
 @click.argument("hosts", metavar="HOST...", nargs=-1)
@@ -20,9 +22,13 @@ from moa_shared.programs.output import write_output
 )
 @click.option("--port", type=click.IntRange(1, 65535), default=50051, help="Port to listen on.  [default: 50051]")
 @click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), default=METRICS_PORT,
+    help=f"Port for metrics and health, for this machine only; 0: any free one.  [default: {METRICS_PORT}]",
+)  # fmt: skip
+@click.option(
     "--renew", "renews", is_flag=True, help="Make a new certificate of the same authority; nothing else changes."
 )
-def setup(hosts: tuple[str, ...], folder: Path | None, port: int, renews: bool) -> None:
+def setup(hosts: tuple[str, ...], folder: Path | None, port: int, metrics_port: int, renews: bool) -> None:
     """Make all that a server needs to be reached as HOST by others, and print an invitation for a device.
 
     HOST is a name or an IP address of this machine as devices know it; several may be given. The folder gets an
@@ -31,12 +37,15 @@ def setup(hosts: tuple[str, ...], folder: Path | None, port: int, renews: bool) 
     """
     from datetime import UTC, datetime
 
-    from moa_server.setup.devices import FIRST_DEVICE, add_device
-    from moa_server.setup.folder import default_folder
-    from moa_server.setup.setting_up import invitation_with, renew, set_up, the_folder
+    from moa_server.setup.devices import FIRST_DEVICE, add_device, invitation_words
+    from moa_server.setup.folder import SetupFolder
+    from moa_server.setup.setting_up import invitation_with, renew, set_up
 
-    where = the_folder(folder, default_folder())
     now = datetime.now(UTC)
+    if folder is None:
+        in_force = ServerSettings.usual_file() if renews else None
+        folder = in_force.parent if in_force is not None else usual_folder()
+    where = SetupFolder(folder.expanduser().absolute())
     if renews:
         names = renew(where, hosts, now)
         print(
@@ -49,11 +58,7 @@ def setup(hosts: tuple[str, ...], folder: Path | None, port: int, renews: bool) 
             "Devices must know this machine by some name.",
             hint="Name it as they reach it: moa-server setup gpu.example, or an IP address.",
         )
-    key = set_up(where, hosts, port, lambda keys: add_device(keys, FIRST_DEVICE, now), now)
+    key = set_up(where, hosts, port, lambda keys: add_device(keys, FIRST_DEVICE, now), now, metrics_port)
     write_output(f"{invitation_with(where, key).line()}\n")
-    told = f"""\
-The line above is an invitation for one device: send it as you would a password. It is shown this once.
-Here:          moa-server serve --config {where.settings}
-On the device: moa-client servers join NAME
-"""
-    print(told, end="", file=sys.stderr)
+    print(invitation_words(FIRST_DEVICE, where.settings, None), end="", file=sys.stderr)
+    print(f"To serve: moa-server serve --config {where.settings}", file=sys.stderr)

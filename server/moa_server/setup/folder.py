@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.atomic import write_private
 
+from moa_server.settings import SETTINGS_NAME
 from moa_server.setup.authority import Identity
 
 HEAD = "# Written by `moa-server setup`. What else can be set: moa-server serve --help\n"
@@ -27,9 +28,21 @@ _AGAIN = "Name the folder with --folder, or make one: moa-server setup HOST."
 
 @dataclass(frozen=True, slots=True)
 class SetupFolder:
-    """The paths in a server's folder."""
+    """The paths in a server's folder.
+
+    Args:
+        path: absolute, as server.toml needs it.
+        settings_name: of the file that `moa-server serve --config` reads.
+    """
 
     path: Path
+    settings_name: str = SETTINGS_NAME
+
+    @classmethod
+    def of(cls, config_file: Path) -> SetupFolder:
+        """The folder of a configuration."""
+        whole = config_file.expanduser().absolute()
+        return cls(whole.parent, whole.name)
 
     @property
     def authority(self) -> Path:
@@ -53,9 +66,9 @@ class SetupFolder:
 
     @property
     def settings(self) -> Path:
-        return self.path / "server.toml"
+        return self.path / self.settings_name
 
-    def settings_text(self, host: str, port: int) -> str:
+    def settings_text(self, host: str, port: int, metrics_port: int) -> str:
         """The content of server.toml."""
         values: dict[str, str | int] = {
             "host": host,
@@ -63,15 +76,9 @@ class SetupFolder:
             "tls_cert": str(self.certificate),
             "tls_key": str(self.key),
             "keys_file": str(self.keys),
+            "metrics_port": metrics_port,
         }
         return f"{HEAD}[server]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
-
-
-def default_folder() -> Path:
-    """Where a server's folder is unless the operator says otherwise."""
-    import platformdirs
-
-    return platformdirs.user_config_path("moa", appauthor=False) / "server"
 
 
 @contextmanager

@@ -13,18 +13,27 @@ from moa_shared.programs.atomic import create_private
 from moa_shared.programs.config import load_settings
 from moa_shared.protocol.invitation import Invitation
 
+from moa_server.access.named_file import find_key_file
 from moa_server.running.addresses import host_port
-from moa_server.settings import SECTION, ServerSettings
+from moa_server.settings import METRICS_PORT, SECTION, ServerSettings
 from moa_server.setup.authority import general_names, hosts_of, make_authority, make_server_certificate, new_key
 from moa_server.setup.folder import SetupFolder, new_folder, read_certificate, read_identity, replace_private
 
 
-def set_up(folder: SetupFolder, hosts: Sequence[str], port: int, add_key: Callable[[Path], str], now: datetime) -> str:
+def set_up(
+    folder: SetupFolder,
+    hosts: Sequence[str],
+    port: int,
+    add_key: Callable[[Path], str],
+    now: datetime,
+    metrics_port: int = METRICS_PORT,
+) -> str:
     """Makes the folder; the key of the first device.
 
     Args:
         hosts: names and addresses under which devices reach the server, the first one that of invitations.
         add_key: adds a key to a file, and returns it.
+        metrics_port: for metrics and health, on this machine only.
 
     Raises:
         ConfigError: a host is no name, or there is a folder already, or it cannot be written.
@@ -37,7 +46,7 @@ def set_up(folder: SetupFolder, hosts: Sequence[str], port: int, add_key: Callab
         folder.authority_key: authority.key_pem,
         folder.certificate: server.certificate_pem,
         folder.key: server.key_pem,
-        folder.settings: folder.settings_text(_listen_address(hosts), port).encode(),
+        folder.settings: folder.settings_text(_listen_address(hosts), port, metrics_port).encode(),
     }
     with new_folder(folder.path) as partial:
         for path, content in contents.items():
@@ -88,18 +97,13 @@ def keys_of(folder: SetupFolder) -> Path:
     """The file of keys that the server reads.
 
     Raises:
-        NotFoundError, ConfigError: server.toml cannot be used.
+        NotFoundError, ConfigError: server.toml cannot be used, or names none.
     """
-    return _settings(folder).keys_file or folder.keys
-
-
-def the_folder(named: Path | None, default: Path) -> SetupFolder:
-    """The folder that is meant, by its absolute path, which server.toml needs."""
-    return SetupFolder((named or default).expanduser().absolute())
+    return find_key_file(folder.settings).path
 
 
 def _settings(folder: SetupFolder) -> ServerSettings:
-    return load_settings(ServerSettings, SECTION, {}, folder.settings, environment={})
+    return load_settings(ServerSettings, SECTION, {}, folder.settings)
 
 
 def _listen_address(hosts: Sequence[str]) -> str:

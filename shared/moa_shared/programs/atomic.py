@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+GROUP_MAY_READ = 0o640
 
 
 @contextmanager
@@ -37,16 +40,23 @@ def whole_file(path: Path, *, several_writers: bool = False, durable: bool = Fal
 def write_private(path: Path, content: bytes) -> None:
     """Replaces a file, whole, by one that only its owner may read.
 
+    Where root replaces a file, it keeps its owner and, if that is root, a group that may read it: so a server that
+    runs as a user of its own can read what root has changed.
+
     Raises:
         OSError: it cannot be written; what was there stays.
     """
+    before = path.stat() if os.geteuid() == 0 and path.exists() else None
     with whole_file(path, durable=True) as partial:
         partial.unlink(missing_ok=True)  # that of a killed writer may be another's to read
-        create_private(partial, content)
+        create_private(partial, content, before)
 
 
-def create_private(path: Path, content: bytes) -> None:
+def create_private(path: Path, content: bytes, like: os.stat_result | None = None) -> None:
     """Writes a new file that only its owner may read, from its first byte on.
+
+    Args:
+        like: whose owner it has once it is written and, if that is root, the group that may read it; for root only.
 
     Raises:
         OSError: there is one, or it cannot be written.
@@ -54,6 +64,10 @@ def create_private(path: Path, content: bytes) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
+        if like is not None:
+            os.fchown(handle, like.st_uid, like.st_gid)
+            if like.st_uid == 0 and stat.S_IMODE(like.st_mode) == GROUP_MAY_READ:
+                os.fchmod(handle, GROUP_MAY_READ)
 
 
 def _unique(path: Path) -> Path:

@@ -11,7 +11,14 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
-from moa_shared.programs.config import Origin, Setting, SettingsBase, load_settings_and_origins, settings_of
+from moa_shared.programs.config import (
+    CONFIG_VARIABLE,
+    Origin,
+    Setting,
+    SettingsBase,
+    load_settings_and_origins,
+    settings_of,
+)
 from moa_shared.programs.output import write_output
 from moa_shared.programs.table import table
 from moa_shared.programs.values import plain_kind
@@ -33,15 +40,25 @@ def settings_options(
     """
 
     def decorate(command: Command) -> Command:
-        text = f"TOML file with a table [{section}].  [default: the one that MOA_CONFIG names]"
-        command = click.option("--config", "config_file", metavar="FILE", type=click.Path(path_type=Path), help=text)(
-            command
-        )
+        command = config_option(cls, section)(command)
         for about in reversed([about for name, about in settings_of(cls).items() if name not in without]):
             command = _parameter(about)(command)
         return command
 
     return decorate
+
+
+def config_option(cls: type[SettingsBase], section: str) -> Callable[[Command], Command]:
+    """Gives a command `--config`, which it gets as `config_file`: the file that is in force, or None."""
+    return click.option(
+        "--config",
+        "config_file",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        envvar=CONFIG_VARIABLE,
+        default=cls.usual_file,
+        help=f"TOML file with a table [{section}].  [default: {cls.FILE_WORDS}]",
+    )
 
 
 def config_command(cls: type[SettingsBase], section: str) -> click.Command:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.values import plain_kind, read_value
@@ -31,6 +31,13 @@ class SettingsBase:
 
     Only `load_settings` checks values.
     """
+
+    FILE_WORDS: ClassVar[str] = f"the one that {CONFIG_VARIABLE} names"  # which file a program reads by itself
+
+    @classmethod
+    def usual_file(cls) -> Path | None:
+        """The TOML file that a command reads where none is named; None: there is none."""
+        return None
 
     def values(self) -> dict[str, Any]:
         """All values by name."""

@@ -94,6 +94,7 @@ port = 50051
 tls_cert = "FOLDER/server.pem"
 tls_key = "FOLDER/server.key.pem"
 keys_file = "FOLDER/keys.toml"
+metrics_port = 9464
 """)
 
 

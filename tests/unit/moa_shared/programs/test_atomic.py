@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import stat
 from pathlib import Path
 
@@ -82,3 +83,24 @@ def test_a_private_file_is_its_owners_alone(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
     with pytest.raises(FileExistsError):
         create_private(path, b"other")
+
+
+def found(mode: int, user: int, group: int) -> os.stat_result:
+    return os.stat_result((stat.S_IFREG | mode, 0, 0, 1, user, group, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("before", "mode"),
+    [(found(0o600, 1000, 1000), 0o600), (found(0o644, 1000, 1000), 0o600), (found(0o640, 0, 1000), 0o640)],
+)
+def test_what_root_replaces_stays_its_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: os.stat_result, mode: int
+) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "fchown", lambda handle, user, group: given.append((user, group)))
+    create_private(tmp_path / "file", b"new", before)
+    assert given == [(before.st_uid, before.st_gid)]
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    write_private(tmp_path / "file", b"newer")
+    assert given[1:] == [(os.getuid(), os.getgid())]
