@@ -40,7 +40,7 @@ def test_servers_are_added_chosen_and_removed() -> None:
     assert servers("list").stderr == snapshot("No server is listed. Add one: moa-client servers add NAME HOST:PORT\n")
     assert servers("add", "home", "127.0.0.1:1").stderr == snapshot("home is in use.\n")
     assert servers("add", "work", "gpu.example:443", "--tls").stderr == snapshot(
-        "work is listed. `moa-client servers use work` has chats talk to it.\n"
+        "work is listed; chats talk to home. For work alone: moa-client servers use work. For both, where one takes over when another is lost: moa-client servers use home work\n"
     )
     assert servers("use", "work", "home").stderr == snapshot("In use: work, home.\n")
     assert book_path().read_text() == snapshot("""\

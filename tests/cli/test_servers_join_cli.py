@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from inline_snapshot import snapshot
 from moa_client.servers.book import book_path, read_book
+from moa_client.servers.entry import ServerEntry
+from moa_client.servers.joining import new_key
 from moa_shared.protocol.invitation import Invitation
 
 from tests.cli.client_program import ENVIRONMENT, Run
@@ -66,9 +68,54 @@ def test_a_second_server_is_not_in_use(run: Run, tmp_path: Path) -> None:
     file.write_text(GONE.line())
     run("servers", "add", "desk", "127.0.0.1:1")
     assert run("servers", "join", "home", file)[2].splitlines()[0] == snapshot(
-        "home is listed. `moa-client servers use home` has chats talk to it."
+        "home is listed; chats talk to desk. For home alone: moa-client servers use home. For both, where one takes over when another is lost: moa-client servers use desk home"
     )
     assert read_book().in_use == ("desk",)
+
+
+def test_a_server_of_that_name_is_replaced_only_if_the_user_says_so(run: Run, tmp_path: Path) -> None:
+    run("servers", "join", "home", stdin=GONE.line())
+    before = read_book().find("home")
+    assert before.key_file is not None
+    other = Invitation("127.0.0.1:2", "other_" + KEY)
+    code, _, err = run("servers", "join", "home", stdin=other.line())
+    assert (code, err) == snapshot(
+        (
+            2,
+            "Error: home is listed already, as 127.0.0.1:PORT. Choose another name, or replace it and its key: moa-client servers join home --replace.\n",
+        )
+    )
+    assert (read_book().find("home"), before.key_file.read_text()) == (before, f"{KEY}\n")
+    run("servers", "join", "home", "--replace", stdin=other.line())
+    assert read_book().find("home").address == "127.0.0.1:2"
+    assert [path.read_text() for path in before.key_file.parent.iterdir()] == [f"{other.key}\n"]
+    own = tmp_path / "own.key"
+    own.write_text("own")
+    own.chmod(0o600)
+    assert run("servers", "add", "home", "127.0.0.1:3", "--key-file", own)[2] == snapshot("""\
+home is changed; it was 127.0.0.1:PORT.
+home is in use.
+""")
+    assert list(before.key_file.parent.iterdir()) == []
+
+
+def test_what_to_do_about_a_refused_key_depends_on_where_it_is(run: Run, tmp_path: Path) -> None:
+    run("servers", "join", "home", stdin=GONE.line())
+    own = ServerEntry("work", "gpu.example:443", key_file=Path("/keys/work"))
+    entries = [
+        read_book().find("home"),
+        own,
+        ServerEntry("work", "gpu.example:443"),
+        ServerEntry("", "gpu.example:443"),
+    ]
+    assert [new_key(entry) for entry in entries] == snapshot(
+        [
+            "Ask the operator for another invitation (moa-server invite NAME), then: moa-client servers join home --replace.",
+            "Ask the operator for another key, and write it into /keys/work.",
+            "Ask the operator for a key, then add the server again with its options and --key-file FILE: moa-client servers add work gpu.example:443 ...",
+            "",
+        ]
+    )
 
 
 def test_what_is_no_invitation_changes_nothing(run: Run, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from moa_shared.errors import ConfigError, NotFoundError
@@ -12,6 +12,9 @@ from moa_shared.programs.config import load_settings
 from moa_shared.programs.output import write_output
 
 from moa_client.settings import SECTION, ClientSettings
+
+if TYPE_CHECKING:
+    from moa_client.servers.book import ServerBook
 
 FILE = click.Path(path_type=Path)
 
@@ -36,11 +39,12 @@ def servers() -> None:
     "--key-keyring", is_flag=True, help="Keep the API key, asked for now or read from a pipe, in the system's keyring."
 )
 def add(name: str, address: str, **given: Any) -> None:
-    """Add a server, or change it; the first one is in use."""
+    """Add a server, or change the one of that name; the first one is in use."""
     from moa_client.link.security import Security
     from moa_client.servers.book import read_book, write_book
     from moa_client.servers.connecting import security_of
     from moa_client.servers.entry import FILES, check_name, make_entry
+    from moa_client.servers.forgetting import forget
     from moa_client.servers.keys import check_key, store_key
     from moa_client.settings import check_address
 
@@ -59,16 +63,21 @@ def add(name: str, address: str, **given: Any) -> None:
     if entry.key_keyring:
         store_key(entry, check_key(_asked_key(), "What was given"))
     security_of(entry).credentials()  # an error now, rather than at the first question
+    before = book.listed(name)
     book = book.add(entry)
     write_book(book)
-    print(_listed(name, in_use=name in book.in_use), file=sys.stderr)
+    if before is not None:
+        forget(before, entry, book)
+        print(f"{name} is changed; it was {before.address}.", file=sys.stderr)
+    print(_listed(name, book), file=sys.stderr)
 
 
 @servers.command()
 @click.argument("name")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--key-keyring", is_flag=True, help="Keep the API key in the system's keyring, not in a file.")
-def join(name: str, file: Path | None, key_keyring: bool) -> None:
+@click.option("--replace", "replaces", is_flag=True, help="Replace the server that is listed as NAME, and its key.")
+def join(name: str, file: Path | None, key_keyring: bool, replaces: bool) -> None:
     """Add the server of an invitation, which is asked for now, read from a pipe or from FILE, and try it.
 
     `moa-server setup` and `moa-server invite` print invitations.
@@ -80,17 +89,26 @@ def join(name: str, file: Path | None, key_keyring: bool) -> None:
     from moa_client.servers.book import read_book, write_book
     from moa_client.servers.connecting import describe_server
     from moa_client.servers.entry import check_name
+    from moa_client.servers.forgetting import forget
     from moa_client.servers.joining import check_invitation, keep_invitation
 
     check_name(name)
+    book = read_book()
+    before = book.listed(name)
+    if before is not None and not replaces:
+        raise ConfigError(
+            f"{name} is listed already, as {before.address}.",
+            hint=f"Choose another name, or replace it and its key: moa-client servers join {name} --replace.",
+        )
     invitation = read_invitation(_asked_invitation() if file is None else _read_text(file))
     check_invitation(invitation)
-    book = read_book()
     entry = keep_invitation(name, invitation, in_keyring=key_keyring)
     book = book.add(entry)
     write_book(book)
+    if before is not None:
+        forget(before, entry, book)
     in_use = name in book.in_use
-    print(_listed(name, in_use=in_use), file=sys.stderr)
+    print(_listed(name, book), file=sys.stderr)
     served = asyncio.run(describe_server(entry, load_settings(ClientSettings, SECTION, {})))
     where = f"It serves {served.identity.target_id} at {served.execution.level}."
     how = "moa-client chat" if in_use else f"moa-client chat --server {name}"
@@ -132,22 +150,26 @@ def use(names: tuple[str, ...]) -> None:
 def remove(name: str) -> None:
     """Remove a server from the list, and its key from the keyring."""
     from moa_client.servers.book import read_book, write_book
-    from moa_client.servers.joining import forget_files
-    from moa_client.servers.keys import forget_key
+    from moa_client.servers.forgetting import forget
 
     book = read_book()
     entry = book.find(name)
-    write_book(book.remove(name))
-    forget_files(entry)
+    left = book.remove(name)
+    write_book(left)
     print(f"{name} is removed.", file=sys.stderr)
-    if entry.key_keyring:
-        forget_key(entry)
+    forget(entry, None, left)
 
 
-def _listed(name: str, *, in_use: bool) -> str:
-    if in_use:
+def _listed(name: str, book: ServerBook) -> str:
+    """What a server that was added means for chats."""
+    if name in book.in_use:
         return f"{name} is in use."
-    return f"{name} is listed. `moa-client servers use {name}` has chats talk to it."
+    together = f"moa-client servers use {' '.join(book.in_use)} {name}"
+    return (
+        f"{name} is listed; chats talk to {' and '.join(book.in_use)}. "
+        f"For {name} alone: moa-client servers use {name}. "
+        f"For {'both' if len(book.in_use) == 1 else 'all'}, where one takes over when another is lost: {together}"
+    )
 
 
 def _asked_invitation() -> str:

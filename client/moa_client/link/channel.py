@@ -258,7 +258,7 @@ class Link:
                 f"The server at {self.label} has sent nothing for {self.silence_seconds:g} s."
             ) from None
         except grpc.RpcError as error:
-            raise error_from_rpc(error) from None
+            raise self.security.advised(error_from_rpc(error)) from None
         finally:
             call.cancel()
             transport.leave()
@@ -284,6 +284,7 @@ class Link:
             ),
             traffic or self.traffic,
             transport.leave,
+            self.security.advised,
         )
         try:
             async with asyncio.timeout(seconds or self.connect_seconds):
@@ -304,7 +305,7 @@ class Link:
         reason = error_from_rpc(error)
         trailing: Any = error.trailing_metadata() or ()
         if CODE_KEY in dict(trailing) or isinstance(reason, DeniedError | OverloadedError):
-            return reason  # a moa server's words, or those of what guards it
+            return self.security.advised(reason)  # a moa server's words, or those of what guards it
         status, words = error.code(), error.details() or ""
         why = call_reason(status, words)
         if status is grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import grpc
 import grpc.aio
-from moa_shared.errors import ConfigError, NotFoundError
+from moa_shared.errors import AuthenticationError, ConfigError, MoaError, NotFoundError
 from moa_shared.programs.addresses import host_of, is_loopback
 
 AUTHORIZATION = "authorization"  # of the metadata of each call; gRPC wants it in small letters
@@ -32,6 +32,7 @@ class Security:
         key: sent with each call; empty: none.
         insecure: conversations may leave this machine without encryption.
         server_name: that the server's certificate must be for; empty: the host of its address.
+        new_key: what the user does for another key, in a sentence; empty: as the server says.
     """
 
     tls: bool = False
@@ -41,6 +42,7 @@ class Security:
     key: str = field(default="", repr=False)
     insecure: bool = False
     server_name: str = ""
+    new_key: str = ""
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...] | None:
@@ -50,6 +52,12 @@ class Security:
     def metadata_with(self, more: Mapping[str, str]) -> tuple[tuple[str, str], ...] | None:
         """Of a call that says more; what is empty is left out."""
         return (*(self.metadata or ()), *((name, value) for name, value in more.items() if value)) or None
+
+    def advised(self, error: MoaError) -> MoaError:
+        """An error of a call; that of a refused key says what to do on this device."""
+        if self.new_key and isinstance(error, AuthenticationError):
+            error.hint = self.new_key
+        return error
 
     def options(self, address: str) -> list[tuple[str, str]]:
         """For a channel of gRPC to this address: under which name the server is called, and its certificate checked."""

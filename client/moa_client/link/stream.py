@@ -56,12 +56,20 @@ class Stream:
         call: of gRPC.
         traffic: counts what it sends and receives.
         on_end: called once, when the stream has ended or was cancelled.
+        advised: adds to an error what this device's user can do.
     """
 
-    def __init__(self, call: Any, traffic: Traffic, on_end: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        call: Any,
+        traffic: Traffic,
+        on_end: Callable[[], None] = lambda: None,
+        advised: Callable[[MoaError], MoaError] = lambda error: error,
+    ) -> None:
         self._call = call
         self._traffic = traffic
         self._on_end: Callable[[], None] | None = on_end
+        self._advised = advised
         self._status: grpc.aio.AioRpcError | None = None
         self._ended = asyncio.Event()
         call.add_done_callback(self._on_status)
@@ -148,7 +156,7 @@ class Stream:
         status = self._status or _status_of(self._call)
         if status.code() is grpc.StatusCode.OK:
             return UnavailableError("The server ended the conversation.", hint="Ask again to open a new one.")
-        return error_from_rpc(status)
+        return self._advised(error_from_rpc(status))
 
 
 def _status_of(call: Any) -> grpc.aio.AioRpcError:

@@ -37,13 +37,16 @@ class ServerBook:
         Raises:
             NotFoundError: there is none.
         """
-        for entry in self.entries:
-            if entry.name == name:
-                return entry
+        if (entry := self.listed(name)) is not None:
+            return entry
         known = ", ".join(entry.name for entry in self.entries)
         listed = f"There are: {known}." if known else "Add it first: moa-client servers add NAME HOST:PORT."
         hint = f"{listed} An address has a port: {name}:50051."
         raise NotFoundError(f"There is no server named {name}.", hint=hint)
+
+    def listed(self, name: str) -> ServerEntry | None:
+        """The server of that name; None: there is none."""
+        return next((entry for entry in self.entries if entry.name == name), None)
 
     def add(self, entry: ServerEntry) -> ServerBook:
         """With another server, or a new entry of the same name; the first one is in use."""

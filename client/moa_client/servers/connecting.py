@@ -15,6 +15,7 @@ from moa_client.link.security import Security
 from moa_client.servers.book import read_book
 from moa_client.servers.entry import ServerEntry
 from moa_client.servers.finding import at_addresses, find_servers
+from moa_client.servers.joining import new_key
 from moa_client.servers.keys import key_of
 from moa_client.settings import ClientSettings
 
@@ -69,4 +70,6 @@ def security_of(entry: ServerEntry) -> Security:
     Raises:
         MoaError: its key cannot be read.
     """
-    return Security(entry.tls, entry.tls_ca, entry.tls_cert, entry.tls_key, key_of(entry), entry.insecure)
+    return Security(
+        entry.tls, entry.tls_ca, entry.tls_cert, entry.tls_key, key_of(entry), entry.insecure, new_key=new_key(entry)
+    )

@@ -6,6 +6,7 @@ State: the folder `joined` beside the list of servers. Invariant: only its owner
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 
 from moa_shared.errors import ConfigError
@@ -57,14 +58,28 @@ def keep_invitation(name: str, invitation: Invitation, *, in_keyring: bool) -> S
     return entry
 
 
-def forget_files(entry: ServerEntry) -> None:
-    """Deletes what `keep_invitation` has written for a server; files of the user's own stay.
+def new_key(entry: ServerEntry) -> str:
+    """What the user does for another key of a server, in a sentence; empty: it is not listed."""
+    if not entry.name:
+        return ""
+    if any(path is not None and path.parent == _folder() for path in (entry.tls_ca, entry.key_file)):
+        join = f"moa-client servers join {entry.name} --replace"
+        return f"Ask the operator for another invitation (moa-server invite NAME), then: {join}."
+    if entry.key_file is not None:
+        return f"Ask the operator for another key, and write it into {entry.key_file}."
+    where = "--key-keyring" if entry.key_keyring else "--key-file FILE"
+    add = f"moa-client servers add {entry.name} {entry.address}"
+    return f"Ask the operator for a key, then add the server again with its options and {where}: {add} ..."
+
+
+def forget_files(entry: ServerEntry, kept: Sequence[Path | None] = ()) -> None:
+    """Deletes what `keep_invitation` has written for a server; files of the user's own stay, and those to be kept.
 
     Raises:
         ConfigError: one cannot be deleted.
     """
     for path in (entry.tls_ca, entry.key_file):
-        if path is not None and path.parent == _folder():
+        if path is not None and path.parent == _folder() and path not in kept:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:

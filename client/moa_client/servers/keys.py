@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from moa_shared.errors import ConfigError, NotFoundError
 
 from moa_client.servers.entry import ServerEntry
 
-SERVICE = "moa"  # in the keyring; the user's name there is the server's address
+SERVICE = "moa"  # in the keyring; the user's name there is the server's name
 MOST_CHARACTERS = 4096
 NO_KEYRING = "Keep the key in a file instead: --key-file FILE."
 
@@ -64,20 +65,25 @@ def check_key(text: str, source: str) -> str:
 def load_key(entry: ServerEntry) -> str:
     """The key of a server from the keyring.
 
+    Earlier versions kept it by the server's address, which several servers of the list may have: what is found there
+    is kept by the name from then on.
+
     Raises:
         ConfigError: there is no keyring, or it does not have the key.
     """
     keyring = _keyring()
     try:
-        key = keyring.get_password(SERVICE, entry.address)
+        key = keyring.get_password(SERVICE, entry.name)
+        if not key and (key := keyring.get_password(SERVICE, entry.address)):
+            keyring.set_password(SERVICE, entry.name, key)
     except keyring.errors.KeyringError as error:
         raise _refused(error) from None
     if not key:
         raise ConfigError(
-            f"The keyring has no API key for {entry.address}.",
+            f"The keyring has no API key for {entry.name} ({entry.address}).",
             hint=f"Add the server again: moa-client servers add {entry.name} {entry.address} --key-keyring.",
         )
-    return check_key(key, f"The keyring's entry for {entry.address}")
+    return check_key(key, f"The keyring's entry for {entry.name}")
 
 
 def store_key(entry: ServerEntry, key: str) -> None:
@@ -88,20 +94,26 @@ def store_key(entry: ServerEntry, key: str) -> None:
     """
     keyring = _keyring()
     try:
-        keyring.set_password(SERVICE, entry.address, key)
+        keyring.set_password(SERVICE, entry.name, key)
     except keyring.errors.KeyringError as error:
         raise _refused(error) from None
 
 
-def forget_key(entry: ServerEntry) -> None:
-    """Takes the key of a server out of the keyring, if it is there."""
+def forget_key(entry: ServerEntry, others: Iterable[ServerEntry] = ()) -> None:
+    """Takes the key of a server out of the keyring, if it is there.
+
+    Args:
+        others: that stay listed; a key that an earlier version kept for all servers of an address stays for them.
+    """
     keyring = _keyring()
-    try:
-        keyring.delete_password(SERVICE, entry.address)
-    except keyring.errors.PasswordDeleteError:
-        return
-    except keyring.errors.KeyringError as error:
-        raise _refused(error) from None
+    shared = any(other.key_keyring and other.address == entry.address for other in others)
+    for user in (entry.name, *([] if shared else [entry.address])):
+        try:
+            keyring.delete_password(SERVICE, user)
+        except keyring.errors.PasswordDeleteError:
+            continue
+        except keyring.errors.KeyringError as error:
+            raise _refused(error) from None
 
 
 def _keyring() -> Any:

@@ -33,10 +33,9 @@ def find_key_file(config_file: Path | None, named: Path | None = None) -> NamedF
     Raises:
         NotFoundError, ConfigError: the configuration cannot be read, or names no file of keys.
     """
-    flags = {"keys_file": str(named) if named is not None else None}
-    settings, origins = load_settings_and_origins(ServerSettings, SECTION, flags, config_file)
+    settings, origins = load_settings_and_origins(ServerSettings, SECTION, {"keys_file": named}, config_file)
     if settings.keys_file is not None:
-        return NamedFile(settings.keys_file.expanduser().absolute(), origins["keys_file"])
+        return NamedFile(settings.keys_file, origins["keys_file"])
     if config_file is None:
         raise ConfigError(
             "No configuration of a server was found, so it is not known which file of keys it reads.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import keyring
@@ -85,17 +86,37 @@ def test_a_key_file_that_is_gone(tmp_path: Path) -> None:
 
 def test_a_key_in_the_keyring(memory: MemoryKeyring) -> None:
     store_key(WORK, "abc")
-    assert memory.kept == {("moa", "gpu.example:443"): "abc"}
+    assert memory.kept == {("moa", "work"): "abc"}
     assert key_of(WORK) == "abc"
     forget_key(WORK)
     forget_key(WORK)
     with raises(
         ConfigError,
         snapshot(
-            "The keyring has no API key for gpu.example:443. Add the server again: moa-client servers add work gpu.example:443 --key-keyring."
+            "The keyring has no API key for work (gpu.example:443). Add the server again: moa-client servers add work gpu.example:443 --key-keyring."
         ),
     ):
         key_of(WORK)
+
+
+def test_servers_of_one_address_have_keys_of_their_own(memory: MemoryKeyring) -> None:
+    other = replace(WORK, name="other")
+    store_key(WORK, "abc")
+    store_key(other, "def")
+    assert (key_of(WORK), key_of(other)) == ("abc", "def")
+    forget_key(WORK, [other])
+    assert memory.kept == {("moa", "other"): "def"}
+
+
+def test_a_key_that_was_kept_by_its_address_is_found_until_the_last_server_of_it_is_gone(memory: MemoryKeyring) -> None:
+    other = replace(WORK, name="other")
+    memory.kept["moa", WORK.address] = "abc"
+    assert key_of(WORK) == "abc"
+    assert memory.kept["moa", "work"] == "abc"
+    forget_key(WORK, [other])
+    assert key_of(other) == "abc"
+    forget_key(other, [ServerEntry("third", WORK.address)])
+    assert memory.kept == {}
 
 
 def test_a_machine_without_a_keyring(memory: MemoryKeyring) -> None:
