@@ -87,6 +87,10 @@ def wait_until_it_serves(program: Program) -> str:
     return program.out.readline()
 
 
+def wait_until_keys_are_in_force(program: Program, count: int) -> None:
+    next(line for line in program.err if '"keys reloaded"' in line and f'"keys": {count},' in line)
+
+
 def test_three_lines_to_a_secure_server(machines: tuple[Machine, Machine], tmp_path: Path) -> None:
     server, device = machines
     model, port = make_model(tmp_path / "tiny", 1), free_port()
@@ -139,10 +143,11 @@ It serves tiny at float32. To talk to it: moa-client chat
         where = ["script", f"{server.host}:{port}", "--tls-ca", str(authority), "--key-file", str(key_file)]
         assert device.run([*CLIENT, "servers", "add", *where]).returncode == 0
         ask = [*CLIENT, "chat", "--max-tokens", "4", "w10 w11"]
+        wait_until_keys_are_in_force(serving, 3)
         assert device.run([*ask, "--server", "script"]).stdout == talked.stdout
         assert server.run([*SERVER, "keys", "revoke", "script"]).returncode == 0
         assert server.run([*SERVER, "keys", "revoke", "device"]).returncode == 0
-        assert next(line for line in serving.err if '"keys": 1,' in line)  # they are in force no longer
+        wait_until_keys_are_in_force(serving, 1)
         for name, advice in (("gpu", "moa-client servers join gpu --replace"), ("script", f"write it into {key_file}")):
             refused = device.run([*ask, "--server", name])
             assert (refused.returncode, advice in refused.stderr) == (77, True), refused.stderr
