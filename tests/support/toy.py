@@ -17,6 +17,7 @@ from moa_server.session.verification import StepPlan
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.sampling.coupling import draft_candidates, select
+from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
@@ -49,27 +50,29 @@ class MarkovModel:
     def choose(self, plan: StepPlan) -> list[int]:
         """The target's choices after the last fed token and after each node."""
         last = [plan.feed[-1], *plan.tree.tokens]
-        return select(self.table[last], plan.positions, plan.settings.sampling)
+        return select(self.table[last], plan.positions, plan.sampling, plan.text_before)
 
     def text(self, tokens: Sequence[int], count: int, sampling: Sampling) -> list[int]:
         """What the target alone writes."""
         written = list(tokens)
         for _ in range(count):
-            written += select(self.table[written[-1:]], [len(written)], sampling)
+            written += select(self.table[written[-1:]], [len(written)], sampling, TextBefore(written, [()]))
         return written[len(tokens) :]
 
-    def tree(self, token: int, position: int, sampling: Sampling, breadth: int, depth: int) -> DraftTree:
-        """The `breadth` best continuations of each node, down to `depth`; breadth 1 is a chain."""
+    def tree(self, text: Sequence[int], sampling: Sampling, breadth: int, depth: int) -> DraftTree:
+        """The `breadth` best continuations of each node after a text, down to `depth`; breadth 1 is a chain."""
         tokens: list[int] = []
         parents: list[int] = []
-        frontier = [(ROOT, token)]
+        frontier: list[tuple[int, list[int]]] = [(ROOT, [])]
         for level in range(depth):
-            logits = self.table[[last for _, last in frontier]]
-            _, best = draft_candidates(logits, [position + level] * len(frontier), sampling, breadth)
+            logits = self.table[[[*text, *path][-1] for _, path in frontier]]
+            before = TextBefore(text, [path for _, path in frontier])
+            positions = [len(text) + level] * len(frontier)
+            _, best = draft_candidates(logits, positions, sampling, breadth, before=before)
             frontier_next = []
-            for (node, _), children in zip(frontier, best.tolist(), strict=True):
+            for (node, path), children in zip(frontier, best.tolist(), strict=True):
                 for child in children:
-                    frontier_next.append((len(tokens), child))
+                    frontier_next.append((len(tokens), [*path, child]))
                     tokens.append(child)
                     parents.append(node)
             frontier = frontier_next
@@ -120,8 +123,7 @@ def converse_in_rounds(
         assert verdict is not None
         if conversation.on_verdict(verdict).finish is not Finish.UNFINISHED:
             return conversation
-        tokens = conversation.tokens
-        tree = drafter.tree(tokens[-1], len(tokens), settings.sampling, breadth, depth)
+        tree = drafter.tree(conversation.tokens, conversation.sampling, breadth, depth)
         server.draft(conversation.propose(tree))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from moa_shared.errors import MoaError, ProtocolError
 from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS, AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask
+from moa_shared.sampling.settings import Sampling
 
 from moa_client.conversation.conversation import Conversation, ConversationState, Phase
 from moa_client.conversation.events import (
@@ -215,6 +216,10 @@ class AnswerQueue:
         """The text that a job's provisional text continues."""
         return self._jobs.text_before(job, self.conversation.tokens)
 
+    def sampling_of(self, job: Job) -> Sampling:
+        """How tokens of a job's answer are chosen."""
+        return job.settings.sampling.within(self._start_of(job))
+
     def write(self, job: Job, tokens: Sequence[int], chances: Sequence[float] = ()) -> None:
         """Appends to the standalone text, up to the end of the answer.
 
@@ -295,12 +300,14 @@ class AnswerQueue:
 
     def _finish_rule(self, job: Job) -> FinishRule:
         """When a job's answer ends."""
-        if job is self.front:
-            start = self.conversation.answer_start
-        else:
-            start = self._jobs.length_before(job, len(self.conversation.tokens))
         rule = self.end_rule
-        return FinishRule(job.settings, start, rule.context_tokens, rule.end_of_text, rule.decode)
+        return FinishRule(job.settings, self._start_of(job), rule.context_tokens, rule.end_of_text, rule.decode)
+
+    def _start_of(self, job: Job) -> int:
+        """Position of the first token of a job's answer."""
+        if job is self.front:
+            return self.conversation.answer_start
+        return self._jobs.length_before(job, len(self.conversation.tokens))
 
     def _correct(self, job: Job) -> None:
         """Withdraws the provisional text of an answer."""

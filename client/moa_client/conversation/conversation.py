@@ -15,6 +15,7 @@ from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT, is_chain
 from moa_shared.tree.draft_tree import DraftTree
 from moa_shared.tree.streamed_tree import StreamedTree
@@ -206,6 +207,11 @@ class Conversation:
         if self.phase is Phase.ANSWERING and not self.answer:
             self._crop(self.turns[-1])
         self.end()
+
+    @property
+    def sampling(self) -> Sampling:
+        """How tokens of the newest answer are chosen."""
+        return self.settings.sampling.within(self.answer_start)
 
     @property
     def answer(self) -> Sequence[int]:

@@ -102,13 +102,13 @@ class OnlineDrafting:
         if drafter is not None and not self._rounds:
             step = self.streamed.next_step(now) if may_draft else None
             if step is not None and not drafter.busy:
-                drafter.grow(step, conversation.settings.sampling)
+                drafter.grow(step, conversation.sampling)
             message = self.streamed.take_frame(flush=step is None)
             if message is not None:
                 self._send_draft(message)
         elif drafter is not None and self._round_due and not drafter.busy and may_draft:
             self._round_due = False
-            drafter.draft(len(conversation.tokens), conversation.settings.sampling)
+            drafter.draft(len(conversation.tokens), conversation.sampling)
         committed = len(conversation.tokens)
         if committed - self._told >= ACK_TOKENS:
             self._send(Ack(committed))

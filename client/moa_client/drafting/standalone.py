@@ -98,7 +98,7 @@ class StandaloneDrafting:
         if self._told != (self._serial, job):  # it knows what it writes itself
             self._told = self._serial, job
             self._tell(self._answers.text_before(job))
-        thread.write(self._serial, job.written, job.settings.sampling)
+        thread.write(self._serial, job.written, self._answers.sampling_of(job))
 
     def on_wrote(self, now: float, wrote: Wrote) -> None:
         """Takes in the drafter's token."""

@@ -107,7 +107,7 @@ class ServerDrafts:
             step_ms, follow_ms = record.step_ms.mean, record.follow_ms.mean
             rate = 0.0 if order.at_any_price else price.rate
             rule = GrowthRule(rate, price.cost, rows, step_ms, follow_ms, order.most_nodes)
-            sampling = plan.settings.sampling
+            sampling = plan.sampling
             read_rows = tensors.read_for_drafter
             return tensors.drafter.guess(plan.tree, order.covered, sampling, rule, read_rows, plan.cached)
         except Exception as error:

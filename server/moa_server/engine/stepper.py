@@ -227,7 +227,7 @@ class Stepper:
         verification = None
         kept: Sequence[int] = ()
         if plan.chooses:
-            verification = plan.verify(select(output.logits, plan.positions, plan.settings.sampling))
+            verification = plan.verify(select(output.logits, plan.positions, plan.sampling, plan.text_before))
             kept = [fed + node for node in verification.kept]
             tensors.cache.keep([*range(fed), *kept])
         source = tensors.source

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
+from moa_shared.sampling.penalties import TextBefore
+from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree, longest_path
 
 
@@ -61,6 +63,19 @@ class StepPlan:
     cache_version: int = 0
     text: list[int] = field(default_factory=list, repr=False)
     own_nodes: int = 0
+
+    @property
+    def sampling(self) -> Sampling:
+        """How tokens of this answer are chosen."""
+        return self.settings.sampling.within(self.rule.answer_start)
+
+    @property
+    def text_before(self) -> TextBefore | None:
+        """The text before each token that the target chooses; None where the choice does not depend on it."""
+        sampling, fed = self.sampling, self.fed
+        if not sampling.reads_text:
+            return None
+        return TextBefore(self.text[fed - sampling.looks_back(fed) : fed], [(), *self.tree.paths])
 
     @property
     def fed(self) -> int:

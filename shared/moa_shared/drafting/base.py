@@ -22,6 +22,11 @@ class Drafter(Protocol):
     def token_ids(self) -> TokenIds | None: ...
 
     @property
+    def tokens(self) -> Sequence[int]:
+        """The committed tokens."""
+        ...
+
+    @property
     def next_position(self) -> int:
         """Position of the first token to guess: the number of committed tokens."""
         ...
@@ -53,7 +58,8 @@ class GrowingDrafter(Drafter, Protocol):
 class ConversationDrafter(GrowingDrafter, Protocol):
     """The state of one conversation's drafter, whatever its kind."""
 
-    tokens: list[int]
+    @property
+    def tokens(self) -> list[int]: ...
 
     def crop(self, length: int) -> None:
         """Forgets everything from position `length` on."""

@@ -7,6 +7,7 @@ import numpy as np
 from moa_shared.drafting.base import Drafter
 from moa_shared.drafting.guesses.text_guesser import TextGuesser
 from moa_shared.sampling.coupling import draft_scores
+from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
 
@@ -20,7 +21,8 @@ def draft_chain(drafter: Drafter, length: int, sampling: Sampling, guesser: Text
     tokens: list[int] = []
     logits = drafter.begin() if length else np.empty((1, 0), dtype=np.float32)
     for step in range(length):
-        scores = draft_scores(logits, [drafter.next_position + step], sampling, drafter.token_ids)
+        before = TextBefore(drafter.tokens, [tokens]) if sampling.reads_text else None
+        scores = draft_scores(logits, [drafter.next_position + step], sampling, drafter.token_ids, before)
         column = int(scores.argmax())
         guesses = guesser.guesses(tokens) if guesser is not None else []
         if guesses and guesses[0][1] > float(scores[0, column]):

@@ -12,6 +12,7 @@ from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL
 from moa_shared.drafting.guesses.text_guesser import TextGuesser
 from moa_shared.drafting.pool import CandidatePool
 from moa_shared.sampling.coupling import draft_candidates
+from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
@@ -47,7 +48,8 @@ def draft_tree(
     logits = drafter.begin()
     for level in range(shape.depth):
         positions = [drafter.next_position + level] * len(frontier)
-        scores, tokens = draft_candidates(logits, positions, sampling, shape.breadth, drafter.token_ids)
+        before = TextBefore(drafter.tokens, [pool.path_to(at) for at in frontier]) if sampling.reads_text else None
+        scores, tokens = draft_candidates(logits, positions, sampling, shape.breadth, drafter.token_ids, before)
         new: list[int] = []
         for parent, row_tokens, row_scores in zip(frontier, tokens.tolist(), scores.tolist(), strict=True):
             new += pool.add(parent, row_tokens, row_scores)

@@ -21,6 +21,7 @@ from moa_shared.drafting.guesses.copying import LEAST_LOG_SURVIVAL, LEAST_SURVIV
 from moa_shared.drafting.guesses.text_guesser import MOST_PLACES, TextGuesser
 from moa_shared.drafting.written import WrittenToken, likelier
 from moa_shared.sampling.coupling import draft_candidates
+from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
@@ -307,7 +308,9 @@ class GrowingDraft:
     def _candidates(self, nodes: Sequence[_Node], logits: npt.NDArray[np.float32]) -> None:
         first = self._drafter.next_position - self._root.depth
         positions, breadth = [first + node.depth for node in nodes], self._shape.breadth
-        best, tokens = draft_candidates(logits, positions, self._sampling, breadth + SPARE, self._drafter.token_ids)
+        sampling, drafter = self._sampling, self._drafter
+        before = TextBefore(drafter.tokens, [self._ahead(node) for node in nodes]) if sampling.reads_text else None
+        best, tokens = draft_candidates(logits, positions, sampling, breadth + SPARE, drafter.token_ids, before)
         for node, row_tokens, row_scores in zip(nodes, tokens.tolist(), best.tolist(), strict=True):
             node.expanded = True
             node.least = min(0.0, max(_LEAST_STEP, row_scores[:breadth][-1]))

@@ -52,8 +52,7 @@ class CandidatePool:
             if not below:
                 return
             above_score, at = heapq.heappop(below)
-            ahead = [self.tokens[above] for above in path_to(self.parents, at)]
-            for token, log_chance in guesser.guesses(ahead):
+            for token, log_chance in guesser.guesses(self.path_to(at)):
                 score = log_chance - above_score
                 if score < floor:
                     break  # the others are less likely
@@ -64,6 +63,10 @@ class CandidatePool:
                     continue  # the drafter thinks better of it; what follows is added from there
                 self.scores[index] = score
                 heapq.heappush(below, (-score, index))
+
+    def path_to(self, index: int) -> list[int]:
+        """The tokens from the root's child down to a candidate; none for the root."""
+        return [self.tokens[above] for above in path_to(self.parents, index)]
 
     def _score(self, index: int) -> float:
         return 0.0 if index == ROOT else self.scores[index]

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from moa_shared.errors import InternalError
 from moa_shared.sampling.gumbel_choice import choose
+from moa_shared.sampling.penalties import TextBefore, adjusted
 from moa_shared.sampling.scores import Scores, largest, log_softmax
 from moa_shared.sampling.settings import Sampling
 
@@ -40,10 +41,10 @@ def gumbel_noise(seed: int, position: int, vocab_size: int) -> npt.NDArray[np.fl
 
 
 def process_logits(logits: Scores, sampling: Sampling) -> Scores:
-    """Log-probabilities after temperature, top-k and top-p, in that order.
+    """Log-probabilities after temperature, top-k, top-p and min-p, in that order.
 
     Args:
-        logits: [..., vocab] float32.
+        logits: [..., vocab] float32, with biases and penalties (`penalties.adjusted`).
 
     Returns:
         [..., vocab] float32; -inf outside the support. Greedy: the plain log-softmax.
@@ -62,19 +63,21 @@ def process_logits(logits: Scores, sampling: Sampling) -> Scores:
         outside = np.empty(scores.shape, dtype=np.bool_)
         np.put_along_axis(outside, order, before >= sampling.top_p, axis=-1)
         scores[outside] = -np.inf
-    return log_softmax(scores)
+    return log_softmax(_keep_min_p(scores, sampling.min_p))
 
 
-def select(logits: Scores, positions: Sequence[int], sampling: Sampling) -> list[int]:
+def select(logits: Scores, positions: Sequence[int], sampling: Sampling, before: TextBefore | None = None) -> list[int]:
     """The token chosen from each row of logits: argmax of `process_logits` + noise, or of the logits (greedy).
 
     Args:
         logits: [rows, vocab] float32, the target's.
         positions: position of the token that each row chooses.
+        before: the text before each row, for penalties.
 
     Raises:
-        InternalError: logits that are not numbers, so no token can be chosen.
+        InternalError: logits that are not numbers, so no token can be chosen; penalties without the text.
     """
+    logits = adjusted(logits, positions, sampling, before)
     if sampling.greedy:
         return _likeliest(logits, positions)
     chosen: list[int] = []
@@ -84,7 +87,7 @@ def select(logits: Scores, positions: Sequence[int], sampling: Sampling) -> list
         if not math.isfinite(scores[scores.argmax()]):  # of a row that holds a NaN, that one
             raise _not_finite(position)
         noise = gumbel_noise(sampling.seed, position, len(row))
-        token = choose(scores, noise, sampling.top_k, sampling.top_p)
+        token = choose(scores, noise, sampling.top_k, sampling.top_p, sampling.min_p)
         chosen.append(_choose_plainly(row, noise, sampling) if token is None else token)
     return chosen
 
@@ -111,7 +114,11 @@ def _choose_plainly(logits: Scores, noise: Scores, sampling: Sampling) -> int:
 
 
 def draft_scores(
-    logits: Scores, positions: Sequence[int], sampling: Sampling, token_ids: npt.NDArray[np.int64] | None = None
+    logits: Scores,
+    positions: Sequence[int],
+    sampling: Sampling,
+    token_ids: npt.NDArray[np.int64] | None = None,
+    before: TextBefore | None = None,
 ) -> Scores:
     """Log-scores by which a drafter ranks its candidates: how likely it is that the target will choose each.
 
@@ -122,13 +129,15 @@ def draft_scores(
         logits: [rows, vocab] or, with `token_ids`, [rows, draft vocab], float32, the drafter's.
         positions: position of the token that each row would choose.
         token_ids: the target's token id of each column, for a reduced draft vocabulary.
+        before: the text before each row, for penalties.
 
     Returns:
         Same shape as `logits`, float32.
 
     Raises:
-        InternalError: logits that are not numbers.
+        InternalError: logits that are not numbers; penalties without the text.
     """
+    logits = adjusted(logits, positions, sampling, before, token_ids)
     if not np.isfinite(logits.max(axis=-1)).all():  # NaN where a row holds one
         raise InternalError("The drafter's logits are not finite.", hint="Choose another --drafter, or --drafter none.")
     if sampling.greedy:
@@ -150,13 +159,14 @@ def draft_candidates(
     sampling: Sampling,
     count: int,
     token_ids: npt.NDArray[np.int64] | None = None,
+    before: TextBefore | None = None,
 ) -> tuple[Scores, npt.NDArray[np.int64]]:
     """The `count` best of each row (all, of fewer columns) by `draft_scores`, best first.
 
     Returns:
         Their log-scores and the target's token ids, both [rows, candidates].
     """
-    scores = draft_scores(logits, positions, sampling, token_ids)
+    scores = draft_scores(logits, positions, sampling, token_ids, before)
     best, columns = largest(scores, min(count, scores.shape[-1]))
     return best, columns if token_ids is None else token_ids[columns]
 
@@ -179,7 +189,7 @@ def _draft_support(scores: Scores, sampling: Sampling) -> Scores:
             count *= 8  # a flat distribution
         least = np.where(inside, likeliest, np.float32(np.inf)).min(axis=-1, keepdims=True)
         scores[scores < least] = -np.inf
-    return scores
+    return _keep_min_p(scores, sampling.min_p)
 
 
 def _warmed(logits: Scores, sampling: Sampling, out: Scores | None = None) -> Scores:
@@ -193,5 +203,13 @@ def _keep_top_k(scores: Scores, top_k: int) -> Scores:
     size = scores.shape[-1]
     if 0 < top_k < size:
         least = np.partition(scores, size - top_k, axis=-1)[..., size - top_k, None]
+        scores[scores < least] = -np.inf
+    return scores
+
+
+def _keep_min_p(scores: Scores, min_p: float) -> Scores:
+    """`scores`, changed to -inf where the probability is less than this share of the row's largest."""
+    if min_p:
+        least = scores.max(axis=-1, keepdims=True) + np.float32(math.log(min_p))
         scores[scores < least] = -np.inf
     return scores

@@ -6,6 +6,7 @@ result is that of `process_logits` and argmax in float32, or None where rounding
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ _LARGEST_NOISE = 100.0  # and more than the log of any vocabulary
 _SHARE_MARGIN = 1e-4  # of a cumulated probability, float32 over up to 260,000 tokens
 
 
-def choose(scores: Row, noise: Row, top_k: int, top_p: float) -> int | None:
-    """The token that top-k, top-p and noise choose.
+def choose(scores: Row, noise: Row, top_k: int, top_p: float, min_p: float = 0.0) -> int | None:
+    """The token that top-k, top-p, min-p and noise choose.
 
     Args:
         scores: [vocab] logits over temperature.
@@ -32,9 +33,11 @@ def choose(scores: Row, noise: Row, top_k: int, top_p: float) -> int | None:
     best = int(scores.argmax())
     top = float(scores[best])
     margin = _RELATIVE_MARGIN * (abs(top) + _LARGEST_NOISE)
-    if (top_k <= 0 or top_k >= len(scores)) and top_p >= 1.0:
+    if (top_k <= 0 or top_k >= len(scores)) and top_p >= 1.0 and not min_p:
         return _clear_winner(scores + noise, margin)
     floor = top + float(noise[best]) - float(noise.max()) - 2 * margin
+    if min_p:
+        floor = max(floor, least_score(scores[best], min_p))
     near = np.flatnonzero(scores >= floor)  # the winner is one of them: `best` is in every support
     if not len(near):
         return None
@@ -56,6 +59,11 @@ def choose(scores: Row, noise: Row, top_k: int, top_p: float) -> int | None:
             return None
     winner = _clear_winner(total, margin)
     return None if winner is None else int(near[winner])
+
+
+def least_score(largest: np.float32, min_p: float) -> float:
+    """The least score that min-p keeps, exact in float32."""
+    return float(largest + np.float32(math.log(min_p)))
 
 
 def _support_mass(scores: Row, top: float, top_k: int) -> float:

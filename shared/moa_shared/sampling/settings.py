@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from moa_shared.errors import ConfigError
 
@@ -31,13 +31,15 @@ class Sampling:
         top_k: keep only the k likeliest tokens (and those tied with the last of them); 0 keeps all.
         top_p: keep the smallest set of likeliest tokens whose probabilities reach this sum; 1 keeps all.
         seed: 0 to 2**64 - 1; keys the noise. The same seed gives the same text.
-        min_p: drop tokens whose probability is less than this share of the likeliest one's; 0 keeps all.
+        min_p: after top-p, drop tokens whose probability is less than this share of the likeliest one's; 0 drops none.
         repeat_penalty: divides the positive logits, and multiplies the negative ones, of tokens among the last
             `repeat_last_n` of the conversation (llama.cpp's); 1 is off.
         repeat_last_n: tokens that `repeat_penalty` looks back, the prompt's too; 0: none, -1: all.
         presence_penalty: taken off the logits of tokens that the answer has, -2 to 2 (OpenAI's).
         frequency_penalty: taken off once for each time that the answer has the token, -2 to 2 (OpenAI's).
         logit_bias: token ids with what is added to their logits, -100 to 100; kept in the order of the ids.
+        answer_start: no setting of the user: position of the answer's first token, where an end has filled it in
+            (`within`).
 
     Raises:
         ConfigError: a value outside its range.
@@ -53,6 +55,7 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: TokenBias = ()
+    answer_start: int = 0
 
     def __post_init__(self) -> None:
         if not (self.temperature == 0.0 or LEAST_TEMPERATURE <= self.temperature <= 100.0):  # NaN fails too
@@ -87,6 +90,34 @@ class Sampling:
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits are changed before a token is chosen from them."""
+        return bool(self.logit_bias) or self.reads_text
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether that depends on the text before a token."""
+        return self.penalises_answer or self.penalises_repeats
+
+    @property
+    def penalises_repeats(self) -> bool:
+        return self.repeat_penalty != 1.0 and self.repeat_last_n != 0
+
+    @property
+    def penalises_answer(self) -> bool:
+        return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    def looks_back(self, length: int) -> int:
+        """How many of the newest of `length` tokens the penalties of the next one look at."""
+        answer = length - self.answer_start if self.penalises_answer else 0
+        repeats = self.repeat_last_n if self.penalises_repeats else 0
+        return length if repeats == WHOLE_CONTEXT else min(length, max(answer, repeats, 0))
+
+    def within(self, answer_start: int) -> Sampling:
+        """The same for an answer that starts there; itself where that does not matter."""
+        return replace(self, answer_start=answer_start) if self.penalises_answer else self
 
 
 def _check_bias(bias: TokenBias) -> None:

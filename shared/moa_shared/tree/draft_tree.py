@@ -60,6 +60,14 @@ class DraftTree:
         return tuple(depths)
 
     @cached_property
+    def paths(self) -> tuple[tuple[int, ...], ...]:
+        """The tokens from the root's child down to each node."""
+        paths: list[tuple[int, ...]] = []
+        for token, parent in zip(self.tokens, self.parents, strict=True):
+            paths.append((*paths[parent], token) if parent != ROOT else (token,))
+        return tuple(paths)
+
+    @cached_property
     def children(self) -> dict[int, tuple[int, ...]]:
         """Children of each node that has any, and of the root (-1), in order of their numbers."""
         children: dict[int, list[int]] = {}

@@ -24,7 +24,8 @@ class ToyDrafter:
 
     def __init__(self, seed: int, token_ids: npt.NDArray[np.int64] | None = None) -> None:
         self.token_ids = token_ids
-        self.next_position = 5
+        self.tokens = [0, 1, 2, 1, 0]
+        self.next_position = len(self.tokens)
         self._table = np.random.default_rng(seed).standard_normal((VOCAB + 1, VOCAB + 1, VOCAB), np.float32)
         self.paths: list[tuple[int, ...]] = []
 
@@ -77,7 +78,7 @@ def test_a_tree_holds_the_best_candidates_with_their_parents(seed: int, depth: i
 @given(st.integers(0, 50), st.floats(0.1, 2.0))
 def test_a_sampled_trees_best_path_is_the_sampled_chain(seed: int, temperature: float) -> None:
     """Siblings share their position's noise, so the chain that the drafter would draw is in the tree."""
-    sampling = Sampling(temperature, seed=seed)
+    sampling = Sampling(temperature, seed=seed, repeat_penalty=1.5, presence_penalty=0.5)
     chain = draft_chain(ToyDrafter(seed), 3, sampling)
     tree, _, _ = draft_tree(ToyDrafter(seed), TreeShape(3, VOCAB, 500), sampling)
     node: int | None = ROOT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from moa_shared.drafter.draft_nodes import DraftNodes
 from moa_shared.drafting import CHAIN, ConversationDraft, GrowingDraft, Growth, GrowthShape, TextGuesser, draft_chain
 from moa_shared.drafting.written import Origin
+from moa_shared.sampling.coupling import select
+from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.scores import largest, log_softmax
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.draft_tree import DraftTree
@@ -22,6 +25,8 @@ VOCAB = 7
 Rows = npt.NDArray[np.float32]
 TREE = GrowthShape(breadth=3, nodes=24, survival=0.02)
 GREEDY = Sampling()
+PENALISED = Sampling(repeat_penalty=1.6, repeat_last_n=4, frequency_penalty=0.6, logit_bias=((2, 1.0),), answer_start=3)
+PENALISED_SAMPLES = replace(PENALISED, temperature=0.8, seed=5, min_p=0.02)
 
 
 class ToyDrafter:
@@ -36,6 +41,10 @@ class ToyDrafter:
         self._nodes = DraftNodes()
         self._begun = False
         self._table = 2 * np.random.default_rng(seed).standard_normal((VOCAB, VOCAB, VOCAB), np.float32)
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.text
 
     @property
     def next_position(self) -> int:
@@ -82,6 +91,28 @@ def survival(toy: ToyDrafter, draft: DraftTree, node: int) -> float:
         log += float(log_softmax(toy.logits(text))[draft.tokens[step]])
         text.append(draft.tokens[step])
     return math.exp(log)
+
+
+@given(st.integers(0, 99), st.sampled_from([PENALISED, PENALISED_SAMPLES]))
+def test_a_drafter_that_agrees_drafts_what_the_target_chooses_under_penalties(seed: int, sampling: Sampling) -> None:
+    expected, prompt = ToyDrafter(seed), [1, 2, 3, 1]
+    expected.extend(prompt)
+    for _ in range(8):
+        text = expected.text
+        expected.extend(select(expected.logits(text)[None], [len(text)], sampling, TextBefore(text, [()])))
+    answer = expected.text[1 + len(prompt) :]
+    assert len(set(answer)) > 2  # penalties are at work
+
+    whole, growing = ToyDrafter(seed), GrowingDraft(ToyDrafter(seed), TREE)
+    whole.extend(prompt)
+    assert list(draft_chain(whole, 8, sampling).tokens) == answer
+    growing.commit(prompt)
+    draft = DraftTree((), ())
+    while (growth := growing.grow(draft, sampling)).tokens:
+        draft = add(draft, growth)
+    first = answer[0]
+    assert draft.child_with(-1, first) is not None
+    assert [growing.next_token(DraftTree.chain(answer[:at]), sampling).token for at in range(8)] == answer
 
 
 @given(st.integers(0, 99), st.integers(1, 8), st.sampled_from([0.0, 0.7]))
@@ -183,7 +214,7 @@ def test_any_draft_is_gone_on_with_as_a_new_drafter_would(
     shape: GrowthShape, keeps: bool, copying: bool, data: st.DataObject
 ) -> None:
     seed = data.draw(st.integers(0, 9))
-    sampling = Sampling(data.draw(st.sampled_from([0.0, 0.8])), seed=3)
+    sampling = data.draw(st.sampled_from([GREEDY, Sampling(0.8, seed=3), PENALISED, PENALISED_SAMPLES]))
     toy = ToyDrafter(seed, keeps=keeps)
     guesser = TextGuesser() if copying else None
     growing, draft = GrowingDraft(toy, shape, guesser), DraftTree((), ())

@@ -12,6 +12,7 @@ from inline_snapshot import snapshot
 from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import ConfigError, InternalError
 from moa_shared.sampling.coupling import draft_candidates, draft_scores, gumbel_noise, process_logits, select
+from moa_shared.sampling.penalties import adjusted
 from moa_shared.sampling.settings import LEAST_TEMPERATURE, Sampling
 from moa_shared.tree.draft_tree import DraftTree, longest_path
 from scipy import stats
@@ -54,12 +55,19 @@ def speculative_samples(sampling: Sampling, verify_with: Sampling) -> np.ndarray
 
 @pytest.mark.parametrize(
     "sampling",
-    [Sampling(1.0, seed=3), Sampling(0.7, seed=4), Sampling(1.0, top_k=4, seed=5), Sampling(1.0, top_p=0.8, seed=6)],
+    [
+        Sampling(1.0, seed=3),
+        Sampling(0.7, seed=4),
+        Sampling(1.0, top_k=4, seed=5),
+        Sampling(1.0, top_p=0.8, seed=6),
+        Sampling(1.0, min_p=0.2, seed=7),
+        Sampling(1.0, top_p=0.95, seed=8, min_p=0.1, logit_bias=((3, 1.0), (0, -2.0))),
+    ],
     ids=str,
 )
 def test_samples_follow_the_processed_distribution(sampling: Sampling) -> None:
     chosen = speculative_samples(sampling, sampling)
-    expected = np.exp(process_logits(LOGITS, sampling))
+    expected = np.exp(process_logits(adjusted(LOGITS[None], [0], sampling)[0], sampling))
     assert chi_square_p(chosen, expected) > 0.001
 
 
@@ -135,17 +143,18 @@ def in_torch(logits: Rows, sampling: Sampling) -> Rows:
     st.sampled_from([0.0, LEAST_TEMPERATURE, 0.3, 0.8, 1.5, 90.0]),
     st.sampled_from([0, 1, 2, 20, 300, 1 << 20]),
     st.sampled_from([1.0, 0.999, 0.9, 0.5, 1e-6]),
+    st.sampled_from([0.0, 1e-9, 0.02, 0.3, 1.0]),
     st.sampled_from([0.0, 0.5, 3.0, 20.0]),
     st.booleans(),
     st.integers(0, 1 << 40),
 )
 def test_choices_are_those_of_the_rule_to_the_bit(
-    vocab: int, temperature: float, top_k: int, top_p: float, spread: float, coarse: bool, seed: int
+    vocab: int, temperature: float, top_k: int, top_p: float, min_p: float, spread: float, coarse: bool, seed: int
 ) -> None:
     """Many ties among coarse (bfloat16) logits, flat and peaked rows, supports of one token and of all."""
     logits = np.float32(spread) * normal(12, vocab, seed=seed)
     logits = widen_bfloat16(round_to_bfloat16(logits)) if coarse else logits
-    sampling = Sampling(temperature, top_k, top_p, seed)
+    sampling = Sampling(temperature, top_k, top_p, seed, min_p)
     positions = [row // 3 for row in range(12)]
     assert select(logits, positions, sampling) == by_the_rule(logits, positions, sampling)
 
@@ -208,10 +217,16 @@ def test_the_least_temperature_still_chooses_by_logits_and_noise() -> None:
     assert len(set(select(close, range(50), sampling))) > 30
 
 
-@given(st.sampled_from([0, 3, 40]), st.sampled_from([0.3, 0.9, 0.9999]), st.integers(0, 999), st.floats(0.5, 4.0))
-def test_a_drafters_support_is_the_targets(top_k: int, top_p: float, seed: int, spread: float) -> None:
+@given(
+    st.sampled_from([0, 3, 40]),
+    st.sampled_from([0.3, 0.9, 0.9999]),
+    st.sampled_from([0.0, 0.05]),
+    st.integers(0, 999),
+    st.floats(0.5, 4.0),
+)
+def test_a_drafters_support_is_the_targets(top_k: int, top_p: float, min_p: float, seed: int, spread: float) -> None:
     logits = np.float32(spread) * normal(3, 700, seed=seed)
-    sampling = Sampling(0.8, top_k, top_p, seed)
+    sampling = Sampling(0.8, top_k, top_p, seed, min_p)
     exact = np.isfinite(process_logits(logits, sampling))
     ours = np.isfinite(draft_scores(logits, [1, 2, 3], sampling))
     assert int((exact != ours).sum(-1).max()) <= 1  # rounding at the edge of top-p
@@ -255,6 +270,14 @@ def test_top_k_and_top_p_keep_what_they_say() -> None:
     smallest = int((probabilities.cumsum(-1) < 0.6).sum()) + 1
     assert int(kept.sum()) == smallest
     assert np.isfinite(process_logits(LOGITS, Sampling(1.0, top_p=1e-9))).sum() == 1
+
+
+def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest() -> None:
+    probabilities = np.exp(process_logits(LOGITS, Sampling(0.8)))
+    kept = np.isfinite(process_logits(LOGITS, Sampling(0.8, min_p=0.2)))
+    assert kept.tolist() == (probabilities >= 0.2 * probabilities.max()).tolist()
+    assert 1 < kept.sum() < VOCAB
+    assert np.isfinite(process_logits(LOGITS, Sampling(0.8, min_p=1.0))).sum() == 1
 
 
 def test_greedy_needs_no_noise() -> None:
