@@ -40,11 +40,9 @@ async def endpoint_of(host: Host, settings: EndpointSettings | None = None) -> A
         return host
 
     listener, closing = bind("127.0.0.1", 0), Closing()
-    app = make_app(
-        endpoint_routes(HostSource(give), settings or EndpointSettings(), closing),
-        Access("127.0.0.1", listener.getsockname()[1]),
-    )
-    server = await serve(app, listener, closing)
+    access = Access("127.0.0.1", listener.getsockname()[1])
+    app = make_app(endpoint_routes(HostSource(give), settings or EndpointSettings(), closing), access)
+    server = await serve(app, listener, closing, access)
     try:
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
             yield client

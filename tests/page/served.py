@@ -82,8 +82,8 @@ class ServedPage:
     async def _start(self) -> None:
         listener = bind("127.0.0.1", self.port)
         self.port = listener.getsockname()[1]
-        app = make_app(page_routes(self.backend), Access("127.0.0.1", self.port, key=self._key))
-        self._server = await serve(app, listener, Closing())
+        access = Access("127.0.0.1", self.port, key=self._key)
+        self._server = await serve(make_app(page_routes(self.backend), access), listener, Closing(), access)
 
     async def _kill(self) -> None:
         if self._server is not None:

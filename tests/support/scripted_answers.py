@@ -191,7 +191,7 @@ async def serving(
     listener, closing = bind("127.0.0.1", 0), Closing()
     access = Access("127.0.0.1", listener.getsockname()[1], origins, key)
     app = make_app(endpoint_routes(source, settings or EndpointSettings(), closing), access)
-    server = await serve(app, listener, closing)
+    server = await serve(app, listener, closing, access)
     try:
         yield server
     finally:

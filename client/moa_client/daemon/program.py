@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from moa_client.settings import ClientSettings
 from moa_client.surface.update_codec import Fields
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
+MOST_FILES = 4096  # open ones, sockets included: many systems begin with 1,024
 log = logging.getLogger(__name__)
 
 
@@ -41,6 +43,7 @@ async def run_daemon(
         MoaError: a server, or the endpoint's key, that the settings name cannot be used.
     """
     make_folder(places)
+    _allow_files(MOST_FILES)
     lock = DaemonLock(places.lock, Holder(os.getpid(), time.time(), version("moa")))
     ended = asyncio.Event()
     async with AsyncExitStack() as stack:
@@ -74,3 +77,11 @@ async def run_daemon(
         on_ready(hub.status())
         await ended.wait()
         log.warning("ending")
+
+
+def _allow_files(wanted: int) -> None:
+    """Raises the limit of open files as far as the system lets a user, never lowers it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from contextlib import AsyncExitStack
 
 from moa_shared.errors import ConfigError
@@ -18,6 +19,7 @@ from moa_client.web.access import Access
 from moa_client.web.app import make_app
 from moa_client.web.closing import Closing
 from moa_client.web.key import read_key
+from moa_client.web.peer_user import tells_users
 from moa_client.web.runner import bind, serve
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,9 @@ async def serve_web_surfaces(settings: ClientSettings, hub: Hub, stack: AsyncExi
             f"Everybody who reaches {host} could use the endpoint.",
             hint="Give --endpoint-key-file, or leave --endpoint-host at 127.0.0.1.",
         )
+    is_made_here = not key and not tells_users()
+    if is_made_here:  # other users of the device would not be told apart: only this one can read the daemon's status
+        key = secrets.token_urlsafe()
     try:
         listener = bind(host, settings.endpoint_port)
     except ConfigError as error:
@@ -54,7 +59,7 @@ async def serve_web_surfaces(settings: ClientSettings, hub: Hub, stack: AsyncExi
     limits = EndpointSettings(settings.settle_seconds, settings.unverified, settings.max_requests)
     routes = [*endpoint_routes(HostSource(hub.host), limits, closing), *page_routes(DaemonPage(hub))]
     access = Access(host, listener.getsockname()[1], settings.allowed_origins, key)
-    server = await serve(make_app(routes, access), listener, closing)
+    server = await serve(make_app(routes, access), listener, closing, access)
     stack.push_async_callback(server.close)
-    hub.url = server.url
+    hub.url = f"{server.url}/#key={key}" if is_made_here else server.url
     log.warning("page and endpoint at %s", server.url)

@@ -43,12 +43,16 @@ class Access:
         """Checks who has connected, where no key says it.
 
         Args:
-            user: id of the user of this device; None: it is not known.
+            user: id of the user of this device; None: it cannot be told.
 
         Raises:
-            RequestError: another one than the daemon's; root may do anything in any case.
+            RequestError: not known to be the daemon's; root may do anything in any case.
         """
-        if user not in (None, 0, os.getuid()):
+        if user is None:
+            raise RequestError(
+                403, "The system does not say which user has connected. A key (--endpoint-key-file) would let you in."
+            )
+        if user not in (0, os.getuid()):
             raise RequestError(
                 403,
                 "Another user of this device has sent this request. A key (--endpoint-key-file) would let both in.",

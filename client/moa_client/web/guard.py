@@ -1,7 +1,7 @@
 """The middleware before all routes: lets in what `Access` allows, and answers browsers that ask beforehand.
 
-No state. Invariant: no route sees a request of another site's page, of another user, or one without the key where one
-is needed.
+No state. Invariant: no route sees a request of another site's page, or one without the key where one is needed. Other
+users are refused before, where connections are made.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moa_client.web.access import Access
 from moa_client.web.error_form import RequestError
-from moa_client.web.peer_user import user_of
 
 
 def is_public(path: str) -> bool:
@@ -21,7 +20,7 @@ def is_public(path: str) -> bool:
 
 
 class Guard:
-    """Checks user, Host, Origin and key of each request and WebSocket."""
+    """Checks Host, Origin and key of each request and WebSocket."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -50,8 +49,6 @@ class Guard:
         Raises:
             RequestError: it may not enter.
         """
-        if not self._access.key and scope["client"] is not None and scope["server"] is not None:
-            self._access.check_user(user_of(tuple(scope["client"]), tuple(scope["server"])))
         host = headers.get("host", "")
         self._access.check_host(host)
         if origin is not None:

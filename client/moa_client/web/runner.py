@@ -8,20 +8,24 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 from moa_shared.errors import ConfigError
 from starlette.types import ASGIApp
 
+from moa_client.web.access import Access
 from moa_client.web.closing import Closing
 from moa_client.web.connection import BoundedConnection
 
 MOST_MESSAGE_BYTES = 1 << 20  # of a WebSocket
-KEEP_ALIVE_SECONDS = 75  # a connection without requests: longer than the pools of usual clients keep one
-BACKLOG = 256
+MOST_CONNECTIONS = 512  # and at most half of the files that may be open: the rest is for the program itself
+BACKLOG = 128
 CLOSE_SECONDS = 5  # that requests have to end when the server closes
 
 # It tells of requests that are no HTTP, and of defects, which the application logs itself: not on standard error.
@@ -35,16 +39,17 @@ class WebServer:
         app: the application.
         listener: its socket.
         closing: tells requests under way that the server closes.
+        access: whose connections are accepted.
     """
 
-    def __init__(self, app: ASGIApp, listener: socket.socket, closing: Closing) -> None:
+    def __init__(self, app: ASGIApp, listener: socket.socket, closing: Closing, access: Access) -> None:
         host, self.port = listener.getsockname()[:2]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
         self._closing = closing
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http=BoundedConnection,
+                http=cast("Any", partial(BoundedConnection, access=access, most=_most_connections())),
                 ws="websockets-sansio",
                 ws_max_size=MOST_MESSAGE_BYTES,
                 ws_per_message_deflate=False,
@@ -54,7 +59,6 @@ class WebServer:
                 proxy_headers=False,
                 server_header=False,
                 date_header=False,
-                timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=CLOSE_SECONDS,
             )
         )
@@ -71,14 +75,15 @@ class WebServer:
         await self._serving
 
 
-async def serve(app: ASGIApp, listener: socket.socket, closing: Closing) -> WebServer:
+async def serve(app: ASGIApp, listener: socket.socket, closing: Closing, access: Access) -> WebServer:
     """Serves requests until the server is closed.
 
     Args:
         listener: of `bind`.
         closing: the one that the application's routes know.
+        access: the application's.
     """
-    server = WebServer(app, listener, closing)
+    server = WebServer(app, listener, closing, access)
     await server.listening()
     return server
 
@@ -109,6 +114,11 @@ def bind(host: str, port: int) -> socket.socket:
             hint = "Give an address of this device with --endpoint-host."
         raise ConfigError(message, hint=hint) from None
     return listener
+
+
+def _most_connections() -> int:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, files // 2)
 
 
 class _Server(uvicorn.Server):

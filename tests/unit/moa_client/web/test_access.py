@@ -139,7 +139,7 @@ def test_the_key_is_not_shown() -> None:
     assert "sixteen" not in repr(Access("127.0.0.1", 8674, key="sixteen-letters-"))
 
 
-@pytest.mark.parametrize("user", [None, 0, os.getuid()])
+@pytest.mark.parametrize("user", [0, os.getuid()])
 def test_the_daemons_own_user_may_enter(user: int | None) -> None:
     Access("127.0.0.1", 8674).check_user(user)
 
@@ -148,3 +148,11 @@ def test_another_user_of_the_device_may_not() -> None:
     with pytest.raises(RequestError, match="Another user of this device") as refused:
         Access("127.0.0.1", 8674).check_user(os.getuid() + 4242)
     assert refused.value.status == 403
+
+
+def test_who_cannot_be_told_may_not() -> None:
+    message = snapshot(
+        "The system does not say which user has connected. A key (--endpoint-key-file) would let you in."
+    )
+    with raises(RequestError, message):
+        Access("127.0.0.1", 8674).check_user(None)

@@ -63,7 +63,7 @@ async def served(*more: BaseRoute, key: str = "") -> AsyncIterator[WebServer]:
     listener, closing = bind("127.0.0.1", 0), Closing()
     routes = [Route("/count", count, methods=["POST"]), WebSocketRoute("/live", greet), *more]
     access = Access("127.0.0.1", listener.getsockname()[1], key=key)
-    server = await serve(make_app(routes, access), listener, closing)
+    server = await serve(make_app(routes, access), listener, closing, access)
     try:
         yield server
     finally:
@@ -146,7 +146,7 @@ async def test_a_body_that_is_no_object_is_refused(content: bytes) -> None:
 
 
 async def test_what_is_no_request_is_refused_and_what_never_comes_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.05)
+    monkeypatch.setitem(connection.SECONDS, "head", 0.05)
     async with served() as server:
         head, _ = await ask(server, "\x00\x01")
         assert b"400 " in head.splitlines()[0]
@@ -156,7 +156,7 @@ async def test_what_is_no_request_is_refused_and_what_never_comes_is_cut_off(mon
 
 
 async def test_a_client_that_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "WRITE_SECONDS", 0.05)
+    monkeypatch.setitem(connection.SECONDS, "reader", 0.05)
     left = asyncio.Event()
 
     async def flood(request: Request) -> Response:
