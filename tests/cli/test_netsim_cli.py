@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 from inline_snapshot import snapshot
 from netsim.cli import COMMANDS, main
+from netsim.cli.links import replay
 from netsim.profile import catalogue
 
 from tests.support.messages import steady
@@ -349,6 +351,67 @@ netsim: No link is running.
   Start one with `netsim proxy` or `netsim run`.
 """)
     assert result.exit_code == 1
+
+
+def test_links_have_names_by_which_they_are_listed_and_changed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    proxy = ["proxy", "--profile", "4g", "--upstream", ":9", "--name"]
+    assert netsim("ctl", "list").stderr == "no link is running\n"
+    variables = {**ENVIRONMENT, "XDG_RUNTIME_DIR": str(tmp_path)}
+    with started([*NETSIM, *proxy, "home"], variables) as home, started([*NETSIM, *proxy, "train"], variables) as train:
+        assert [program.out.readline()[:16] for program in (home, train)] == ["netsim listens o"] * 2
+        assert steady(netsim("ctl", "list").output) == snapshot("""\
+name   backend  profile  address          connections
+home   proxy    4g       127.0.0.1:PORT  0
+train  proxy    4g       127.0.0.1:PORT  0
+""")
+        assert [each["name"] for each in json.loads(netsim("ctl", "list", "--json").output)] == ["home", "train"]
+        for words in (("cut", "--name", "train"), ("--name", "train", "cut")):
+            assert netsim("ctl", *words, "--direction", "up").output.startswith("done at ")
+        control = str(tmp_path / "netsim/train.sock")
+        cut = json.loads(netsim("ctl", "status", "--control", control).output)["directions"]
+        assert [cut[direction]["cut"] for direction in ("up", "down")] == [True, False]
+        said = [netsim("ctl", "heal"), netsim("ctl", "heal", "--name", "car"), netsim("ctl", "heal", "--name", "a/b")]
+        said += [netsim("ctl", "--control", control, "heal", "--name", "train"), netsim(*proxy, "home")]
+        assert [each.stderr for each in said] == snapshot(
+            [
+                """\
+netsim: 2 links are running.
+  Say which with --name: home, train
+""",
+                """\
+netsim: No link named car is running.
+  Running: home, train.
+""",
+                """\
+netsim: 'a/b' cannot be the name of a link.
+  Use at most 40 letters, digits, dots, hyphens, underscores.
+""",
+                """\
+netsim: --name and --control both choose a link.
+  Give one of the two.
+""",
+                """\
+netsim: A link named home is running.
+  Choose another --name, or end that link.
+""",
+            ]
+        )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ride.csv", "--profile", "5g", "--loop", "--upstream=:1", "--", "cmd", "--seed", "4"),
+        ("--profile", "5g", "ride.csv", "--loop", "--upstream", ":1", "cmd", "--seed", "4"),
+        ("--profile", "5g", "--loop", "--upstream", ":1", "ride.csv", "--", "cmd", "--seed", "4"),
+    ],
+)
+def test_options_of_a_replay_come_before_or_after_the_trace(words: tuple[str, ...]) -> None:
+    given = replay.make_context("replay", list(words)).params
+    assert (given["trace"], given["profile"], given["loop"], given["upstream"]) == (Path("ride.csv"), "5g", True, ":1")
+    assert [word for word in given["words"] if word != "--"] == ["cmd", "--seed", "4"]
+    assert given["seed"] == 0
 
 
 def test_checks_and_their_planted_errors_are_listed() -> None:

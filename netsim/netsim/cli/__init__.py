@@ -21,7 +21,7 @@ COMMANDS = {
     "convert": ("profiles", "Convert a trace between formats."),
     "record": ("measure", "Measure a real link to a server into a profile or a trace."),
     "serve": ("measure", "Be the far end that `record` measures against."),
-    "ctl": ("control", "Change a running link."),
+    "ctl": ("control", "Change a running link, or list those that are running."),
     "report": ("control", "Draw a run's outputs as one HTML file."),
     "validate": ("measure", "Measure whether links on this machine do what they say."),
     "clean": ("control", "Remove what killed runs left."),

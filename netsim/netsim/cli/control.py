@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from netsim.backends.tun.namespaces import clean_leftovers, require_root
-from netsim.cli.options import PATH
+from netsim.cli.options import PATH, chosen, link_options
 from netsim.errors import ControlError
 from netsim.output.report import write_report
 from netsim.profile.changes import parse_settings
@@ -20,22 +20,30 @@ _SECONDS = click.option("--for", "seconds", type=click.FloatRange(min=0), help="
 
 
 @click.group("ctl")
-@click.option("--control", "path", type=PATH, help="The link's control socket; needed if several links are running.")
-@click.pass_context
-def ctl(ctx: click.Context, path: Path | None) -> None:
-    """Change a running link."""
-    ctx.obj = path
+@link_options
+def ctl() -> None:
+    """Change a running link, or list those that are running."""
 
 
 def _send(ctx: click.Context, request: dict[str, Any]) -> dict[str, Any]:
-    path: Path | None = ctx.obj
-    if path is None:
-        running = control.running()
+    path: Path | None = chosen(ctx, "control")
+    name: str | None = chosen(ctx, "name")
+    if path is not None and name is not None:
+        raise ControlError("--name and --control both choose a link.", hint="Give one of the two.")
+    running = control.running() if path is None else []
+    if name is not None:
+        path = control.named_path(name)
+        if path not in running:
+            listed = ", ".join(each.stem for each in running)
+            raise ControlError(
+                f"No link named {name} is running.", hint=f"Running: {listed}." if listed else "No link is running."
+            )
+    elif path is None:
         if not running:
             raise ControlError("No link is running.", hint="Start one with `netsim proxy` or `netsim run`.")
         if len(running) > 1:
-            names = ", ".join(map(str, running))
-            raise ControlError(f"{len(running)} links are running.", hint=f"Say which with --control: {names}")
+            names = ", ".join(each.stem for each in running)
+            raise ControlError(f"{len(running)} links are running.", hint=f"Say which with --name: {names}")
         path = running[0]
     return control.send(path, request)
 
@@ -46,6 +54,7 @@ def _done(ctx: click.Context, request: dict[str, Any]) -> None:
 
 
 @ctl.command("cut")
+@link_options
 @_DIRECTION
 @_SECONDS
 @click.pass_context
@@ -55,6 +64,7 @@ def cut(ctx: click.Context, direction: str, seconds: float | None) -> None:
 
 
 @ctl.command("hold")
+@link_options
 @_DIRECTION
 @_SECONDS
 @click.pass_context
@@ -64,6 +74,7 @@ def hold(ctx: click.Context, direction: str, seconds: float | None) -> None:
 
 
 @ctl.command("heal")
+@link_options
 @click.pass_context
 def heal(ctx: click.Context) -> None:
     """End every cut, hold and refusal."""
@@ -71,6 +82,7 @@ def heal(ctx: click.Context) -> None:
 
 
 @ctl.command("reset")
+@link_options
 @click.pass_context
 def reset(ctx: click.Context) -> None:
     """End every connection with a reset."""
@@ -78,6 +90,7 @@ def reset(ctx: click.Context) -> None:
 
 
 @ctl.command("fin")
+@link_options
 @click.pass_context
 def fin(ctx: click.Context) -> None:
     """End every connection in the orderly way, as a middle box would."""
@@ -85,6 +98,7 @@ def fin(ctx: click.Context) -> None:
 
 
 @ctl.command("refuse")
+@link_options
 @_SECONDS
 @click.pass_context
 def refuse(ctx: click.Context, seconds: float | None) -> None:
@@ -93,6 +107,7 @@ def refuse(ctx: click.Context, seconds: float | None) -> None:
 
 
 @ctl.command("set")
+@link_options
 @click.argument("settings", nargs=-1, metavar="[NAME=NUMBER]...")
 @click.option("--profile", metavar="NAME|FILE", help="Become this profile first.")
 @click.option(
@@ -110,10 +125,31 @@ def change(ctx: click.Context, settings: tuple[str, ...], profile: str | None, r
 
 
 @ctl.command("status")
+@link_options
 @click.pass_context
 def status(ctx: click.Context) -> None:
     """Print the state of the link, as JSON."""
     click.echo(json.dumps(_send(ctx, {"do": "status"}), indent=2))
+
+
+@ctl.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+def show(as_json: bool) -> None:
+    """List this user's running links: name, backend, profile, address and open connections.
+
+    Links with a control socket of their own (--control) are not found.
+    """
+    fields = ("name", "backend", "profile", "address", "connections")
+    links = [{"name": path.stem, **control.send(path, {"do": "status"})} for path in control.running()]
+    if as_json:
+        click.echo(json.dumps([{field: link[field] for field in fields} for link in links], indent=2))
+        return
+    rows = [fields, *(tuple(str(link[field]) for field in fields) for link in links)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows if links else ():
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if not links:
+        click.echo("no link is running", err=True)
 
 
 @click.command("clean")

@@ -22,7 +22,7 @@ from netsim.cli.options import (
     scenario_options,
     session_options,
 )
-from netsim.errors import AddressError
+from netsim.errors import AddressError, ControlError
 from netsim.profile.scenario import Scenario
 from netsim.run.address import Address, parse_address
 from netsim.run.command import await_listening, start_command
@@ -41,7 +41,7 @@ _BEFORE_A_COMMAND = {"allow_interspersed_args": False}
 def run(
     profile: str, seed: int, events: tuple[str, ...], backend: str, upstream: str | None, serve: str | None,
     port: int | None, out: Path | None, control: Path | None, ready_file: Path | None, seconds: float | None,
-    words: tuple[str, ...],
+    name: str | None, words: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run a command whose traffic passes through a link.
 
@@ -49,11 +49,29 @@ def run(
     connections to 127.0.0.1 at the upstream's port pass through the link too. Without a command the link stays open
     until SIGINT or SIGTERM. The exit status is the command's.
     """
-    options = Options(out, control, ready_file, seconds)
+    options = _options(out, control, ready_file, seconds, name)
     _play(make_scenario(profile, seed, events), backend, upstream, serve, port, options, words)
 
 
-@click.command("replay", context_settings=_BEFORE_A_COMMAND)
+class _AfterItsArgument(click.Command):
+    """A command whose options may come after its first argument too, until a word, or --, begins the command to run."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        takes_value = {
+            flag: isinstance(each, click.Option) and not each.is_flag for each in self.params for flag in each.opts
+        }
+        options: list[str] = []
+        argument: list[str] = []
+        rest = list(args)
+        while rest and rest[0] != "--" and not (argument and not rest[0].startswith("-")):
+            word = rest.pop(0)
+            (options if word.startswith("-") else argument).append(word)
+            if takes_value.get(word) and rest:
+                options.append(rest.pop(0))
+        return super().parse_args(ctx, [*options, *argument, *rest])
+
+
+@click.command("replay", cls=_AfterItsArgument, context_settings=_BEFORE_A_COMMAND)
 @scenario_options("4g")
 @format_option("--format", "form", "The trace's format [default: detected from its content].")
 @click.option(
@@ -68,18 +86,18 @@ def run(
 def replay(
     profile: str, seed: int, events: tuple[str, ...], form: str | None, start_s: float, loop: bool,
     ignored: tuple[str, ...], backend: str, upstream: str | None, serve: str | None, port: int | None,
-    out: Path | None, control: Path | None, ready_file: Path | None, seconds: float | None, trace: Path,
-    words: tuple[str, ...],
+    out: Path | None, control: Path | None, ready_file: Path | None, seconds: float | None, name: str | None,
+    trace: Path, words: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Drive a link from a recorded trace.
 
-    The profile fills in what the trace leaves blank. Options come before the trace, the command after it; see
+    The profile fills in what the trace leaves blank. Options come before or after the trace, then the command; see
     `netsim run`.
     """
     read = read_trace(trace, Format(form) if form else None, ignored).since(start_s)
     print_remarks(read)
     scenario = make_scenario(profile, seed, events, read, loop)
-    _play(scenario, backend, upstream, serve, port, Options(out, control, ready_file, seconds), words)
+    _play(scenario, backend, upstream, serve, port, _options(out, control, ready_file, seconds, name), words)
 
 
 @click.command("proxy")
@@ -95,7 +113,7 @@ def replay(
 @session_options
 def proxy(
     profile: str, seed: int, events: tuple[str, ...], listen: str, upstream: str,
-    out: Path | None, control: Path | None, ready_file: Path | None, seconds: float | None,
+    out: Path | None, control: Path | None, ready_file: Path | None, seconds: float | None, name: str | None,
 ) -> None:  # fmt: skip
     """Put a link before a server, on a port of its own.
 
@@ -107,7 +125,7 @@ def proxy(
     session = Session(
         scenario,
         lambda loop, recorder: ProxyBackend(loop, scenario, recorder, at, server),
-        Options(out, control, ready_file, seconds),
+        _options(out, control, ready_file, seconds, name),
     )
     click.echo(
         f"netsim listens on {session.backend.endpoint()} for {server} ({scenario.profile.name}, seed {scenario.seed}, "
@@ -115,6 +133,14 @@ def proxy(
     )
     _, summary = session.run()
     _print_summary(summary, out)
+
+
+def _options(
+    out: Path | None, control: Path | None, ready_file: Path | None, seconds: float | None, name: str | None
+) -> Options:
+    if control is not None and name is not None:
+        raise ControlError("--name and --control both say where the control socket is.", hint="Give one of the two.")
+    return Options(out, control, ready_file, seconds, name)
 
 
 def _play(

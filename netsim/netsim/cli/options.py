@@ -22,6 +22,28 @@ IGNORE = click.option(
 )
 
 
+def link_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--name and --control, which choose a running link, before or after a command of `netsim ctl`; see `chosen`."""
+    return _together(
+        click.option(
+            "--name", callback=_choose, expose_value=False, help="The link's name; needed if several are running."
+        ),
+        click.option(
+            "--control", type=PATH, callback=_choose, expose_value=False, help="Its control socket, instead of a name."
+        ),
+    )(function)
+
+
+def chosen(ctx: click.Context, option: str) -> Any:
+    """What one of `link_options` was given; None: nothing."""
+    return ctx.meta.get(f"netsim.{option}")
+
+
+def _choose(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value is not None:
+        ctx.meta[f"netsim.{parameter.name}"] = value
+
+
 def _together(*options: Decorator) -> Decorator:
     """One decorator that adds the options, in this order."""
 
@@ -52,7 +74,8 @@ def scenario_options(default_profile: str | None) -> Decorator:
 
 session_options = _together(
     click.option("--out", type=PATH, help="Folder for events.jsonl, packets.csv.gz and summary.json."),
-    click.option("--control", type=PATH, help="Path of the control socket [default: one for each process]."),
+    click.option("--name", help="The link's name, for `netsim ctl` [default: the number of its process]."),
+    click.option("--control", type=PATH, help="Path of the control socket, instead of a name."),
     click.option("--ready-file", type=PATH, help="File that receives the link's address once it carries traffic."),
     click.option("--seconds", type=click.FloatRange(min=0), help="End after this time."),
 )

@@ -156,6 +156,7 @@ class Conductor:
             "t_s": round(t, 3),
             "backend": self._backend.name,
             "profile": self._scenario.profile.name,
+            "address": self._backend.endpoint(),
             "connections": self._backend.connections(),
             **self._backend.facts(),
             "directions": {

@@ -1,7 +1,7 @@
 """The control socket of a running link: one JSON object per line, one answer to each.
 
 `ControlServer` lives in the link's loop; `send` is the other end (`netsim ctl`, the Python handle). Sockets of running
-links are in one folder per user, named after their processes.
+links are in one folder per user, under the links' names.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import tempfile
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from typing import Any
 from netsim.errors import ControlError, NetsimError
 from netsim.run.loop import Loop
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 MAX_REQUEST_BYTES = 64 * 1024
 TIMEOUT_S = 5.0
 
@@ -30,13 +32,32 @@ def folder() -> Path:
     return base / "netsim" if base.is_absolute() else Path(tempfile.gettempdir()) / f"netsim-{os.getuid()}"
 
 
-def default_path() -> Path:
-    """Where this process's link has its socket; makes the folder, for this user only."""
+def named_path(name: str) -> Path:
+    """The socket of this user's link of that name; raises ControlError for what cannot be a name."""
+    if not NAME.fullmatch(name):
+        raise ControlError(
+            f"{name!r} cannot be the name of a link.",
+            hint="Use at most 40 letters, digits, dots, hyphens, underscores.",
+        )
+    return folder() / f"{name}.sock"
+
+
+def new_path(name: str | None) -> Path:
+    """Where a new link has its socket; makes the folder, for this user only.
+
+    Args:
+        name: of the link; None: the number of this process.
+
+    Raises ControlError if a link of that name is running.
+    """
+    socket_path = named_path(name if name is not None else str(os.getpid()))
     path = folder()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_uid != os.getuid() or path.lstat().st_uid not in (0, os.getuid()):  # who made a symbolic link
         raise ControlError(f"{path} belongs to somebody else.", hint="Give another path with --control.")
-    return path / f"{os.getpid()}.sock"
+    if name is not None and socket_path.exists() and _answers(socket_path):
+        raise ControlError(f"A link named {name} is running.", hint="Choose another --name, or end that link.")
+    return socket_path
 
 
 class ControlServer:

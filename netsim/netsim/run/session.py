@@ -35,6 +35,7 @@ class Options:
     control: Path | None = None
     ready_file: Path | None = None
     seconds: float | None = None
+    name: str | None = None
 
 
 class Session:
@@ -50,7 +51,7 @@ class Session:
         self._conductor = Conductor(self.loop, self.backend, scenario, self.recorder)
         try:
             self.control = control.ControlServer(
-                self.loop, options.control or control.default_path(), self._conductor.command
+                self.loop, options.control or control.new_path(options.name), self._conductor.command
             )
         except BaseException:
             self.backend.close()
