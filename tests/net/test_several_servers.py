@@ -52,7 +52,7 @@ async def test_an_answer_goes_on_at_the_other_server(
     await servers.start("two")
     screen = Screen()
     held = slow_device(target) if drafts else device(target, "none")
-    async with talking_to(servers.links(), held) as (_, engine):
+    async with talking_to(servers.links(), held) as (route, engine):
 
         async def kill(event: Event) -> None:
             if isinstance(event, Committed) and len(screen.committed) > 5 and not screen.cuts:
@@ -60,6 +60,7 @@ async def test_an_answer_goes_on_at_the_other_server(
                 await servers.stop(await serving_now(engine, servers))
 
         await watch(engine, screen, PROMPT, settings, kill)
+        assert engine.status.server == route.address == engine.connection.dialer.address
         assert screen.committed == plain_text(target, PROMPT, settings)[0]
         assert screen.end == Ended(Finish.MAX_TOKENS)
         assert len(told(screen)) == 1

@@ -146,7 +146,7 @@ class Stage:
 
 def good_status() -> LinkStatus:
     """Of a link over which nothing has gone yet."""
-    return LinkStatus(LinkState.GOOD, 52.0, 0.0, 0.0, 0, 0)
+    return LinkStatus(LinkState.GOOD, 52.0, 0.0, 0.0, 0, 0, server="lab.example:50051")
 
 
 def crossing(way: str, kind: str, size: int, tokens: int, accepted: int, by_server: int, conversation: str) -> Crossing:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from moa_client.conversation.events import ExecutionChanged, LinkState, ServerChanged
 from moa_client.conversation.updates import Update
+from moa_shared.protocol.finish_rule import Finish
 from playwright.sync_api import expect
 
 from tests.page.conftest import Open, Serve
@@ -26,12 +29,16 @@ def test_a_daemon_that_is_killed_and_comes_back_in_the_middle_of_an_answer(serve
     expect(reader.notice).to_have_text(
         "moa-client does not run on this device any more. Trying again; nothing that you have typed is lost."
     )
+    panel = reader.page.get_by_role("complementary", name="The link")
+    expect(panel.locator("#link-state")).to_have_text("moa-client does not run")
+    expect(reader.page.locator("#chip")).to_have_text("not running")
     reader.ask("And then?")
     expect(reader.notice).to_contain_text("Not asked: there is no connection.")
     expect(reader.field).to_have_value("And then?")
     served.open_gate("end")
     served.start()
     reader.expect_connection("open")
+    expect(panel.locator("#link-state")).to_have_text("The link is good")
     expect(reader.answer).to_have_text("An answer to the end.")
     reader.field.press("Enter")
     expect(reader.turns).to_have_count(2)
@@ -139,6 +146,30 @@ def test_figures_of_the_link(serve: Serve, open_page: Open) -> None:
     expect(panel.locator("#speed-times")).to_contain_text("× plain streaming, which gives 21.4")
     expect(panel.locator("#speed-drafted")).to_have_text("100 % drafted: 40 % by the server, 60 % here.")
     expect(reader.page.locator(".cost").last).to_contain_text("100 % drafted: 40 % by the server, 60 % here")
+
+
+def test_an_answer_without_text_is_to_be_checked_too(serve: Serve, open_page: Open) -> None:
+    async def script(stage: Stage, question: str) -> None:
+        stage.link(LinkState.OFFLINE)
+        stage.hold(unread=True)
+        stage.end(Finish.UNFINISHED, verified=False)
+
+    reader = open_page(serve(script))
+    expect(reader.page.locator("#f-waiting")).to_have_text("nothing")
+    reader.ask("Why?")
+    expect(reader.page.locator("#f-waiting")).to_have_text("1 answer")
+
+
+def test_after_a_fail_over_the_panel_names_the_server_that_answers(serve: Serve, open_page: Open) -> None:
+    async def script(stage: Stage, question: str) -> None:
+        stage.conversation.status = replace(stage.conversation.status, server="second.example:50051")
+        stage.conversation.publish(Update(ServerChanged("address", "second answers now instead of lab.")))
+        stage.end()
+
+    reader = open_page(serve(script))
+    expect(reader.page.locator("#f-server")).to_have_text("lab.example:50051")
+    reader.ask("Why?")
+    expect(reader.page.locator("#f-server")).to_have_text("second.example:50051")
 
 
 def test_what_crosses_the_link_is_drawn_and_said(serve: Serve, open_page: Open) -> None:

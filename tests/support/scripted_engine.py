@@ -59,7 +59,7 @@ class ScriptedEngine:
 
     @property
     def status(self) -> LinkStatus:
-        return LinkStatus(LinkState.GOOD, 1.0, 0.0, 0.0, 0, 0)
+        return LinkStatus(LinkState.GOOD, 1.0, 0.0, 0.0, 0, 0, server="host:1")
 
     def tell(self, *happenings: Event | Exception) -> None:
         """What happens next; an exception ends the answer, or the attending."""

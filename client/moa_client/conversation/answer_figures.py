@@ -39,6 +39,7 @@ class LinkStatus:
         by_device, by_server: shares of the tokens that were drafted, by each.
         holds_back: the device has more text for the running answer, which is too unlikely to be shown.
         plain_tokens_per_s: that the server would have streamed without drafts; 0: not known.
+        server: the address that the link leads to, or last led to.
     """
 
     state: LinkState
@@ -52,6 +53,7 @@ class LinkStatus:
     holds_back: bool = False
     by_server: float = 0.0
     plain_tokens_per_s: float = 0.0
+    server: str = ""
 
 
 @dataclass(slots=True)
@@ -115,8 +117,8 @@ class Figures:
         """Share of the tokens that the server alone drafted."""
         return self.server_accepted / self.tokens if self.tokens else 0.0
 
-    def status(self, state: LinkState, rtt_ms: float | None, *, holds_back: bool = False) -> LinkStatus:
-        """What a status line shows, of a link in this state."""
+    def status(self, state: LinkState, rtt_ms: float | None, server: str, *, holds_back: bool = False) -> LinkStatus:
+        """What a status line shows, of a link to this server in this state."""
         return LinkStatus(
             state,
             rtt_ms,
@@ -129,6 +131,7 @@ class Figures:
             holds_back,
             self.by_server,
             self.plain_tokens_per_second,
+            server,
         )
 
     def on_event(self, event: Event, seconds: float) -> None:

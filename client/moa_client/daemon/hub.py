@@ -178,6 +178,7 @@ def _library_fields(library: Library) -> Fields:
     choice = device.choice
     return {
         "target": device.files.target_id,
+        "server": link.server,
         "state": link.state.value,
         "rtt_ms": link.rtt_ms,
         "drafter": choice.name if choice is not None else "",

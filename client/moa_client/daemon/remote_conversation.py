@@ -18,7 +18,7 @@ from moa_shared.errors import MoaError, UnavailableError, error_from_code
 from moa_client.conversation.answer_figures import LinkStatus
 from moa_client.conversation.answer_options import AnswerOptions
 from moa_client.conversation.answer_text import AnswerText
-from moa_client.conversation.events import DrafterChanged, ExecutionChanged
+from moa_client.conversation.events import DrafterChanged, ExecutionChanged, LinkState
 from moa_client.conversation.updates import Failed, Titled, Update
 from moa_client.surface.messages import answers_of, decode_line, encode_line, facts_of, opened_status_of
 from moa_client.surface.open_conversation import Facts
@@ -39,13 +39,18 @@ class RemoteConversation:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, opened: Mapping[str, Any]) -> None:
         self._writer = writer
-        self.facts: Facts = facts_of(opened)
+        self._facts = facts_of(opened)
         self.status: LinkStatus = opened_status_of(opened)
         self.answers: Sequence[AnswerText] = answers_of(opened)
         self._subscription = Subscription()
         self._stats: asyncio.Queue[str] = asyncio.Queue()
         self._is_leaving = False
         self._reading = asyncio.create_task(self._read(reader))
+
+    @property
+    def facts(self) -> Facts:
+        status = self.status
+        return replace(self._facts, server=status.server, online=status.state is not LinkState.OFFLINE)
 
     @property
     def is_gone(self) -> bool:
@@ -76,7 +81,7 @@ class RemoteConversation:
         self._send(do="rewind", answers=answers)
 
     def set_system(self, system: str | None) -> None:
-        self.facts = replace(self.facts, system=system)
+        self._facts = replace(self._facts, system=system)
         self._send(do="system", system=system)
 
     def set_title(self, title: str) -> None:
@@ -131,13 +136,13 @@ class RemoteConversation:
             self.status = update.status
         match update.event:
             case Titled(title):
-                self.facts = replace(self.facts, title=title)
+                self._facts = replace(self._facts, title=title)
             case DrafterChanged() as drafter:
-                self.facts = replace(
-                    self.facts, drafter=drafter.name, drafter_reason=drafter.reason, alone=drafter.alone
+                self._facts = replace(
+                    self._facts, drafter=drafter.name, drafter_reason=drafter.reason, alone=drafter.alone
                 )
             case ExecutionChanged() as execution:
-                self.facts = replace(self.facts, level=execution.level, exact=execution.exact)
+                self._facts = replace(self._facts, level=execution.level, exact=execution.exact)
 
 
 async def open_remote(

@@ -117,7 +117,8 @@ class ClientEngine:
     @property
     def status(self) -> LinkStatus:
         """The state for a status line."""
-        return self.figures.status(self.state, self.rtt_ms, holds_back=self.is_holding_back)
+        server = self.connection.dialer.address
+        return self.figures.status(self.state, self.rtt_ms, server, holds_back=self.is_holding_back)
 
     @property
     def rtt_ms(self) -> float | None:

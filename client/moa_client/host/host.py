@@ -95,7 +95,6 @@ class Host:
         conversation = TextConversation(
             engine,
             facts,
-            lambda: engine.connection.dialer.address,
             system,
             self._reconsider,
             journal,
@@ -110,7 +109,7 @@ class Host:
             return newest[0].status
         reached = self._reached
         state = LinkState.OFFLINE if reached.served is None else LinkState.GOOD
-        return LinkStatus(state, reached.rtt_ms, 0.0, 0.0, 0, 0)
+        return LinkStatus(state, reached.rtt_ms, 0.0, 0.0, 0, 0, server=self.link.address)
 
     @property
     def reason(self) -> str:

@@ -56,7 +56,6 @@ class TextConversation:
     Args:
         engine: of this conversation alone.
         facts: names, which `facts` brings up to date.
-        server: the address that is talked to now.
         system: the system prompt; None: the model's own.
         after_answer: called when an answer is over.
         idle_seconds: how long it keeps its stream while nothing is asked; 0: always.
@@ -67,7 +66,6 @@ class TextConversation:
         self,
         engine: ClientEngine,
         facts: Facts,
-        server: Callable[[], str],
         system: str | None = None,
         after_answer: Callable[[TextConversation], Awaitable[None]] | None = None,
         journal: Journal | None = None,
@@ -78,7 +76,6 @@ class TextConversation:
         self.link_reason = ""  # why the link is as it is; empty: it is there
         self.asked_at = 0.0  # the newest question, by the loop's clock
         self._facts = facts
-        self._server = server
         self._system = system
         self._template = ChatTemplate(engine.device.tokenizer, system)
         self._after_answer = after_answer
@@ -100,13 +97,13 @@ class TextConversation:
     @property
     def facts(self) -> Facts:
         """What it is, now."""
-        device = self.engine.device
+        device, status = self.engine.device, self.status
         choice = device.choice
         return replace(
             self._facts,
             target=device.files.target_id,
-            server=self._server(),
-            online=self.status.state is not LinkState.OFFLINE,
+            server=status.server,
+            online=status.state is not LinkState.OFFLINE,
             absent=self.link_reason or self._facts.absent,
             level=device.level,
             exact=device.is_exact,

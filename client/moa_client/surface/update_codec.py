@@ -195,6 +195,7 @@ def status_fields(status: LinkStatus) -> Fields:
         "kept": status.kept,
         "holds_back": status.holds_back,
         "plain_tokens_per_s": round(status.plain_tokens_per_s, 3),
+        "server": status.server,
     }
 
 

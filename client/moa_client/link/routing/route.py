@@ -49,18 +49,18 @@ class Route:
         ]
         self.silence_seconds = self.servers[0].link.silence_seconds
         self.model: pb.Identity | None = None
-        self.newest = self.servers[0]  # that was described last
+        self.newest = self.servers[0]  # that was described last, or has opened a stream last
         self._measuring: set[asyncio.Task[None]] = set()
         self._told: set[str] = set()  # lines of the log that say who is left out
 
     @property
     def address(self) -> str:
-        """Of the server that was described last."""
+        """Of the server that was described last, or has opened a stream last."""
         return self.newest.link.address
 
     @property
     def rtt_ms(self) -> float | None:
-        """To the server that was described last."""
+        """To the same."""
         return self.newest.rtt_ms
 
     async def describe(self, seconds: float | None = None) -> pb.DescribeResponse:

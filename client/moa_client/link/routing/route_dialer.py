@@ -138,6 +138,7 @@ class RouteDialer:
                 level = opened[1].new_execution.execution.level
                 self.reason += f" It computes at {level}: no server that computes as before has answered."
         self._serving, self._why_lost = server, ""
+        self._route.newest = server
         self._reading.on_served(server.link.address)
         return opened
 

@@ -193,6 +193,7 @@ class Page {
     this.composer.show({ canAsk: connection.state === "open", isBusy: conversation.isBusy });
     this.options.bind(conversation.facts.system ?? null, conversation.answers.length > 0);
     byId("app").dataset.connection = connection.state;
+    this.panel.isGone = connection.state === "gone";
     this.panel.draw();
   }
 }

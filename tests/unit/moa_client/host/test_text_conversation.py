@@ -97,7 +97,7 @@ class Talk:
 @asynccontextmanager
 async def talking(*, takes_system: bool = True, system: str | None = None, **arguments: Any) -> AsyncIterator[Talk]:
     engine = ScriptedEngine(takes_system=takes_system)
-    conversation = TextConversation(cast("Any", engine), FACTS, lambda: "host:1", system, **arguments)
+    conversation = TextConversation(cast("Any", engine), FACTS, system, **arguments)
     try:
         yield Talk(engine, conversation, Surface(Watched(conversation)))
     finally:

@@ -53,6 +53,11 @@ export class Conversation {
     return this.answers.reduce((sum, answer) => sum + answer.uncheckedWords, 0);
   }
 
+  /** Answers that ended without the server, which has not decided them. */
+  get uncheckedAnswers() {
+    return this.answers.filter((answer) => answer.isUnsettled).length;
+  }
+
   /**
    * @param {any} message
    * @param {number} now in milliseconds

@@ -114,6 +114,7 @@ const LINK = {
   offline: "The server is away",
   back: "The server is back",
   waiting: "The server lets you wait",
+  gone: "moa-client does not run",
 };
 
 /**

@@ -5,8 +5,9 @@ import { counted, draftedWords, linkWords } from "../chat/words.js";
 
 const NONE = "–";
 
-/** @param {number} bytes */
+/** @param {number | undefined} bytes */
 export function bytesWords(bytes) {
+  if (bytes === undefined) return NONE;
   if (bytes < 1000) return `${Math.round(bytes)} B`;
   if (bytes < 1e6) return `${(bytes / 1e3).toFixed(1)} kB`;
   return `${(bytes / 1e6).toFixed(1)} MB`;
@@ -18,6 +19,21 @@ function roundTripWords(ms) {
   return ms < 10 ? `${ms.toFixed(1)} ms` : `${Math.round(ms)} ms`;
 }
 
+/**
+ * @param {string} state
+ * @param {boolean} wantsOnline
+ */
+function chipWords(state, wantsOnline) {
+  if (state === "gone") return "not running";
+  return state === "offline" && wantsOnline ? "server away" : state;
+}
+
+/** @param {import("../chat/conversation.js").Conversation} conversation */
+function uncheckedWords({ uncheckedWords: words, uncheckedAnswers: answers }) {
+  if (words) return counted(words, "word");
+  return answers ? counted(answers, "answer") : "nothing";
+}
+
 /** @param {string} text */
 function capitalized(text) {
   return text.charAt(0).toUpperCase() + text.slice(1);
@@ -26,27 +42,27 @@ function capitalized(text) {
 /**
  * @param {any} link of the conversation; null: none is open
  * @param {any} daemon as GET /moa/v1/status has it; null: not known
- * @param {any} facts of the conversation
- * @param {number} unchecked words
+ * @param {import("../chat/conversation.js").Conversation} conversation
  */
-export function showFigures(link, daemon, facts, unchecked) {
+export function showFigures(link, daemon, conversation) {
+  const { facts } = conversation;
   const status = link ?? daemon;
   const wantsOnline = daemon?.wants_online ?? true;
   const state = status?.state ?? "connecting";
   byId("link-state").dataset.state = state;
   setText(byId("link-words"), linkWords(status, wantsOnline));
   byId("chip").dataset.state = state;
-  setText(byId("chip-text"), state === "offline" && wantsOnline ? "server away" : state);
+  setText(byId("chip-text"), chipWords(state, wantsOnline));
   byId("offline").ariaChecked = String(!wantsOnline);
   setText(byId("f-rtt"), roundTripWords(status?.rtt_ms));
   showSpeed(link?.tokens_per_s ?? 0, link?.plain_tokens_per_s ?? 0, (link?.written_alone ?? 0) > 0);
   setText(byId("speed-drafted"), link?.tokens_per_s ? `${capitalized(draftedWords(link.by_server, link.by_device))}.` : "");
-  setText(byId("f-up"), link ? bytesWords(link.up_bytes) : NONE);
-  setText(byId("f-down"), link ? bytesWords(link.down_bytes) : NONE);
-  setText(byId("f-waiting"), unchecked ? counted(unchecked, "word") : "nothing");
+  setText(byId("f-up"), bytesWords(link?.up_bytes));
+  setText(byId("f-down"), bytesWords(link?.down_bytes));
+  setText(byId("f-waiting"), uncheckedWords(conversation));
   setText(byId("f-alone"), link?.written_alone ? `${link.written_alone}, ${link.kept} kept` : "nothing");
   setText(byId("f-model"), facts.target || daemon?.target || NONE);
-  setText(byId("f-server"), facts.server || daemon?.server || NONE);
+  setText(byId("f-server"), status?.server || NONE);
   setText(byId("f-drafter"), facts.drafter || daemon?.drafter || "none");
   byId("f-drafter").title = facts.drafter_reason ?? "";
   setText(byId("f-writer"), facts.alone || daemon?.alone || "the same");

@@ -5,6 +5,7 @@ import { byId } from "../core/dom.js";
 import { showFigures } from "./figures.js";
 import { Timeline } from "./timeline.js";
 
+const GONE = { state: "gone", rtt_ms: null };
 const EVERY_MS = 5000;
 const SHOWN_EVERY_MS = 250; // figures that change faster cannot be read
 
@@ -20,6 +21,7 @@ export class Panel {
     this.say = say;
     /** @type {any} */
     this.daemon = null;
+    this.isGone = false; // the daemon: what it has said last is no longer so
     this.timer = 0;
     this.timeline = new Timeline();
     byId("offline").addEventListener("click", () => this.wish(this.wantsOnline));
@@ -41,8 +43,9 @@ export class Panel {
   }
 
   draw() {
-    const { status, facts, uncheckedWords } = this.conversation();
-    showFigures(status, this.daemon, facts, uncheckedWords);
+    const conversation = this.conversation();
+    const status = this.isGone ? GONE : conversation.status;
+    showFigures(status, this.daemon, conversation);
     const link = status ?? this.daemon;
     this.timeline.setLink(link?.state ?? "", link?.rtt_ms ?? null);
   }
