@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from moa_shared.errors import MoaError, ProtocolError
-from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS, AnswerSettings, Finish, FinishRule
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask
 from moa_shared.sampling.settings import Sampling
 
@@ -228,8 +228,9 @@ class AnswerQueue:
         """
         conversation = self.conversation
         decided = conversation.answer_length if job is self.front else 0
-        recent = conversation.tokens[-STOP_WINDOW_TOKENS:][-decided:] if decided else []
-        recent += job.written[-STOP_WINDOW_TOKENS:]
+        most = job.settings.decisive_tokens
+        recent = conversation.tokens[-most:][-decided:] if decided else []
+        recent += job.written[-most:]
         taken, finish = self._finish_rule(job).cut(recent, tokens, decided + len(job.written) - len(recent))
         job.written += taken
         job.shown += len(taken)

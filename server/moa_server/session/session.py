@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 import numpy as np
 from moa_shared.errors import ContextLengthError, ProtocolError
-from moa_shared.protocol.finish_rule import STOP_WINDOW_TOKENS, AnswerSettings, Finish, FinishRule
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask, Draft, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree.draft_tree import DraftTree, check_tokens
@@ -382,8 +382,7 @@ class Session:
         return text is self.tokens or text[:length] == self.tokens[:length]
 
     def _plan(self, feed: Sequence[int], tree: DraftTree, *, chooses: bool) -> StepPlan:
-        decisive = STOP_WINDOW_TOKENS if self._settings.stop else 0
-        start = max(self.answer_start, len(self.tokens) - decisive)
+        start = max(self.answer_start, len(self.tokens) - self._settings.decisive_tokens)
         return StepPlan(
             self.version,
             self.cached,

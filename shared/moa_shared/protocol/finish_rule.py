@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from moa_shared.protocol.loop_guard import LOOP_TOKENS, guard_looks, only_repeats
 from moa_shared.sampling.settings import Sampling
 
 STOP_WINDOW_TOKENS = 256  # a stop string is looked for in the text of this many last tokens: 64 characters of 4 bytes
@@ -37,7 +38,7 @@ class AnswerSettings:
         max_tokens: of this answer; 0: as the context allows.
         stop: strings that end the answer; the text shown ends before the first of them.
         ignore_end_of_text: continue after end-of-text (for measurements).
-        loop_guard: end an answer that only repeats itself.
+        loop_guard: end an answer that only repeats itself (`protocol.loop_guard`).
     """
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -45,6 +46,11 @@ class AnswerSettings:
     stop: tuple[str, ...] = ()
     ignore_end_of_text: bool = False
     loop_guard: bool = False
+
+    @property
+    def decisive_tokens(self) -> int:
+        """The newest tokens of an answer that decide whether it ends, beside their number."""
+        return max(STOP_WINDOW_TOKENS if self.stop else 1, LOOP_TOKENS if self.loop_guard else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +75,16 @@ class FinishRule:
         """The part of `new` that belongs to the answer, and why it ends there (UNFINISHED if it continues).
 
         Args:
-            answer: the answer's tokens so far; its last `STOP_WINDOW_TOKENS` are enough, and none without stop strings.
+            answer: the answer's tokens so far; the last `decisive_tokens` of them are enough.
             new: tokens chosen after them.
             before: tokens of the answer that come before `answer`.
         """
-        length = before + len(answer)
+        length, most = before + len(answer), self.settings.decisive_tokens
+        recent = list(answer[-most:])
         taken: list[int] = []
         for token in new:
             taken.append(token)
-            recent = [*answer[-STOP_WINDOW_TOKENS:], *taken] if self.settings.stop else taken
+            recent.append(token)
             finish = self._after(recent, length + len(taken))
             if finish is not Finish.UNFINISHED:
                 return taken, finish
@@ -85,7 +92,7 @@ class FinishRule:
 
     def finish_of(self, answer: Sequence[int]) -> Finish:
         """Why an answer of these tokens has ended; UNFINISHED if the target has more to say."""
-        return self._after(answer[-STOP_WINDOW_TOKENS:], len(answer)) if answer else Finish.UNFINISHED
+        return self._after(answer[-self.settings.decisive_tokens :], len(answer)) if answer else Finish.UNFINISHED
 
     def _after(self, recent: Sequence[int], answer_length: int) -> Finish:
         settings = self.settings
@@ -99,4 +106,6 @@ class FinishRule:
             return Finish.MAX_TOKENS
         if self.answer_start + answer_length >= self.context_tokens:
             return Finish.CONTEXT
+        if settings.loop_guard and guard_looks(answer_length) and only_repeats(recent):
+            return Finish.LOOP
         return Finish.UNFINISHED

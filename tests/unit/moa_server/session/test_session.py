@@ -276,11 +276,13 @@ def test_an_ended_answer_that_the_client_holds_whole_is_reported_as_ended() -> N
         ([1, END_OF_TEXT], PLAIN, Finish.END_OF_TEXT),
         ([1, 2], AnswerSettings(stop=(decode([1, 2]),)), Finish.STOP),
         ([1] * (CONTEXT - 2), AnswerSettings(ignore_end_of_text=True), Finish.CONTEXT),
+        ([1, 2] * 256, AnswerSettings(loop_guard=True), Finish.LOOP),
     ],
 )
 def test_an_ask_whose_answer_has_ended_chooses_nothing(answer: list[int], how: AnswerSettings, finish: Finish) -> None:
     """Resumed on a server that knows nothing of it: not one more token."""
-    harness, held = Harness(run_ahead=True), [3, 1, *answer]
+    limits = LIMITS if len(answer) < CONTEXT else SessionLimits(1000, VOCAB)
+    harness, held = Harness(run_ahead=True, limits=limits), [3, 1, *answer]
     harness.session.on_open(held, asks=True)
     backlog = harness.ask(Ask(7, len(held), PrefixHashes(held).at(len(held)), (), how, 2))
     assert backlog == Backlog(len(held), (), finish)
@@ -526,6 +528,7 @@ def test_a_long_answer_ends_where_it_should() -> None:
     for wanted, finish in (
         (AnswerSettings(max_tokens=600), Finish.MAX_TOKENS),
         (AnswerSettings(max_tokens=900, stop=("z",)), Finish.STOP),
+        (AnswerSettings(max_tokens=900, loop_guard=True), Finish.LOOP),
     ):
         session = Session(SessionLimits(2000, 50), end_of_text=frozenset(), decode=decode_last, run_ahead=True)
         session.on_ask(Ask(1, 0, session.hashes.at(0), [1], wanted, 0))
@@ -533,11 +536,11 @@ def test_a_long_answer_ends_where_it_should() -> None:
         while session.phase is Phase.ANSWERING:
             plan = session.plan_step()
             assert plan is not None
-            verification = plan.verify([26 if len(session.tokens) == 600 else 7])
+            verification = plan.verify([26 if len(session.tokens) == 600 and wanted.stop else 7])
             session.on_verified(plan, verification)
             session.on_ack(len(session.tokens))
         assert verification is not None
-        assert (len(session.tokens), verification.finish) == (601, finish)
+        assert (len(session.tokens), verification.finish) == (513 if finish is Finish.LOOP else 601, finish)
 
 
 def decode_last(tokens: Sequence[int]) -> str:
