@@ -6,22 +6,24 @@ import sys
 from pathlib import Path
 
 from moa_bench.report.report import with_section
+from moa_client.endpoint.message_fields import message_fields_table
 from moa_client.endpoint.parameters import parameters_table
 from moa_client.settings import ClientSettings
 from moa_server.settings import ServerSettings
 from moa_shared.programs.command_line import options_table
 
 DOCS = Path(__file__).resolve().parent
-TABLES = {
-    "client.md": ("options moa-client", options_table(ClientSettings)),
-    "api.md": ("parameters", parameters_table()),
-    "server.md": ("options moa-server", options_table(ServerSettings)),
-}
+TABLES = (
+    ("client.md", "options moa-client", options_table(ClientSettings)),
+    ("api.md", "parameters", parameters_table()),
+    ("api.md", "fields of messages", message_fields_table()),
+    ("server.md", "options moa-server", options_table(ServerSettings)),
+)
 
 
 def main() -> None:
     stale = []
-    for name, (section, table) in TABLES.items():
+    for name, section, table in TABLES:
         page = DOCS / name
         fresh = with_section(page, section, table)
         if fresh != page.read_text("utf-8"):

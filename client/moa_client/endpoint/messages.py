@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic_core import PydanticCustomError
 
-# What clients send back of an answer that they got, with nothing in it.
-EMPTY_FIELDS = ("name", "refusal", "tool_calls", "function_call", "audio", "annotations")
 SYSTEM_ROLES = ("system", "developer")
 
 
@@ -44,19 +42,14 @@ class Message(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[list[TextPart], BeforeValidator(_as_parts), Field(min_length=1)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_empty_fields(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        return {name: each for name, each in value.items() if name not in EMPTY_FIELDS or each not in (None, [], "")}
+    content: Annotated[list[TextPart], BeforeValidator(_as_parts)]
+    name: str | None = None
+    refusal: str = ""
 
     @property
     def text(self) -> str:
         """All its text."""
-        return "".join(part.text for part in self.content)
+        return "".join(part.text for part in self.content) + self.refusal
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, str]]:
@@ -70,6 +63,7 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, str]]:
     system = "\n\n".join(message.text for message in messages[:leading])
     rendered = [{"role": "system", "content": system}] if leading else []
     for message in messages[leading:]:
-        role = "system" if message.role in SYSTEM_ROLES else message.role
-        rendered.append({"role": role, "content": message.text})
+        is_system = message.role in SYSTEM_ROLES
+        named = {"name": message.name} if message.name and not is_system else {}
+        rendered.append({"role": "system" if is_system else message.role, "content": message.text, **named})
     return rendered

@@ -7,7 +7,8 @@ Pure. Invariant: no parameter that would change the answer is accepted without a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -94,7 +95,9 @@ PARAMETERS = (
     Parameter("verbosity", CHAT, "refused", "Models answer as their chat template has it.", ("medium",)),
     Parameter("store", CHAT, "refused", "Answers are not stored.", (False,)),
 )
-_BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
+_BY_NAME: dict[Api, dict[str, Parameter]] = {
+    api: {parameter.name: parameter for parameter in PARAMETERS if api in parameter.apis} for api in BOTH
+}
 _USES = {"used": "used", "ignored": "accepted, without effect"}
 
 
@@ -104,18 +107,32 @@ def used_parameters(body: Mapping[str, Any], api: Api) -> dict[str, Any]:
     Raises:
         RequestError: one is unknown, or would need what there is not.
     """
+    return used_fields(body, _BY_NAME[api])
+
+
+def used_fields(given: Mapping[str, Any], known: Mapping[str, Parameter], path: str = "") -> dict[str, Any]:
+    """The fields of a JSON object that have an effect; null counts as absent.
+
+    Args:
+        known: all that there are, by name.
+        path: of the object, before the names in errors, such as "messages[0].".
+
+    Raises:
+        RequestError: one is unknown, or would need what there is not.
+    """
     used = {}
-    for name, value in body.items():
-        parameter = _BY_NAME.get(name)
-        if parameter is None or api not in parameter.apis:
-            raise RequestError(400, _unknown(name, api), param=name[:64], code="unknown_parameter")
+    for name, value in given.items():
+        param = f"{path}{name[:64]}"
+        parameter = known.get(name)
+        if parameter is None:
+            raise RequestError(400, _unknown(name, param, known), param=param, code="unknown_parameter")
         if value is None:
             continue
         if parameter.use == "used":
             used[name] = value
         elif parameter.use == "refused" and not _is_among(value, parameter.harmless):
             raise RequestError(
-                400, f"{name} is not supported. {parameter.words}", param=name, code="unsupported_parameter"
+                400, f"{param} is not supported. {parameter.words}", param=param, code="unsupported_parameter"
             )
     return used
 
@@ -124,10 +141,21 @@ def parameters_table() -> str:
     """All parameters as a Markdown table."""
     lines = ["| parameter | of | what becomes of it | |", "| --- | --- | --- | --- |"]
     for parameter in PARAMETERS:
-        use = _USES.get(parameter.use) or _refused_words(parameter)
         of = "both" if parameter.apis == BOTH else parameter.apis[0]
-        lines.append(f"| `{parameter.name}` | {of} | {use} | {parameter.words} |")
+        lines.append(f"| `{parameter.name}` | {of} | {_use_words(parameter)} | {parameter.words} |")
     return "\n".join(lines) + "\n"
+
+
+def fields_table(fields: Sequence[Parameter]) -> str:
+    """Fields of one kind of object as a Markdown table; those with the same words share a line."""
+    lines = ["| field | what becomes of it | |", "| --- | --- | --- |"]
+    for (use, words), same in itertools.groupby(fields, lambda each: (_use_words(each), each.words)):
+        lines.append(f"| {', '.join(f'`{each.name}`' for each in same)} | {use} | {words} |")
+    return "\n".join(lines) + "\n"
+
+
+def _use_words(parameter: Parameter) -> str:
+    return _USES.get(parameter.use) or _refused_words(parameter)
 
 
 def _refused_words(parameter: Parameter) -> str:
@@ -146,8 +174,7 @@ def _is_among(value: Any, harmless: tuple[Any, ...]) -> bool:
     return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in harmless)
 
 
-def _unknown(name: str, api: Api) -> str:
-    known = [parameter.name for parameter in PARAMETERS if api in parameter.apis]
+def _unknown(name: str, param: str, known: Mapping[str, Parameter]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"Did you mean {near[0]}?" if near else "docs/api.md lists those that there are."
-    return f"Unknown parameter: {name[:64]!r}. {hint}"
+    return f"Unknown parameter: {param!r}. {hint}"

@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticCustomError
 
 from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.endpoint.message_fields import used_messages
 from moa_client.endpoint.messages import Message
 from moa_client.endpoint.parameters import Api, used_parameters
 from moa_client.web.error_form import RequestError
@@ -152,7 +153,7 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
     Raises:
         RequestError: it cannot be followed.
     """
-    return _parsed(ChatRequest, body, "chat")
+    return _parsed(ChatRequest, {**body, "messages": used_messages(body.get("messages"))}, "chat")
 
 
 def text_request(body: Mapping[str, Any]) -> TextRequest:

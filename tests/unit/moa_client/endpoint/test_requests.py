@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.answer_options import AnswerOptions
+from moa_client.endpoint.message_fields import FIELDS, message_fields_table
 from moa_client.endpoint.messages import template_messages
 from moa_client.endpoint.parameters import PARAMETERS, parameters_table
 from moa_client.endpoint.requests import chat_request, text_request
@@ -229,15 +230,11 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
         ),
         (
             {"messages": [{"role": "user", "content": None}]},
-            snapshot(
-                "messages[0].content | invalid_value | messages[0].content: expected a text, or a list of parts of type text."
-            ),
+            snapshot("messages[0].content | missing_required_parameter | messages[0].content is missing."),
         ),
         (
             {"messages": [{"role": "user", "content": []}]},
-            snapshot(
-                "messages[0].content | invalid_value | messages[0].content: value should have at least 1 item, not 0."
-            ),
+            snapshot("messages[0].content | missing_required_parameter | messages[0].content is missing."),
         ),
         (
             {"messages": [{"role": "user", "content": ["Hi"]}]},
@@ -258,12 +255,54 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
             ),
         ),
         (
-            {"messages": [{"role": "user", "content": "x", "name": "Ann"}]},
-            snapshot("messages[0].name | unsupported_parameter | messages[0].name is not supported."),
+            {"messages": [{"role": "user", "content": "x", "nmae": "Ann"}]},
+            snapshot(
+                "messages[0].nmae | unknown_parameter | Unknown parameter: 'messages[0].nmae'. Did you mean name?"
+            ),
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x", "name": 5}]},
+            snapshot("messages[0].name | invalid_value | messages[0].name: expected a valid string."),
+        ),
+        (
+            {"messages": [{"role": "user", "refusal": "x"}]},
+            snapshot("messages[0].content | missing_required_parameter | messages[0].content is missing."),
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]},
+            snapshot(
+                "messages[0].tool_calls | unsupported_parameter | messages[0].tool_calls is not supported. Models are not given tools here: send what was called, and what came of it, as text."
+            ),
+        ),
+        (
+            {"messages": [{"role": "assistant", "audio": {"id": "1"}}]},
+            snapshot(
+                "messages[0].audio | unsupported_parameter | messages[0].audio is not supported. Models read text only."
+            ),
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "x", "prefix": True}]},
+            snapshot(
+                "messages[0].prefix | unsupported_parameter | messages[0].prefix is not supported. Answers are not continued."
+            ),
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "other": 1}]}]},
+            snapshot(
+                "messages[0].content[0].other | unknown_parameter | Unknown parameter: 'messages[0].content[0].other'. docs/api.md lists those that there are."
+            ),
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "refusal", "text": "x"}, 5]}]},
+            snapshot(
+                "messages[0].content | invalid_value | messages[0].content: part 0 is of type refusal: models read text only."
+            ),
         ),
         (
             {"messages": [{"role": "user", "content": "x", "tool_call_id": "1"}]},
-            snapshot("messages[0].tool_call_id | unsupported_parameter | messages[0].tool_call_id is not supported."),
+            snapshot(
+                "messages[0].tool_call_id | unsupported_parameter | messages[0].tool_call_id is not supported. Models are not given tools here: send what was called, and what came of it, as text."
+            ),
         ),
         (
             {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]},
@@ -359,6 +398,40 @@ def test_messages_become_what_templates_know() -> None:
         {"role": "system", "content": "Be loud."},
         {"role": "user", "content": "And now?"},
     ]
+
+
+def test_what_programs_send_back_or_note_beside_a_message_is_let_pass() -> None:
+    noted = {"id": "msg-1", "cache_control": {"type": "ephemeral"}, "metadata": {}, "type": "message"}
+    part = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
+    asked = chat_request(
+        {
+            "messages": [
+                {"role": "user", "content": [part], "name": "Bob", **noted},
+                {"role": "assistant", "content": None, "reasoning_content": "They greet.", "tool_calls": []},
+                {"role": "assistant", "refusal": "No."},
+                {"role": "assistant", "content": [{"type": "refusal", "refusal": "Not now."}], **noted},
+                {"role": "assistant", "content": "Hello", "reasoning": "They greet.", "annotations": [{"url": "x"}]},
+                {"role": "system", "content": "Be loud.", "name": "Ann"},
+                {"role": "user", "content": "And now?", "name": ""},
+            ]
+        }
+    )
+    assert template_messages(asked.messages) == [
+        {"role": "user", "content": "Hi", "name": "Bob"},
+        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": "No."},
+        {"role": "assistant", "content": "Not now."},
+        {"role": "assistant", "content": "Hello"},
+        {"role": "system", "content": "Be loud."},
+        {"role": "user", "content": "And now?"},
+    ]
+
+
+def test_the_table_of_messages_has_every_field_once() -> None:
+    names = [field.name for field in FIELDS]
+    assert len(set(names)) == len(names)
+    assert all(f"`{name}`" in message_fields_table() for name in names)
+    assert "| `tool_calls` | only as `[]` | Models are not given tools here" in message_fields_table()
 
 
 def test_without_a_system_message_the_template_has_its_own() -> None:
