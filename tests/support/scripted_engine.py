@@ -46,11 +46,13 @@ class ScriptedEngine:
             level="",
             is_exact=True,
             choice=None,
+            context_tokens=1000,
         )
         self.figures = Figures()
         self.session_figures = SessionFigures()
         self.unsettled = 0
         self.tokens: list[int] = []  # as many as are committed
+        self.conversation = SimpleNamespace(tokens=self.tokens)
         self.turns: list[str] = []  # texts of the questions, as they were put to the server
         self.settings: list[AnswerSettings] = []
         self.done: list[str] = []  # what else was asked of it, in order

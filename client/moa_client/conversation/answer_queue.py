@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from moa_shared.errors import MoaError, ProtocolError
+from moa_shared.errors import InternalError, MoaError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask
 from moa_shared.sampling.settings import Sampling
@@ -80,20 +80,43 @@ class AnswerQueue:
     # ------------------------------------------------------------ questions
 
     def begin(self, turn: Turn, settings: AnswerSettings) -> Ask | None:
-        """Begins a new question; what to ask a server, if nothing before it is unsettled."""
-        job = self.current = Job(turn, settings)
+        """Begins a new question; what to ask a server, if nothing before it is unsettled.
+
+        If `turn` raises, everything is as it was.
+        """
+        job = Job(turn, settings)
         self._jobs.append(job)
-        if self.front is job:
-            return self.ask_front()
-        job.asked = list(turn(self._jobs.text_before(job, self.conversation.tokens)))
-        return None
+        ask = None
+        try:
+            if self.front is job:
+                ask = self.conversation.ask(list(turn(self.conversation.tokens)), settings)
+            else:
+                job.asked = list(turn(self.text_before(job)))
+        except BaseException:
+            self._jobs.remove(job)
+            raise
+        self.current = job
+        return ask
 
     def ask_front(self) -> Ask | None:
-        """Makes the front job's question the conversation's; what to ask a server."""
-        job = self.front
-        if job is None:
-            return None
-        return self.conversation.ask(list(job.turn(self.conversation.tokens)), job.settings)
+        """Makes the front job's question the conversation's; what to ask a server.
+
+        A question that cannot be asked after what the server has decided is dropped, so that the next one is asked.
+
+        Raises:
+            MoaError: why the current question is dropped.
+        """
+        while (job := self.front) is not None:
+            try:
+                return self.conversation.ask(list(job.turn(self.conversation.tokens)), job.settings)
+            except Exception as error:  # whatever a template raises
+                self._jobs.pop_front()
+                if job is self.current:
+                    self.current = None
+                    raise
+                known = error if isinstance(error, MoaError) else InternalError(f"A question has failed: {error!r}.")
+                self.events.append(Refused(known))
+        return None
 
     def forget_current(self) -> None:
         """Abandons the current answer, whose reader is gone; a question that got no answer is taken back."""

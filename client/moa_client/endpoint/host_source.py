@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from moa_shared.text.prompt_tokens import prompt_tokens
 from moa_shared.text.template import ChatTemplate
 
 from moa_client.conversation.answer_options import AnswerOptions
@@ -32,11 +33,11 @@ class HostModel:
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The tokens of a conversation up to where the answer begins."""
-        return ChatTemplate(self._device.tokenizer).whole(messages)
+        return ChatTemplate(self._device.tokenizer, context_tokens=self.context_tokens).whole(messages)
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text."""
-        return self._device.tokenizer.encode(text)
+        return prompt_tokens(self._device.tokenizer, text, self.context_tokens)
 
     def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> OneAnswer:
         """Asks for an answer."""

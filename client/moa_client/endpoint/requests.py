@@ -23,6 +23,7 @@ from moa_client.web.error_form import RequestError
 TEMPERATURE = 1.0  # if absent: programs that were written for OpenAI's API rely on it
 TEXT_TOKENS = 16  # of a completion, if absent
 DEFAULT_MODEL = "default"  # any program's configuration can name it, whatever the server serves
+MOST_MESSAGES = 1000  # each is rendered, and looked for in what was rendered
 SEED_BITS = 32  # of a random one: every reader of JSON keeps it exact
 AnyRequest = TypeVar("AnyRequest", bound="Request")
 ROLES = "expected system, developer, user or assistant; there are no tools"
@@ -107,7 +108,7 @@ class Request(_Part):
 class ChatRequest(Request):
     """A request for the next message of a chat."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
     max_completion_tokens: int | None = Field(None, ge=1, lt=1 << 31)
 
     @property

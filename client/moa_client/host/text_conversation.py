@@ -77,7 +77,7 @@ class TextConversation:
         self.asked_at = 0.0  # the newest question, by the loop's clock
         self._facts = facts
         self._system = system
-        self._template = ChatTemplate(engine.device.tokenizer, system)
+        self._template = self._template_with(system)
         self._after_answer = after_answer
         self._journal = journal
         self._idle_seconds = idle_seconds
@@ -220,8 +220,8 @@ class TextConversation:
         """
         if self.answers or self.is_answering:
             raise ConflictError("The conversation has begun.", hint="Begin another one for another system prompt.")
-        template = ChatTemplate(self.engine.device.tokenizer, system)
-        template.first_turn("?")  # refuses now what it would refuse later
+        template = self._template_with(system)
+        template.check()
         self._system, self._template = system, template
 
     def set_title(self, title: str) -> None:
@@ -327,6 +327,8 @@ class TextConversation:
     async def _stream(
         self, turn: Turn, settings: AnswerSettings, number: int, transcript: Transcript, traceparent: str
     ) -> None:
+        # A long question takes a while, in which other conversations continue; the engine finds it made.
+        await asyncio.to_thread(turn, self.engine.conversation.tokens)
         if self._is_stopped:
             self._break_off(Ended(Finish.CANCELLED), number, transcript)
             return
@@ -361,6 +363,10 @@ class TextConversation:
         del self.answers[answers:]
         self._note(lambda journal: journal.rewind(answers))
         self._publish(Update(Rewound(len(self.answers))))
+
+    def _template_with(self, system: str | None) -> ChatTemplate:
+        device = self.engine.device
+        return ChatTemplate(device.tokenizer, system, device.context_tokens)
 
     def _turn_of(self, question: str) -> Turn:
         template = self._template

@@ -7,11 +7,13 @@ Pure over a tokenizer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
 
 from moa_shared.errors import ModelSourceError
+from moa_shared.text.prompt_tokens import prompt_tokens
 
 if TYPE_CHECKING:
     from moa_shared.models.tokenizer.tokenizer import Tokenizer
@@ -20,39 +22,53 @@ MARK = "\x02answer\x03"  # takes an answer's place while the template around it 
 
 
 class ChatTemplate:
-    """Renders turns.
+    """Renders turns. What was rendered last is kept, so that it can be prepared on another thread.
 
     Args:
         tokenizer: of the target, with a chat template.
         system: the system prompt; None: the template's own default.
+        context_tokens: the most that the target takes; what is far longer is refused.
 
     Raises:
-        ModelSourceError: the tokenizer has no chat template; rendering raises it if the template refuses.
+        ModelSourceError: the tokenizer has no chat template; rendering raises it if the template refuses, and
+            ContextLengthError for what cannot fit.
     """
 
-    def __init__(self, tokenizer: Tokenizer, system: str | None = None) -> None:
+    def __init__(self, tokenizer: Tokenizer, system: str | None = None, context_tokens: int = 1 << 31) -> None:
         if not tokenizer.chat_template:
             raise ModelSourceError(
                 "The target's tokenizer has no chat template.", hint="Serve a model that was trained for chat."
             )
         self._tokenizer = tokenizer
+        self._context_tokens = context_tokens
+        self._first, self._next = lru_cache(1)(self._first_turn), lru_cache(1)(self._next_turn)
         self._start = [] if system is None else [{"role": "system", "content": system}]
+
+    def check(self) -> None:
+        """Raises what the first turn would raise, whatever is asked in it."""
+        self._render([*self._start, {"role": "user", "content": "?"}], answer=True)
 
     def first_turn(self, text: str) -> list[int]:
         """Tokens of a new conversation up to where the answer begins."""
-        return self._tokenizer.encode(self._render([*self._start, {"role": "user", "content": text}], answer=True))
+        return list(self._first(text))
 
     def next_turn(self, text: str, committed: Sequence[int]) -> list[int]:
         """Tokens to append to a conversation that ends with an answer, up to where the next one begins."""
+        after = self._next(text)
+        # An answer that ended by itself holds the end-of-turn token; one that was cut is closed here.
+        return list(after[1:] if after and committed and committed[-1] == after[0] else after)
+
+    def _first_turn(self, text: str) -> list[int]:
+        return self._encode(self._render([*self._start, {"role": "user", "content": text}], answer=True))
+
+    def _next_turn(self, text: str) -> list[int]:
         before = [*self._start, {"role": "user", "content": "?"}, {"role": "assistant", "content": MARK}]
         whole = self._render([*before, {"role": "user", "content": text}], answer=True)
         if MARK not in whole:
             raise ModelSourceError(
                 "The target's chat template does not repeat earlier answers.", hint="Start a new conversation: /reset."
             )
-        after = self._tokenizer.encode(whole.split(MARK, 1)[1])
-        # An answer that ended by itself holds the end-of-turn token; one that was cut is closed here.
-        return after[1:] if after and committed and committed[-1] == after[0] else after
+        return self._encode(whole.split(MARK, 1)[1])
 
     def whole(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Tokens of a whole conversation up to where its next answer begins.
@@ -62,6 +78,7 @@ class ChatTemplate:
 
         Raises:
             ModelSourceError: the template refuses them, or leaves out what the system or the user says.
+            ContextLengthError: they cannot fit.
         """
         text = self._render(messages, answer=True, hint="Send other messages, or serve another model.")
         for number, message in enumerate(messages):  # of answers, templates may leave out how they came about
@@ -70,7 +87,10 @@ class ChatTemplate:
                     f"The target's chat template leaves out message {number}, which is of the role {message['role']}.",
                     hint="Send other messages, or serve another model.",
                 )
-        return self._tokenizer.encode(text)
+        return self._encode(text)
+
+    def _encode(self, text: str) -> list[int]:
+        return prompt_tokens(self._tokenizer, text, self._context_tokens)
 
     def _render(
         self,

@@ -64,7 +64,8 @@ class Tokenizer:
             except ChildError as error:
                 raise failure(error) from None
         with without_panics():
-            return self._backend.encode(text, add_special_tokens=False).ids
+            # as a batch, since that lets other threads run meanwhile
+            return self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """The text of some tokens, spaces as they are."""

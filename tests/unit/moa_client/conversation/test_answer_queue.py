@@ -23,7 +23,7 @@ from moa_client.conversation.events import (
     Refused,
     Settled,
 )
-from moa_shared.errors import ContextLengthError, ProtocolError
+from moa_shared.errors import ContextLengthError, DataError, ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask, Verdict
 from moa_shared.tree.draft_tree import DraftTree
@@ -46,6 +46,46 @@ def commit(answers: AnswerQueue, tokens: list[int]) -> None:
         Verdict(conversation.ask_id, held, conversation.hashes.short_at(held), tokens, Finish.UNFINISHED)
     )
     answers.on_committed(progress.tokens)
+
+
+def refuse(_: Sequence[int]) -> Sequence[int]:
+    raise DataError("This is no text.", hint="")
+
+
+def test_a_question_that_cannot_be_made_leaves_everything_as_it_was() -> None:
+    answers = AnswerQueue(Conversation(50), EndRule(frozenset(), 1000, str))
+    with raises(DataError, snapshot("This is no text.")):
+        answers.begin(refuse, AnswerSettings())
+    assert (answers.current, answers.front, answers.conversation.tokens) == (None, None, [])
+    assert answers.begin(lambda _: PROMPT, AnswerSettings(max_tokens=20)) is not None
+    commit(answers, [4])
+    assert answers.conversation.tokens == [*PROMPT, 4]
+
+
+def test_a_question_that_cannot_be_made_after_an_unverified_answer_leaves_that_as_it_was() -> None:
+    answers = asked()
+    first = answers.front
+    assert first is not None
+    answers.write(first, [6])
+    answers.stop()
+    with raises(DataError, snapshot("This is no text.")):
+        answers.begin(refuse, AnswerSettings())
+    assert (answers.current, answers.front, answers.unsettled) == (None, first, 1)
+
+
+def test_a_question_that_cannot_be_made_after_what_the_server_has_decided_holds_up_no_other() -> None:
+    answers = asked()
+    for turn in (lambda before: [7] if before[-1] == 6 else refuse(before), lambda _: [8]):
+        job = answers.current or answers.front
+        assert job is not None
+        answers.write(job, [6])
+        answers.stop()
+        answers.begin(turn, AnswerSettings(max_tokens=20))
+    commit(answers, [4])
+    assert answers.on_finished(Finish.MAX_TOKENS) is not None
+    assert isinstance(answers.events[-1], Refused)
+    assert answers.front is answers.current
+    assert answers.conversation.tokens == [*PROMPT, 4, 8]
 
 
 def test_with_no_standalone_text_a_stopped_answer_is_over() -> None:

@@ -213,6 +213,10 @@ def test_what_asks_for_nothing_special_is_accepted() -> None:
             {"messages": []},
             snapshot("messages | invalid_value | messages: list should have at least 1 item, not 0."),
         ),
+        (
+            {"messages": HI["messages"] * 1001},
+            snapshot("messages | invalid_value | messages: list should have at most 1000 items, not 1001."),
+        ),
         ({"messages": "Hi"}, snapshot("messages | invalid_value | messages: expected a valid list.")),
         (
             {"messages": ["Hi"]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ from moa_shared.protocol.finish_rule import Finish
 
 from tests.support.messages import raises
 from tests.support.programs import PATIENCE
-from tests.support.scripted_engine import ScriptedEngine
+from tests.support.scripted_engine import PlainTokenizer, ScriptedEngine
 
 OPTIONS = AnswerOptions(max_tokens=8)
 FACTS = Facts("id", "", "", "", online=False)
@@ -304,6 +305,36 @@ async def test_a_defect_is_told_and_the_conversation_continues(caplog: pytest.Lo
             assert "by accident" in caplog.text
             caplog.clear()
             await talk.answer("two")
+
+
+async def test_a_long_question_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    has_continued = threading.Event()
+    encode = PlainTokenizer.encode
+
+    def encode_slowly(tokenizer: PlainTokenizer, text: str) -> list[int]:
+        assert has_continued.wait(20)
+        return encode(tokenizer, text)
+
+    async with talking() as talk:
+        monkeypatch.setattr(PlainTokenizer, "encode", encode_slowly)
+        talk.surface.open.ask("one", OPTIONS)
+        await talk.surface.until(Asked)
+        has_continued.set()
+        talk.engine.tell(Committed((0,)), STOP)
+        await talk.surface.until(Ended)
+        assert talk.engine.turns == ["[user]one"]
+
+
+async def test_a_question_that_cannot_fit_is_taken_back_and_the_next_one_is_answered() -> None:
+    async with talking() as talk:
+        talk.surface.open.ask("a" * 100_000, OPTIONS)
+        failed = await talk.surface.until(Failed)
+        assert isinstance(failed.event, Failed)
+        assert str(failed.event.error) == snapshot(
+            "The prompt has far more tokens than the 1000 of the context. Shorten the prompt."
+        )
+        assert (failed.event.taken_back, talk.engine.turns) == (True, [])
+        await talk.answer("two")
 
 
 async def test_a_link_that_fails_between_questions_does_not_end_it() -> None:
