@@ -1,12 +1,14 @@
 """What users met who asked at the same time: speed, gaps, first tokens, fairness, and how many a speed allows.
 
 Pure. A user's rate is the speed at which its text comes: the tokens after each answer's first arrival, over the time
-from the first arrival to the last. Waiting for the first token is counted apart.
+from the first arrival to the last. Waiting for the first token is counted apart. A user whose answers all came in one
+piece has the rate of these: their tokens over the time from the question.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -24,6 +26,8 @@ class Answer:
         asked_s: when, on the clock of the arrivals.
         arrivals: when some tokens came together, and how many.
         tokens: of the answer.
+        is_whole: it was not broken off.
+        on_rate: called once it says how fast text comes.
     """
 
     user: int
@@ -31,12 +35,21 @@ class Answer:
     asked_s: float
     arrivals: list[tuple[float, int]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    is_whole: bool = False
+    on_rate: Callable[[], object] = lambda: None
 
     def on_tokens(self, now_s: float, tokens: Sequence[int]) -> None:
         """Takes in tokens that came together."""
         if tokens:
             self.arrivals.append((now_s, len(tokens)))
             self.tokens.extend(tokens)
+            if self.streaming_s:
+                self.on_rate()
+
+    def on_end(self) -> None:
+        """The answer is whole."""
+        self.is_whole = True
+        self.on_rate()
 
     @property
     def streamed_tokens(self) -> int:
@@ -60,14 +73,14 @@ class Met:
 
     Args:
         tokens_per_s: of all users, over the whole time from when all ask, reading prompts included.
-        gap_p50_ms, gap_p95_ms: between arrivals of one answer, over all users.
+        gap_p50_ms, gap_p95_ms: between arrivals of one answer, over all users; 0: each answer came in one piece.
         first_p50_ms, first_p95_ms: from a question to its first token; what a user who never got one has waited so far
             counts too.
         tokens_an_arrival: mean.
         fairness: Jain's index of the users' rates; 1: all alike, 1 / users: one has everything.
         slowest_tokens_per_s, median_tokens_per_s: rates of users.
         answers: how many began.
-        unserved: users whose text had not begun to come when it was over; they have no rate.
+        unserved: users whose text had hardly begun to come when it was over; they have no rate.
     """
 
     tokens_per_s: float
@@ -91,21 +104,21 @@ class Met:
             apart_seconds: in which users began, one after the other.
 
         Raises:
-            DataError: no token came after another.
+            DataError: no user has a rate.
         """
         begun = [answer for answer in answers if answer.arrivals]
-        gaps_ms = [1e3 * gap for answer in begun for gap in answer.gaps_s]
-        if not gaps_ms:
-            raise DataError("No answer had two arrivals.", hint="Ask for more tokens.")
+        rates = list(user_rates(begun).values())
+        if not rates:
+            raise DataError("No answer was whole, and none had two arrivals.", hint="Ask for longer.")
+        gaps_ms = [1e3 * gap for answer in begun for gap in answer.gaps_s] or [0.0]
         firsts_ms = [1e3 * (answer.arrivals[0][0] - answer.asked_s) for answer in begun]
         served = {answer.user for answer in begun}
         firsts_ms += [1e3 * (ended_s - answer.asked_s) for answer in answers if answer.user not in served]
         tokens = sum(len(answer.tokens) for answer in begun)
         all_ask_s = min(answer.asked_s for answer in answers) + apart_seconds
         then = sum(count for answer in begun for at_s, count in answer.arrivals if at_s >= all_ask_s)
-        rates = list(user_rates(begun).values())
         return cls(
-            tokens_per_s=round(then / (ended_s - all_ask_s), 1),
+            tokens_per_s=round(then / (ended_s - all_ask_s), 3),
             gap_p50_ms=_percentile(gaps_ms, 50),
             gap_p95_ms=_percentile(gaps_ms, 95),
             first_p50_ms=_percentile(firsts_ms, 50),
@@ -125,13 +138,28 @@ def _percentile(values: Sequence[float], percent: float) -> float:
 
 def user_rates(answers: Iterable[Answer]) -> dict[int, float]:
     """Tokens a second of each user while its text came; users whose text did not come are left out."""
-    tokens: dict[int, int] = {}
-    seconds: dict[int, float] = {}
+    streamed, in_one_piece = _Rates(), _Rates()
     for answer in answers:
         if answer.streaming_s:
-            tokens[answer.user] = tokens.get(answer.user, 0) + answer.streamed_tokens
-            seconds[answer.user] = seconds.get(answer.user, 0.0) + answer.streaming_s
-    return {user: tokens[user] / took for user, took in seconds.items()}
+            streamed.add(answer.user, answer.streamed_tokens, answer.streaming_s)
+        elif answer.is_whole and answer.arrivals:
+            in_one_piece.add(answer.user, len(answer.tokens), answer.arrivals[-1][0] - answer.asked_s)
+    return in_one_piece.of_users() | streamed.of_users()
+
+
+class _Rates:
+    """Tokens and seconds of each user."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[int, int] = defaultdict(int)
+        self._seconds: dict[int, float] = defaultdict(float)
+
+    def add(self, user: int, tokens: int, seconds: float) -> None:
+        self._tokens[user] += tokens
+        self._seconds[user] += seconds
+
+    def of_users(self) -> dict[int, float]:
+        return {user: self._tokens[user] / seconds for user, seconds in self._seconds.items() if seconds}
 
 
 def jain(rates: Sequence[float]) -> float:

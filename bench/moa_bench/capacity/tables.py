@@ -53,7 +53,8 @@ def by_way(cells: Sequence[Cell]) -> tuple[dict[Way, list[Cell]], ForwardTimes |
     ways: dict[Way, list[Cell]] = {}
     for cell in cells:
         ways.setdefault(cell.way, []).append(cell)
-    return ways, ForwardTimes.fit([(cell.users, 1e3 / cell.met.median_tokens_per_s) for cell in ways[PLAIN]])
+    rates = [(cell.users, cell.met.median_tokens_per_s) for cell in ways[PLAIN]]
+    return ways, ForwardTimes.fit([(users, 1e3 / rate) for users, rate in rates if rate])
 
 
 def _note(result: Mapping[str, Any]) -> str:
@@ -73,7 +74,8 @@ def _note(result: Mapping[str, Any]) -> str:
 
 def _row(cell: Cell, first: Cell, plain: Cell | None, times: ForwardTimes | None) -> list[object]:
     met = cell.met
-    ratio = f"{met.tokens_per_s / first.met.tokens_per_s:.2f}" if first.users == 1 else ""
+    alone = first.met.tokens_per_s if first.users == 1 else 0.0
+    ratio = f"{met.tokens_per_s / alone:.2f}" if alone else ""
     gap_ratio = f"{met.gap_p95_ms / plain.met.gap_p95_ms:.2f}" if plain is not None and plain.met.gap_p95_ms else ""
     acceptance, form = acceptance_of(cell.way), ""
     if times is not None and acceptance is not None:

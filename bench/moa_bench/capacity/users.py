@@ -42,7 +42,8 @@ async def run_users(
 
     Args:
         questions: [users][questions] prompts.
-        seconds: from when all ask until all break off; None: each question is asked once, and nothing is broken off.
+        seconds: from when all ask until all break off, or longer, until one answer says how fast text comes; None: each
+            question is asked once, and nothing is broken off.
         apart_seconds: in which they begin, one after the other; 0: all at once.
         think_seconds: a user waits after each answer, on average so long, exponentially distributed; 0: not at all.
 
@@ -53,6 +54,7 @@ async def run_users(
         MoaError: an answer failed.
     """
     answers: list[Answer] = []
+    has_rate = asyncio.Event()
 
     async def use(user: int, asker: Asker) -> None:
         rng = random.Random(f"{seed}:{user}")
@@ -62,9 +64,10 @@ async def run_users(
         for turn in turns:
             if think_seconds and turn:
                 await asyncio.sleep(rng.expovariate(1 / think_seconds))
-            answer = Answer(user, turn % len(own), time.perf_counter())
+            answer = Answer(user, turn % len(own), time.perf_counter(), on_rate=has_rate.set)
             answers.append(answer)
             await asker.ask(own[turn % len(own)], answer)
+            answer.on_end()
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -73,6 +76,7 @@ async def run_users(
                 await asyncio.wait(users)
             else:
                 await asyncio.sleep(apart_seconds + seconds)
+                await has_rate.wait()  # on a slow machine the first prompts take longer
             ended_s = time.perf_counter()
             for task in users:
                 task.cancel()

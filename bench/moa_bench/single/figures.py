@@ -107,8 +107,11 @@ def plain_over(rounds: Sequence[Round], method: str, base: str = PLAIN, *, whole
 
 
 def _steady_ms(answers: Sequence[Mapping[str, Any]]) -> float:
-    """Milliseconds a token after the first, the mean of several answers."""
-    return fmean(float(answer["steady_ms"]) / max(1, answer["tokens"] - 1) for answer in answers)
+    """Milliseconds a token after the first, the mean of several answers; of one that came in one piece, of each."""
+    return fmean(
+        float(answer["steady_ms"]) / max(1, answer["tokens"] - 1) or float(answer["first_ms"]) / answer["tokens"]
+        for answer in answers
+    )
 
 
 def _whole_ms(answers: Sequence[Mapping[str, Any]]) -> float:

@@ -87,7 +87,7 @@ def ask_for(
         acceptance: of the devices' drafts; None: plain serving.
 
     Raises:
-        DataError: no token came after another.
+        DataError: no user has a rate.
     """
     loop = EventLoop()
     server = SimulatedServer(loop, costs, measured=True)

@@ -49,8 +49,28 @@ def test_a_user_who_still_waits_is_counted() -> None:
     assert (met.unserved, met.first_p50_ms, met.fairness) == (1, 5000.0, 1.0)
 
 
+def test_an_answer_in_one_piece_counts_from_its_question() -> None:
+    """As a very fast machine sends them."""
+    answers = [answered(0, 0.0, (2.0, 8)), answered(0, 2.0, (4.0, 8)), answered(1, 0.0, (1.0, 1), (2.0, 4))]
+    for answer in answers:
+        answer.on_end()
+    answers += [answered(0, 4.0, (4.5, 1)), answered(2, 0.0, (4.0, 1))]  # broken off
+    assert user_rates(answers) == {0: 4.0, 1: 4.0}
+    met = Met.of(answers[:2], 1, 4.0)
+    assert (met.gap_p50_ms, met.gap_p95_ms, met.slowest_tokens_per_s, met.unserved) == (0.0, 0.0, 4.0, 0)
+
+
+def test_an_answer_says_when_its_rate_is_known() -> None:
+    told: list[int] = []
+    streamed = Answer(0, 0, 0.0, on_rate=lambda: told.append(len(streamed.tokens)))
+    streamed.on_tokens(1.0, [1, 2])
+    assert told == []
+    streamed.on_tokens(2.0, [3])
+    assert told == [3]
+
+
 def test_nothing_to_measure_is_said() -> None:
-    with pytest.raises(DataError, match="No answer had two arrivals"):
+    with pytest.raises(DataError, match="No answer was whole, and none had two arrivals"):
         Met.of([answered(0, 0.0, (1.0, 1)), answered(0, 2.0)], 1, 3.0)
     with pytest.raises(DataError, match="No user got any tokens"):
         jain([0.0, 0.0])

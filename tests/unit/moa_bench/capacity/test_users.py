@@ -41,6 +41,13 @@ async def test_each_question_is_asked_once() -> None:
     assert all(answer.tokens == [7] and answer.asked_s < ended_s for answer in answers)
 
 
+async def test_on_a_slow_machine_all_ask_until_an_answer_is_whole() -> None:
+    slow, never = Turns(50), Turns(1 << 60)
+    answers, _ = await run_users([slow, never], QUESTIONS, 0.0)
+    assert next(answer.is_whole for answer in answers if answer.user == 0)
+    assert [answer.is_whole for answer in answers if answer.user == 1] == [False]
+
+
 async def test_users_ask_again_until_all_break_off() -> None:
     quick, never = Turns(1), Turns(1 << 60)
     answers, _ = await run_users([quick, never], QUESTIONS, 0.05)

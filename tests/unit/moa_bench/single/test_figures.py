@@ -46,6 +46,11 @@ def test_a_speed_up_is_to_the_mean_of_plain_serving_before_and_after() -> None:
     assert of_category.questions == 1
 
 
+def test_an_answer_in_one_piece_has_the_speed_of_all_of_its_time() -> None:
+    found = find(figures_of([round_of("qa", {"tree": took(0.0, tokens=10)})], []), "tree")
+    assert found.tokens_per_s.median == 100.0
+
+
 def test_a_changed_text_is_in_no_speed_up_of_an_exact_method() -> None:
     rounds = [round_of("qa", {"tree": took(60.0, same=False)}), round_of("qa", {"tree": took(120.0)})]
     found = find(figures_of(rounds, []), "tree")
