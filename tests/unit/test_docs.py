@@ -54,6 +54,20 @@ def test_files_that_are_named_exist(page: Path) -> None:
         assert (ROOT / name).exists(), name
 
 
+def test_pages_that_deploy_names_exist() -> None:
+    """Alerts lead to their sections, and comments to what explains them."""
+    files = [path for path in (ROOT / "deploy").rglob("*") if path.suffix in {"", ".yml", ".yaml", ".service", ".sh"}]
+    named = {
+        found
+        for path in files
+        if path.is_file()
+        for found in re.findall(r"\b(docs/[\w/.-]+\.md)(?:#([\w-]+))?", path.read_text("utf-8"))
+    }
+    assert len(named) > 10
+    assert [(page, anchor) for page, anchor in named if not (ROOT / page).exists()] == []
+    assert [(page, anchor) for page, anchor in named if anchor and anchor not in anchors(ROOT / page)] == []
+
+
 @for_every_page
 def test_lines_are_short(page: Path) -> None:
     longest = {number: re.sub(r"https?://\S+", "", line) for number, line in prose(page)}

@@ -1,0 +1,33 @@
+"""The table of exit codes against the catalogues of errors."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from moa_client.commands.daemon import NOT_RUNNING
+from moa_shared.errors import CATALOGUE
+from netsim.errors import NetsimError
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/exit-codes.md").read_text("utf-8")
+OURS, NETSIM = PAGE.split("\n## netsim\n")
+WITHOUT_AN_ERROR = {0, 1, NOT_RUNNING, 128 + 1, 128 + 15}
+
+
+def rows(text: str) -> dict[int, str]:
+    """What follows the code in each row of a table."""
+    return {int(code): rest for code, rest in re.findall(r"^\| (\d+) \|(.*)$", text, re.MULTILINE)}
+
+
+def test_each_error_has_its_place_in_the_table() -> None:
+    expected: defaultdict[int, set[str]] = defaultdict(set)
+    for code, error in CATALOGUE.items():
+        expected[error.exit_code].add(code)
+    named = {code: set(re.findall(r"`(\w+)`", rest.split("|")[0])) for code, rest in rows(OURS).items()}
+    assert {code: names for code, names in named.items() if names} == expected
+    assert {code for code, names in named.items() if not names} == WITHOUT_AN_ERROR
+
+
+def test_each_status_of_netsim_is_in_its_table() -> None:
+    assert set(rows(NETSIM)) == {0} | {error.exit_code for error in (NetsimError, *NetsimError.__subclasses__())}
