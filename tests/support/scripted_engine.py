@@ -25,6 +25,9 @@ class PlainTokenizer:
     def encode(self, text: str) -> list[int]:
         return [ord(character) for character in text]
 
+    def with_bos(self, ids: list[int]) -> list[int]:
+        return ids
+
     def apply_chat_template(self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool) -> str:
         if messages[0]["role"] == "system" and not self._takes_system:
             raise TemplateError("System role not supported")

@@ -41,6 +41,7 @@ def write_gguf(tmp_path: Path) -> GgufWriter:
         extra: str = "",
         biases: bool = False,
         epsilon: float = 1e-5,
+        add_bos: bool | None = None,
     ) -> Path:
         random = np.random.default_rng(seed)
         path = tmp_path / name
@@ -69,6 +70,8 @@ def write_gguf(tmp_path: Path) -> GgufWriter:
         else:
             writer.add_token_merges(merges)
         writer.add_bos_token_id(1)
+        if add_bos is not None:
+            writer.add_add_bos_token(add_bos)
         writer.add_eos_token_id(2)
         writer.add_unk_token_id(0)
         writer.add_pad_token_id(2)

@@ -62,7 +62,7 @@ class ServedModel(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text."""
+        """The tokens of a text, as the model's texts begin."""
         ...
 
     def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> OneAnswer:

@@ -36,8 +36,9 @@ class HostModel:
         return ChatTemplate(self._device.tokenizer, context_tokens=self.context_tokens).whole(messages)
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text."""
-        return prompt_tokens(self._device.tokenizer, text, self.context_tokens)
+        """The tokens of a text, with BOS before it where the model's files say so."""
+        tokenizer = self._device.tokenizer
+        return tokenizer.with_bos(prompt_tokens(tokenizer, text, self.context_tokens))
 
     def begin(self, prompt: Sequence[int], options: AnswerOptions, traceparent: str) -> OneAnswer:
         """Asks for an answer."""

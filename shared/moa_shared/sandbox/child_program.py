@@ -23,7 +23,7 @@ import tokenizers
 from moa_shared.sandbox.chat_template import render
 from moa_shared.sandbox.child import LENGTH_BYTES, MOST_REPLY
 from moa_shared.sandbox.patterns import patterns_in
-from moa_shared.sandbox.tokenizer_files import read_backend, read_special, read_template
+from moa_shared.sandbox.tokenizer_files import read_backend, read_bos, read_special, read_template
 
 MEMORY_BYTES = 1 << 30  # of address space; the largest vocabularies served take a third of it while they are read
 MOST_MESSAGE = 500  # characters of an error, which may be the template's own
@@ -91,6 +91,7 @@ def _backend(path: Path, changed: int) -> tokenizers.Tokenizer:
 def _try(folder: Path) -> None:
     backend = read_backend(folder)
     special, template = read_special(folder), read_template(folder)
+    read_bos(folder, backend, special)
     if patterns_in(json.loads(backend.decoder.__getstate__()) if backend.decoder else {}):
         raise ValueError("it decodes by regular expressions")  # in the other process, for each token
     for text in TRIAL_TEXTS:

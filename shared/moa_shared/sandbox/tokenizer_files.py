@@ -5,7 +5,7 @@ Invariant: a panic of `tokenizers`, which is a BaseException, is raised as a Mod
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,18 @@ def read_special(folder: Path) -> dict[str, str]:
     config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
     found = {name: config[name] for name in _SPECIAL if config.get(name) is not None}
     return {name: str(token["content"] if isinstance(token, dict) else token) for name, token in found.items()}
+
+
+def read_bos(folder: Path, backend: tokenizers.Tokenizer, special: Mapping[str, str]) -> int | None:
+    """The token that a raw text begins with, as tokenizer_config.json says, or else as tokenizer.json adds it."""
+    if "bos_token" not in special:
+        return None
+    bos = backend.token_to_id(special["bos_token"])
+    is_added = _read_json(folder / "tokenizer_config.json").get("add_bos_token")
+    if not isinstance(is_added, bool):
+        with without_panics():
+            is_added = bos in backend.encode("", add_special_tokens=True).ids[:1]
+    return bos if is_added else None
 
 
 def read_template(folder: Path) -> str | None:

@@ -81,6 +81,10 @@ class GgufHeader:
         """An integer of the metadata; None where there is none."""
         return self._get(key, int)
 
+    def flag(self, key: str) -> bool | None:
+        """A truth value of the metadata; None where there is none."""
+        return self._get(key, bool)
+
     def real(self, key: str) -> float | None:
         """A number of the metadata; None where there is none."""
         value = self._get(key, (float, int))

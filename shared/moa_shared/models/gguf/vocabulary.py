@@ -31,6 +31,9 @@ _SPLITS: dict[str | None, str | None] = {
     "tekken": TEKKEN,
 }
 _SMOLLM = "smollm"
+# Dialects whose texts begin with BOS where the header does not say; so do all SentencePiece vocabularies (llama.cpp).
+_BEGIN_WITH_BOS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "midm-2.0", "tekken")
+_CONFIG = "tokenizer_config.json"
 
 
 def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> None:
@@ -42,6 +45,8 @@ def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> Non
     kind = header.text("tokenizer.ggml.model")
     if kind == "llama":
         _write_sentencepiece(header, folder)
+        written = json.loads((folder / _CONFIG).read_text("utf-8"))
+        _write_config({**written, "add_bos_token": _begins_with_bos(header, unless_said=True)}, folder)
         return
     if kind != "gpt2":
         raise ModelSourceError(
@@ -61,10 +66,21 @@ def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> Non
     named = {key: header.integer(f"tokenizer.ggml.{name}_token_id") for key, name in _SPECIAL.items()}
     config: dict[str, object] = {key: tokens[index] for key, index in named.items() if index is not None}
     config["tokenizer_class"] = "PreTrainedTokenizerFast"  # for those who read this folder with transformers
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    by_dialect = header.text("tokenizer.ggml.pre") in _BEGIN_WITH_BOS
+    config["add_bos_token"] = _begins_with_bos(header, unless_said=by_dialect)
+    _write_config(config, folder)
     template = header.text("tokenizer.chat_template")
     if template:
         (folder / "chat_template.jinja").write_text(template, "utf-8")
+
+
+def _begins_with_bos(header: GgufHeader, *, unless_said: bool) -> bool:
+    said = header.flag("tokenizer.ggml.add_bos_token")
+    return unless_said if said is None else said
+
+
+def _write_config(config: dict[str, object], folder: Path) -> None:
+    (folder / _CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 def _build(header: GgufHeader, progress: Progress) -> Tokenizer:

@@ -16,7 +16,7 @@ from moa_shared.programs.progress import Progress
 from moa_shared.text.json_text import parse_json
 
 MANIFEST = "manifest.json"
-FORMAT = 2  # raise when what an entry holds changes: older entries are then no longer found
+FORMAT = 3  # raise when what an entry holds changes: older entries are then no longer found
 
 
 def write_manifest(folder: Path, target_id: str, source_sha256: str, known: Mapping[str, str] | None = None) -> None:

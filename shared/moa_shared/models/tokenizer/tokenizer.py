@@ -19,7 +19,14 @@ from moa_shared.models.sources.files import ModelFiles
 from moa_shared.sandbox import chat_template as sandbox
 from moa_shared.sandbox.child import ChildError, text_child
 from moa_shared.sandbox.patterns import KNOWN, patterns_in
-from moa_shared.sandbox.tokenizer_files import failure, read_backend, read_special, read_template, without_panics
+from moa_shared.sandbox.tokenizer_files import (
+    failure,
+    read_backend,
+    read_bos,
+    read_special,
+    read_template,
+    without_panics,
+)
 
 _CORRUPT = "The file is truncated or corrupt: delete it and fetch the model again."
 
@@ -32,6 +39,7 @@ class Tokenizer:
         chat_template: jinja2; None: the model has none.
         special: the names of special tokens ("eos_token") and how they are spelled.
         folder: of a tokenizer.json that may take for ever with some texts: they are encoded in a child process.
+        bos: the token that a raw text begins with; None: it begins with its own first.
     """
 
     def __init__(
@@ -40,9 +48,11 @@ class Tokenizer:
         chat_template: str | None = None,
         special: Mapping[str, str] | None = None,
         folder: Path | None = None,
+        bos: int | None = None,
     ) -> None:
         self._backend = backend
         self._folder = folder
+        self._bos = bos
         self._special = dict(special or {})
         self.chat_template = chat_template
 
@@ -66,6 +76,10 @@ class Tokenizer:
         with without_panics():
             # as a batch, since that lets other threads run meanwhile
             return self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+    def with_bos(self, ids: list[int]) -> list[int]:
+        """The tokens of a text that no chat template has made, after BOS where the model's files say so."""
+        return ids if self._bos is None or ids[:1] == [self._bos] else [self._bos, *ids]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """The text of some tokens, spaces as they are."""
@@ -115,7 +129,8 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
     try:
         backend = read_backend(folder)
         bounded = None if _is_bounded(backend) else folder
-        return Tokenizer(backend, read_template(folder), read_special(folder), bounded)
+        special = read_special(folder)
+        return Tokenizer(backend, read_template(folder), special, bounded, read_bos(folder, backend, special))
     except Exception as error:  # tokenizers raises a bare Exception on a damaged tokenizer.json
         raise ModelSourceError(
             f"The tokenizer of {files.target_id} in {folder} cannot be read ({error}).", hint=_CORRUPT

@@ -178,7 +178,7 @@ def test_a_damaged_entry_is_not_used(write_gguf: GgufWriter, cache: Path) -> Non
     with raises(
         ChecksumError,
         snapshot(
-            "TMP/cache/models/gguf-DIGEST-v2/model.gguf has 35039 bytes, expected 35040 bytes. Delete TMP/cache/models/gguf-DIGEST-v2; it is built again at the next start."
+            "TMP/cache/models/gguf-DIGEST-v3/model.gguf has 35039 bytes, expected 35040 bytes. Delete TMP/cache/models/gguf-DIGEST-v3; it is built again at the next start."
         ),
     ):
         adopt(path, cache)

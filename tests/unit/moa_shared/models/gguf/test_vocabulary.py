@@ -57,6 +57,28 @@ def test_text_is_split_as_the_header_says(write_gguf: GgufWriter, cache: Path) -
         assert tokenizer.apply_chat_template([{"role": "user", "content": "hi"}]) == "user: hi\n"
 
 
+@pytest.mark.parametrize(
+    ("pre", "said", "has_bos"),
+    [
+        ("smollm", None, False),
+        ("smollm", True, True),
+        ("gpt-2", False, False),
+        ("llama-bpe", None, True),
+        ("llama-bpe", False, False),
+        ("tekken", None, True),
+    ],
+)
+def test_a_raw_text_begins_with_bos_where_the_header_says_so(
+    write_gguf: GgufWriter, cache: Path, pre: str, said: bool | None, has_bos: bool
+) -> None:
+    tokenizer = read(write_gguf(pre=pre, add_bos=said), cache)
+    hi = TOKENS.index("hi")
+    assert tokenizer.encode("hi") == [hi]
+    assert tokenizer.with_bos([hi]) == ([1, hi] if has_bos else [hi])
+    assert tokenizer.with_bos([1, hi]) == [1, hi]
+    assert tokenizer.with_bos([]) == ([1] if has_bos else [])
+
+
 def test_the_folder_can_be_read_by_transformers(write_gguf: GgufWriter, cache: Path) -> None:
     files = resolve(str(write_gguf()), cache)
     theirs = AutoTokenizer.from_pretrained(files.folder)
@@ -104,6 +126,11 @@ def test_sentencepiece_is_read_by_transformers(write_gguf: GgufWriter, cache: Pa
     for text in ("hi hi", "<|im_start|>hi", " é"):
         assert ours.encode(text) == theirs(text, add_special_tokens=False).input_ids
     assert SENTENCEPIECE.index("▁hi") in ours.encode("hi hi")
+    assert ours.with_bos([5]) == [1, 5]  # as llama.cpp has it, where the header does not say
+
+
+def test_sentencepiece_without_bos(write_gguf: GgufWriter, cache: Path) -> None:
+    assert read(write_gguf(tokenizer="llama", tokens=SENTENCEPIECE, add_bos=False), cache).with_bos([5]) == [5]
 
 
 def test_sentencepiece_without_transformers(

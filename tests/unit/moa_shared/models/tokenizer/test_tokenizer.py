@@ -142,6 +142,34 @@ def test_where_a_template_may_be(files: ModelFiles) -> None:
     assert load_tokenizer(files).chat_template == "three"
 
 
+def test_a_raw_text_begins_with_bos_where_the_configuration_says_so(files: ModelFiles) -> None:
+    ids = change(files).encode("hi")
+    for given, expected in (
+        ({"bos_token": "<|im_start|>", "add_bos_token": True}, [1, *ids]),
+        ({"bos_token": "<|im_start|>", "add_bos_token": False}, ids),
+        ({"bos_token": "<|im_start|>", "add_bos_token": None}, ids),
+        ({"bos_token": None, "add_bos_token": True}, ids),
+    ):
+        tokenizer = change(files, **given)
+        assert tokenizer.with_bos(tokenizer.encode("hi")) == expected
+        assert tokenizer.with_bos(tokenizer.encode("<|im_start|>hi")) == [1, *ids]
+        assert tokenizer.encode("hi") == ids
+
+
+@pytest.mark.parametrize(("said", "adds"), [(None, True), (True, True), (False, False)])
+def test_tokenizer_json_may_add_bos_itself(files: ModelFiles, said: bool | None, adds: bool) -> None:
+    path = files.folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    bos = {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}
+    content["post_processor"] = {
+        "type": "TemplateProcessing", "single": [bos, {"Sequence": {"id": "A", "type_id": 0}}], "pair": [],
+        "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [1], "tokens": ["<|im_start|>"]}},
+    }  # fmt: skip
+    path.write_text(json.dumps(content))
+    tokenizer = change(files, bos_token="<|im_start|>", add_bos_token=said)
+    assert tokenizer.with_bos(tokenizer.encode("hi")) == ([1] if adds else []) + tokenizer.encode("hi")
+
+
 def test_a_special_token_may_be_an_object(files: ModelFiles) -> None:
     assert change(files, eos_token={"content": "<|endoftext|>", "special": True}).eos_token_id == 0
     assert change(files, eos_token=None).eos_token_id is None

@@ -1,0 +1,26 @@
+"""The host's model as the endpoint sees it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+from moa_client.endpoint.host_source import HostModel
+from moa_client.host.host import Host
+
+from tests.support.scripted_engine import PlainTokenizer
+
+
+class BeginningTokenizer(PlainTokenizer):
+    """Raw texts begin with token 1."""
+
+    def with_bos(self, ids: list[int]) -> list[int]:
+        return [1, *ids]
+
+
+def test_a_raw_text_begins_as_the_models_texts_do_and_a_chat_as_its_template_has_it() -> None:
+    files = SimpleNamespace(target_id="tiny", config={"vocab_size": 300})
+    device = SimpleNamespace(files=files, context_tokens=64, tokenizer=BeginningTokenizer())
+    model = HostModel(cast(Host, SimpleNamespace(device=device)))
+    assert model.encode("hi") == [1, ord("h"), ord("i")]
+    assert model.render([{"role": "user", "content": "hi"}])[0] == ord("[")
