@@ -30,4 +30,5 @@ def test_each_error_has_its_place_in_the_table() -> None:
 
 
 def test_each_status_of_netsim_is_in_its_table() -> None:
-    assert set(rows(NETSIM)) == {0} | {error.exit_code for error in (NetsimError, *NetsimError.__subclasses__())}
+    errors: list[type[NetsimError]] = [NetsimError, *NetsimError.__subclasses__()]
+    assert set(rows(NETSIM)) == {0} | {error.exit_code for error in errors}
