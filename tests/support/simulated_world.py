@@ -17,6 +17,8 @@ from contextvars import Context
 from types import SimpleNamespace
 from typing import Any, TypeVarTuple, cast
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.device.loading import Device
@@ -37,8 +39,11 @@ from moa_server.service.host import Host, Served
 from moa_server.session.verification import StepPlan, Verification
 from moa_server.settings import ServerSettings
 from moa_shared.errors import MoaError, UnavailableError
+from moa_shared.protocol import loop_guard
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_shared.sampling.coupling import select
+from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree.arithmetic import ROOT
 from moa_shared.tree.draft_tree import DraftTree
@@ -59,6 +64,8 @@ SETTINGS = ServerSettings(
     allow_ignore_end_of_text=True,
 )
 FEW_MS = 1e-3
+FIRST_LOOP = 10  # seeds from here on have texts that soon repeat themselves
+_LOGITS = np.random.default_rng(3).standard_normal((997, VOCAB), np.float32)
 LEAST_SECONDS = 1e-6  # a turn of the loop takes so long, so that who spins until a moment meets it
 
 
@@ -68,18 +75,31 @@ def decode(tokens: Sequence[int], **_: object) -> str:
 
 def target_token(tokens: Sequence[int], sampling: Sampling) -> int:
     """The toy target: what follows depends on the text before it and on how tokens are chosen."""
+    if sampling.adjusts:
+        return select(logits_after(tokens)[None], [len(tokens)], sampling, TextBefore(tokens, [()]))[0]
     value = 17 * sampling.seed + int(10 * sampling.temperature)
+    if sampling.seed >= FIRST_LOOP:  # soon repeats itself
+        return (value + 3 * tokens[-1] ** 2 + 1) % (VOCAB - 1)
     for token in tokens[-8:]:
         value = (value * 31 + token + 1) % 10_007
     return (value + len(tokens)) % VOCAB
+
+
+def logits_after(tokens: Sequence[int], vocab_size: int = VOCAB) -> npt.NDArray[np.float32]:
+    """Logits of the toy target for the token after a text; so flat that penalties often decide."""
+    value = 7
+    for token in tokens[-3:]:
+        value = (value * 31 + token + 1) % len(_LOGITS)
+    return _LOGITS[value, :vocab_size]
 
 
 def plain_answer(tokens: Sequence[int], settings: AnswerSettings) -> list[int]:
     """What the target alone answers."""
     rule = FinishRule(settings, len(tokens), CONTEXT, END_OF_TEXT, decode)
     text, finish = list(tokens), Finish.UNFINISHED
+    sampling = settings.sampling.within(len(tokens))
     while finish is Finish.UNFINISHED:
-        new, finish = rule.cut(text[len(tokens) :], [target_token(text, settings.sampling)])
+        new, finish = rule.cut(text[len(tokens) :], [target_token(text, sampling)])
         text += new
     return text[len(tokens) :]
 
@@ -230,7 +250,7 @@ class ToyStepper:
         return None
 
     def new_tensors(self) -> Any:
-        return SimpleNamespace(cache=ToyCache(), planes={}, source=None, nbytes=0)
+        return SimpleNamespace(cache=ToyCache(), planes={}, source=None, nbytes=0, release=lambda: None)
 
     def verify_all(self, work: Sequence[tuple[Any, StepPlan]]) -> list[Verification | None]:
         self._world.worked += self._world.chance.uniform(5, 20) * FEW_MS
@@ -243,12 +263,13 @@ class ToyStepper:
         cache += plan.feed
         if not plan.chooses:
             return None
-        tree, sampling = plan.tree, plan.settings.sampling
-        chosen = [target_token(cache, sampling)]
-        chosen += [
-            target_token([*cache, *(tree.tokens[at] for at in tree.path_to(node))], sampling)
-            for node in range(len(tree))
-        ]
+        tree, sampling = plan.tree, plan.sampling
+        texts = [[*cache, *path] for path in [(), *tree.paths]]
+        if sampling.adjusts:
+            rows = np.stack([logits_after(text) for text in texts])
+            chosen = select(rows, plan.positions, sampling, plan.text_before)
+        else:
+            chosen = [target_token(text, sampling) for text in texts]
         verification = plan.verify(chosen)
         cache += [tree.tokens[node] for node in verification.kept]
         return verification
@@ -505,6 +526,12 @@ class _Log:
         self._world.complaints.append(f"{event}: {exc_info!r}")
 
 
+def shorten_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the guard against loops end texts of a simulation's length."""
+    for name, value in (("LOOP_TOKENS", 24), ("LONGEST_RUN", 8), ("LOOK_EVERY", 4)):
+        monkeypatch.setattr(loop_guard, name, value)
+
+
 def simulate(monkeypatch: pytest.MonkeyPatch, seed: int, run: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     """Runs one schedule."""
     world = World(seed)
@@ -526,6 +553,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch, seed: int, run: Callable[[World], 
     monkeypatch.setattr(engine, "InferenceThread", lambda _: EngineThread(world))
     for module in (engine, stream):
         monkeypatch.setattr(module, "log", _Log(world))
+    shorten_loops(monkeypatch)
 
     async def whole() -> None:
         world.start_server()

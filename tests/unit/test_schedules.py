@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+import numpy as np
 import pytest
 from moa_client.conversation.conversation import Conversation, Phase, Progress
 from moa_client.conversation.events import (
@@ -41,31 +42,60 @@ from moa_shared.errors import MoaError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Draft, Verdict
+from moa_shared.sampling.coupling import select
+from moa_shared.sampling.penalties import TextBefore
 from moa_shared.sampling.settings import Sampling
 from moa_shared.text.text_stream import TextStream
 from moa_shared.tree.draft_tree import DraftTree
 
 from tests.support import simulated_world
-from tests.support.simulated_world import SimulatedLink, World, decode, plain_answer, simulate
+from tests.support.simulated_world import (
+    FIRST_LOOP,
+    SimulatedLink,
+    World,
+    decode,
+    logits_after,
+    plain_answer,
+    simulate,
+)
 
 VOCAB = 7  # few tokens, so that wrong guesses are often right a moment later
 LIMITS = SessionLimits(400, VOCAB, draft_nodes=6, prefill_chunk=5, run_ahead_tokens=9)
 SCHEDULES, GROUPS = 10_000, 20
 
 
-def target_token(tokens: Sequence[int]) -> int:
-    """The toy target: what follows depends on everything before it."""
+def target_token(tokens: Sequence[int], sampling: Sampling) -> int:
+    """The toy target: what follows depends on everything before it, and on penalties if there are any."""
+    if sampling.adjusts:
+        return select(logits_after(tokens, VOCAB)[None], [len(tokens)], sampling, TextBefore(tokens, [()]))[0]
     value = 1
     for token in tokens[-12:]:
         value = (value * 31 + token + 1) % 1009
     return (value + len(tokens)) % VOCAB
 
 
-def text_after(prompt: Sequence[int], count: int) -> list[int]:
-    tokens = list(prompt)
-    for _ in range(count):
-        tokens.append(target_token(tokens))
+def text_after(prompt: Sequence[int], settings: AnswerSettings) -> list[int]:
+    tokens, sampling = list(prompt), settings.sampling.within(len(prompt))
+    for _ in range(settings.max_tokens):
+        tokens.append(target_token(tokens, sampling))
     return tokens[len(prompt) :]
+
+
+def any_penalties(chance: random.Random, vocab_size: int) -> Sampling:
+    """Some of all that changes logits, and of what chooses among them."""
+    return Sampling(
+        chance.choice([0.0, 0.8]),
+        top_p=chance.choice([1.0, 0.9]),
+        seed=chance.randint(1, 3),
+        min_p=chance.choice([0.0, 0.05]),
+        repeat_penalty=chance.choice([1.0, 1.2, 2.0]),
+        repeat_last_n=chance.choice([-1, 3, 64]),
+        presence_penalty=chance.choice([0.0, 0.5, -0.3]),
+        frequency_penalty=chance.choice([0.0, 0.3]),
+        logit_bias=((chance.randrange(vocab_size), chance.choice([-100.0, 0.5, 2.0])),)
+        if chance.random() < 0.6
+        else (),
+    )
 
 
 class Rule:
@@ -99,7 +129,8 @@ class Schedule:
         self.is_open = False
         self.written: list[int] = []
         self.prompt = [self.chance.randrange(VOCAB) for _ in range(self.chance.randint(1, 12))]
-        self.settings = AnswerSettings(max_tokens=self.chance.randint(1, 40))
+        sampling = any_penalties(self.chance, VOCAB) if seed % 10 == 0 else Sampling()
+        self.settings = AnswerSettings(sampling, max_tokens=self.chance.randint(1, 40))
 
     def _new_session(self) -> Session:
         return Session(LIMITS, end_of_text=frozenset(), decode=lambda _: "", run_ahead=self.run_ahead)
@@ -173,10 +204,10 @@ class Schedule:
 
     def guess(self, place: int) -> int:
         """What the drafter says `place` tokens after the text: right as long as chance will have it."""
-        tokens = [*self.conversation.tokens]
+        tokens, sampling = [*self.conversation.tokens], self.conversation.sampling
         for _ in range(place):
-            tokens.append(target_token(tokens))
-        return target_token(tokens) if self.chance.random() < 0.8 else self.chance.randrange(VOCAB)
+            tokens.append(target_token(tokens, sampling))
+        return target_token(tokens, sampling) if self.chance.random() < 0.8 else self.chance.randrange(VOCAB)
 
     def draft(self) -> None:
         if not self.is_open or self.conversation.phase is not Phase.ANSWERING or not self.conversation.answer:
@@ -240,11 +271,12 @@ class Schedule:
         if not plan.chooses:
             server.on_prefilled(plan)
             return
-        chosen = [target_token(before)]
-        chosen += [
-            target_token([*before, *(plan.tree.tokens[at] for at in plan.tree.path_to(node))])
-            for node in range(len(plan.tree))
-        ]
+        texts = [[*before, *path] for path in [(), *plan.tree.paths]]
+        if plan.sampling.adjusts:
+            rows = np.stack([logits_after(text, VOCAB) for text in texts])
+            chosen = select(rows, plan.positions, plan.sampling, plan.text_before)
+        else:
+            chosen = [target_token(text, plan.sampling) for text in texts]
         verification = plan.verify(chosen)
         base = len(server.tokens)
         if server.on_verified(plan, verification):
@@ -255,7 +287,7 @@ class Schedule:
 def test_the_text_is_the_targets_whatever_happens(group: int) -> None:
     for seed in range(group * SCHEDULES // GROUPS, (group + 1) * SCHEDULES // GROUPS):
         schedule = Schedule(seed)
-        expected = text_after(schedule.prompt, schedule.settings.max_tokens)
+        expected = text_after(schedule.prompt, schedule.settings)
         assert schedule.run() == expected, f"schedule {seed}"
 
 
@@ -269,7 +301,17 @@ def test_a_server_that_trusts_drafts_is_found_out(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(StepPlan, "verify", trusting)
     schedules = [Schedule(seed) for seed in range(30)]
-    wrong = sum(schedule.run() != text_after(schedule.prompt, schedule.settings.max_tokens) for schedule in schedules)
+    wrong = sum(schedule.run() != text_after(schedule.prompt, schedule.settings) for schedule in schedules)
+    assert wrong > 10
+
+
+def test_a_server_whose_penalties_overlook_the_draft_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blind(self: StepPlan) -> TextBefore:
+        return TextBefore(self.text[: self.fed], [()] * (1 + len(self.tree)))
+
+    monkeypatch.setattr(StepPlan, "text_before", property(blind))
+    schedules = [Schedule(seed) for seed in range(0, 1000, 10)]
+    wrong = sum(schedule.run() != text_after(schedule.prompt, schedule.settings) for schedule in schedules)
     assert wrong > 10
 
 
@@ -285,7 +327,7 @@ def test_a_client_that_takes_repeated_verdicts_for_new_ones_is_found_out(monkeyp
     for seed in range(30):
         schedule = Schedule(seed)
         try:
-            wrong += schedule.run() != text_after(schedule.prompt, schedule.settings.max_tokens)
+            wrong += schedule.run() != text_after(schedule.prompt, schedule.settings)
         except (MoaError, AssertionError):
             wrong += 1
     assert wrong > 10
@@ -447,12 +489,15 @@ class Chat:
 
     def any_settings(self) -> AnswerSettings:
         chance = self.chance
-        sampling = Sampling(chance.choice([0.0, 0.7]), seed=chance.randint(1, 2))
+        sampling = Sampling(chance.choice([0.0, 0.7]), seed=chance.choice([1, 2, FIRST_LOOP, FIRST_LOOP + 1]))
+        if chance.random() < 0.4:
+            sampling = any_penalties(chance, simulated_world.VOCAB)
         return AnswerSettings(
             sampling,
             chance.choice([3, 3, 12, 12, 25, 150]),
             stop=("aba", "cc") if chance.random() < 0.2 else (),
             ignore_end_of_text=chance.random() < 0.8,
+            loop_guard=chance.random() < 0.5,
         )
 
     async def ask(self, asked: Asked) -> None:
