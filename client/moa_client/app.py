@@ -17,6 +17,7 @@ from moa_client.attach import attach
 from moa_client.chat.chat import Chat, Opener
 from moa_client.chat.json_events import error_line, ready_line
 from moa_client.chat.keys import quiet_keys
+from moa_client.chat.messages import offline_words, worth_words
 from moa_client.chat.question import read_question
 from moa_client.chat.signals import interruptible_work, leaving_on_signals
 from moa_client.chat.views import terminal_size
@@ -89,6 +90,8 @@ async def _run(
             await converse(chat)
             return
         chat.warn()
+        if settings.offline:
+            conversation.write_alone()  # who wants one answer without a server has nothing to wait for
         try:
             with quiet_keys(conversation.write_alone):
                 answer = await chat.ask(question)
@@ -134,8 +137,10 @@ def _chat(settings: ClientSettings, conversation: OpenConversation, open_it: Ope
 
 def _say_absent(settings: ClientSettings, facts: Facts, *, single: bool) -> None:
     """Says why there is no server, and what that means."""
-    if settings.offline or settings.alone == "always":
-        remark(f"{facts.absent} A small model on this device answers instead, much worse than {facts.target}.")
+    if (settings.offline and single) or settings.alone == "always":
+        remark(f"{facts.absent} {worth_words(facts.target)}")
+    elif settings.offline:
+        remark(offline_words(facts.target, writes=False))
     elif not single:
         remark(f"{facts.absent} Questions wait until it is back; /alone has a small model here answer, much worse.")
     else:

@@ -108,7 +108,7 @@ class ClientSettings(SettingsBase):
     alone: Literal["auto", "always", "never"] = setting(
         "auto",
         "Whether this device writes on when the server is lost. auto: while its text is likely to be right; never: it "
-        "waits for the server. Who goes offline by wish gets its text in any case.",
+        "waits for the server. A single answer with --offline has its text in any case.",
     )
     alone_chance: float = setting(
         LEAST_CHANCE, "In auto, how likely all text since the server was lost must be right.", "CHANCE", ge=0, le=1

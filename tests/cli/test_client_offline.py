@@ -68,7 +68,9 @@ def test_an_address_is_all_that_a_new_device_needs(served: Served, run: Run, tmp
     code, out, err = run(*arguments, "--offline")  # what was fetched writes alone
     assert code == 0
     assert len(out.split()) == 6
-    assert err.startswith("You are offline. A small model on this device answers instead, much worse than tiny")
+    assert err.startswith(
+        "You are offline. Until a server is reachable, the small model on this device answers, much worse than tiny."
+    )
 
 
 def test_without_server_and_cache_it_says_what_is_missing(nowhere: str, run: Run) -> None:
@@ -108,7 +110,7 @@ def test_offline_on_request_is_no_error(served: Served, run: Run) -> None:
     code, out, err = run("chat", *options(served, max_tokens=6), "--offline", "w10")
     assert (code, len(out.split())) == (0, 6)
     assert untimed(err) == snapshot("""\
-You are offline. A small model on this device answers instead, much worse than tiny.
+You are offline. Until a server is reachable, the small model on this device answers, much worse than tiny.
 (The last 6 tokens were written by the small model on this device; no server has checked them.)
 (cut after 6 tokens: max_tokens)
 6 tokens in SECONDS; alone 6 tokens, 0 kept, 6 not checked
@@ -240,7 +242,14 @@ def test_a_chat_takes_the_other_drafter_of_a_replaced_server_and_outlives_anothe
 def test_a_chat_continues_offline_and_is_corrected_online(served: Served, terminal: Terminal) -> None:
     template = ChatTemplate(load_tokenizer(resolve(str(served.model))))
     terminal.at_prompt("/offline\r")
-    terminal.wait_for("Offline now: the small model")
+    terminal.wait_for("Offline, as requested. Questions wait for the server")
+    terminal.at_prompt("w10\r")
+    terminal.wait_for(r"You are offline: the question waits")
+    assert not terminal.display.dim
+    terminal.at_prompt("/undo\r")
+    terminal.wait_for("Taken back: w10")
+    terminal.at_prompt("/alone\r")
+    terminal.wait_for("much worse than tiny")
     terminal.at_prompt("w10\r")
     terminal.wait_for("cut after 6 tokens")
     assert len(re.findall(r"w\d+", terminal.display.dim)) == 6

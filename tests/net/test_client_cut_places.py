@@ -245,7 +245,7 @@ async def test_an_answer_that_is_left_in_the_middle_of_a_character_shows_no_part
             transcript.apply(event)
             if len(screen.committed) == parted and not screen.cuts:
                 screen.cuts += 1
-                engine.presence.go_offline()  # as /offline, but the device's own text is not asked for
+                engine.go_offline()
 
         await watch(engine, screen, ASKED, WHOLE, cut)
         assert screen.end == Ended(Finish.UNFINISHED, provisional=True)

@@ -153,11 +153,41 @@ def test_the_device_writes_on_if_the_reader_wants_it(serve: Serve, open_page: Op
     served = serve(script)
     reader = open_page(served)
     reader.ask("Anybody?")
-    expect(reader.standing).to_have_text("No server has read this question: it is answered when one is back.")
-    reader.button("Write on anyway").click()
+    expect(reader.standing).to_contain_text(
+        "No server has read this question: it is answered when one is back. "
+        "What this device would write by itself is much worse."
+    )
+    reader.button("Write anyway").click()
     reader.field.press("Escape")
     expect(reader.standing).to_have_text("Stopped.")
     assert served.call(lambda: served.backend.open_conversations["c001"].requests) == ["alone", "stop"]
+
+
+def test_a_question_that_waits_can_be_answered_by_the_device(serve: Serve, open_page: Open) -> None:
+    async def script(stage: Stage, question: str) -> None:
+        conversation = stage.conversation
+        stage.link(LinkState.OFFLINE)
+        if "alone" not in conversation.requests:
+            stage.hold(unread=True)
+            stage.end(Finish.UNFINISHED, verified=False)
+            return
+        await stage.write("Nonsense")
+        await stage.gate("end")
+        stage.end(Finish.END_OF_TEXT, verified=False)
+
+    served = serve(script)
+    reader = open_page(served)
+    reader.page.get_by_role("switch", name="Offline").click()
+    reader.ask("Anybody?")
+    expect(reader.notice).to_have_text("You are offline: questions wait for the server.")
+    reader.button("Write anyway").click()
+    expect(reader.answer).to_have_text("Nonsense")
+    expect(reader.notice).to_have_text(
+        "You are offline: the small model on this device writes, much worse than SmolLM2-135M-Instruct."
+    )
+    served.open_gate("end")
+    reader.expect_end()
+    expect(reader.button("Write anyway")).to_be_hidden()
 
 
 def test_why_an_answer_ends_is_said(serve: Serve, open_page: Open) -> None:

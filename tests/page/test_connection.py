@@ -81,7 +81,7 @@ def test_the_switch_to_go_offline(serve: Serve, open_page: Open) -> None:
     expect(switch).not_to_be_checked()
     switch.click()
     expect(switch).to_be_checked()
-    expect(reader.notice).to_have_text("You are offline: this device writes by itself.")
+    expect(reader.notice).to_have_text("You are offline: questions wait for the server.")
     assert served.call(lambda: served.backend.is_offline)
     reader.button("Go online").click()
     expect(switch).not_to_be_checked()

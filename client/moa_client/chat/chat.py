@@ -21,6 +21,7 @@ from moa_client.chat.messages import (
     BACK_WORDS,
     LEFT_WORDS,
     UNREAD_WORDS,
+    WAITS_OFFLINE_WORDS,
     error_words,
     link_words,
     not_kept_words,
@@ -81,7 +82,7 @@ class Chat:
         self._err = err
         self._unverified = unverified
         self._asker = Asker(conversation, settle_seconds)
-        self._wished_offline = False
+        self._wished_offline = settings.offline
         self._told_offline = False
         self._commands = CommandHandler(self)
 
@@ -250,13 +251,22 @@ class Chat:
         """
         answer = await self.ask(question)
         if answer.is_unsettled and answer.finish is Finish.UNFINISHED:
-            self._err(LEFT_WORDS if answer.committed else UNREAD_WORDS)
+            unread = WAITS_OFFLINE_WORDS if self._wished_offline else UNREAD_WORDS
+            self._err(LEFT_WORDS if answer.committed else unread)
 
     @property
     def last_answer(self) -> AnswerText | None:
         """The newest answer; None: nothing was asked."""
         texts = self._asker.texts
         return texts[-1] if texts else None
+
+    @property
+    def waiting_question(self) -> AnswerText | None:
+        """The newest question, if it waits for a server that has not read it."""
+        last = self.last_answer
+        if last is None or not last.is_unsettled or last.finish is not Finish.UNFINISHED:
+            return None
+        return None if last.committed or last.provisional else last
 
     async def begin_again(self) -> None:
         """Opens a new conversation, with the system prompt that is set.

@@ -37,6 +37,7 @@ HELD_BACK_WORDS = (
 )
 BACK_WORDS = "(the server is back)"
 UNREAD_WORDS = "(No server has read this question: it is answered when one is back.)"
+WAITS_OFFLINE_WORDS = "(You are offline: the question waits for the server. /online connects.)"
 LEFT_WORDS = "(The answer goes on when the server is back. You can ask the next question meanwhile.)"
 SENTENCE_END = re.compile(r"[.!?:](?:[\"')\]*]*)\s+|[\u3002\uff01\uff1f]|\n+")
 SHOWN_CHARACTERS = 48  # of a question, enough to recognize it
@@ -48,6 +49,25 @@ MARKS = {
     LinkState.WAITING: "waiting",
 }
 NOT_SERVED = (LinkState.OFFLINE, LinkState.WAITING)
+
+
+def worth_words(target: str) -> str:
+    """What the device's own text is worth."""
+    return f"Until a server is reachable, the small model on this device answers, much worse than {target}."
+
+
+def offline_words(target: str, *, writes: bool) -> str:
+    """What it means to be offline by wish.
+
+    Args:
+        writes: this device answers, rather than leave questions to the server.
+    """
+    if writes:
+        return f"Offline, as requested. {worth_words(target)} /online connects again."
+    return (
+        "Offline, as requested. Questions wait for the server: /online connects again, and /alone has the small model "
+        f"on this device answer meanwhile, much worse than {target}."
+    )
 
 
 def execution_words(facts: Facts) -> str:

@@ -87,7 +87,6 @@ class ClientEngine:
             self._inbox.put_nowait,
             thread,
         )
-        self._drafting.standalone.asked_for = offline
         self._next_device: Device | None = None
         self._replaced = ReplacedServer(
             self._exchange, self.presence, self.connection, self._inbox.put_nowait, self.change_device, refit
@@ -217,7 +216,7 @@ class ClientEngine:
     def go_offline(self) -> None:
         """Continues without the server until `go_online`."""
         self.presence.go_offline()
-        self.write_alone()
+        self.wake()
 
     def go_online(self) -> None:
         """Connects again."""

@@ -216,7 +216,7 @@ class Presence:
     def _tick(self, now: float, *, is_up: bool, is_trying: bool, is_expected: bool) -> Steps:
         steps: Steps = []
         if self.wants_offline and (is_up or is_trying or self.mode is not Mode.OFFLINE_BY_WISH):
-            steps += [Step.LEAVE, *self._lose(Mode.OFFLINE_BY_WISH, "as you wished")]
+            steps += [Step.LEAVE, *self._lose(Mode.OFFLINE_BY_WISH, "as requested")]
             is_up = False
         monitor = self.monitor
         if is_expected:

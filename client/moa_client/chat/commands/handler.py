@@ -15,7 +15,7 @@ from moa_client.chat.commands.clipboard import copy_text, last_code
 from moa_client.chat.commands.kept import list_kept, load_kept, save_kept, title_kept
 from moa_client.chat.commands.setting import change, shown
 from moa_client.chat.commands.table import SETTABLE, help_text, nearest, resolve, unknown_words
-from moa_client.chat.messages import drafter_words, execution_words, model_words
+from moa_client.chat.messages import drafter_words, execution_words, model_words, offline_words, worth_words
 
 if TYPE_CHECKING:
     from moa_client.chat.chat import Chat
@@ -162,16 +162,21 @@ class CommandHandler:
     # ------------------------------------------------------------ the link
 
     async def _offline(self, rest: str) -> None:
-        self._chat.set_offline(True)
-        self._chat.say("Offline now: the small model on this device answers. /online connects again.")
+        chat = self._chat
+        chat.set_offline(True)
+        chat.say(offline_words(chat.conversation.facts.target, writes=chat.settings.alone == "always"))
 
     async def _online(self, rest: str) -> None:
         self._chat.set_offline(False)
         self._chat.say("Connecting. The server will check what was written offline.")
 
     async def _alone(self, rest: str) -> None:
-        self._chat.conversation.write_alone()
-        self._chat.say("While the server is lost, the small model on this device writes on from now on, right or not.")
+        chat = self._chat
+        chat.conversation.write_alone()
+        chat.say(worth_words(chat.conversation.facts.target))
+        if (waiting := chat.waiting_question) is not None:
+            await chat.rewind(waiting.number - 1)
+            await chat.put(waiting.question)
 
 
 def short(question: str) -> str:

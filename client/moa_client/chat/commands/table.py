@@ -42,8 +42,12 @@ TABLE = (
     ChatCommand("title", "/title [TEXT]", "show the title, or set it"),
     ChatCommand("model", "/model", "the model, its server, the drafter and how exact the text is"),
     ChatCommand("status", "/status", "the state of the link"),
-    ChatCommand("offline", "/offline, /online", "continue without the server, and with it again"),
-    ChatCommand("alone", "/alone", "have the small model here write on while the server is lost, right or not"),
+    ChatCommand("offline", "/offline, /online", "do without the server: questions wait for it; connect again"),
+    ChatCommand(
+        "alone",
+        "/alone",
+        "have the small model here answer while the server is away, much worse",
+    ),
     ChatCommand("stats", "/stats", "all figures of the last answer"),
     ChatCommand("bye", "/bye", "leave (also /quit, /exit, Ctrl-D)"),
 )

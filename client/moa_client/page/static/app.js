@@ -32,7 +32,7 @@ class Page {
       {
         again: (answer) => this.askInstead(answer.number, answer.question, otherOptions()),
         change: (answer, question) => this.askInstead(answer.number, question, options()),
-        alone: () => this.connection.send({ do: "alone" }),
+        alone: (answer) => this.writeAlone(answer),
         leave: () => this.composer.focus(),
       },
       this.scrolling,
@@ -107,6 +107,12 @@ class Page {
     if (this.conversation.running) this.stop();
     if (this.connection.send({ do: "rewind", answers: number - 1 })) this.ask(question, chosen);
     else this.notice.pass("There is no connection. Try it again when there is one.");
+  }
+
+  /** Has this device write, right or not. @param {import("./chat/answer.js").Answer} answer that waits for the server */
+  writeAlone(answer) {
+    this.connection.send({ do: "alone" });
+    if (!answer.isRunning) this.askInstead(answer.number, answer.question, answer.options ?? options());
   }
 
   /** Once: the server is asked for the end; twice: the answer ends at once. */

@@ -31,6 +31,7 @@ class Conversation:
         self.is_gone = is_gone
         self.is_closed = False
         self.asked: list[str] = []
+        self.is_offline = self.writes = False
 
     def ask(self, question: str, options: AnswerOptions) -> None:
         self.asked.append(question)
@@ -38,17 +39,31 @@ class Conversation:
     async def updates(self) -> AsyncGenerator[Update, None]:
         number = len(self.asked)
         yield Update(Asked(self.asked[-1]), number)
+        if self.is_offline and not self.writes:
+            yield Update(Ended(Finish.UNFINISHED, provisional=True), number)
+            return
         yield Update(Committed((0,)), number, "a")
         yield Update(Ended(Finish.STOP), number)
 
     def go_offline(self) -> None:
+        self.stop()
+        self.is_offline = True
+
+    def write_alone(self) -> None:
+        self.stop()
+        self.writes = True
+
+    def stop(self) -> None:
         if self.is_gone:
             raise GONE
 
-    go_online = write_alone = stop = abandon = go_offline
+    go_online = abandon = stop
+
+    def rewind(self, answers: int) -> None:
+        del self.asked[answers:]
 
     async def stats(self) -> str:
-        self.go_offline()
+        self.stop()
         return "figures"
 
     async def close(self) -> None:
@@ -119,3 +134,18 @@ async def test_a_question_opens_a_conversation_again_whose_process_has_gone() ->
     assert await talk.chat.on_line("why?")
     assert talk.opened == [("id", None)]
     assert (talk.first.asked, talk.out, talk.err) == ([], ["a", "\n"], [])
+
+
+async def test_offline_a_question_waits_until_its_reader_wants_the_devices_answer() -> None:
+    talk = Talk()
+    for line in ("/offline", "why?", "/alone", "/alone"):
+        assert await talk.chat.on_line(line)
+    assert (talk.first.asked, talk.out) == (["why?"], ["", "a", "\n"])
+    assert talk.err == snapshot(
+        [
+            "Offline, as requested. Questions wait for the server: /online connects again, and /alone has the small model on this device answer meanwhile, much worse than tiny.",
+            "(You are offline: the question waits for the server. /online connects.)",
+            "Until a server is reachable, the small model on this device answers, much worse than tiny.",
+            "Until a server is reachable, the small model on this device answers, much worse than tiny.",
+        ]
+    )

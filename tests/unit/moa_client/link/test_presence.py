@@ -145,7 +145,7 @@ def test_the_user_goes_offline_and_online_again(mode: Mode) -> None:
     presence = presence_in(mode)
     presence.go_offline()
     steps = without_beats(tick(presence, 1500.0))
-    expected = [Step.LEAVE, Step.GO_STANDALONE, LinkChanged(LinkState.OFFLINE, "as you wished")]
+    expected = [Step.LEAVE, Step.GO_STANDALONE, LinkChanged(LinkState.OFFLINE, "as requested")]
     assert steps == (expected if mode is Mode.SERVED else [Step.LEAVE])
     assert presence.mode is Mode.OFFLINE_BY_WISH
     presence.go_online()
@@ -362,4 +362,4 @@ def test_a_wish_to_be_offline_ends_the_wait() -> None:
     presence.on_told_to_wait(2000.0, LIMITED, 12_000.0)
     presence.go_offline()
     steps = tick(presence, 2500.0, is_up=False, is_trying=True)
-    assert steps == [Step.LEAVE, LinkChanged(LinkState.OFFLINE, "as you wished")]
+    assert steps == [Step.LEAVE, LinkChanged(LinkState.OFFLINE, "as requested")]

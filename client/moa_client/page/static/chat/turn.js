@@ -12,7 +12,7 @@ import { counted, answerWords, costWords } from "./words.js";
  * @typedef {object} TurnActions
  * @property {(answer: Answer) => void} again answers again with another seed
  * @property {(answer: Answer, question: string) => void} change asks another question in its place
- * @property {() => void} alone has the device write on
+ * @property {(answer: Answer) => void} alone has the device write, right or not
  * @property {() => void} leave gives the focus back
  */
 
@@ -47,7 +47,7 @@ export class Turn {
     const { buttons } = this;
     buttons.copy.addEventListener("click", () => this.answer && copyText(this.answer.text.trim(), buttons.copy));
     buttons.again.addEventListener("click", () => this.answer && this.actions.again(this.answer));
-    buttons.alone.addEventListener("click", () => this.actions.alone());
+    buttons.alone.addEventListener("click", () => this.answer && this.actions.alone(this.answer));
     buttons.edit.addEventListener("click", () => this.startEdit());
     buttons.cancel.addEventListener("click", () => this.endEdit());
     this.edit.addEventListener("submit", (/** @type {Event} */ event) => {
@@ -76,7 +76,8 @@ export class Turn {
     const said = answerWords(answer, place.linkState);
     this.parts.standing.dataset.kind = said.kind;
     setText(this.parts.words, said.text);
-    this.buttons.alone.hidden = !said.canWriteOn;
+    this.buttons.alone.hidden = !said.offer || !(answer.isRunning || place.isLast);
+    setText(this.buttons.alone, said.offer ?? "");
     this.parts.writing.hidden = !(answer.isRunning && !answer.text && !said.text);
     this.parts.after.hidden = answer.isRunning;
     setText(this.parts.cost, costWords(answer));

@@ -17,7 +17,7 @@ export function counted(count, noun) {
  * What stands below an answer.
  * @param {Answer} answer
  * @param {string} linkState
- * @returns {Said & {canWriteOn?: boolean}}
+ * @returns {Said & {offer?: string}} offer: what the button says that has this device write
  */
 export function answerWords(answer, linkState) {
   const { failure, settled } = answer;
@@ -25,7 +25,10 @@ export function answerWords(answer, linkState) {
   if (failure?.kind === "refused") return bad(`The server does not check this answer: ${failure.message} ${failure.hint}`);
   if (failure) return bad(`${failure.message} ${failure.hint}`);
   if (answer.isRunning) return runningWords(answer, words, linkState);
-  if (answer.isUnsettled && answer.finish === "unfinished") return away("Not finished: it goes on when the server is back.");
+  if (answer.isUnsettled && answer.finish === "unfinished") {
+    if (answer.text) return away("Not finished: it goes on when the server is back.");
+    return { ...away(UNREAD), offer: linkState === "offline" ? "Write anyway" : "" };
+  }
   if (answer.isUnsettled) {
     const what = words ? counted(words, "word") : "This answer";
     return away(`${what} not checked yet: the server does so when it is back.`);
@@ -38,20 +41,23 @@ export function answerWords(answer, linkState) {
  * @param {Answer} answer
  * @param {number} words
  * @param {string} linkState
- * @returns {Said & {canWriteOn?: boolean}}
+ * @returns {Said & {offer?: string}} offer: what the button says that has this device write
  */
 function runningWords(answer, words, linkState) {
   if (answer.heldBack === "unread") {
-    return { ...away("No server has read this question: it is answered when one is back."), canWriteOn: true };
+    return { ...away(UNREAD), offer: "Write anyway" };
   }
   if (answer.heldBack) {
     const text = "Waiting for the server: what this device would write next is unlikely to be right.";
-    return { ...away(text), canWriteOn: true };
+    return { ...away(text), offer: "Write on anyway" };
   }
   if (words && linkState === "back") return away(`The server checks ${counted(words, "word")}.`);
   if (words) return away(`${counted(words, "word")} by this device, not checked yet.`);
   return { kind: "none", text: "" };
 }
+
+const UNREAD =
+  "No server has read this question: it is answered when one is back. What this device would write by itself is much worse.";
 
 /** @type {Record<string, (settled: {written: number, kept: number}) => string>} */
 const SETTLED = {
@@ -123,7 +129,7 @@ const LINK = {
  * @param {boolean} wantsOnline
  */
 export function linkWords(status, wantsOnline) {
-  if (status?.state === "offline" && !wantsOnline) return "Offline, as you wish";
+  if (status?.state === "offline" && !wantsOnline) return "Offline, as requested";
   return LINK[status?.state] ?? "Connecting";
 }
 
@@ -166,7 +172,9 @@ function linkNotice(conversation, wantsOnline) {
   if (status?.state === "waiting") return away(waitingWords(reason, conversation.waitSeconds(performance.now())));
   if (status?.state !== "offline") return { kind: "none", text: "" };
   if (!wantsOnline) {
-    return { ...away("You are offline: this device writes by itself."), action: { name: "online", label: "Go online" } };
+    const writes = `the small model on this device writes, much worse than ${conversation.facts.target}.`;
+    const what = running && !running.heldBack ? writes : "questions wait for the server.";
+    return { ...away(`You are offline: ${what}`), action: { name: "online", label: "Go online" } };
   }
   const why = reason ? ` (${reason.replace(/[.\s]+$/, "")})` : "";
   if (running && !running.heldBack) return away(`The server is away${why}. This device writes on; that text is not checked yet.`);
