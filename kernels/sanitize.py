@@ -15,13 +15,12 @@ from pathlib import Path
 
 import numpy as np
 from kernel_build import compile_library, find_compiler, machine
-from moa_kernels import Layer, Linear, QuantisedMatrix, Rotary, Segment, Stack, StackShape, norm, set_threads
+from moa_kernels import FORMATS, Layer, Linear, QuantisedMatrix, Rotary, Segment, Stack, StackShape, norm, set_threads
 from moa_kernels.library import FOLDER_VARIABLE, VARIANT_VARIABLE, explain, probe
 from moa_kernels.variants import PROBE, library_file, variants_of
 
 FLAGS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 SKIPPED = 77  # as in automake
-BLOCK_BYTES = {"q4_1": 20, "q8_0": 34}
 
 
 def main(names: list[str]) -> int:
@@ -61,8 +60,9 @@ def exercise() -> None:
     random = np.random.default_rng(1)
     for threads in (1, 3):
         set_threads(threads)
-        for kind in ("q4_1", "q8_0", "plain"):
-            for outputs, inputs, rows in ((16, 32, 1), (33, 96, 3), (130, 64, 7), (40, 160, 41)):
+        for kind in (*FORMATS, "plain"):
+            step = 32 if kind == "plain" else FORMATS[kind].values
+            for outputs, inputs, rows in ((16, step, 1), (33, 3 * step, 3), (130, 2 * step, 7), (40, 5 * step, 41)):
                 exercise_linear(random, kind, outputs, inputs, rows)
         for half in (False, True):
             for reads_memory in (False, True):
@@ -71,11 +71,12 @@ def exercise() -> None:
 
 
 def random_matrix(random: np.random.Generator, kind: str, outputs: int, inputs: int) -> QuantisedMatrix:
-    raw = random.integers(0, 256, (outputs, inputs // 32, BLOCK_BYTES[kind]), np.uint8)
-    scales = 2 if kind == "q8_0" else 4
-    raw[..., :scales] = np.full(scales // 2, 0.01, np.float16).view(np.uint8)
-    codes = raw[..., scales:]
-    codes[codes == 0x80] = 0x81  # -128 is no code of Q8_0
+    stored = FORMATS[kind]
+    raw = random.integers(0, 256, (outputs, inputs // stored.values, stored.size), np.uint8)
+    for at in stored.halves:
+        raw[..., at : at + 2] = np.full(1, 0.01, np.float16).view(np.uint8)
+    if stored.exponent is not None:
+        raw[..., stored.exponent] = 120
     return QuantisedMatrix(kind, raw)
 
 

@@ -1,12 +1,14 @@
 """Kernels for language models on CPUs: 4- and 8-bit weights, integer products, rows that are exact in any batch."""
 
 from moa_kernels.bindings import PAGE_ROWS
-from moa_kernels.blocks import GROUP, Q4_1, Q8_0, QuantisedMatrix, in_four_bits, quantised
+from moa_kernels.blocks import QuantisedMatrix, in_four_bits, quantised
 from moa_kernels.errors import KernelError
+from moa_kernels.formats import FORMATS, GROUP, Q4_1, Q8_0
 from moa_kernels.library import explain, variant_name
 from moa_kernels.linear import Linear, norm
 from moa_kernels.rotary import Rotary
 from moa_kernels.threads import set_threads, threads
+from moa_kernels.tiles import PLAIN, Tiles, pack, tile_bytes, tile_count
 from moa_kernels.transformer.cache import Cache
 from moa_kernels.transformer.page import Page
 from moa_kernels.transformer.segment import Segment
@@ -16,8 +18,10 @@ ARITHMETIC = 1  # raised when a change of the kernels gives other bits: texts of
 
 __all__ = [
     "ARITHMETIC",
+    "FORMATS",
     "GROUP",
     "PAGE_ROWS",
+    "PLAIN",
     "Q4_1",
     "Q8_0",
     "Cache",
@@ -30,11 +34,15 @@ __all__ = [
     "Segment",
     "Stack",
     "StackShape",
+    "Tiles",
     "explain",
     "in_four_bits",
     "norm",
+    "pack",
     "quantised",
     "set_threads",
     "threads",
+    "tile_bytes",
+    "tile_count",
     "variant_name",
 ]

@@ -8,18 +8,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-FLOAT32, Q4_1, Q8_0 = 0, 1, 2
+FLOAT32 = 0  # the number of plain matrices; those of the other formats are in formats.py
 LANES = 16  # outputs of a tile, and keys of a block
 PAGE_ROWS = 64
 NO_MEMORY = -1
 
 
+class CPart(ct.Structure):
+    _fields_ = (("kind", ct.c_int32), ("outputs", ct.c_int32), ("tiles", ct.c_void_p))
+
+
 class CLinear(ct.Structure):
     _fields_ = (
-        ("kind", ct.c_int32),
-        ("outputs", ct.c_int32),
-        ("inputs", ct.c_int32),
-        ("tiles", ct.c_void_p),
+        *((name, ct.c_int32) for name in ("outputs", "inputs", "parts")),
+        ("part", ct.POINTER(CPart)),
         ("bias", ct.c_void_p),
     )
 
@@ -71,7 +73,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "moa_linear": (_INT, [ct.POINTER(CLinear), _INT, _POINTER, _POINTER, _INT]),
     "moa_norm": (None, [_INT, _INT, ct.c_float, _POINTER, _POINTER, _POINTER]),
-    "moa_pack": (None, [_INT, _INT, _INT, _POINTER, _POINTER]),
+    "moa_tile_bytes": (ct.c_int64, [_INT, _INT]),
+    "moa_pack": (None, [*[_INT] * 6, _POINTER, _POINTER]),
+    "moa_dequantise": (None, [_INT, _INT, _INT, _POINTER, _POINTER]),
     "moa_cache_write": (None, [ct.POINTER(CCache), _INT, _INT, _INT, _POINTER, _POINTER]),
     "moa_cache_read": (None, [ct.POINTER(CCache), _INT, _INT, _POINTER]),
     "moa_cache_move": (None, [ct.POINTER(CCache), _INT, _POINTER, _POINTER]),

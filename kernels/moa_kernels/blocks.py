@@ -1,4 +1,4 @@
-"""Quantised matrices as GGUF holds them: blocks of 32 inputs with a scale, and for Q4_1 a minimum.
+"""Quantised matrices as GGUF holds them: blocks of inputs that share a scale.
 
 Rows (outputs) can be chosen and put together without touching their numbers. State: none beyond the arrays.
 """
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from moa_kernels.bindings import address
 from moa_kernels.errors import KernelError
+from moa_kernels.formats import FORMATS, GROUP, MOST_EXPONENT, Q4_1, Q8_0, Format, format_of
+from moa_kernels.library import library
 
-GROUP = 32
-Q4_1, Q8_0 = "q4_1", "q8_0"
-BLOCK_BYTES = {Q4_1: 20, Q8_0: 34}
-LEVELS = 127  # of Q8_0; -128 is not used, so that a sign can be moved from one factor to the other
+LEVELS = 127  # of Q8_0 as it is made here; files may hold -128
 _BATCH_ROWS = 4096  # rows at once: bounds what is held in float32
 
 Rows = npt.NDArray[np.float32]
@@ -27,9 +27,8 @@ class QuantisedMatrix:
     """A matrix [outputs, inputs].
 
     Args:
-        kind: "q4_1" (float16 d, float16 m, 16 bytes of nibbles: inputs 0-15 low, 16-31 high; weight = q d + m) or
-            "q8_0" (float16 d, 32 int8; weight = q d).
-        raw: [outputs, inputs / 32, bytes of a block] uint8.
+        kind: the name of its format, as in `formats.FORMATS`.
+        raw: [outputs, blocks, bytes of a block] uint8.
 
     Raises:
         KernelError: another kind or shape.
@@ -39,47 +38,72 @@ class QuantisedMatrix:
     raw: npt.NDArray[np.uint8]
 
     def __post_init__(self) -> None:
-        if self.kind not in BLOCK_BYTES:
-            raise KernelError(f"Weights of the kind {self.kind!r} are not computed by the kernels.")
-        if self.raw.ndim != 3 or self.raw.shape[2] != BLOCK_BYTES[self.kind] or self.raw.dtype != np.uint8:
-            raise KernelError(
-                f"A {self.kind} matrix has the shape {self.raw.shape},"
-                f" expected blocks of {BLOCK_BYTES[self.kind]} bytes."
-            )
+        size = format_of(self.kind).size
+        if self.raw.ndim != 3 or self.raw.shape[2] != size or self.raw.dtype != np.uint8:
+            raise KernelError(f"A {self.kind} matrix has the shape {self.raw.shape}, expected blocks of {size} bytes.")
+
+    @property
+    def format(self) -> Format:
+        return FORMATS[self.kind]
 
     @property
     def shape(self) -> tuple[int, int]:
         """(outputs, inputs)."""
-        return self.raw.shape[0], self.raw.shape[1] * GROUP
+        return self.raw.shape[0], self.raw.shape[1] * self.format.values
 
     def rows(self, ids: npt.NDArray[np.int64] | Sequence[int]) -> QuantisedMatrix:
         """The matrix of these outputs, in this order."""
         return QuantisedMatrix(self.kind, self.raw[ids])
 
     def dequantised(self) -> Rows:
-        """[outputs, inputs] float32."""
-        blocks = self.raw
-        scales = blocks[..., :2].copy().view(np.float16).astype(np.float32)
-        values = np.empty((*blocks.shape[:-1], GROUP), np.float32)
-        if self.kind == Q8_0:
-            np.multiply(scales, blocks[..., 2:].view(np.int8), out=values)
-        else:
-            values[..., :16] = blocks[..., 4:] & 15
-            values[..., 16:] = blocks[..., 4:] >> 4
-            values *= scales
-            values += blocks[..., 2:4].copy().view(np.float16).astype(np.float32)
-        return values.reshape(self.shape)
+        """[outputs, inputs] float32, the numbers that the gguf package reads.
+
+        Raises:
+            KernelError: a format other than Q4_1 and Q8_0, without compiled kernels and without the gguf package.
+        """
+        loaded = library()
+        if loaded is None:
+            return _in_numpy(self)
+        raw, values = np.ascontiguousarray(self.raw), np.empty(self.shape, np.float32)
+        loaded.moa_dequantise(self.format.number, *self.shape, address(raw), address(values))
+        return values
 
     def check(self) -> None:
-        """Raises KernelError for numbers that cannot be computed with: a scale that is not finite, a code of -128."""
-        scales = self.raw[..., :2].copy().view(np.float16)
-        finite = bool(np.isfinite(scales).all())
-        if self.kind == Q4_1:
-            finite = finite and bool(np.isfinite(self.raw[..., 2:4].copy().view(np.float16)).all())
-        if not finite:
+        """Raises KernelError for numbers that cannot be computed with: a scale that is not finite."""
+        for at in self.format.halves:
+            halves = np.ascontiguousarray(self.raw[..., at : at + 2]).view(np.uint16)
+            if bool(((halves & 0x7C00) == 0x7C00).any()):
+                raise KernelError("It holds scales that are not finite.")
+        exponent = self.format.exponent
+        if exponent is not None and bool((self.raw[..., exponent] > MOST_EXPONENT).any()):
             raise KernelError("It holds scales that are not finite.")
-        if self.kind == Q8_0 and bool((self.raw[..., 2:] == 0x80).any()):
-            raise KernelError("It holds the code -128, which the kernels do not take.")
+
+
+def _in_numpy(matrix: QuantisedMatrix) -> Rows:
+    blocks = matrix.raw
+    values = np.empty((*blocks.shape[:-1], matrix.format.values), np.float32)
+    if matrix.kind == Q8_0:
+        np.multiply(_halves(blocks, 0), blocks[..., 2:].view(np.int8), out=values)
+    elif matrix.kind == Q4_1:
+        values[..., :16] = blocks[..., 4:] & 15
+        values[..., 16:] = blocks[..., 4:] >> 4
+        values *= _halves(blocks, 0)
+        values += _halves(blocks, 2)
+    else:
+        try:
+            from gguf import GGMLQuantizationType
+            from gguf.quants import dequantize
+        except ImportError as error:
+            raise KernelError(
+                f"Weights in {matrix.kind.upper()} need compiled kernels, or the gguf package ({error})."
+            ) from error
+        if blocks.size:  # what the package needs
+            values = dequantize(blocks.reshape(len(blocks), -1), GGMLQuantizationType[matrix.kind.upper()])
+    return np.ascontiguousarray(values, np.float32).reshape(matrix.shape)
+
+
+def _halves(blocks: npt.NDArray[np.uint8], at: int) -> Rows:
+    return blocks[..., at : at + 2].copy().view(np.float16).astype(np.float32)
 
 
 def joined(parts: Sequence[QuantisedMatrix]) -> QuantisedMatrix:
@@ -98,7 +122,7 @@ def quantised(weights: npt.NDArray[np.floating]) -> QuantisedMatrix:
     outputs, inputs = weights.shape
     if inputs % GROUP:
         raise KernelError(f"It has {inputs} inputs, which is no multiple of {GROUP}.")
-    raw = np.empty((outputs, inputs // GROUP, BLOCK_BYTES[Q8_0]), np.uint8)
+    raw = np.empty((outputs, inputs // GROUP, FORMATS[Q8_0].size), np.uint8)
     for start in range(0, outputs, _BATCH_ROWS):
         part = weights[start : start + _BATCH_ROWS].astype(np.float32).reshape(-1, inputs // GROUP, GROUP)
         largest = np.abs(part).max(axis=-1, keepdims=True)
@@ -124,7 +148,7 @@ def in_four_bits(weights: QuantisedMatrix | npt.NDArray[np.floating]) -> Quantis
     outputs, inputs = weights.shape
     if inputs % GROUP:
         raise KernelError(f"It has {inputs} inputs, which is no multiple of {GROUP}.")
-    raw = np.empty((outputs, inputs // GROUP, BLOCK_BYTES[Q4_1]), np.uint8)
+    raw = np.empty((outputs, inputs // GROUP, FORMATS[Q4_1].size), np.uint8)
     for start in range(0, outputs, _BATCH_ROWS):
         part = weights[start : start + _BATCH_ROWS].astype(np.float32).reshape(-1, inputs // GROUP, GROUP)
         if not bool((np.abs(part) < 65504.0 / 2).all()):  # NaN fails too

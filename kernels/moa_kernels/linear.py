@@ -11,21 +11,22 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from moa_kernels import bindings, reference
-from moa_kernels.bindings import LANES, CLinear, address, aligned_zeros
-from moa_kernels.blocks import GROUP, Q4_1, QuantisedMatrix, Rows, joined, quantised
+from moa_kernels import reference
+from moa_kernels.bindings import LANES, CLinear, CPart, address
+from moa_kernels.blocks import QuantisedMatrix, Rows, quantised
 from moa_kernels.errors import KernelError
+from moa_kernels.formats import GROUP
 from moa_kernels.library import library
 from moa_kernels.threads import threads
-
-_TILE_GROUP_BYTES = {bindings.Q4_1: 320, bindings.Q8_0: 544}
+from moa_kernels.tiles import PLAIN, Tiles, packed
 
 
 class Linear:
     """One product for matrices with the same input; their outputs stand side by side.
 
     Args:
-        weights: [outputs, inputs] each: quantised, which is taken as it is, or float, which becomes Q8_0.
+        weights: [outputs, inputs] each, in formats of their own: quantised, which is taken as it is, float, which
+            becomes Q8_0, or packed already, whose numbers the caller has checked.
         bias: [all outputs] float32.
         plain: keep float32 weights and activations (slow).
         reference: compute in numpy, in float32, which takes any number of inputs.
@@ -37,7 +38,7 @@ class Linear:
 
     def __init__(
         self,
-        weights: Sequence[QuantisedMatrix | npt.NDArray[np.floating]],
+        weights: Sequence[QuantisedMatrix | Tiles | npt.NDArray[np.floating]],
         bias: Rows | None = None,
         *,
         plain: bool = False,
@@ -55,17 +56,16 @@ class Linear:
         if bias is not None and bias.shape != (self.outputs,):
             raise KernelError(f"Its bias has the shape {bias.shape}, expected ({self.outputs},).")
         self._bias = None if bias is None else np.ascontiguousarray(bias, np.float32)
-        source: QuantisedMatrix | Rows
-        if plain or reference:
-            source = np.concatenate([_wide(part) for part in weights])
-        else:
-            source = _one_kind(weights)
-            source.check()
         if not self.compiled:
-            self._weight = source if isinstance(source, np.ndarray) else source.dequantised()
+            self._weight = np.concatenate([_wide(_checked(part, plain=plain or reference)) for part in weights])
             return
-        self._tiles, kind = _pack(source)
-        self.c = CLinear(kind, self.outputs, self.inputs, address(self._tiles), address(self._bias))
+        self._parts = [part if isinstance(part, Tiles) else packed(_checked(part, plain=plain)) for part in weights]
+        if len({part.kind == PLAIN for part in self._parts}) > 1:
+            raise KernelError("Some of its parts are packed in float32, and some are not.")
+        self._c_parts = (CPart * len(self._parts))(
+            *(CPart(part.number, part.outputs, address(part.memory)) for part in self._parts)
+        )
+        self.c = CLinear(self.outputs, self.inputs, len(self._parts), self._c_parts, address(self._bias))
 
     def __call__(self, rows: Rows) -> Rows:
         """[rows, inputs] float32 to [rows, outputs] float32."""
@@ -100,29 +100,15 @@ def vector(weight: npt.NDArray[np.floating]) -> Rows:
     return np.ascontiguousarray(weight, np.float32)
 
 
+def _checked(part: QuantisedMatrix | Tiles | npt.NDArray[np.floating], *, plain: bool) -> QuantisedMatrix | Rows:
+    if isinstance(part, Tiles):
+        raise KernelError("Packed weights are for the kernels alone.")
+    if plain:
+        return _wide(part)
+    matrix = part if isinstance(part, QuantisedMatrix) else quantised(part)
+    matrix.check()
+    return matrix
+
+
 def _wide(part: QuantisedMatrix | npt.NDArray[np.floating]) -> Rows:
     return part.dequantised() if isinstance(part, QuantisedMatrix) else part.astype(np.float32)
-
-
-def _one_kind(weights: Sequence[QuantisedMatrix | npt.NDArray[np.floating]]) -> QuantisedMatrix:
-    """The parts joined; where their kinds differ, all as Q8_0."""
-    parts = [part if isinstance(part, QuantisedMatrix) else quantised(part) for part in weights]
-    if len({part.kind for part in parts}) > 1:
-        parts = [part if part.kind != Q4_1 else quantised(part.dequantised()) for part in parts]
-    return joined(parts)
-
-
-def _pack(source: QuantisedMatrix | Rows) -> tuple[npt.NDArray[np.uint8], int]:
-    outputs, inputs = source.shape
-    tiles = -(-outputs // LANES)
-    if isinstance(source, np.ndarray):
-        kind, blocks = bindings.FLOAT32, np.ascontiguousarray(source, np.float32)
-        packed = aligned_zeros(tiles * inputs * LANES * 4)
-    else:
-        kind, blocks = (bindings.Q4_1 if source.kind == Q4_1 else bindings.Q8_0), np.ascontiguousarray(source.raw)
-        packed = aligned_zeros(tiles * (inputs // GROUP) * _TILE_GROUP_BYTES[kind])
-    loaded = library()
-    if loaded is None:
-        raise KernelError("Weights were to be packed without kernels.")
-    loaded.moa_pack(kind, outputs, inputs, address(blocks), address(packed))
-    return packed, kind

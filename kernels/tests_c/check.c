@@ -65,13 +65,18 @@ static void print_floats(const char *name, const float *floats, size_t count) {
 
 // ---------------------------------------------------------------- matrices
 
-static const char *KINDS[] = {"float32", "q4_1", "q8_0"};
+static const char *KINDS[] = {"float32", "q4_1", "q8_0", "q4_0", "q5_0", "q5_1", "q2_k", "q3_k",
+                              "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"};
+static const struct { int values, bytes, halves[2]; } BLOCKS[] = {  // as GGUF has them; float16 at `halves`
+    {1, 4, {-1, -1}}, {32, 20, {0, 2}}, {32, 34, {0, -1}}, {32, 18, {0, -1}}, {32, 22, {0, -1}},
+    {32, 24, {0, 2}}, {256, 84, {80, 82}}, {256, 110, {108, -1}}, {256, 144, {0, 2}}, {256, 176, {0, 2}},
+    {256, 210, {208, -1}}, {32, 18, {0, -1}}, {256, 136, {0, -1}}, {32, 17, {-1, -1}},
+};
 
 // Random blocks as GGUF has them, packed. The largest codes are frequent: they overflow first, where anything does.
 static moa_linear_t random_linear(int kind, int outputs, int inputs, int has_bias) {
-    size_t blocks = (size_t)outputs * inputs / MOA_GROUP, tiles = (size_t)(outputs + MOA_LANES - 1) / MOA_LANES;
-    size_t block = kind == MOA_Q4_1 ? 20 : 34, header = kind == MOA_Q4_1 ? 4 : 2;
-    size_t tile = kind == MOA_FLOAT32 ? (size_t)inputs * 64 : (size_t)inputs / MOA_GROUP * (kind == MOA_Q4_1 ? 320 : 544);
+    size_t blocks = (size_t)outputs * inputs / BLOCKS[kind].values, tiles = (size_t)(outputs + MOA_LANES - 1) / MOA_LANES;
+    size_t block = BLOCKS[kind].bytes;
     uint8_t *raw;
     if (kind == MOA_FLOAT32) {
         raw = (uint8_t *)random_floats((size_t)outputs * inputs, 0.1f);
@@ -79,21 +84,27 @@ static moa_linear_t random_linear(int kind, int outputs, int inputs, int has_bia
         raw = zeros(blocks * block);
         for (size_t b = 0; b < blocks; b++) {
             uint8_t *to = raw + b * block;
-            for (size_t i = 0; i < header; i += 2) random_half(to + i);
-            for (size_t i = header; i < block; i++) {
+            for (size_t i = 0; i < block; i++) {
                 uint8_t code = (uint8_t)(next_random() >> 56);
-                if (b % 5 == 0) code = kind == MOA_Q4_1 ? 0xff : code & 1 ? 127 : 0x81;
-                to[i] = kind == MOA_Q8_0 && code == 0x80 ? 0x81 : code;  // -128 is no code of Q8_0
+                if (b % 5 == 0) code = kind != MOA_Q8_0 ? 0xff : code & 1 ? 127 : 0x80;
+                to[i] = code;
             }
+            for (int i = 0; i < 2; i++)
+                if (BLOCKS[kind].halves[i] >= 0) random_half(to + BLOCKS[kind].halves[i]);
+            if (kind == MOA_MXFP4) to[0] = (uint8_t)(next_random() % 130);
         }
     }
-    uint8_t *packed = zeros(tiles * tile);
-    moa_pack(kind, outputs, inputs, raw, packed);
+    uint8_t *packed = zeros(tiles * (size_t)moa_tile_bytes(kind, inputs));
+    moa_pack(kind, outputs, inputs, 0, 0, (int)tiles, raw, packed);
     free(raw);
-    return (moa_linear_t){kind, outputs, inputs, packed, has_bias ? random_floats((size_t)outputs, 1.f) : NULL};
+    moa_part_t *part = zeros(sizeof *part);
+    *part = (moa_part_t){kind, outputs, packed};
+    return (moa_linear_t){outputs, inputs, 1, part, has_bias ? random_floats((size_t)outputs, 1.f) : NULL};
 }
 
-static void free_linear(moa_linear_t linear) { free((void *)linear.tiles), free((void *)linear.bias); }
+static void free_linear(moa_linear_t linear) {
+    free((void *)linear.part->tiles), free((void *)linear.part), free((void *)linear.bias);
+}
 
 static void check_linear(uint64_t seed) {
     static const struct { int outputs, inputs, rows, bias; } CASES[] = {
@@ -101,10 +112,11 @@ static void check_linear(uint64_t seed) {
         {17, 32, 24, 0}, {50, 288, 61, 1},  // from 24 rows on amx uses its tiles
     };
     char name[80];
-    for (int kind = 0; kind < 3; kind++)
+    for (int kind = 0; kind < MOA_KINDS; kind++)
         for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
             for (int threads = 1; threads <= 3; threads += 2) {
                 int outputs = CASES[i].outputs, inputs = CASES[i].inputs, rows = CASES[i].rows;
+                if (BLOCKS[kind].values > inputs || inputs % BLOCKS[kind].values) inputs = BLOCKS[kind].values * (int)(i % 3 + 1);
                 snprintf(name, sizeof name, "linear-%s-%dx%d-rows=%d", KINDS[kind], outputs, inputs, rows);
                 seed_random(seed, name);
                 moa_linear_t linear = random_linear(kind, outputs, inputs, CASES[i].bias);
@@ -122,12 +134,13 @@ static void check_linear(uint64_t seed) {
 }
 
 static void check_pack(uint64_t seed) {
-    for (int kind = 0; kind < 3; kind++) {
+    for (int kind = 0; kind < MOA_KINDS; kind++) {
         char name[40];
+        int inputs = BLOCKS[kind].values > 32 ? 512 : 64;
         snprintf(name, sizeof name, "pack-%s", KINDS[kind]);
         seed_random(seed, name);
-        moa_linear_t linear = random_linear(kind, 32, 64, 0);
-        print_hash(name, linear.tiles, kind == MOA_FLOAT32 ? 2 * 64 * 64 : 2 * 2 * (kind == MOA_Q4_1 ? 320 : 544));
+        moa_linear_t linear = random_linear(kind, 32, inputs, 0);
+        print_hash(name, linear.part->tiles, 2 * (size_t)moa_tile_bytes(kind, inputs));
         free_linear(linear);
     }
 }

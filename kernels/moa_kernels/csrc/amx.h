@@ -30,60 +30,65 @@ static void end_amx(void) { _tile_release(); }
 // One tile of 16 outputs, for a block of rows.
 typedef struct {
     const uint8_t *weights;  // as packed
-    uint8_t *bytes;          // [groups][512]: nibbles as bytes (Q4_1)
+    uint8_t *bytes;          // [groups][512]: codes as bytes (not Q8_0)
     const activations_t *activations;
     int groups, row;         // row: the block's first; block 0 unpacks and prefetches
 } amx_block_t;
 
-// The nibbles of a group as bytes, in the order that the tile instruction takes.
-INLINE void unpack_q4(const uint8_t *weights, uint8_t *bytes) {
-    const __m512i low = _mm512_set1_epi8(15);
-    UNROLL for (int j = 0; j < 4; j++) {
-        __m512i both = _mm512_loadu_si512(weights + 64 * j);
-        _mm512_store_si512(bytes + 128 * j, _mm512_and_si512(both, low));
-        _mm512_store_si512(bytes + 128 * j + 64, _mm512_and_si512(_mm512_srli_epi16(both, 4), low));
-    }
+// Formats whose groups share a scale; of the others (Q2_K, Q3_K, Q6_K) the vector instructions take all rows.
+#define AMX_KINDS(DO)                                                                                         \
+    DO(MOA_Q4_0) DO(MOA_Q4_1) DO(MOA_Q5_0) DO(MOA_Q5_1) DO(MOA_Q8_0) DO(MOA_Q4_K) DO(MOA_Q5_K) DO(MOA_IQ4_NL) \
+    DO(MOA_IQ4_XS) DO(MOA_MXFP4)
+
+INLINE const uint8_t *unit_of(int kind, const amx_block_t *b, int g) {
+    return b->weights + (size_t)(g / unit_groups(kind)) * unit_bytes(kind);
 }
 
+// A group's codes as bytes, in the order that the tile instruction takes; Q8_0 lies so already.
 INLINE void prepare_amx_group(int kind, const amx_block_t *b, int g) {
-    const int bytes = kind == MOA_Q4_1 ? Q4_1_TILE_GROUP : Q8_0_TILE_GROUP;
-    const uint8_t *weights = b->weights + (size_t)g * bytes;
-    for (int line = 0; line < bytes; line += 64) __builtin_prefetch(weights + PREFETCH + line);
-    if (kind == MOA_Q4_1) unpack_q4(weights, b->bytes + 512 * g);
+    const uint8_t *planes = unit_of(kind, b, g) + g % unit_groups(kind) * group_bytes(kind);
+    for (int line = 0; line < unit_bytes(kind) / unit_groups(kind); line += 64)
+        __builtin_prefetch(planes + PREFETCH + line);
+    if (kind != MOA_Q8_0)
+        UNROLL for (int k = 0; k < 8; k++) _mm512_store_si512(b->bytes + 512 * g + 64 * k, fours(kind, planes, k));
 }
 
 // Sums of group g, by tile registers that alternate.
 INLINE void multiply_amx_group(int kind, const amx_block_t *b, int g, int odd, int32_t *dots) {
     const activations_t *a = b->activations;
     const int8_t *codes = a->codes + ((size_t)g * a->rows + b->row) * MOA_GROUP;
-    const uint8_t *bytes = kind == MOA_Q4_1 ? b->bytes + 512 * g : b->weights + (size_t)g * Q8_0_TILE_GROUP;
+    const uint8_t *bytes = kind == MOA_Q8_0 ? unit_of(kind, b, g) : b->bytes + 512 * g;
 #define MULTIPLY(activations, weights, sums)                        \
     _tile_zero(sums);                                               \
     _tile_loadd(activations, codes, MOA_GROUP);                     \
     _tile_loadd(weights, bytes, 64);                                \
-    if (kind == MOA_Q4_1) _tile_dpbsud(sums, activations, weights); \
-    else _tile_dpbssd(sums, activations, weights);                  \
+    if (kind == MOA_Q8_0) _tile_dpbssd(sums, activations, weights); \
+    else _tile_dpbsud(sums, activations, weights);                  \
     _tile_stored(sums, dots, 64)
     if (odd) { MULTIPLY(1, 3, 5); }
     else { MULTIPLY(0, 2, 4); }
 #undef MULTIPLY
 }
 
-INLINE void add_amx_group(int kind, int rows, const amx_block_t *b, int g, const int32_t *dots, vec *outputs) {
-    const int bytes = kind == MOA_Q4_1 ? Q4_1_TILE_GROUP : Q8_0_TILE_GROUP, at = g * b->activations->rows + b->row;
-    const float *scales = b->activations->scales + at, *sums = b->activations->sums + at;
-    const uint16_t *halves = (const uint16_t *)(b->weights + (size_t)g * bytes + (kind == MOA_Q4_1 ? 256 : 512));
-    vec factors = v_load_half(halves), minima = kind == MOA_Q4_1 ? v_load_half(halves + MOA_LANES) : factors;
+INLINE void add_amx_group(int kind, int rows, const amx_block_t *b, int g, const int32_t *dots, pvec *outputs) {
+    const activations_t *a = b->activations;
+    const int at = g * a->rows + b->row, bias = kind == MOA_Q8_0 ? 0 : bias_of(kind);
+    const uint8_t *unit = unit_of(kind, b, g);
+    const uint8_t *subs = unit + subs_at(kind) + 16 * FORMATS[kind].sub * (g % unit_groups(kind));
+    factors_t f = group_factors(kind, unit_factors(kind, unit + scales_at(kind)), subs);
     UNROLL for (int r = 0; r < rows; r++) {
-        vec dot = _mm512_cvtepi32_ps(_mm512_load_si512(dots + MOA_LANES * r));
-        outputs[r] = v_fma(v_mul(dot, v_set(scales[r])), factors, outputs[r]);
-        if (kind == MOA_Q4_1) outputs[r] = v_fma(v_set(sums[r]), minima, outputs[r]);
+        __m512i sum = _mm512_load_si512(dots + MOA_LANES * r);
+        if (bias) {
+            int total = a->totals[2 * (at + r)] + a->totals[2 * (at + r) + 1];
+            sum = _mm512_sub_epi32(sum, _mm512_set1_epi32(bias * total));
+        }
+        outputs[r] = add_group(kind, _mm512_cvtepi32_ps(sum), f, subs, a, at + r, outputs[r]);
     }
 }
 
-INLINE void amx_block(int kind, int rows, const amx_block_t *b, vec *outputs) {
+INLINE void amx_block(int kind, int rows, const amx_block_t *b, pvec *outputs) {
     _Alignas(64) int32_t dots[AMX_RING][AMX_ROWS * MOA_LANES];
-    UNROLL for (int r = 0; r < rows; r++) outputs[r] = v_set(0.f);
+    UNROLL for (int r = 0; r < rows; r++) outputs[r] = p_set(0.f);
     if (b->row == 0)
         for (int g = 0; g < UNPACK_AHEAD && g < b->groups; g++) prepare_amx_group(kind, b, g);
     for (int g = 0; g < b->groups + AMX_LAG; g += 2) {

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats.h"
+
 #define INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
@@ -26,8 +28,14 @@
 #endif
 static void *allocate(size_t bytes) { return aligned_alloc(64, (bytes / 64 + 1) * 64); }
 
+#ifdef MOA_VARIANT_NEON
+#include "dots_neon.h"
+#else
+#include "dots_x86.h"
+#endif
 #include "parallel.h"
 #include "rows.h"
+#include "pack.h"
 #include "linear.h"
 #include "attention.h"
 
@@ -60,7 +68,7 @@ static int qkv_width(const moa_stack_t *s) {
 }
 
 static void quantise_for(const moa_linear_t *linear, const float *x, forward_t *f, int row) {
-    if (linear->kind != MOA_FLOAT32) quantise_row(linear->inputs, x, &f->codes, row);
+    if (is_quantised(linear)) quantise_row(linear->inputs, x, &f->codes, row);
 }
 
 static void norm_for(const moa_linear_t *next, const float *weight, forward_t *f, int row) {
@@ -244,7 +252,7 @@ int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positio
 
 int moa_linear(const moa_linear_t *linear, int rows, const float *x, float *y, int threads) {
     activations_t codes = {0};
-    if (linear->kind != MOA_FLOAT32) {
+    if (is_quantised(linear)) {
         if (!allocate_activations(&codes, rows, linear->inputs)) {
             free_activations(&codes);
             return MOA_NO_MEMORY;
@@ -262,50 +270,6 @@ int moa_linear(const moa_linear_t *linear, int rows, const float *x, float *y, i
 void moa_norm(int rows, int width, float eps, const float *weight, const float *x, float *y) {
     for (int row = 0; row < rows; row++)
         norm_row(width, eps, weight, x + (size_t)row * width, y + (size_t)row * width);
-}
-
-// ---------------------------------------------------------------- packing
-
-// GGUF's blocks: Q4_1 is d, m (float16), 16 bytes (inputs 0-15 in the low, 16-31 in the high nibbles); Q8_0 is d, 32
-// integers. For float32 `blocks` is the matrix itself.
-static void pack_q4_1(int outputs, int groups, const uint8_t *blocks, uint8_t *tiles) {
-    for (int o = 0; o < outputs; o++)
-        for (int g = 0; g < groups; g++) {
-            const uint8_t *from = blocks + ((size_t)o * groups + g) * 20, *codes = from + 4;
-            uint8_t *to = tiles + ((size_t)(o / MOA_LANES) * groups + g) * Q4_1_TILE_GROUP;
-            int lane = o % MOA_LANES;
-            memcpy(to + 256 + 2 * lane, from, 2);
-            memcpy(to + 288 + 2 * lane, from + 2, 2);
-            for (int i = 0; i < MOA_GROUP; i++) {
-                uint8_t code = i < 16 ? codes[i] & 15 : codes[i - 16] >> 4;
-                to[64 * (i / 8) + 4 * lane + i % 4] |= (uint8_t)(i % 8 < 4 ? code : code << 4);
-            }
-        }
-}
-
-static void pack_q8_0(int outputs, int groups, const uint8_t *blocks, uint8_t *tiles) {
-    for (int o = 0; o < outputs; o++)
-        for (int g = 0; g < groups; g++) {
-            const uint8_t *from = blocks + ((size_t)o * groups + g) * 34;
-            uint8_t *to = tiles + ((size_t)(o / MOA_LANES) * groups + g) * Q8_0_TILE_GROUP;
-            int lane = o % MOA_LANES;
-            memcpy(to + 512 + 2 * lane, from, 2);
-            for (int i = 0; i < MOA_GROUP; i += 4) memcpy(to + 16 * i + 4 * lane, from + 2 + i, 4);
-        }
-}
-
-// `tiles` holds zeros.
-void moa_pack(int kind, int outputs, int inputs, const uint8_t *blocks, uint8_t *tiles) {
-    if (kind == MOA_Q4_1) {
-        pack_q4_1(outputs, inputs / MOA_GROUP, blocks, tiles);
-    } else if (kind == MOA_Q8_0) {
-        pack_q8_0(outputs, inputs / MOA_GROUP, blocks, tiles);
-    } else {
-        for (int o = 0; o < outputs; o++)
-            for (int i = 0; i < inputs; i++)
-                memcpy(tiles + (((size_t)(o / MOA_LANES) * inputs + i) * MOA_LANES + o % MOA_LANES) * 4,
-                       blocks + ((size_t)o * inputs + i) * 4, 4);
-    }
 }
 
 // ---------------------------------------------------------------- caches

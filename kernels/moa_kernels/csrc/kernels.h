@@ -10,16 +10,24 @@
 #define MOA_PAGE_ROWS 64  // positions of a page of a cache
 #define MOA_EXPORT __attribute__((visibility("default")))
 
-enum { MOA_FLOAT32 = 0, MOA_Q4_1 = 1, MOA_Q8_0 = 2 };
+// The numbers stay what they are: files of tiles hold them.
+enum {
+    MOA_FLOAT32 = 0, MOA_Q4_1 = 1, MOA_Q8_0 = 2, MOA_Q4_0 = 3, MOA_Q5_0 = 4, MOA_Q5_1 = 5, MOA_Q2_K = 6, MOA_Q3_K = 7,
+    MOA_Q4_K = 8, MOA_Q5_K = 9, MOA_Q6_K = 10, MOA_IQ4_NL = 11, MOA_IQ4_XS = 12, MOA_MXFP4 = 13, MOA_KINDS = 14
+};
 enum { MOA_OK = 0, MOA_NO_MEMORY = -1 };
 
-// A packed matrix: for each 16 outputs (the last tile padded with zeros) the groups of 32 inputs one after the other.
-//   Q4_1: 256 bytes of nibbles, 16 scales d, 16 minima m (float16);  weight = q d + m
-//   Q8_0: 512 bytes, 16 scales d (float16);                          weight = q d
-//   FLOAT32: no groups; for each input 16 floats
+// A packed matrix: tiles of 16 outputs (the last padded with zeros), in units as formats.h has them. FLOAT32 has no
+// units: for each input 16 floats.
 typedef struct {
-    int32_t kind, outputs, inputs;
+    int32_t kind, outputs;
     const uint8_t *tiles;
+} moa_part_t;
+
+// Matrices with the same inputs, whose outputs stand side by side: all quantised, or all FLOAT32.
+typedef struct {
+    int32_t outputs, inputs, parts;
+    const moa_part_t *part;
     const float *bias;  // [outputs], or NULL
 } moa_linear_t;
 
@@ -58,7 +66,14 @@ MOA_EXPORT int moa_run(const moa_stack_t *stack, int rows, float *x, const int32
                        const int32_t *state_layers, float *state, int threads);
 MOA_EXPORT int moa_linear(const moa_linear_t *linear, int rows, const float *x, float *y, int threads);
 MOA_EXPORT void moa_norm(int rows, int width, float eps, const float *weight, const float *x, float *y);
-MOA_EXPORT void moa_pack(int kind, int outputs, int inputs, const uint8_t *blocks, uint8_t *tiles);
+
+// Bytes of a tile. From blocks as GGUF has them, row by row, to the tiles first..stop-1 of all that begin at `tiles`;
+// `heads`: not 0 where the rows of each head's two halves lie in turn.
+MOA_EXPORT int64_t moa_tile_bytes(int kind, int inputs);
+MOA_EXPORT void moa_pack(int kind, int outputs, int inputs, int heads, int first, int stop, const uint8_t *blocks,
+                         uint8_t *tiles);
+MOA_EXPORT void moa_dequantise(int kind, int rows, int inputs, const uint8_t *blocks, float *out);
+
 MOA_EXPORT void moa_cache_write(const moa_cache_t *cache, int layer, int slot, int rows, const float *keys,
                                 const float *values);
 MOA_EXPORT void moa_cache_read(const moa_cache_t *cache, int slot, int rows, float *out);

@@ -3,8 +3,6 @@
 // Integer sums are exact, and the float sum over groups has one order, so a row's result does not depend on the others.
 #pragma once
 
-#define Q4_1_TILE_GROUP 320  // bytes of a group of a tile: 256 of nibbles, 16 scales, 16 minima
-#define Q8_0_TILE_GROUP 544  // 512 of integers, 16 scales
 #define BATCH_ROWS 64          // 36 kB of codes for 576 inputs
 #define PREFETCH 3072        // bytes ahead: about what the memory delivers while it takes to fetch a line
 
@@ -16,13 +14,10 @@ typedef struct {
     int8_t *codes;    // [batches, groups, rows, 32]
     float *scales;    // [batches, groups, rows]
     float *sums;      // [batches, groups, rows]: sum of the codes, times the scale
-    int32_t *totals;  // [batches, groups, rows]: sum of the codes
+    int16_t *totals;  // [batches, groups, rows, 2]: sums of the codes of each half
 } activations_t;
 
-static size_t tile_bytes(int kind, int inputs) {
-    if (kind == MOA_FLOAT32) return (size_t)inputs * MOA_LANES * sizeof(float);
-    return (size_t)(inputs / MOA_GROUP) * (kind == MOA_Q4_1 ? Q4_1_TILE_GROUP : Q8_0_TILE_GROUP);
-}
+static int is_quantised(const moa_linear_t *linear) { return linear->part[0].kind != MOA_FLOAT32; }
 
 // Room for `rows` rows of `inputs` numbers; false where there is none. What is there already is not kept.
 static int allocate_activations(activations_t *a, int rows, int inputs) {
@@ -38,7 +33,7 @@ static void free_activations(activations_t *a) { free(a->codes), free(a->scales)
 
 static activations_t batch_of(const activations_t *a, int row, int groups) {  // row: a multiple of a->rows
     size_t at = (size_t)row * groups;
-    return (activations_t){a->rows, a->codes + at * MOA_GROUP, a->scales + at, a->sums + at, a->totals + at};
+    return (activations_t){a->rows, a->codes + at * MOA_GROUP, a->scales + at, a->sums + at, a->totals + 2 * at};
 }
 
 // Rounds one row to int8, with a scale a group.
@@ -54,72 +49,88 @@ static void quantise_row(int inputs, const float *x, const activations_t *to, in
         vec inverse = v_set(127.f / largest);
         v_store_int8(codes, v_mul(a, inverse));
         v_store_int8(codes + MOA_LANES, v_mul(b, inverse));
-        int total = sum_int8(codes);
+        int first = sum_int8(codes), second = sum_int8(codes + MOA_LANES);
         batch.scales[at] = largest / 127.f;
-        batch.sums[at] = (float)total * batch.scales[at];
-        batch.totals[at] = total;
+        batch.sums[at] = (float)(first + second) * batch.scales[at];
+        batch.totals[2 * at] = (int16_t)first;
+        batch.totals[2 * at + 1] = (int16_t)second;
     }
 }
 
-// The last tile's bias may end before its 16 numbers do.
-INLINE vec load_bias(const float *bias, int outputs) {
-    if (outputs >= MOA_LANES) return v_load(bias);
-    float padded[MOA_LANES] = {0};
-    memcpy(padded, bias, (size_t)outputs * sizeof(float));
-    return v_load(padded);
-}
-
-INLINE void store_rows(int rows, const vec *sums, const float *bias, int outputs, float *y, long stride) {
+// The rows' results of a part of a tile, of which `outputs` are wanted.
+INLINE void store_rows(int rows, const pvec *sums, const float *bias, int outputs, float *y, long stride) {
+    if (outputs >= PART_LANES) {
+        UNROLL for (int r = 0; r < rows; r++) p_store(y + r * stride, bias ? p_add(sums[r], p_load(bias)) : sums[r]);
+        return;
+    }
+    float padded[PART_LANES] = {0};
+    if (bias) memcpy(padded, bias, (size_t)outputs * sizeof(float));
+    pvec added = p_load(padded);
     UNROLL for (int r = 0; r < rows; r++) {
-        vec sum = bias ? v_add(sums[r], load_bias(bias, outputs)) : sums[r];
-        if (outputs >= MOA_LANES) {
-            v_store(y + r * stride, sum);
-        } else {
-            float padded[MOA_LANES];
-            v_store(padded, sum);
-            memcpy(y + r * stride, padded, (size_t)outputs * sizeof(float));
+        p_store(padded, bias ? p_add(sums[r], added) : sums[r]);
+        memcpy(y + r * stride, padded, (size_t)outputs * sizeof(float));
+    }
+}
+
+// What a group's sums are multiplied by, and what is added for each input. `subs`: the group's, from the part on. Scales
+// of 11 bits times integers of 6 are exact.
+typedef struct { pvec scale, minimum; } factors_t;
+
+INLINE factors_t unit_factors(int kind, const uint8_t *scales) {
+    factors_t f;
+    f.scale = FORMATS[kind].exponent ? p_exponent(scales) : p_half(scales);
+    f.minimum = FORMATS[kind].minima ? p_half(scales + 32) : f.scale;
+    return f;
+}
+
+INLINE factors_t group_factors(int kind, factors_t unit, const uint8_t *subs) {
+    if (FORMATS[kind].sub == 1) unit.scale = p_mul(unit.scale, p_signed_bytes(subs));
+    if (FORMATS[kind].sub == 2 && !FORMATS[kind].halves) {
+        unit.scale = p_mul(unit.scale, p_bytes(subs));
+        unit.minimum = p_mul(unit.minimum, p_bytes(subs + 16));
+    }
+    return unit;
+}
+
+// The float operations of a group, in the one order that all variants have. `at`: of the row in scales and sums.
+INLINE pvec add_group(int kind, pvec dots, factors_t f, const uint8_t *subs, const activations_t *a, int at, pvec sum) {
+    pvec scale = p_set(a->scales[at]);
+    sum = p_fma(p_mul(dots, scale), f.scale, sum);
+    if (FORMATS[kind].minima && FORMATS[kind].halves) {
+        pvec first = p_set((float)a->totals[2 * at]), second = p_set((float)a->totals[2 * at + 1]);
+        pvec least = p_fma(second, p_high_nibbles(subs + 16), p_mul(first, p_high_nibbles(subs)));
+        return p_fnma(p_mul(least, scale), f.minimum, sum);
+    }
+    if (!FORMATS[kind].minima) return sum;
+    return FORMATS[kind].sub ? p_fnma(p_set(a->sums[at]), f.minimum, sum) : p_fma(p_set(a->sums[at]), f.minimum, sum);
+}
+
+// A part of a tile for up to ROWS_MOST rows: a whole row's groups, so that the sums stay in registers.
+INLINE void quantised_part(int kind, int rows, int inputs, const uint8_t *tile, int part, const activations_t *a, int row,
+                           int prefetch, pvec *sums) {
+    const int lane = part * PART_LANES;
+    UNROLL for (int r = 0; r < rows; r++) sums[r] = p_set(0.f);
+    for (int unit = 0; unit < inputs / FORMATS[kind].values; unit++, tile += unit_bytes(kind)) {
+        factors_t of_unit = unit_factors(kind, tile + scales_at(kind) + lane * (FORMATS[kind].exponent ? 1 : 2));
+        for (int g = 0; g < unit_groups(kind); g++, row += a->rows) {
+            const uint8_t *planes = tile + g * group_bytes(kind);
+            const uint8_t *subs = tile + subs_at(kind) + 16 * FORMATS[kind].sub * g + lane;
+            pvec dots[ROWS_MOST];
+            if (prefetch)
+                for (int line = 0; line < unit_bytes(kind) / unit_groups(kind); line += 64)
+                    __builtin_prefetch(planes + PREFETCH + line);
+            dot_group(kind, rows, planes + 4 * lane, subs, a->codes + (size_t)row * MOA_GROUP, a->totals + 2 * row, dots);
+            factors_t f = group_factors(kind, of_unit, subs);
+            UNROLL for (int r = 0; r < rows; r++) sums[r] = add_group(kind, dots[r], f, subs, a, row + r, sums[r]);
         }
     }
 }
 
-// `tiles` tiles, of 16 outputs each, for up to ROWS_MOST rows.
-INLINE void quantised_tiles(int rows, int tiles, int kind, int groups, const uint8_t *weights, const activations_t *a,
-                            int row, vec sums[TILES_MOST][ROWS_MOST], int prefetch) {
-    const int bytes = kind == MOA_Q4_1 ? Q4_1_TILE_GROUP : Q8_0_TILE_GROUP;
-    const size_t tile_stride = (size_t)groups * bytes;
-    UNROLL for (int t = 0; t < tiles; t++)
-        UNROLL for (int r = 0; r < rows; r++) sums[t][r] = v_set(0.f);
-    for (int g = 0; g < groups; g++, row += a->rows, weights += bytes) {
-        const int8_t *codes = a->codes + (size_t)row * MOA_GROUP;
-        vec dots[TILES_MOST][ROWS_MOST], scales[TILES_MOST], minima[TILES_MOST];
-        if (prefetch)
-            UNROLL for (int t = 0; t < tiles; t++)
-                for (int line = 0; line < bytes; line += 64)
-                    __builtin_prefetch(weights + t * tile_stride + PREFETCH + line);
-        if (kind == MOA_Q4_1)
-            dot_q4(rows, tiles, weights, tile_stride, codes, a->totals + row, dots);
-        else
-            dot_q8(rows, tiles, weights, tile_stride, codes, a->totals + row, dots);
-        UNROLL for (int t = 0; t < tiles; t++) {
-            const uint16_t *halves = (const uint16_t *)(weights + t * tile_stride + (kind == MOA_Q4_1 ? 256 : 512));
-            scales[t] = v_load_half(halves);
-            if (kind == MOA_Q4_1) minima[t] = v_load_half(halves + MOA_LANES);
-        }
-        UNROLL for (int r = 0; r < rows; r++) {
-            vec scale = v_set(a->scales[row + r]), sum = v_set(a->sums[row + r]);
-            UNROLL for (int t = 0; t < tiles; t++) {
-                sums[t][r] = v_fma(v_mul(dots[t][r], scale), scales[t], sums[t][r]);
-                if (kind == MOA_Q4_1) sums[t][r] = v_fma(sum, minima[t], sums[t][r]);
-            }
-        }
-    }
-}
-
-INLINE void float_tile(int rows, int inputs, const float *tile, const float *x, vec *sums) {
-    UNROLL for (int r = 0; r < rows; r++) sums[r] = v_set(0.f);
+INLINE void float_part(int rows, int inputs, const float *tile, const float *x, pvec *sums) {
+    UNROLL for (int r = 0; r < rows; r++) sums[r] = p_set(0.f);
     for (int i = 0; i < inputs; i++, tile += MOA_LANES) {
-        vec weights = v_load(tile);
-        UNROLL for (int r = 0; r < rows; r++) sums[r] = v_fma(weights, v_set(x[(size_t)r * inputs + i]), sums[r]);
+        pvec weights = p_load(tile);
+        UNROLL for (int r = 0; r < rows; r++) sums[r] = p_fma(weights, p_set(x[(size_t)r * inputs + i]), sums[r]);
     }
 }
 
@@ -135,119 +146,136 @@ typedef struct {
     float *y;                    // [rows, outputs]
 } product_t;
 
-INLINE void one_block(const product_t *p, int kind, int rows, int tiles, int row, int output) {
+// Some tiles of a part of a linear layer, whose first output is the layer's output `offset`.
+typedef struct {
+    const moa_part_t *part;
+    int offset, first, stop;
+} tile_range_t;
+
+INLINE void one_block(const product_t *p, int kind, int rows, const tile_range_t *range, int tile, int row) {
     const moa_linear_t *l = p->linear;
-    const uint8_t *weights = l->tiles + (size_t)(output / MOA_LANES) * tile_bytes(l->kind, l->inputs);
-    vec sums[TILES_MOST][ROWS_MOST];
-    if (kind == MOA_FLOAT32)
-        float_tile(rows, l->inputs, (const float *)weights, p->x + (size_t)row * l->inputs, sums[0]);
-    else
-        quantised_tiles(rows, tiles, kind, l->inputs / MOA_GROUP, weights, p->codes, row, sums, row == 0);
-    UNROLL for (int t = 0; t < tiles; t++) {
-        int first = output + t * MOA_LANES;
-        store_rows(rows, sums[t], l->bias ? l->bias + first : NULL, l->outputs - first,
-                   p->y + (size_t)row * l->outputs + first, l->outputs);
+    const uint8_t *weights = range->part->tiles + (size_t)tile * tile_bytes(kind, l->inputs);
+    for (int part = 0; part < MOA_LANES / PART_LANES; part++) {
+        int output = tile * MOA_LANES + part * PART_LANES, at = range->offset + output;
+        pvec sums[ROWS_MOST];
+        if (output >= range->part->outputs) break;
+        if (kind == MOA_FLOAT32)
+            float_part(rows, l->inputs, (const float *)weights + part * PART_LANES, p->x + (size_t)row * l->inputs, sums);
+        else
+            quantised_part(kind, rows, l->inputs, weights, part, p->codes, row, row == 0 && part == 0, sums);
+        store_rows(rows, sums, l->bias ? l->bias + at : NULL, range->part->outputs - output,
+                   p->y + (size_t)row * l->outputs + at, l->outputs);
     }
 }
 
-#define ROWS_OF(kind, tiles, rows)                              \
-    case rows:                                                  \
-        one_block(p, kind, rows, tiles, row, output);           \
+#define ROWS_OF(kind, rows)                               \
+    case rows:                                            \
+        one_block(p, kind, rows, range, tile, row);       \
         break;
 #if ROWS_MOST > 4
-#define EACH_ROWS(kind, tiles)                                                                                \
-    ROWS_OF(kind, tiles, 1) ROWS_OF(kind, tiles, 2) ROWS_OF(kind, tiles, 3) ROWS_OF(kind, tiles, 4)           \
-    ROWS_OF(kind, tiles, 5) ROWS_OF(kind, tiles, 6) ROWS_OF(kind, tiles, 7) ROWS_OF(kind, tiles, 8)
+#define EACH_ROWS(kind)                                                                   \
+    ROWS_OF(kind, 1) ROWS_OF(kind, 2) ROWS_OF(kind, 3) ROWS_OF(kind, 4)                   \
+    ROWS_OF(kind, 5) ROWS_OF(kind, 6) ROWS_OF(kind, 7) ROWS_OF(kind, 8)
 #else
-#define EACH_ROWS(kind, tiles) \
-    ROWS_OF(kind, tiles, 1) ROWS_OF(kind, tiles, 2) ROWS_OF(kind, tiles, 3) ROWS_OF(kind, tiles, 4)
+#define EACH_ROWS(kind) ROWS_OF(kind, 1) ROWS_OF(kind, 2) ROWS_OF(kind, 3) ROWS_OF(kind, 4)
 #endif
 
+// All rows, in even blocks: 9 rows are 5 and 4.
+#define DEFINE_TILES(kind)                                                                \
+    static void tiles_##kind(const product_t *p, const tile_range_t *range) {             \
+        int blocks = (p->rows + ROWS_MOST - 1) / ROWS_MOST;                               \
+        for (int tile = range->first; tile < range->stop; tile++)                         \
+            for (int block = 0, row = 0; block < blocks; block++) {                       \
+                int rows = (p->rows - row + blocks - block - 1) / (blocks - block);       \
+                switch (rows) { EACH_ROWS(kind) }                                         \
+                row += rows;                                                              \
+            }                                                                             \
+    }
+EACH_KIND(DEFINE_TILES)
+DEFINE_TILES(MOA_FLOAT32)
+
 #ifdef MOA_VARIANT_AMX
+INLINE void amx_product(const product_t *p, int kind, int block_rows, const tile_range_t *range, int tile) {
+    const moa_linear_t *l = p->linear;
+    const int groups = l->inputs / MOA_GROUP, at = range->offset + tile * MOA_LANES;
+    _Alignas(64) uint8_t unpacked[kind == MOA_Q8_0 ? 1 : groups][512];  // once for all rows
+    const uint8_t *weights = range->part->tiles + (size_t)tile * tile_bytes(kind, l->inputs);
+    for (int row = 0; row < p->rows; row += block_rows) {
+        amx_block_t b = {weights, unpacked[0], p->codes, groups, row};
+        pvec sums[AMX_ROWS];
+        int rows = p->rows - row < block_rows ? p->rows - row : block_rows;
+        amx_block(kind, block_rows, &b, sums);
+        UNROLL for (int r = 0; r < block_rows; r++)  // known indices: the sums stay in registers
+            if (r < rows)
+                store_rows(1, sums + r, l->bias ? l->bias + at : NULL, range->part->outputs - tile * MOA_LANES,
+                           p->y + (size_t)(row + r) * l->outputs + at, l->outputs);
+    }
+}
+
 static int amx_block_rows(int rows) {  // even blocks: 20 rows are twice 12
     int blocks = (rows + AMX_ROWS - 1) / AMX_ROWS;
     return ((rows + blocks - 1) / blocks + 3) / 4 * 4;
 }
 
-INLINE void amx_product(const product_t *p, int kind, int block_rows, int output) {
-    const moa_linear_t *l = p->linear;
-    const int groups = l->inputs / MOA_GROUP;
-    _Alignas(64) uint8_t unpacked[kind == MOA_Q4_1 ? groups : 1][512];  // once for all rows
-    const uint8_t *weights = l->tiles + (size_t)(output / MOA_LANES) * tile_bytes(kind, l->inputs);
-    for (int row = 0; row < p->rows; row += block_rows) {
-        amx_block_t b = {weights, unpacked[0], p->codes, groups, row};
-        vec sums[AMX_ROWS];
-        int rows = p->rows - row < block_rows ? p->rows - row : block_rows;
-        amx_block(kind, block_rows, &b, sums);
-        UNROLL for (int r = 0; r < block_rows; r++)  // known indices: the sums stay in registers
-            if (r < rows)
-                store_rows(1, sums + r, l->bias ? l->bias + output : NULL, l->outputs - output,
-                           p->y + (size_t)(row + r) * l->outputs + output, l->outputs);
-    }
-}
-
-static void amx_tiles(const product_t *p, int first, int stop) {
-    int block_rows = amx_block_rows(p->rows), kind = p->linear->kind;
-    begin_amx(block_rows);
-#define BLOCKS_OF(rows)                                                                                  \
-    case rows:                                                                                           \
-        if (kind == MOA_Q4_1)                                                                            \
-            for (int o = first; o < stop; o += MOA_LANES) amx_product(p, MOA_Q4_1, rows, o);             \
-        else                                                                                             \
-            for (int o = first; o < stop; o += MOA_LANES) amx_product(p, MOA_Q8_0, rows, o);             \
+#define AMX_BLOCKS(kind, rows)                                                                          \
+    case rows:                                                                                          \
+        for (int tile = range->first; tile < range->stop; tile++) amx_product(p, kind, rows, range, tile); \
         break;
-    switch (block_rows) { BLOCKS_OF(4) BLOCKS_OF(8) BLOCKS_OF(12) BLOCKS_OF(16) }
-#undef BLOCKS_OF
-    end_amx();
-}
+#define DEFINE_AMX_TILES(kind)                                                              \
+    static void amx_tiles_##kind(const product_t *p, const tile_range_t *range) {           \
+        int block_rows = amx_block_rows(p->rows);                                           \
+        begin_amx(block_rows);                                                              \
+        switch (block_rows) {                                                               \
+            AMX_BLOCKS(kind, 4) AMX_BLOCKS(kind, 8) AMX_BLOCKS(kind, 12) AMX_BLOCKS(kind, 16) \
+        }                                                                                   \
+        end_amx();                                                                          \
+    }
+AMX_KINDS(DEFINE_AMX_TILES)
 #endif
 
-// One or TILES_MOST tiles for all rows, in even blocks: 9 rows are 5 and 4.
-static void product_tiles(const product_t *p, int output, int tiles) {
-    int blocks = (p->rows + ROWS_MOST - 1) / ROWS_MOST, kind = p->linear->kind;
-    for (int block = 0, row = 0; block < blocks; block++) {
-        int rows = (p->rows - row + blocks - block - 1) / (blocks - block);
-        if (kind == MOA_FLOAT32) switch (rows) { EACH_ROWS(MOA_FLOAT32, 1) }
-        else if (kind == MOA_Q4_1 && tiles == 1) switch (rows) { EACH_ROWS(MOA_Q4_1, 1) }
-        else if (kind == MOA_Q8_0 && tiles == 1) switch (rows) { EACH_ROWS(MOA_Q8_0, 1) }
-#if TILES_MOST > 1
-        else if (kind == MOA_Q4_1) switch (rows) { EACH_ROWS(MOA_Q4_1, TILES_MOST) }
-        else switch (rows) { EACH_ROWS(MOA_Q8_0, TILES_MOST) }
+static void product_tiles(const product_t *p, const tile_range_t *range) {
+#define TILES_OF(kind)              \
+    case kind:                      \
+        tiles_##kind(p, range);     \
+        return;
+#ifdef MOA_VARIANT_AMX
+#define AMX_TILES_OF(kind)          \
+    case kind:                      \
+        amx_tiles_##kind(p, range); \
+        return;
+    if (p->rows >= AMX_LEAST_ROWS) switch (range->part->kind) { AMX_KINDS(AMX_TILES_OF) }
 #endif
-        row += rows;
-    }
+    switch (range->part->kind) { EACH_KIND(TILES_OF) TILES_OF(MOA_FLOAT32) }
 }
+
+static int tiles_of(const moa_part_t *part) { return (part->outputs + MOA_LANES - 1) / MOA_LANES; }
+static int tasks_of(const moa_part_t *part, int tiles_a_task) { return (tiles_of(part) + tiles_a_task - 1) / tiles_a_task; }
 
 static void product_task(void *context, int task, int worker) {
     (void)worker;
     const product_t *p = context;
-    const moa_linear_t *l = p->linear;
-    int first = task * p->tiles_a_task * MOA_LANES, stop = first + p->tiles_a_task * MOA_LANES;
-    if (stop > l->outputs) stop = l->outputs;
-#ifdef MOA_VARIANT_AMX
-    if (l->kind != MOA_FLOAT32 && p->rows >= AMX_LEAST_ROWS) {
-        amx_tiles(p, first, stop);
-        return;
+    tile_range_t range = {p->linear->part, 0, 0, 0};
+    while (task >= tasks_of(range.part, p->tiles_a_task)) {
+        task -= tasks_of(range.part, p->tiles_a_task);
+        range.offset += range.part++->outputs;
     }
-#endif
-    while (first < stop) {
-        int tiles = l->kind != MOA_FLOAT32 && stop - first >= TILES_MOST * MOA_LANES ? TILES_MOST : 1;
-        product_tiles(p, first, tiles);
-        first += tiles * MOA_LANES;
-    }
+    range.first = task * p->tiles_a_task, range.stop = range.first + p->tiles_a_task;
+    if (range.stop > tiles_of(range.part)) range.stop = tiles_of(range.part);
+    product_tiles(p, &range);
 }
 
 // y = linear(x), given the rows' codes (quantised layers) or the rows (float32). Rows go in batches whose codes stay in
 // the first or second cache while all outputs are computed.
 static void product(const moa_linear_t *linear, int rows, const float *x, const activations_t *codes, float *y,
                     int threads) {
-    int tiles = (linear->outputs + MOA_LANES - 1) / MOA_LANES, groups = linear->inputs / MOA_GROUP;
+    int tiles = 0, tasks = 0, groups = linear->inputs / MOA_GROUP;
+    for (int i = 0; i < linear->parts; i++) tiles += tiles_of(linear->part + i);
     int tiles_a_task = threads < 2 ? tiles : (tiles + 4 * threads - 1) / (4 * threads);
-    if (tiles_a_task % TILES_MOST) tiles_a_task += TILES_MOST - tiles_a_task % TILES_MOST;
+    for (int i = 0; i < linear->parts; i++) tasks += tasks_of(linear->part + i, tiles_a_task);
     for (int row = 0; row < rows; row += BATCH_ROWS) {
         activations_t batch = batch_of(codes, row, groups);
         product_t p = {linear, rows - row < BATCH_ROWS ? rows - row : BATCH_ROWS, tiles_a_task, &batch,
                        x + (size_t)row * linear->inputs, y + (size_t)row * linear->outputs};
-        parallel(threads, product_task, &p, (tiles + tiles_a_task - 1) / tiles_a_task);
+        parallel(threads, product_task, &p, tasks);
     }
 }

@@ -4,7 +4,6 @@
 
 typedef struct { float32x4_t q[4]; } vec;
 #define ROWS_MOST 4
-#define TILES_MOST 1
 #define QUERIES_MOST 3
 #define VALUES_WIDE 1
 #define V_EACH(expression) ((vec){{expression(0), expression(1), expression(2), expression(3)}})
@@ -66,53 +65,10 @@ INLINE void v_store_int8(int8_t *p, vec a) {
     int16x8_t high = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(a.q[2])), vqmovn_s32(vcvtnq_s32_f32(a.q[3])));
     vst1q_s8(p, vcombine_s8(vqmovn_s16(low), vqmovn_s16(high)));
 }
-INLINE int sum_int8(const int8_t *p) {  // of 32
-    return vaddlvq_s8(vld1q_s8(p)) + vaddlvq_s8(vld1q_s8(p + 16));
-}
+INLINE int sum_int8(const int8_t *p) { return vaddlvq_s8(vld1q_s8(p)); }  // of 16
 
 INLINE int8x16_t four_inputs(const int8_t *p) {
     int32_t four;
     memcpy(&four, p, 4);
     return vreinterpretq_s8_s32(vdupq_n_s32(four));
-}
-
-INLINE void sums_to_floats(int rows, int32x4_t sum[ROWS_MOST][4], vec *sums) {
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int i = 0; i < 4; i++) sums[r].q[i] = vcvtq_f32_s32(sum[r][i]);
-}
-
-// Sums over a group of 32 inputs for one tile of 16 outputs and `rows` rows of activations.
-INLINE void dot_q4(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs,
-                   const int32_t *totals, vec sums[TILES_MOST][ROWS_MOST]) {
-    const uint8x16_t low = vdupq_n_u8(15);
-    int32x4_t sum[ROWS_MOST][4];
-    (void)tiles, (void)tile_stride, (void)totals;
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int i = 0; i < 4; i++) sum[r][i] = vdupq_n_s32(0);
-    for (int j = 0; j < 4; j++)
-        UNROLL for (int i = 0; i < 4; i++) {
-            uint8x16_t both = vld1q_u8(weights + 64 * j + 16 * i);
-            int8x16_t first = vreinterpretq_s8_u8(vandq_u8(both, low));
-            int8x16_t second = vreinterpretq_s8_u8(vshrq_n_u8(both, 4));
-            UNROLL for (int r = 0; r < rows; r++) {
-                const int8_t *eight = inputs + r * MOA_GROUP + 8 * j;
-                sum[r][i] = vdotq_s32(vdotq_s32(sum[r][i], first, four_inputs(eight)), second, four_inputs(eight + 4));
-            }
-        }
-    sums_to_floats(rows, sum, sums[0]);
-}
-
-INLINE void dot_q8(int rows, int tiles, const uint8_t *weights, size_t tile_stride, const int8_t *inputs,
-                   const int32_t *totals, vec sums[TILES_MOST][ROWS_MOST]) {
-    int32x4_t sum[ROWS_MOST][4];
-    (void)tiles, (void)tile_stride, (void)totals;
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int i = 0; i < 4; i++) sum[r][i] = vdupq_n_s32(0);
-    for (int j = 0; j < 8; j++)
-        UNROLL for (int i = 0; i < 4; i++) {
-            int8x16_t bytes = vreinterpretq_s8_u8(vld1q_u8(weights + 64 * j + 16 * i));
-            UNROLL for (int r = 0; r < rows; r++)
-                sum[r][i] = vdotq_s32(sum[r][i], bytes, four_inputs(inputs + r * MOA_GROUP + 4 * j));
-        }
-    sums_to_floats(rows, sum, sums[0]);
 }

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 
-from moa_kernels.blocks import BLOCK_BYTES, GROUP
+from moa_kernels import FORMATS, Q8_0
 from moa_shared.models import ModelFiles, WeightReader
 from moa_shared.models.weights.weights import EMBEDDINGS, HEAD
 from moa_shared.protocol.levels import FLOAT32, INT8
 
 PROCESS_BYTES = 150_000_000  # of a server of a tiny model: Python, gRPC, the tokenizer (measured; 85 MB of it files)
-FOUR_BITS = "q4_1"
-EIGHT_BITS = "q8_0"  # also what floats become
 
 
 def weights_nbytes(files: ModelFiles, level: str) -> int:
@@ -30,6 +28,6 @@ def weights_nbytes(files: ModelFiles, level: str) -> int:
         elif len(shape) < 2:
             total += 4 * numbers
         elif name != EMBEDDINGS or HEAD not in reader.names():  # else looked up in the file
-            kind = FOUR_BITS if reader.format_of(name) == FOUR_BITS else EIGHT_BITS
-            total += numbers * BLOCK_BYTES[kind] / GROUP
+            stored = FORMATS.get(reader.format_of(name), FORMATS[Q8_0])  # what the kernels do not take becomes 8 bits
+            total += numbers * stored.size / stored.values
     return int(total)

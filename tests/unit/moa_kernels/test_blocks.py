@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from moa_kernels import Q4_1, Q8_0, KernelError, QuantisedMatrix, in_four_bits, quantised
-from moa_kernels.blocks import BLOCK_BYTES, joined
+from moa_kernels import FORMATS, Q4_1, Q8_0, KernelError, QuantisedMatrix, in_four_bits, quantised
+from moa_kernels.blocks import joined
+from moa_kernels.library import VARIANT_VARIABLE
+from moa_kernels.variants import NUMPY
 
 from tests.support.messages import raises
+from tests.unit.moa_kernels.variants_here import HERE, random_matrix
 
 KINDS = {Q4_1: gguf.GGMLQuantizationType.Q4_1, Q8_0: gguf.GGMLQuantizationType.Q8_0}
 
@@ -21,7 +24,19 @@ def weights(outputs: int, inputs: int, seed: int = 0) -> np.ndarray:
 def as_gguf(kind: str, outputs: int, inputs: int, seed: int = 0) -> QuantisedMatrix:
     """Blocks as GGUF's own writer makes them."""
     raw = gguf.quants.quantize(weights(outputs, inputs, seed), KINDS[kind])
-    return QuantisedMatrix(kind, raw.reshape(outputs, inputs // 32, BLOCK_BYTES[kind]))
+    return QuantisedMatrix(kind, raw.reshape(outputs, inputs // 32, FORMATS[kind].size))
+
+
+@pytest.mark.parametrize("variant", [*HERE, NUMPY])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_number_is_that_of_the_gguf_package(kind: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIANT_VARIABLE, variant)
+    matrix = random_matrix(np.random.default_rng(3), kind, 9, 3 * FORMATS[kind].values)
+    matrix.check()
+    quantisation = gguf.GGMLQuantizationType[kind.upper()]
+    assert gguf.GGML_QUANT_SIZES[quantisation] == (FORMATS[kind].values, FORMATS[kind].size)
+    expected = gguf.quants.dequantize(matrix.raw.reshape(9, -1), quantisation)
+    np.testing.assert_array_equal(matrix.dequantised().view(np.uint32), expected.view(np.uint32))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -107,25 +122,25 @@ def test_inputs_are_in_groups() -> None:
         quantised(weights(2, 40))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FORMATS)
 def test_a_scale_that_is_not_finite_is_found(kind: str) -> None:
-    for first in (0, 2) if kind == Q4_1 else (0,):
+    for first in FORMATS[kind].halves:
         for bits in (0x7C00, 0xFC00, 0x7E01):  # infinite, and not a number
-            matrix = as_gguf(kind, 4, 64)
+            matrix = random_matrix(np.random.default_rng(0), kind, 4, 2 * FORMATS[kind].values)
             matrix.check()
             matrix.raw[2, 1, first : first + 2] = np.array([bits], np.uint16).view(np.uint8)
             with raises(KernelError, snapshot("It holds scales that are not finite.")):
                 matrix.check()
 
 
-def test_the_code_without_a_sign_to_move_is_found() -> None:
-    matrix = as_gguf(Q8_0, 4, 64)
-    matrix.raw[3, 1, 33] = 0x80
-    with raises(KernelError, snapshot("It holds the code -128, which the kernels do not take.")):
+def test_an_exponent_whose_numbers_are_not_finite_is_found() -> None:
+    matrix = random_matrix(np.random.default_rng(0), "mxfp4", 4, 64)
+    matrix.raw[3, 1, 0] = 251
+    matrix.check()
+    assert bool(np.isfinite(matrix.dequantised()).all())
+    matrix.raw[3, 1, 0] = 252
+    with raises(KernelError, snapshot("It holds scales that are not finite.")):
         matrix.check()
-    four = as_gguf(Q4_1, 4, 64)
-    four.raw[3, 1, 19] = 0x80  # there it is two codes like any other
-    four.check()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -141,9 +156,9 @@ def test_rows_are_chosen_and_joined(kind: str) -> None:
     ("kind", "raw", "words"),
     [
         (
-            "q6_k",
-            np.zeros((2, 1, 34), np.uint8),
-            snapshot("Weights of the kind 'q6_k' are not computed by the kernels."),
+            "iq3_s",
+            np.zeros((2, 1, 110), np.uint8),
+            snapshot("Weights of the kind 'iq3_s' are not computed by the kernels."),
         ),
         (
             Q8_0,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from inline_snapshot import snapshot
-from moa_kernels import Q4_1, Q8_0, KernelError, Linear, QuantisedMatrix, norm, quantised, set_threads, threads
+from moa_kernels import FORMATS, Q4_1, Q8_0, KernelError, Linear, QuantisedMatrix, norm, quantised, set_threads, threads
 from moa_kernels.library import VARIANT_VARIABLE
 from moa_kernels.variants import NUMPY
 
@@ -30,9 +30,11 @@ def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("variant")
-@pytest.mark.parametrize("kind", [Q4_1, Q8_0, "plain", "float", "mixed"])
+@pytest.mark.parametrize("kind", [*FORMATS, "plain", "float", "mixed"])
 @pytest.mark.parametrize(("outputs", "inputs"), SIZES)
 def test_a_product_is_that_of_the_rounded_activations(kind: str, outputs: int, inputs: int) -> None:
+    if kind in FORMATS:
+        inputs = -(-inputs // FORMATS[kind].values) * FORMATS[kind].values
     random = np.random.default_rng(outputs)
     bias = random.normal(size=outputs).astype(np.float32)
     wide = random.normal(size=(outputs, inputs)).astype(np.float32) / np.float32(inputs**0.5)
@@ -40,9 +42,9 @@ def test_a_product_is_that_of_the_rounded_activations(kind: str, outputs: int, i
         linear, expected = Linear([wide], bias, plain=True), wide
     elif kind == "float":
         linear, expected = Linear([wide], bias), quantised(wide).dequantised()
-    elif kind == "mixed":  # both become 8 bits
+    elif kind == "mixed":
         first = random_matrix(random, Q4_1, outputs, inputs)
-        expected = np.concatenate([quantised(first.dequantised()).dequantised(), quantised(wide).dequantised()])
+        expected = np.concatenate([first.dequantised(), quantised(wide).dequantised()])
         bias = random.normal(size=2 * outputs).astype(np.float32)
         linear = Linear([first, wide], bias)
     else:
@@ -63,13 +65,15 @@ def test_a_product_is_that_of_the_rounded_activations(kind: str, outputs: int, i
 
 
 @pytest.mark.usefixtures("variant")
-@pytest.mark.parametrize("kind", [Q4_1, Q8_0])
-def test_parts_stand_side_by_side(kind: str) -> None:
+@pytest.mark.parametrize("kinds", [(Q4_1, Q4_1, Q4_1), (Q8_0, Q8_0, Q8_0), ("q4_k", "q6_k", Q8_0)])
+@pytest.mark.parametrize("count", [1, 3])
+def test_parts_stand_side_by_side(kinds: tuple[str, str, str], count: int) -> None:
+    set_threads(count)
     random = np.random.default_rng(0)
-    parts = [random_matrix(random, kind, outputs, 64) for outputs in (5, 33, 1)]
-    x = random.normal(size=(3, 64)).astype(np.float32)
+    parts = [random_matrix(random, kind, outputs, 256) for kind, outputs in zip(kinds, (5, 163, 1), strict=True)]
+    x = random.normal(size=(3, 256)).astype(np.float32)
     together = Linear(parts)
-    assert (together.outputs, together.inputs) == (39, 64)
+    assert (together.outputs, together.inputs) == (169, 256)
     np.testing.assert_array_equal(together(x), np.concatenate([Linear([part])(x) for part in parts], axis=1))
 
 
@@ -87,6 +91,24 @@ def test_rows_that_are_not_contiguous_or_of_another_type() -> None:
     expected = linear(np.ascontiguousarray(x[::2, ::2]))
     np.testing.assert_array_equal(linear(x[::2, ::2]), expected)
     np.testing.assert_array_equal(linear(x[::2, ::2].astype(np.float64)), expected)
+
+
+@pytest.mark.usefixtures("variant")
+def test_the_largest_codes_and_inputs_are_multiplied_exactly() -> None:
+    """-128, which ggml never writes, among them."""
+    for kind in FORMATS:
+        for byte in (0x00, 0x7F, 0x80, 0xFF):
+            matrix = random_matrix(np.random.default_rng(0), kind, 20, 256)
+            scales = matrix.raw.copy()
+            matrix.raw[...] = byte
+            for at in FORMATS[kind].halves:
+                matrix.raw[..., at : at + 2] = scales[..., at : at + 2]
+            if FORMATS[kind].exponent is not None:
+                matrix.raw[..., 0] = 120
+            x = np.stack([np.full(256, 127, np.float32), np.full(256, -127, np.float32)])
+            weights = matrix.dequantised().astype(np.float64)
+            sizes = np.abs(x) @ np.abs(weights.T) + 1e-30
+            assert bool((np.abs(Linear([matrix])(x) - x @ weights.T) <= 1e-5 * sizes).all()), (kind, byte)
 
 
 def test_without_kernels_the_activations_are_not_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,8 +142,8 @@ def test_what_does_not_fit_is_refused() -> None:
         Linear([matrix, random_matrix(random, Q8_0, 20, 32)])
     with raises(KernelError, snapshot("It has 40 inputs, which is no multiple of 32.")):
         Linear([np.zeros((4, 40), np.float32)], plain=True)
-    matrix.raw[3, 1, 5] = 0x80
-    with raises(KernelError, snapshot("It holds the code -128, which the kernels do not take.")):
+    matrix.raw[3, 1, :2] = 0xFF
+    with raises(KernelError, snapshot("It holds scales that are not finite.")):
         Linear([matrix])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 
 import numpy as np
-from moa_kernels import Q4_1, QuantisedMatrix
+from moa_kernels import FORMATS, QuantisedMatrix
 from moa_kernels.library import present, probe
 from moa_kernels.variants import LIBRARIES, variants_of
 
@@ -18,13 +18,14 @@ HERE = [
 
 def random_matrix(random: np.random.Generator, kind: str, outputs: int, inputs: int) -> QuantisedMatrix:
     """Any codes, with scales of either sign."""
-    groups = inputs // 32
-    scales = random.uniform(-0.02, 0.02, (outputs, groups, 2 if kind == Q4_1 else 1)).astype(np.float16)
-    if kind == Q4_1:
-        codes = random.integers(0, 256, (outputs, groups, 16), np.uint8)
-    else:
-        codes = random.integers(-127, 128, (outputs, groups, 32), np.int8).view(np.uint8)
-    return QuantisedMatrix(kind, np.concatenate([scales.view(np.uint8), codes], axis=-1))
+    stored = FORMATS[kind]
+    raw = random.integers(0, 256, (outputs, inputs // stored.values, stored.size), np.uint8)
+    for at in stored.halves:
+        scales = random.uniform(-0.02, 0.02, (*raw.shape[:2], 1)).astype(np.float16)
+        raw[..., at : at + 2] = scales.view(np.uint8)
+    if stored.exponent is not None:
+        raw[..., stored.exponent] = random.integers(0, 130, raw.shape[:2])
+    return QuantisedMatrix(kind, raw)
 
 
 def rounded(rows: np.ndarray) -> np.ndarray:
