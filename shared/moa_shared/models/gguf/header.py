@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.tensors.formats import BF16, F16, F32, Q4_1, Q8_0, Format
+from moa_shared.models.tensors.formats import BF16, BLOCKS, F16, F32, Format
 
 Value = TypeVar("Value")
 DAMAGED = "The file is truncated or corrupt: fetch it again."
@@ -27,26 +27,29 @@ _STRING, _ARRAY = 8, 9
 _FORMATS = {
     0: F32,
     1: F16,
-    2: Format("q4_0", 32, 18),
-    3: Q4_1,
-    6: Format("q5_0", 32, 22),
-    7: Format("q5_1", 32, 24),
-    8: Q8_0,
-    10: Format("q2_k", 256, 84),
-    11: Format("q3_k", 256, 110),
-    12: Format("q4_k", 256, 144),
-    13: Format("q5_k", 256, 176),
-    14: Format("q6_k", 256, 210),
+    2: BLOCKS["q4_0"],
+    3: BLOCKS["q4_1"],
+    6: BLOCKS["q5_0"],
+    7: BLOCKS["q5_1"],
+    8: BLOCKS["q8_0"],
+    10: BLOCKS["q2_k"],
+    11: BLOCKS["q3_k"],
+    12: BLOCKS["q4_k"],
+    13: BLOCKS["q5_k"],
+    14: BLOCKS["q6_k"],
     16: Format("iq2_xxs", 256, 66),
     17: Format("iq2_xs", 256, 74),
     18: Format("iq3_xxs", 256, 98),
     19: Format("iq1_s", 256, 50),
-    20: Format("iq4_nl", 32, 18),
+    20: BLOCKS["iq4_nl"],
     21: Format("iq3_s", 256, 110),
     22: Format("iq2_s", 256, 82),
-    23: Format("iq4_xs", 256, 136),
+    23: BLOCKS["iq4_xs"],
     29: Format("iq1_m", 256, 56),
     30: BF16,
+    34: Format("tq1_0", 256, 54),
+    35: Format("tq2_0", 256, 66),
+    39: BLOCKS["mxfp4"],
 }
 
 

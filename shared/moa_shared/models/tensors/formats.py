@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import QuantisedMatrix
+from moa_kernels import FORMATS as BLOCK_FORMATS
+from moa_kernels import KernelError, QuantisedMatrix
 
 from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.errors import ModelSourceError
 
-GROUP = 32  # inputs that share a scale in Q4_1 and Q8_0
+GROUP = 32  # inputs that share a scale in Q8_0
 _EXPONENT_F16, _EXPONENT_BF16 = 0x7C00, 0x7F80  # all ones: infinite, or not a number
 _MOST_F16 = 65504.0
 
@@ -45,8 +46,8 @@ class Format:
 
 
 F32, F16, BF16 = Format("f32", 1, 4), Format("f16", 1, 2), Format("bf16", 1, 2)
-Q4_1, Q8_0 = Format("q4_1", GROUP, 20), Format("q8_0", GROUP, 34)
-FORMATS = {item.name: item for item in (F32, F16, BF16, Q4_1, Q8_0)}
+BLOCKS = {name: Format(name, item.values, item.size) for name, item in BLOCK_FORMATS.items()}  # that the kernels take
+Q8_0 = BLOCKS["q8_0"]
 
 
 def to_float32(stored: Format, raw: Bytes) -> Floats:
@@ -61,10 +62,13 @@ def to_float32(stored: Format, raw: Bytes) -> Floats:
         return raw.view("<f2").astype(np.float32)
     if stored == BF16:
         return widen_bfloat16(raw.view("<u2"))
-    if stored not in (Q4_1, Q8_0):
+    if stored.name not in BLOCKS:
         return _by_gguf(stored, raw)
     blocks = _in_blocks(stored, raw)
-    values = QuantisedMatrix(stored.name, blocks.reshape(-1, *blocks.shape[-2:])).dequantised()
+    try:
+        values = QuantisedMatrix(stored.name, blocks.reshape(-1, *blocks.shape[-2:])).dequantised()
+    except KernelError as error:
+        raise ModelSourceError(str(error), hint="Install the gguf package, or moa with a C compiler.") from error
     return values.reshape(*raw.shape[:-1], values.shape[-1])
 
 
@@ -76,9 +80,12 @@ def are_finite(stored: Format, raw: Bytes) -> bool:
         return _lack_exponent(raw.view("<u2"), _EXPONENT_F16)
     if stored == BF16:
         return _lack_exponent(raw.view("<u2"), _EXPONENT_BF16)
-    if stored in (Q4_1, Q8_0):
-        halves = _in_blocks(stored, raw)[..., : 4 if stored == Q4_1 else 2]
-        return _lack_exponent(np.ascontiguousarray(halves).view("<u2"), _EXPONENT_F16)
+    if stored.name in BLOCKS:
+        blocks = _in_blocks(stored, raw)
+        try:
+            QuantisedMatrix(stored.name, blocks.reshape(-1, *blocks.shape[-2:])).check()
+        except KernelError:
+            return False
     return True
 
 
@@ -128,7 +135,7 @@ def _by_gguf(stored: Format, raw: Bytes) -> Floats:
     except ImportError as error:
         raise ModelSourceError(
             f"Weights in {stored.name.upper()} cannot be read here ({error}).",
-            hint="Install the gguf package, or use a file in Q4_1 or Q8_0.",
+            hint="Install the gguf package, or use a file in another format, Q4_K_M for one.",
         ) from error
     if not raw.size:  # which the package cannot do
         return np.empty((*raw.shape[:-1], raw.shape[-1] // stored.size * stored.values), np.float32)

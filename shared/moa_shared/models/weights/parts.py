@@ -1,8 +1,8 @@
 """The parts of a target that a device needs to draft, as files of their own: embeddings, head, reused layers, text.
 
 A folder that holds them next to config.json and the tokenizer reads like a model's folder, as long as nothing else is
-asked of it. Packed, a matrix is in blocks as its file has it (`NAME.q4_1`, `NAME.q8_0`), or in Q8_0 where the file has
-another format, and vectors are float32; `WeightReader` reads both kinds.
+asked of it. Packed, a matrix is in blocks as its file has it (`NAME.q4_1`, `NAME.q6_k` and so on), or in Q8_0 where the
+kernels do not compute with its format, and vectors are float32; `WeightReader` reads both kinds.
 """
 
 from __future__ import annotations

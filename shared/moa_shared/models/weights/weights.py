@@ -22,11 +22,9 @@ from moa_shared.models.gguf.names import hugging_face_name, paired_heads, unpair
 from moa_shared.models.sources.files import ModelFiles
 from moa_shared.models.tensors.formats import (
     BF16,
+    BLOCKS,
     F16,
     F32,
-    FORMATS,
-    Q4_1,
-    Q8_0,
     Bytes,
     Floats,
     Format,
@@ -40,7 +38,6 @@ FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
 MAPPED_BYTES = 16 << 20  # of files that may stay in memory while a model is packed
 _FLOATS = {"F32": F32, "F16": F16, "BF16": BF16}
-_BLOCKS = {"q4_1": Q4_1, "q8_0": Q8_0}
 _REFETCH = "Fetch the model again."
 _CORRUPT = "The file is truncated or corrupt: delete it and fetch the model again."
 
@@ -103,13 +100,13 @@ class WeightReader:
         return self._find(name).stored.name
 
     def blocks(self, name: str) -> QuantisedMatrix | None:
-        """A matrix as the file has it, in blocks of Q4_1 or Q8_0, rows in transformers' order; None in other formats.
+        """A matrix in blocks as the file has it, rows in transformers' order; None in formats that the kernels lack.
 
         Raises:
             ModelSourceError: there is no such tensor, or a scale is no finite number.
         """
         tensor = self._find(name)
-        if tensor.stored not in (Q4_1, Q8_0) or len(tensor.shape) != 2:
+        if tensor.stored.name not in BLOCKS or len(tensor.shape) != 2:
             return None
         self._require_finite(name, tensor.stored, tensor.raw)
         raw = tensor.raw.reshape(tensor.shape[0], tensor.shape[1] // tensor.stored.values, tensor.stored.size)
@@ -159,7 +156,7 @@ class WeightReader:
     def _widen(self, name: str, stored: Format, raw: Bytes) -> Floats:
         self._require_finite(name, stored, raw)
         values = to_float32(stored, raw)
-        if stored.name not in FORMATS and not bool(np.isfinite(values).all()):
+        if stored not in (F32, F16, BF16) and stored.name not in BLOCKS and not bool(np.isfinite(values).all()):
             raise self._not_finite(name)
         return values
 
@@ -203,13 +200,13 @@ def _open_safetensors(path: Path) -> dict[str, _Stored]:
 
 
 def _interpret(path: Path, name: str, tensor: FileTensor) -> tuple[str, _Stored]:
-    """A plain tensor, or a part in blocks: `NAME.q4_1`, `NAME.q8_0`, uint8 [outputs, groups, bytes]."""
+    """A plain tensor, or a part in blocks: `NAME.q4_1`, `NAME.q6_k` and so on, uint8 [outputs, blocks, bytes]."""
     stored = _FLOATS.get(tensor.dtype)
     if stored is not None:
         shape = tensor.shape or (1,)
         return name, _Stored(stored, shape, tensor.data.reshape(*shape[:-1], stored.row_bytes(shape[-1])))
     base, _, kind = name.rpartition(".")
-    blocks = _BLOCKS.get(kind) if tensor.dtype == "U8" else None
+    blocks = BLOCKS.get(kind) if tensor.dtype == "U8" else None
     if blocks is None or len(tensor.shape) != 3 or tensor.shape[-1] != blocks.size:
         raise ModelSourceError(
             f"The tensor {name} of {path} is {tensor.dtype} {list(tensor.shape)}, which moa does not read.",

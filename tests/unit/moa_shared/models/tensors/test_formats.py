@@ -10,10 +10,9 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models.tensors import formats
 from moa_shared.models.tensors.formats import (
     BF16,
+    BLOCKS,
     F16,
     F32,
-    FORMATS,
-    Q4_1,
     Q8_0,
     Bytes,
     Floats,
@@ -24,6 +23,9 @@ from moa_shared.models.tensors.formats import (
 )
 
 from tests.support.messages import raises
+
+Q4_1 = BLOCKS["q4_1"]
+FORMATS = {stored.name: stored for stored in (F32, F16, BF16, Q4_1, Q8_0)}  # that the gguf package also writes
 
 
 def some(*shape: int, seed: int = 0) -> Floats:
@@ -50,8 +52,8 @@ def test_numbers_are_those_of_the_gguf_package(stored: Format, shape: tuple[int,
     assert raw.shape[-1] == stored.row_bytes(shape[-1])
 
 
-@pytest.mark.parametrize("kind", ["q4_0", "q5_1", "q6_k"])
-def test_rarer_formats_are_read_by_the_gguf_package(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["q4_0", "q5_1", "q6_k", "iq3_s", "tq2_0"])
+def test_rarer_formats_are_read_as_the_gguf_package_reads_them(kind: str) -> None:
     quantisation = gguf.GGMLQuantizationType[kind.upper()]
     values, size = gguf.GGML_QUANT_SIZES[quantisation]
     raw = np.random.default_rng(1).integers(0, 60, (2, 3 * size), np.uint8)
@@ -64,10 +66,10 @@ def test_rarer_formats_without_the_gguf_package(monkeypatch: pytest.MonkeyPatch)
     with raises(
         ModelSourceError,
         snapshot(
-            "Weights in Q4_0 cannot be read here (import of gguf halted; None in sys.modules). Install the gguf package, or use a file in Q4_1 or Q8_0."
+            "Weights in IQ3_S cannot be read here (import of gguf halted; None in sys.modules). Install the gguf package, or use a file in another format, Q4_K_M for one."
         ),
     ):
-        to_float32(Format("q4_0", 32, 18), np.zeros((1, 18), np.uint8))
+        to_float32(Format("iq3_s", 256, 110), np.zeros((1, 110), np.uint8))
 
 
 def test_a_matrix_in_blocks() -> None:

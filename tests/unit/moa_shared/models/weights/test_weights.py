@@ -55,20 +55,19 @@ def test_blocks_are_the_files_own_in_transformers_order(
     reader = WeightReader(resolve(str(path), cache))
     for name in reader.names():
         blocks = reader.blocks(name)
-        if reader.array(name).ndim != 2 or kind == "Q4_0":
+        if reader.array(name).ndim != 2:
             assert blocks is None
             continue
         assert blocks is not None
         assert blocks.kind == kind.lower()
         assert blocks.shape == reader.shape(name)
         assert np.array_equal(blocks.dequantised(), reader.array(name))
-    if kind != "Q4_0":
-        up, queries = reader.blocks("model.layers.1.mlp.up_proj.weight"), reader.blocks(QUERIES)
-        assert up is not None
-        assert queries is not None
-        assert np.array_equal(up.raw.reshape(64, -1), raw["blk.1.ffn_up.weight"])
-        moved = not np.array_equal(queries.raw.reshape(32, -1), raw["blk.1.attn_q.weight"])
-        assert moved == (family == "llama")
+    up, queries = reader.blocks("model.layers.1.mlp.up_proj.weight"), reader.blocks(QUERIES)
+    assert up is not None
+    assert queries is not None
+    assert np.array_equal(up.raw.reshape(64, -1), raw["blk.1.ffn_up.weight"])
+    moved = not np.array_equal(queries.raw.reshape(32, -1), raw["blk.1.attn_q.weight"])
+    assert moved == (family == "llama")
 
 
 def test_biases_of_a_llama_are_unpaired_like_their_rows(write_gguf: GgufWriter, cache: Path) -> None:
