@@ -43,12 +43,6 @@ INLINE pvec p_exponent(const uint8_t *p) {
     return p_load(scales);
 }
 
-INLINE int8x16_t four_inputs(const int8_t *p) {
-    int32_t four;
-    memcpy(&four, p, 4);
-    return vreinterpretq_s8_s32(vdupq_n_s32(four));
-}
-
 INLINE uint8x16_t moved(uint8x16_t a, int right) {  // bits of each byte
     return vshlq_u8(a, vdupq_n_s8((int8_t)-right));
 }
