@@ -22,7 +22,8 @@ from moa_client.daemon.shared_settings import OF_ENDPOINT
 from moa_client.settings import ClientSettings
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.models.gguf.entry import entry_of
-from moa_shared.models.sources.digest import hash_file
+from moa_shared.models.gguf.identity import identify
+from moa_shared.models.gguf.parts import read_parts
 from moa_shared.programs.config import settings_of
 from moa_shared.text.template import ChatTemplate
 
@@ -446,7 +447,7 @@ def test_a_signal_at_the_prompt_leaves_the_terminal_as_it_was(terminal: Terminal
 
 def test_who_waits_for_another_program_says_so_and_can_be_stopped(write_gguf: GgufWriter, tmp_path: Path) -> None:
     path, cache = write_gguf(), tmp_path / "cache"
-    lock = entry_of(hash_file(path), cache)
+    lock = entry_of(identify(read_parts([path])), cache)
     lock.parent.mkdir(parents=True)
     command = [*CHAT, "--offline", "--model", str(path), "w10"]
     environment = ENVIRONMENT | {"MOA_CACHE_DIR": str(cache)}

@@ -21,13 +21,12 @@ from moa_shared.drafter.checkpoint.shipped import (
 from moa_shared.drafter.published.find import find_drafter
 from moa_shared.errors import MoaError
 from moa_shared.models import DEFAULT, ModelFiles, resolve
-from moa_shared.models.gguf.entry import entry_of, is_ready
+from moa_shared.models.gguf.entry import describe_entry, entry_of, is_ready
 from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.digest import recall, remember, remembered_hash
-from moa_shared.models.sources.files import describe_folder
-from moa_shared.models.sources.manifest import FORMAT, MANIFEST, check_manifest
-from moa_shared.models.sources.packaged import DEFAULT_MODEL
-from moa_shared.programs.progress import Progress
+from moa_shared.models.sources.manifest import FORMAT, MANIFEST
+from moa_shared.models.sources.packaged import DEFAULT_MODEL, find_installed, resolve_packaged
+from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 
 from moa_client.device.fetching import Wanted, fetch, find_fetched
@@ -187,7 +186,7 @@ def _find_whole(root: Path, fingerprint: str) -> ModelFiles | None:
     """The whole target, if it was downloaded before."""
     for manifest in sorted((root / "models").glob(f"*-v{FORMAT}/{MANIFEST}")):
         try:
-            files = describe_folder(manifest.parent, check_manifest(manifest.parent, root), root)
+            files = describe_entry(manifest.parent, root)
         except MoaError:
             continue  # damaged or of another kind: not needed
         if files.fingerprint == fingerprint:
@@ -197,7 +196,9 @@ def _find_whole(root: Path, fingerprint: str) -> ModelFiles | None:
 
 def _find_default(root: Path) -> ModelFiles | None:
     entry = entry_of(DEFAULT_MODEL.gguf_sha256, root)
-    return describe_folder(entry, check_manifest(entry, root), root) if is_ready(entry) else None
+    if not is_ready(entry) or find_installed(DEFAULT_MODEL) is None:
+        return None
+    return resolve_packaged(DEFAULT_MODEL, root, SilentProgress())
 
 
 def _describe_alone(settings: ClientSettings, files: ModelFiles, root: Path, progress: Progress) -> pb.DescribeResponse:

@@ -16,7 +16,7 @@ _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwe
 _ROPE_THETA = 10000.0  # llama.cpp's, where a file names none
 _SPECIAL_IDS = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
-_WHOLE = "Name a GGUF file of a whole model: split files are not read."
+_WHOLE = "Name a GGUF file of a whole model, or the first of its parts."
 
 
 def make_config(header: GgufHeader) -> dict[str, Any]:

@@ -1,33 +1,37 @@
-"""The cache entry of a GGUF file: the file itself, and what transformers' layout has besides its weights.
+"""The cache entry of a GGUF model: what transformers' layout has besides weights, which are read from the file itself.
 
-Nothing is de-quantised: the weights are read from `model.gguf`, a hard link to the file, or a copy if it cannot be
-linked. State: entries `gguf-<sha256 of the file>`. Invariant: an entry is whole, and in its manifest.
+State: entries `gguf-<identity>`, with the paths of the files that they were made from. Invariant: an entry is whole,
+and in its manifest; it holds no weights.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from moa_shared.errors import ModelSourceError, NotFoundError
 from moa_shared.models.gguf.configuration import make_config
-from moa_shared.models.gguf.header import DAMAGED, GgufHeader, read_header
+from moa_shared.models.gguf.header import DAMAGED, GgufHeader
+from moa_shared.models.gguf.identity import identify
+from moa_shared.models.gguf.parts import find_parts, join_headers, read_parts
 from moa_shared.models.gguf.vocabulary import write_tokenizer
 from moa_shared.models.sources.cache import building, is_disk_full, locked
-from moa_shared.models.sources.digest import remembered_hash
-from moa_shared.models.sources.files import GGUF_WEIGHTS, ModelFiles
+from moa_shared.models.sources.files import ModelFiles, gguf_fingerprint, read_config
 from moa_shared.models.sources.manifest import FORMAT, MANIFEST, check_manifest, write_manifest
-from moa_shared.models.weights.weights import WeightReader
+from moa_shared.models.tokenizer.trial import accept_tokenizer
+from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
+from moa_shared.text.json_text import parse_json
 
 TOKENIZER_BYTES = 30_000_000  # tokenizer.json of the largest vocabularies served (Qwen: 11 MB), with room
+SOURCE = "source.json"  # the files' paths; written at each start, so that its time says when the entry was used last
 
 
-def entry_of(sha256: str, root: Path) -> Path:
-    """The cache entry of the GGUF file with that hash."""
-    return root / "models" / f"gguf-{sha256[:32]}-v{FORMAT}"
+def entry_of(identity: str, root: Path) -> Path:
+    """The cache entry of the GGUF model with that identity."""
+    return root / "models" / f"gguf-{identity[:32]}-v{FORMAT}"
 
 
 def is_ready(entry: Path) -> bool:
@@ -35,60 +39,86 @@ def is_ready(entry: Path) -> bool:
     return (entry / MANIFEST).is_file()
 
 
-def adopt_gguf(path: Path, root: Path, progress: Progress, *, target_id: str, sha256: str | None = None) -> Path:
-    """The entry of the file at `path`, made now or before.
+def adopt_gguf(path: Path, root: Path, progress: Progress, *, target_id: str) -> ModelFiles:
+    """The model that `path` is a file of, with its entry, made now or before.
 
     Args:
         target_id: the name for people.
-        sha256: of the file, where the caller knows it.
 
     Raises:
         NotFoundError: no such file.
-        ModelSourceError: not a GGUF file, truncated, corrupt, or of a family that is not served.
-        DiskFullError: no room for a copy.
+        ModelSourceError: not a GGUF file, truncated, corrupt, in parts of which some are missing, or of a family that
+            is not served.
+        DiskFullError: no room for the entry.
         ChecksumError: the entry in the cache was damaged.
     """
     if not path.is_file():
         raise NotFoundError(f"There is no file {path}.")
-    if sha256 is None:
-        sha256 = remembered_hash(path, root, progress)
-    entry = entry_of(sha256, root)
+    paths = find_parts(path)
+    identity = identify(read_parts(paths, arrays=False))
+    entry = entry_of(identity, root)
     if not is_ready(entry):
-        header = read_header(path)
+        header = join_headers(read_parts(paths))
         with locked(entry, progress):
             if not is_ready(entry):  # another process may have made it while we waited
-                _make(header, entry, target_id, sha256, progress)
+                _make(header, entry, target_id, identity, progress)
     check_manifest(entry, root, progress)
-    return entry
+    _remember_source(entry, paths)
+    return _describe(entry, target_id, paths, identity, root)
 
 
-def _make(header: GgufHeader, entry: Path, target_id: str, sha256: str, progress: Progress) -> None:
+def describe_entry(entry: Path, root: Path, progress: Progress | None = None) -> ModelFiles:
+    """The model of an entry, read from the files that it was made from.
+
+    Raises:
+        ModelSourceError: they are no longer there, or hold another model.
+        ChecksumError: the entry was damaged.
+    """
+    target_id = check_manifest(entry, root, progress)
+    paths = source_paths(entry)
+    if not paths or not all(path.is_file() for path in paths):
+        gone = next((str(path) for path in paths if not path.is_file()), "its GGUF file")
+        raise ModelSourceError(f"{gone}, from which {entry} was made, is no longer there.", hint="Name the file.")
+    identity = identify(read_parts(paths, arrays=False))
+    if entry_of(identity, root).name != entry.name:
+        raise ModelSourceError(f"{paths[0]} holds another model than {entry} was made from.", hint="Name the file.")
+    return _describe(entry, target_id, paths, identity, root)
+
+
+def source_paths(entry: Path) -> tuple[Path, ...]:
+    """The files that the entry was made from, or used with last; empty where that is not known."""
+    try:
+        return tuple(Path(str(path)) for path in parse_json((entry / SOURCE).read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return ()
+
+
+def _remember_source(entry: Path, paths: Sequence[Path]) -> None:
+    try:
+        if source_paths(entry) == tuple(paths):
+            os.utime(entry / SOURCE)
+            return
+        with whole_file(entry / SOURCE, several_writers=True) as partial:
+            partial.write_text(json.dumps([str(path) for path in paths]) + "\n", "utf-8")
+    except OSError:
+        return  # a read-only or full disk: the model can be used all the same
+
+
+def _describe(entry: Path, target_id: str, paths: Sequence[Path], identity: str, root: Path) -> ModelFiles:
+    tokenizer = accept_tokenizer(entry, root)
+    return ModelFiles(target_id, entry, read_config(entry), tuple(paths), gguf_fingerprint(identity), tokenizer)
+
+
+def _make(header: GgufHeader, entry: Path, target_id: str, identity: str, progress: Progress) -> None:
     path = header.path
-    needed = TOKENIZER_BYTES + (0 if _can_link(path, entry.parent) else path.stat().st_size)
-    total = sum(tensor.size for tensor in header.tensors.values())
-    with progress.task(f"Preparing {path.name} (once)", total, is_bytes=True) as task:
+    with progress.task(f"Preparing {path.name} (once)"):
         config = make_config(header)
-        with building(entry, needed, f"the cache entry of {path.name}") as part:
+        with building(entry, TOKENIZER_BYTES, f"the cache entry of {path.name}") as part:
             try:
                 (part / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
                 write_tokenizer(header, part, progress)
-                _link_or_copy(path, part / GGUF_WEIGHTS)
-                reader = WeightReader(ModelFiles(path.name, part, config, (part / GGUF_WEIGHTS,), "", ""))
-                for name in reader.names():
-                    task.advance(reader.check(name))
-                write_manifest(part, target_id, sha256, {GGUF_WEIGHTS: sha256})
+                write_manifest(part, target_id, identity)
             except (OSError, ValueError) as error:
                 if is_disk_full(error):
                     raise  # `building` says what is needed, and where
                 raise ModelSourceError(f"The GGUF file {path} cannot be used ({error}).", hint=DAMAGED) from error
-
-
-def _can_link(path: Path, folder: Path) -> bool:
-    return path.stat().st_dev == folder.stat().st_dev
-
-
-def _link_or_copy(path: Path, place: Path) -> None:
-    try:
-        os.link(path, place)
-    except OSError:  # another disk, or one without hard links
-        shutil.copyfile(path, place)

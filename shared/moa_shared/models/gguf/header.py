@@ -65,11 +65,15 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """A file's metadata and tensors; `metadata` lacks the arrays if they were not asked for."""
+    """A file's metadata and tensors; `metadata` lacks the arrays if they were not asked for.
+
+    `size` is the header's own length in bytes: what lies before the tensors, without padding.
+    """
 
     path: Path
     metadata: Mapping[str, object]
     tensors: Mapping[str, TensorEntry]
+    size: int = 0
 
     @property
     def architecture(self) -> str:
@@ -178,12 +182,13 @@ class _Parser:
         alignment = metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
             raise ValueError(f"an alignment of {alignment}")
-        start = -(-self._at // alignment) * alignment
+        size = self._at
+        start = -(-size // alignment) * alignment
         tensors = {
             name: TensorEntry(stored, shape, start + offset, self._size(name, stored, shape, start + offset))
             for name, (stored, shape, offset) in table.items()
         }
-        return GgufHeader(path, {k: v for k, v in metadata.items() if v is not None}, tensors)
+        return GgufHeader(path, {k: v for k, v in metadata.items() if v is not None}, tensors, size)
 
     def _size(self, name: str, stored: Format, shape: tuple[int, ...], offset: int) -> int:
         size = math.prod(shape[:-1]) * stored.row_bytes(shape[-1])

@@ -1,7 +1,7 @@
 """`ModelFiles`: a target on this disk, ready to be read, and the two hashes that both ends compare.
 
 The fingerprint covers what enters the mathematics: of a folder of safetensors those keys of the configuration and the
-bytes of the weights, of a GGUF file its bytes, from which all else is made.
+bytes of the weights, of a GGUF model its identity (moa_shared.models.gguf.identity), from which all else is made.
 Invariant: equal fingerprints mean equal targets.
 """
 
@@ -39,7 +39,6 @@ _MATHEMATICS = (
     "mlp_bias",
     "tie_word_embeddings",
 )
-GGUF_WEIGHTS = "model.gguf"  # in a cache entry
 _INDEX = "model.safetensors.index.json"
 
 
@@ -51,7 +50,7 @@ class ModelFiles:
         target_id: its name for people ("SmolLM2-135M-Instruct").
         folder: holds config.json and the tokenizer.
         config: the content of config.json.
-        weights: the safetensors files, or the GGUF file.
+        weights: the safetensors files, or the GGUF files.
         fingerprint: sha256 (hex) over configuration and weights.
         tokenizer_hash: sha256 (hex) over what maps text to token ids.
     """
@@ -70,7 +69,7 @@ class ModelFiles:
 
 
 def describe_folder(folder: Path, target_id: str, root: Path, progress: Progress | None = None) -> ModelFiles:
-    """Look at a folder in the layout of `save_pretrained`, or a cache entry, and compute its identity.
+    """Look at a folder in the layout of `save_pretrained`, and compute its identity.
 
     Args:
         root: the cache folder, where hashes are remembered.
@@ -82,12 +81,14 @@ def describe_folder(folder: Path, target_id: str, root: Path, progress: Progress
     check_family(config, target_id)
     weights = find_weights(folder)
     hashes = [remembered_hash(path, root, progress) for path in weights]
-    if weights == (folder / GGUF_WEIGHTS,):
-        fingerprint = combine([canonical_json(["gguf", *hashes]).decode()])
-        return ModelFiles(target_id, folder, config, weights, fingerprint, accept_tokenizer(folder, root))
     mathematics = {key: config[key] for key in _MATHEMATICS if config.get(key) is not None}
     fingerprint = combine([canonical_json(mathematics).decode(), *hashes])
     return ModelFiles(target_id, folder, config, weights, fingerprint, accept_tokenizer(folder, root))
+
+
+def gguf_fingerprint(identity: str) -> str:
+    """The fingerprint of the GGUF model with that identity."""
+    return combine([canonical_json(["gguf", identity]).decode()])
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -109,9 +110,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def find_weights(folder: Path) -> tuple[Path, ...]:
     """The files of weights of a model folder, in the index's order where there is one."""
-    for name in ("model.safetensors", GGUF_WEIGHTS):
-        if (folder / name).is_file():
-            return (folder / name,)
+    if (folder / "model.safetensors").is_file():
+        return (folder / "model.safetensors",)
     index = folder / _INDEX
     if not index.is_file():
         raise ModelSourceError(

@@ -7,7 +7,6 @@ at every start and in bytes whenever a file is not the very one that was hashed 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 from moa_shared.errors import ChecksumError
@@ -16,22 +15,21 @@ from moa_shared.programs.progress import Progress
 from moa_shared.text.json_text import parse_json
 
 MANIFEST = "manifest.json"
-FORMAT = 3  # raise when what an entry holds changes: older entries are then no longer found
+FORMAT = 4  # raise when what an entry holds changes: older entries are then no longer found
 
 
-def write_manifest(folder: Path, target_id: str, source_sha256: str, known: Mapping[str, str] | None = None) -> None:
+def write_manifest(folder: Path, target_id: str, source: str) -> None:
     """Record the files of `folder`, read back from the disk.
 
     Args:
-        known: sha256 of files that were hashed before they came here; the first check of the entry reads them.
+        source: identity or fingerprint (hex) of what the entry is made from.
     """
-    known = known or {}
     files = {
-        path.name: {"size": path.stat().st_size, "sha256": known.get(path.name) or hash_file(path)}
+        path.name: {"size": path.stat().st_size, "sha256": hash_file(path)}
         for path in sorted(folder.iterdir())
         if path.is_file() and path.name != MANIFEST
     }
-    content = {"format": FORMAT, "target_id": target_id, "source_sha256": source_sha256, "files": files}
+    content = {"format": FORMAT, "target_id": target_id, "source": source, "files": files}
     (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 

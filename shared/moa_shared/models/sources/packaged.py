@@ -15,9 +15,9 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from moa_shared.errors import ChecksumError, ModelSourceError
-from moa_shared.models.gguf.entry import adopt_gguf, entry_of, is_ready
-from moa_shared.models.sources.digest import hash_file
-from moa_shared.models.sources.manifest import check_manifest
+from moa_shared.models.gguf.entry import adopt_gguf
+from moa_shared.models.sources.digest import remembered_hash
+from moa_shared.models.sources.files import ModelFiles
 from moa_shared.programs.progress import Progress
 
 
@@ -41,31 +41,27 @@ DEFAULT_MODEL = PackagedModel(
 )
 
 
-def resolve_packaged(model: PackagedModel, root: Path, progress: Progress) -> Path:
-    """The cache entry of the model; made from the installed package if it is not there yet.
+def resolve_packaged(model: PackagedModel, root: Path, progress: Progress) -> ModelFiles:
+    """The model, read from the installed package.
 
     Raises:
         ModelSourceError: the package is not installed.
         ChecksumError: the package holds another file than the one pinned, or the cache was damaged.
         DiskFullError: no room.
     """
-    entry = entry_of(model.gguf_sha256, root)
-    if is_ready(entry):
-        check_manifest(entry, root, progress)
-        return entry
     path = find_installed(model)
     if path is None:
         raise ModelSourceError(
             f"The default model, {model.target_id}, is not installed.",
             hint=f"Install it with `{install_command(model)}`, or name a hub id, a model folder or a GGUF file.",
         )
-    got = hash_file(path)
+    got = remembered_hash(path, root)
     if got != model.gguf_sha256:
         raise ChecksumError(
             f"{path} has the sha256 {got}, expected {model.gguf_sha256}.",
             hint=f"Install it again with `{install_command(model)} --force-reinstall`.",
         )
-    return adopt_gguf(path, root, progress, target_id=model.target_id, sha256=model.gguf_sha256)
+    return adopt_gguf(path, root, progress, target_id=model.target_id)
 
 
 def find_installed(model: PackagedModel) -> Path | None:

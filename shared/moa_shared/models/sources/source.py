@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from moa_shared.errors import ModelSourceError, NotFoundError
-from moa_shared.models.gguf.entry import adopt_gguf
+from moa_shared.models.gguf.entry import adopt_gguf, describe_entry
+from moa_shared.models.gguf.parts import first_parts, model_name
 from moa_shared.models.sources.cache import cache_root, disk_full, is_disk_full
 from moa_shared.models.sources.files import ModelFiles, describe_folder
 from moa_shared.models.sources.hub import HUB_ID, fetch_from_hub
-from moa_shared.models.sources.manifest import MANIFEST, check_manifest
+from moa_shared.models.sources.manifest import MANIFEST
 from moa_shared.models.sources.packaged import DEFAULT_MODEL, resolve_packaged
 from moa_shared.programs.progress import Progress, SilentProgress
 
@@ -37,42 +38,40 @@ def resolve(
     progress = progress or SilentProgress()
     root = cache_root(cache_dir)
     try:
-        folder, target_id = _locate(spec, root, progress)
-        if (folder / MANIFEST).is_file():
-            target_id = check_manifest(folder, root, progress)
-        return describe_folder(folder, target_id, root, progress)
+        return _locate(spec, root, progress)
     except OSError as error:
         if is_disk_full(error):
             raise disk_full(root, None, "the model") from error
         raise ModelSourceError(f"{error.filename or spec} cannot be read: {error.strerror or error}.") from error
 
 
-def _locate(spec: str, root: Path, progress: Progress) -> tuple[Path, str]:
-    """The folder that holds the model, and its name."""
+def _locate(spec: str, root: Path, progress: Progress) -> ModelFiles:
     if spec == DEFAULT:
-        return resolve_packaged(DEFAULT_MODEL, root, progress), DEFAULT_MODEL.target_id
+        return resolve_packaged(DEFAULT_MODEL, root, progress)
     path = Path(spec).expanduser()
     if spec.strip() and path.is_dir():  # Path("") would be the current folder
         return _look_into(path.resolve(), root, progress)
     if path.is_file() or spec.endswith(".gguf"):
         if path.suffix != ".gguf":
             raise ModelSourceError(f"{path} is a file but not a .gguf file.")
-        path = path.resolve()
-        return adopt_gguf(path, root, progress, target_id=path.stem), path.stem
+        path = path.absolute()  # not resolved: the hub's cache links names to files without any
+        return adopt_gguf(path, root, progress, target_id=model_name(path))
     if HUB_ID.fullmatch(spec) and not spec.startswith((".", "/", "~")):
-        return fetch_from_hub(spec, progress), spec
+        return describe_folder(fetch_from_hub(spec, progress), spec, root, progress)
     raise NotFoundError(
         f"There is no model {spec!r}: no such file or folder, and not a hub id.",
         hint="Name a model with 'default', a hub id (owner/name), a local folder or a .gguf file.",
     )
 
 
-def _look_into(folder: Path, root: Path, progress: Progress) -> tuple[Path, str]:
-    """A folder is used as it is; one whose weights are a single GGUF file means that file."""
-    ggufs = sorted(folder.glob("*.gguf"))
-    if ggufs and not (folder / MANIFEST).is_file() and not any(folder.glob("*.safetensors")):
+def _look_into(folder: Path, root: Path, progress: Progress) -> ModelFiles:
+    """A folder is used as it is; one whose weights are a single GGUF model means that model."""
+    if (folder / MANIFEST).is_file():
+        return describe_entry(folder, root, progress)
+    ggufs = first_parts(sorted(folder.glob("*.gguf")))
+    if ggufs and not any(folder.glob("*.safetensors")):
         if len(ggufs) > 1:
             names = ", ".join(path.name for path in ggufs)
             raise ModelSourceError(f"The folder {folder} holds several GGUF files: {names}.", hint="Name one of them.")
-        return adopt_gguf(ggufs[0], root, progress, target_id=ggufs[0].stem), ggufs[0].stem
-    return folder, folder.name
+        return adopt_gguf(ggufs[0], root, progress, target_id=model_name(ggufs[0]))
+    return describe_folder(folder, folder.name, root, progress)

@@ -66,7 +66,7 @@ class WeightReader:
         self._files = files
         self._tensors: dict[str, _Stored] = {}
         for path in files.weights:
-            self._tensors.update(_open_gguf(path, files) if path.suffix == ".gguf" else _open_safetensors(path))
+            self._tensors.update(_open_gguf(path, files) if path.suffix.lower() == ".gguf" else _open_safetensors(path))
         self._tied = HEAD not in self._tensors and bool(files.config.get("tie_word_embeddings", False))
         self._looked_at = 0  # bytes since the pages were dropped
 

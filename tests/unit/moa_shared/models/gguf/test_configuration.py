@@ -67,13 +67,13 @@ def test_a_tensor_that_is_missing(write_gguf: GgufWriter) -> None:
     with raises(
         ModelSourceError,
         snapshot(
-            "TMP/tiny.gguf lacks 1 tensors, blk.1.ffn_up.weight among them. Name a GGUF file of a whole model: split files are not read."
+            "TMP/tiny.gguf lacks 1 tensors, blk.1.ffn_up.weight among them. Name a GGUF file of a whole model, or the first of its parts."
         ),
     ):
         make_config(read_header(write_gguf(lacking="blk.1.ffn_up.weight")))
     with raises(
         ModelSourceError,
-        snapshot("TMP/b.gguf holds no embeddings. Name a GGUF file of a whole model: split files are not read."),
+        snapshot("TMP/b.gguf holds no embeddings. Name a GGUF file of a whole model, or the first of its parts."),
     ):
         make_config(read_header(write_gguf("b.gguf", lacking="token_embd.weight")))
 

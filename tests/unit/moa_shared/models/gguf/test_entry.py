@@ -3,17 +3,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from inline_snapshot import snapshot
-from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError, NotFoundError
+from moa_shared.errors import DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles, WeightReader, load_target_model, resolve
 from moa_shared.models.gguf import entry
-from moa_shared.models.gguf.entry import adopt_gguf
+from moa_shared.models.gguf.entry import adopt_gguf, describe_entry
 from moa_shared.models.sources.manifest import FORMAT
-from moa_shared.programs.progress import PlainProgress, SilentProgress
+from moa_shared.programs.progress import SilentProgress
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tests.support.messages import raises
@@ -27,7 +28,7 @@ def read_by_transformers(path: Path) -> PreTrainedModel:
 
 
 def adopt(path: Path, cache: Path) -> Path:
-    return adopt_gguf(path, cache, SilentProgress(), target_id="tiny")
+    return adopt_gguf(path, cache, SilentProgress(), target_id="tiny").folder
 
 
 def entries(cache: Path) -> list[Path]:
@@ -63,29 +64,24 @@ def test_each_family_loads_from_its_entry(write_gguf: GgufWriter, cache: Path, f
     assert logits.std() > 0.1
 
 
-def test_an_entry_holds_the_file_itself(write_gguf: GgufWriter, cache: Path) -> None:
+def test_an_entry_holds_no_weights(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf()
-    folder = adopt(path, cache)
-    assert os.path.samefile(folder / "model.gguf", path)
-    assert sorted(item.name for item in folder.iterdir()) == [
+    files = resolve(str(path), cache)
+    assert files.weights == (path,)
+    assert sorted(item.name for item in files.folder.iterdir()) == [
         "chat_template.jinja",
         "config.json",
         "manifest.json",
-        "model.gguf",
+        "source.json",
         "tokenizer.json",
         "tokenizer_config.json",
     ]
 
 
-def test_a_file_on_another_disk_is_copied(write_gguf: GgufWriter, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def link(*_: object) -> None:
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-
-    monkeypatch.setattr(os, "link", link)
-    path = write_gguf()
-    folder = adopt(path, cache)
-    assert not os.path.samefile(folder / "model.gguf", path)
-    assert (folder / "model.gguf").read_bytes() == path.read_bytes()
+def test_a_file_without_lower_case_suffix(write_gguf: GgufWriter, cache: Path) -> None:
+    path = write_gguf("TINY.GGUF")
+    files = adopt_gguf(path, cache, SilentProgress(), target_id="tiny")
+    assert WeightReader(files).shape("model.norm.weight") == (32,)
 
 
 def test_a_file_is_prepared_once(write_gguf: GgufWriter, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,15 +97,28 @@ def test_another_file_is_another_entry(write_gguf: GgufWriter, cache: Path) -> N
     assert adopt(write_gguf("a.gguf"), cache) != adopt(write_gguf("b.gguf", seed=1), cache)
 
 
-def test_the_first_start_shows_progress(
-    write_gguf: GgufWriter, cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import sys
-
-    adopt_gguf(write_gguf(), cache, PlainProgress(sys.stderr), target_id="tiny")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("Preparing tiny.gguf (once) (")
-    assert "Preparing tiny.gguf (once): 50 %" in lines
+def test_an_entry_is_described_from_where_its_file_was_last(write_gguf: GgufWriter, cache: Path) -> None:
+    path = write_gguf()
+    files = resolve(str(path), cache)
+    assert describe_entry(files.folder, cache) == replace(files, target_id="tiny")
+    moved = path.rename(path.with_name("moved.gguf"))
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "TMP/tiny.gguf, from which TMP/cache/models/gguf-DIGEST-v4 was made, is no longer there. Name the file."
+        ),
+    ):
+        describe_entry(files.folder, cache)
+    resolve(str(moved), cache)
+    assert describe_entry(files.folder, cache).weights == (moved,)
+    write_gguf("moved.gguf", seed=1)
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "TMP/moved.gguf holds another model than TMP/cache/models/gguf-DIGEST-v4 was made from. Name the file."
+        ),
+    ):
+        describe_entry(files.folder, cache)
 
 
 def test_entries_of_an_older_format_are_left_alone(write_gguf: GgufWriter, cache: Path) -> None:
@@ -129,14 +138,15 @@ def test_a_missing_file(tmp_path: Path, cache: Path) -> None:
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers(write_gguf: GgufWriter, cache: Path, poison: float) -> None:
+    reader = WeightReader(resolve(str(write_gguf(poison=poison)), cache))
     with raises(
         ModelSourceError,
         snapshot(
-            "The tensor model.layers.1.mlp.up_proj.weight of tiny.gguf holds numbers that are not finite. The file is truncated or corrupt: delete it and fetch the model again."
+            "The tensor model.layers.1.mlp.up_proj.weight of tiny holds numbers that are not finite. The file is truncated or corrupt: delete it and fetch the model again."
         ),
     ):
-        adopt(write_gguf(poison=poison), cache)
-    assert not entries(cache)
+        for name in reader.names():
+            reader.array(name)
 
 
 @pytest.mark.parametrize("share", [0.0005, 0.01, 0.05, 0.2, 0.5, 0.9, 0.9999])
@@ -167,21 +177,6 @@ def test_a_disk_that_fills_leaves_no_half_entry(
             adopt(path, cache)
     assert not entries(cache)
     assert adopt(path, cache).is_dir()
-
-
-def test_a_damaged_entry_is_not_used(write_gguf: GgufWriter, cache: Path) -> None:
-    path = write_gguf()
-    folder = adopt(path, cache)
-    content = path.read_bytes()
-    (folder / "model.gguf").unlink()
-    (folder / "model.gguf").write_bytes(content[:-1])
-    with raises(
-        ChecksumError,
-        snapshot(
-            "TMP/cache/models/gguf-DIGEST-v3/model.gguf has 35039 bytes, expected 35040 bytes. Delete TMP/cache/models/gguf-DIGEST-v3; it is built again at the next start."
-        ),
-    ):
-        adopt(path, cache)
 
 
 def test_the_default_model_reads_as_transformers_read_it(default_model_files: ModelFiles) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -43,17 +42,6 @@ def test_the_fingerprint_follows_the_mathematics(model_folder: Path, cache: Path
     weights["model.norm.weight"] = weights["model.norm.weight"] + 1
     save_file(weights, model_folder / "model.safetensors", metadata={"format": "pt"})
     assert describe(model_folder, cache).fingerprint not in (first, second)
-
-
-def test_a_gguf_file_is_known_by_its_bytes(model_folder: Path, cache: Path) -> None:
-    (model_folder / "model.safetensors").unlink()
-    (model_folder / "model.gguf").write_bytes(b"GGUF")
-    first = describe(model_folder, cache)
-    assert first.weights == (model_folder / "model.gguf",)
-    digest = hashlib.sha256(b"GGUF").hexdigest()
-    assert first.fingerprint == hashlib.sha256(f'["gguf","{digest}"]'.encode()).hexdigest()
-    change_config(model_folder, rms_norm_eps=0.5)  # an entry's configuration is made from the file
-    assert describe(model_folder, cache).fingerprint == first.fingerprint
 
 
 def shard(folder: Path) -> None:

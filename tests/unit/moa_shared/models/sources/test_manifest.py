@@ -23,18 +23,6 @@ def test_a_whole_entry_passes(entry: Path, cache: Path) -> None:
     assert check_manifest(entry, cache) == "tiny"
 
 
-def test_a_hash_that_was_known_is_checked_at_the_first_use(tmp_path: Path, cache: Path) -> None:
-    (tmp_path / "weights").write_bytes(b"12345678")
-    write_manifest(tmp_path, "tiny", "0" * 64, {"weights": "0" * 64})
-    with raises(
-        ChecksumError,
-        snapshot(
-            "TMP/weights has the sha256 DIGEST, expected 0000000000000000000000000000000000000000000000000000000000000000. Delete TMP; it is built again at the next start."
-        ),
-    ):
-        check_manifest(tmp_path, cache)
-
-
 def test_a_missing_file(entry: Path, cache: Path) -> None:
     (entry / "weights").unlink()
     with raises(

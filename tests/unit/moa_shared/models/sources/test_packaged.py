@@ -13,7 +13,6 @@ from inline_snapshot import snapshot
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError
 from moa_shared.models.sources import packaged
 from moa_shared.models.sources.digest import hash_file
-from moa_shared.models.sources.manifest import check_manifest
 from moa_shared.models.sources.packaged import DEFAULT_MODEL, PackagedModel, resolve_packaged
 from moa_shared.programs.progress import SilentProgress
 
@@ -42,12 +41,12 @@ def entries(cache: Path) -> list[str]:
     return sorted(path.name for path in cache.rglob("gguf-*") if path.is_dir())
 
 
-def test_the_installed_file_is_linked_into_the_cache_once(model: PackagedModel, cache: Path, tmp_path: Path) -> None:
-    folder = resolve_packaged(model, cache, SILENT)
-    assert check_manifest(folder, cache) == "tiny"
-    assert entries(cache) == [folder.name]
-    shutil.rmtree(tmp_path / "site")  # what is in the cache needs no package
-    assert resolve_packaged(model, cache, SILENT) == folder
+def test_the_installed_file_is_read_where_it_lies(model: PackagedModel, cache: Path, tmp_path: Path) -> None:
+    files = resolve_packaged(model, cache, SILENT)
+    assert files.target_id == "tiny"
+    assert files.weights == (tmp_path / "site" / model.member,)
+    assert entries(cache) == [files.folder.name]
+    assert resolve_packaged(model, cache, SILENT) == files
 
 
 def test_a_package_that_is_not_installed(model: PackagedModel, cache: Path) -> None:
