@@ -225,6 +225,9 @@ class ServerSettings(SettingsBase):
     cache_dir: Path | None = setting(
         None, "Where models are kept.", "FOLDER", shown="the user's cache folder", variable="MOA_CACHE_DIR"
     )
+    repack_cache: bool = setting(
+        True, "Keep packed weights in the cache, from where all servers of this machine map them."
+    )
     ready_file: Path | None = setting(None, "Written with HOST:PORT once the server is ready.", "FILE", shown="none")
 
     @property

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import ARITHMETIC, KernelError, explain, set_threads, threads, variant_name
-from moa_shared.errors import ConfigError, MoaError
+from moa_shared.errors import ConfigError, DiskFullError, MoaError
 from moa_shared.models import ModelFiles
-from moa_shared.models.network.network import Network
+from moa_shared.models.network.network import Network, unsupported
+from moa_shared.models.sources.cache import cache_root
 from moa_shared.models.sources.digest import canonical_json
+from moa_shared.models.weights.tile_file import TiledWeights, map_tiles
 from moa_shared.models.weights.weights import WeightReader
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.levels import BF16, FLOAT32, INT8
@@ -126,7 +128,7 @@ def load_execution(
 def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress) -> Execution:
     set_threads(settings.threads)
     weights = WeightReader(files)
-    network = Network(weights, files.config, progress)
+    network = Network(_tiled(files, settings, progress) or weights, files.config, progress)
     trained = int(files.config["max_position_embeddings"])
     target = KernelTarget(network, trained, settings.context_length or None)
     with progress.task("Testing the kernels"):
@@ -135,6 +137,20 @@ def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress)
     costs = {"step_ms": round(test.step_ms, 1), "row_ms": round(test.row_ms, 2)}
     log.info("kernels ready", choice=explain(), **costs, error=round(error, 4))
     return Execution(INT8, target, f"{variant_name()}, {threads()} threads", lambda: None, test)
+
+
+def _tiled(files: ModelFiles, settings: ServerSettings, progress: Progress) -> TiledWeights | None:
+    """The weights over a file of tiles in the cache; None where there is to be none, or no room for it."""
+    if not settings.repack_cache:
+        return None
+    try:
+        return TiledWeights(files, map_tiles(files, cache_root(settings.cache_dir), progress))
+    except KernelError as error:
+        raise unsupported(error) from error
+    except (DiskFullError, ConfigError, OSError) as error:
+        reason = error.message if isinstance(error, MoaError) else str(error)
+        log.warning("packed weights are kept in memory, and packed again at the next start", reason=reason)
+        return None
 
 
 def _on_torch(

@@ -99,6 +99,14 @@ class WeightReader:
         """
         return self._find(name).stored.name
 
+    def stored_bytes(self, name: str) -> int:
+        """The bytes that a tensor takes in its file.
+
+        Raises:
+            ModelSourceError: there is no such tensor.
+        """
+        return self._find(name).raw.nbytes
+
     def blocks(self, name: str) -> QuantisedMatrix | None:
         """A matrix in blocks as the file has it, rows in transformers' order; None in formats that the kernels lack.
 

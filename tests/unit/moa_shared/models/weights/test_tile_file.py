@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from moa_kernels import Linear, Tiles, variant_name
+from moa_shared.errors import DiskFullError
+from moa_shared.models import ModelFiles, WeightReader, resolve
+from moa_shared.models.weights import tile_file
+from moa_shared.models.weights.tile_file import TiledWeights, map_tiles
+from moa_shared.programs.progress import SilentProgress
+
+from tests.support.tiny_gguf import GgufWriter, write_gguf  # noqa: F401 (a fixture)
+
+SILENT = SilentProgress()
+pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="packs for compiled kernels")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "F16"])
+@pytest.mark.parametrize("untied", [False, True])
+def test_mapped_tiles_give_the_bits_of_packed_weights(
+    write_gguf: GgufWriter,  # noqa: F811
+    cache: Path,
+    kind: str,
+    untied: bool,
+) -> None:
+    files = resolve(str(write_gguf(kind=kind, untied=untied)), cache)
+    tiles = map_tiles(files, cache, SILENT)
+    assert all(each.memory.ctypes.data % 64 == 0 for each in tiles.values())
+    assert len(tiles) == 2 * 7 + 1
+    reader, rows = WeightReader(files), np.random.default_rng(0).standard_normal((3, 64), np.float32)
+    for name, each in tiles.items():
+        matrix = reader.blocks(name)
+        expected = Linear([reader.array(name) if matrix is None else matrix])
+        inputs = np.ascontiguousarray(rows[:, : each.inputs])
+        assert np.array_equal(Linear([each])(inputs), expected(inputs)), name
+
+
+def made_again(files: ModelFiles, cache: Path) -> bool:
+    path = tile_file.tile_file(files, cache)
+    before = path.stat().st_ino
+    map_tiles(files, cache, SILENT)
+    return path.stat().st_ino != before
+
+
+def test_they_are_made_once_and_again_where_anything_has_changed(
+    write_gguf: GgufWriter,  # noqa: F811
+    cache: Path,
+) -> None:
+    path = write_gguf()
+    files = resolve(str(path), cache)
+    held = map_tiles(files, cache, SILENT)
+    assert not made_again(files, cache)
+    copied = shutil.copy(path, path.with_name("copy.gguf"))
+    assert not made_again(resolve(str(copied), cache), cache)
+    os.utime(path, (1, 1))
+    assert made_again(files, cache)
+    made = tile_file.tile_file(files, cache)
+    content = made.read_bytes()
+    for damaged in (b"", b"moatiles", content[:-1], b"x" + content[1:], content.replace(b'"tensors"', b'"tensory"')):
+        made.unlink()
+        made.write_bytes(damaged)
+        assert made_again(files, cache)
+        assert made.read_bytes() == content
+    assert {name: bytes(each.memory) for name, each in held.items()} == {
+        name: bytes(each.memory) for name, each in map_tiles(files, cache, SILENT).items()
+    }
+
+
+def test_a_full_disk_leaves_nothing(
+    write_gguf: GgufWriter,  # noqa: F811
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = resolve(str(write_gguf()), cache)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
+    with pytest.raises(DiskFullError, match="The file of packed weights needs"):
+        map_tiles(files, cache, SILENT)
+    assert not list(cache.glob("tiles/*.tiles*[!k]"))
+
+
+def test_matrices_that_are_not_in_the_file_are_read(write_gguf: GgufWriter, cache: Path) -> None:  # noqa: F811
+    files = resolve(str(write_gguf()), cache)
+    name = "model.layers.0.mlp.up_proj.weight"
+    tiles = map_tiles(files, cache, SILENT)
+    assert isinstance(TiledWeights(files, tiles).blocks(name), Tiles)
+    assert not isinstance(TiledWeights(files, {}).blocks(name), Tiles)
+    assert np.array_equal(TiledWeights(files, tiles).array(name), WeightReader(files).array(name))
