@@ -30,8 +30,13 @@ class CLayer(ct.Structure):
     _fields_ = (
         ("attention_norm", ct.c_void_p),
         ("mlp_norm", ct.c_void_p),
+        ("attention_out_norm", ct.c_void_p),
+        ("mlp_out_norm", ct.c_void_p),
         ("query_norm", ct.c_void_p),
         ("key_norm", ct.c_void_p),
+        ("norms_all_heads", ct.c_int32),
+        ("window", ct.c_int32),
+        ("rotary", ct.c_int32),
         ("qkv", CLinear),
         ("out", CLinear),
         ("gate_up", CLinear),
@@ -45,7 +50,9 @@ class CStack(ct.Structure):
         ("half", ct.c_int32),
         ("reads_memory", ct.c_int32),
         ("only_fills", ct.c_int32),
-        ("eps", ct.c_float),
+        ("activation", ct.c_int32),
+        ("rotated", ct.c_int32),
+        *((name, ct.c_float) for name in ("eps", "query_scale", "residual_scale", "score_cap")),
         ("layer", ct.POINTER(CLayer)),
     )
 
@@ -69,10 +76,11 @@ _INT, _POINTER = ct.c_int, ct.c_void_p
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "moa_run": (
         _INT,
-        [ct.POINTER(CStack), _INT, *[_POINTER] * 4, _INT, ct.POINTER(CSegment), _INT, *[_POINTER] * 2, _INT],
+        [ct.POINTER(CStack), _INT, *[_POINTER] * 5, _INT, ct.POINTER(CSegment), _INT, *[_POINTER] * 2, _INT],
     ),
     "moa_linear": (_INT, [ct.POINTER(CLinear), _INT, _POINTER, _POINTER, _INT]),
     "moa_norm": (None, [_INT, _INT, ct.c_float, _POINTER, _POINTER, _POINTER]),
+    "moa_cap": (None, [ct.c_int64, ct.c_float, _POINTER]),
     "moa_tile_bytes": (ct.c_int64, [_INT, _INT]),
     "moa_pack": (None, [*[_INT] * 6, _POINTER, _POINTER]),
     "moa_dequantise": (None, [_INT, _INT, _INT, _POINTER, _POINTER]),

@@ -95,6 +95,16 @@ def norm(rows: Rows, weight: Rows, eps: float) -> Rows:
     return out
 
 
+def cap(rows: Rows, most: float) -> Rows:
+    """most tanh(x / most) of each number; a new array."""
+    loaded = library()
+    if loaded is None:
+        return reference.capped(rows, most)
+    out = np.array(rows, np.float32, order="C", copy=True)
+    loaded.moa_cap(out.size, most, address(out))
+    return out
+
+
 def vector(weight: npt.NDArray[np.floating]) -> Rows:
     """An array as the kernels read it: contiguous float32; the same object where it is so already."""
     return np.ascontiguousarray(weight, np.float32)

@@ -19,7 +19,7 @@ from moa_kernels.transformer.cache import Cache
 if TYPE_CHECKING:
     from moa_kernels.rotary import Table
     from moa_kernels.transformer.segment import Numbers, Segment
-    from moa_kernels.transformer.stack import Layer, Stack
+    from moa_kernels.transformer.stack import Layer, Stack, StackShape
 
 
 class ReferenceCache(Cache):
@@ -80,8 +80,8 @@ def run(
     rows: Rows,
     segments: Sequence[Segment],
     positions: Numbers,
-    cosines: Table,
-    sines: Table,
+    tables: Sequence[tuple[Table, Table]],
+    factors: Table | None,
     state_layers: Sequence[int],
     only_fills: bool,
 ) -> tuple[Rows, dict[int, Rows]]:
@@ -92,7 +92,13 @@ def run(
     for index, layer in enumerate(stack.layers):
         if index in state_layers:
             states[index] = x.copy()
-        queries, keys, values = _project(stack, layer, x, cosines[positions][:, None], sines[positions][:, None])
+        queries, keys, values = _project(stack, layer, x)
+        if layer.rotary is not None:
+            cosines, sines = (table[positions][:, None] for table in tables[layer.rotary])
+            queries, keys = rotated(queries, cosines, sines), rotated(keys, cosines, sines)
+        queries = queries * np.float32(stack.shape.query_scale)
+        if factors is not None:
+            queries = queries * factors[:, None, None]
         if only_fills and index == len(stack.layers) - 1:
             for segment, start in zip(segments, starts[:-1], strict=True):
                 own = slice(start, start + segment.rows)
@@ -105,13 +111,31 @@ def run(
             if not stack.shape.reads_memory:
                 cache.put(index, segment.first_slot, keys[own], values[own])
             for row in range(segment.rows):
-                attended[start + row] = _attend(cache, index, segment, row, queries[start + row])
-        x = x + layer.out(attended)
-        gate, up = np.split(layer.gate_up(norm(x, layer.mlp_norm, stack.shape.eps)), 2, axis=-1)
-        x = x + layer.down(gate / (1 + np.exp(-np.maximum(gate, np.float32(-88)))) * up)
+                attended[start + row] = _attend(stack, cache, index, segment, row, queries[start + row])
+        x = x + _normed(stack, layer.out(attended), layer.attention_out_norm) * np.float32(stack.shape.residual_scale)
+        x = x + mlp(stack.shape, layer, x)
     if len(stack.layers) in state_layers:
         states[len(stack.layers)] = x.copy()
     return x, states
+
+
+def mlp(shape: StackShape, layer: Layer, x: Rows) -> Rows:
+    """What the MLP adds to the rows."""
+    normed = x if layer.mlp_norm is None else norm(x, layer.mlp_norm, shape.eps)
+    gate, up = np.split(layer.gate_up(normed), 2, axis=-1)
+    slope = (
+        gate if shape.activation == "silu" else np.float32(1.5957691216) * gate * (1 + np.float32(0.044715) * gate**2)
+    )
+    out = layer.down(gate / (1 + np.exp(-np.maximum(slope, np.float32(-88)))) * up)
+    if layer.mlp_out_norm is not None:
+        out = norm(out, layer.mlp_out_norm, shape.eps)
+    return out * np.float32(shape.residual_scale)
+
+
+def capped(rows: Rows, most: float) -> Rows:
+    """most tanh(x / most) of each number."""
+    out: Rows = np.tanh(rows / np.float32(most)) * np.float32(most)
+    return out
 
 
 def _own_cache(segment: Segment) -> ReferenceCache:
@@ -127,25 +151,36 @@ def norm(rows: Rows, weight: Rows, eps: float) -> Rows:
     return out
 
 
-def _project(stack: Stack, layer: Layer, x: Rows, cosines: Rows, sines: Rows) -> tuple[Rows, Rows, Rows]:
+def _normed(stack: Stack, rows: Rows, weight: Rows | None) -> Rows:
+    return rows if weight is None else norm(rows, weight, stack.shape.eps)
+
+
+def _project(stack: Stack, layer: Layer, x: Rows) -> tuple[Rows, Rows, Rows]:
     shape = stack.shape
-    normed = x if layer.attention_norm is None else norm(x, layer.attention_norm, shape.eps)
-    split = layer.qkv(normed).reshape(len(x), -1, shape.head_dim)
+    split = layer.qkv(_normed(stack, x, layer.attention_norm)).reshape(len(x), -1, shape.head_dim)
     queries, keys, values = np.split(split, [shape.heads, split.shape[1] - (split.shape[1] - shape.heads) // 2], axis=1)
-    if layer.query_norm is not None:
-        queries = norm(queries, layer.query_norm, shape.eps)
-    if layer.key_norm is not None:
-        keys = norm(keys, layer.key_norm, shape.eps)
-    return rotated(queries, cosines, sines), rotated(keys, cosines, sines), values
+    return _normed_heads(stack, queries, layer.query_norm), _normed_heads(stack, keys, layer.key_norm), values
 
 
-def _attend(cache: ReferenceCache, layer: int, segment: Segment, row: int, queries: Rows) -> Rows:
-    """[heads * head_dim] of one row."""
+def _normed_heads(stack: Stack, heads: Rows, weight: Rows | None) -> Rows:
+    """[rows, heads, head_dim] normed head by head, or over all heads where the weight is as wide."""
+    if weight is None or len(weight) == heads.shape[-1]:
+        return _normed(stack, heads, weight)
+    return norm(heads.reshape(len(heads), -1), weight, stack.shape.eps).reshape(heads.shape)
+
+
+def _attend(stack: Stack, cache: ReferenceCache, layer: int, segment: Segment, row: int, queries: Rows) -> Rows:
+    """[heads * head_dim] of one row, whose queries are scaled."""
     tail = segment.tail[segment.tail_start[row] : segment.tail_start[row + 1]]
     slots = np.concatenate((np.arange(segment.seen[row]), tail))
+    window = stack.layers[layer].window
+    if window:
+        slots = slots[-window:]
     held = cache.rows[layer, slots].astype(np.float32)  # [slots, kv_heads, 2, head_dim]
     grouped = queries.reshape(cache.kv_heads, -1, cache.head_dim)
-    scores = np.einsum("hgd,shd->hgs", grouped, held[:, :, 0]) / np.sqrt(np.float32(cache.head_dim))
+    scores = np.einsum("hgd,shd->hgs", grouped, held[:, :, 0])
+    if stack.shape.score_cap:
+        scores = capped(scores, stack.shape.score_cap)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     out: Rows = np.einsum("hgs,shd->hgd", weights, held[:, :, 1]).reshape(-1)

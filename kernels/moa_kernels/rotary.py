@@ -23,27 +23,40 @@ class Rotary:
     """Cosines and sines for heads of `head_dim` numbers.
 
     Args:
-        parameters: `rope_type` (default, linear, llama3, yarn), `rope_theta`, and what the type needs.
-        max_positions: of the model's configuration (yarn).
+        parameters: `rope_type` (default, linear, llama3, yarn, longrope), `rope_theta`, and what the type needs;
+            `partial_rotary_factor` where only the first numbers of a head are rotated.
+        max_positions: of the model's configuration (yarn, longrope).
+        context: the most positions that texts will have, by which longrope's factors are chosen once; 0: as many as
+            the configuration says.
 
     Raises:
         KernelError: another type, or a parameter that is missing or no number.
     """
 
-    def __init__(self, head_dim: int, parameters: Mapping[str, Any], max_positions: int = 8192) -> None:
+    def __init__(
+        self, head_dim: int, parameters: Mapping[str, Any], max_positions: int = 8192, context: int = 0
+    ) -> None:
         try:
+            self.rotated = int(head_dim * float(parameters.get("partial_rotary_factor") or 1.0))
+            if not 0 < self.rotated <= head_dim or self.rotated % 2:
+                raise ValueError(f"{self.rotated} of {head_dim} numbers of a head are rotated")
             with np.errstate(all="ignore"):
-                self._frequencies, self._factor = _frequencies(head_dim, parameters, max_positions)
+                found = _frequencies(self.rotated, parameters, max_positions, context or max_positions)
+                self._frequencies, self._factor = found
+            self._query_slope = float(parameters.get("llama_4_scaling_beta") or 0.0)
+            self._query_period = float(parameters["original_max_position_embeddings"]) if self._query_slope else 1.0
+            if not (0 <= self._query_slope < math.inf and 0 < self._query_period < math.inf):
+                raise ValueError("the scaling of its queries is no number above 0")
             if not (np.isfinite(self._frequencies).all() and math.isfinite(self._factor)):
                 raise ValueError("its angles are not finite")
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             raise KernelError(f"The rotary parameters {dict(parameters)} cannot be used ({error!r}).") from None
         self.head_dim = head_dim
-        self._cosines: Table = np.empty((0, head_dim // 2), np.float32)
+        self._cosines: Table = np.empty((0, self.rotated // 2), np.float32)
         self._sines = self._cosines
 
     def tables(self, positions: int) -> tuple[Table, Table]:
-        """Cosines and sines of at least the positions 0 to `positions` - 1, [positions, head_dim / 2] float32 each."""
+        """Cosines and sines of at least the positions 0 to `positions` - 1, [positions, rotated / 2] float32 each."""
         if positions > len(self._cosines):
             count = max(_FIRST_POSITIONS, 2 * positions)
             angles = np.arange(count, dtype=np.float32)[:, None] * self._frequencies
@@ -52,26 +65,37 @@ class Rotary:
             self._sines = (np.sin(angles.astype(np.float64)) * self._factor).astype(np.float32)
         return self._cosines, self._sines
 
+    def query_factors(self, positions: npt.NDArray[np.int32]) -> Table | None:
+        """What queries at these positions are multiplied by besides (Ministral 3); None: nothing."""
+        if not self._query_slope:
+            return None
+        periods = np.floor(positions.astype(np.float64) / self._query_period)
+        factors: Table = (1 + self._query_slope * np.log(1 + periods)).astype(np.float32)
+        return factors
+
     def rotate(self, rows: Table, positions: npt.NDArray[np.int32]) -> Table:
-        """Rotates [rows, heads, head_dim] by each row's position; pairs are (i, i + head_dim / 2)."""
+        """Rotates [rows, heads, head_dim] by each row's position; pairs are (i, i + rotated / 2)."""
         cosines, sines = (table[positions][:, None] for table in self.tables(int(positions.max(initial=0)) + 1))
         return rotated(rows, cosines, sines)
 
 
 def rotated(rows: Table, cosines: Table, sines: Table) -> Table:
-    """[rows, heads, head_dim] turned by angles [rows, 1, head_dim / 2]; pairs are (i, i + head_dim / 2)."""
-    first, second = np.split(rows, 2, axis=-1)
-    turned: Table = np.concatenate((first * cosines - second * sines, second * cosines + first * sines), axis=-1)
+    """[rows, heads, head_dim] turned by angles [rows, 1, rotated / 2]; pairs are (i, i + rotated / 2)."""
+    half = cosines.shape[-1]
+    first, second, rest = np.split(rows, [half, 2 * half], axis=-1)
+    turned: Table = np.concatenate((first * cosines - second * sines, second * cosines + first * sines, rest), axis=-1)
     return turned
 
 
-def _frequencies(head_dim: int, parameters: Mapping[str, Any], max_positions: int) -> tuple[Table, float]:
+def _frequencies(head_dim: int, parameters: Mapping[str, Any], max_positions: int, context: int) -> tuple[Table, float]:
     """Angle a position of each pair, float32, and what cosines and sines are multiplied by."""
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     theta = float(parameters["rope_theta"])
     plain = 1.0 / theta ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     if kind == "default":
         return plain.astype(np.float32), 1.0
+    if kind == "longrope":
+        return _longrope(plain, parameters, max_positions, context)
     factor = float(parameters["factor"])
     if kind == "linear":
         return (plain / factor).astype(np.float32), 1.0
@@ -91,6 +115,21 @@ def _llama3(plain: npt.NDArray[np.float64], factor: float, parameters: Mapping[s
     return np.where(
         wavelengths < original / high, plain, np.where(wavelengths > original / low, plain / factor, between)
     )
+
+
+def _longrope(
+    plain: npt.NDArray[np.float64], parameters: Mapping[str, Any], max_positions: int, context: int
+) -> tuple[Table, float]:
+    """The long factors for a context beyond the original one, else the short ones: chosen once, not by each text."""
+    original = float(parameters["original_max_position_embeddings"])
+    factors = np.asarray(parameters["long_factor" if context > original else "short_factor"], np.float64)
+    if factors.shape != plain.shape:
+        raise ValueError(f"{factors.size} factors for {plain.size} pairs of numbers")
+    scale = float(parameters.get("factor") or max_positions / original)
+    attention = parameters.get("attention_factor")
+    if attention is None:
+        attention = 1.0 if scale <= 1 else math.sqrt(1 + math.log(scale) / math.log(original))
+    return (plain / factors).astype(np.float32), float(attention)
 
 
 def _yarn(

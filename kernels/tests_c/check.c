@@ -226,8 +226,12 @@ static void check_stack(uint64_t seed, const shape_t *shape, int half, int threa
             .down = random_linear(shape->kind, hidden, shape->inner, 0),
         };
     }
-    moa_stack_t stack = {hidden,          shape->inner, shape->heads, shape->kv_heads, shape->head_dim,
-                         LAYERS,          half,         memory,       shape->only_fills, 1e-5f,             layers};
+    moa_stack_t stack = {
+        .hidden = hidden, .inner = shape->inner, .heads = shape->heads, .kv_heads = shape->kv_heads,
+        .head_dim = shape->head_dim, .layers = LAYERS, .half = half, .reads_memory = memory,
+        .only_fills = shape->only_fills, .activation = MOA_SILU, .rotated = shape->head_dim, .eps = 1e-5f,
+        .query_scale = 0.125f, .residual_scale = 1.f, .layer = layers,
+    };
     enum { CHAIN = 20, ROWS = CHAIN + NODES };
     cache_t caches[2];
     for (int i = 0; i < 2; i++) new_cache(&caches[i], shape->kv_heads, shape->head_dim, half);
@@ -255,7 +259,9 @@ static void check_stack(uint64_t seed, const shape_t *shape, int half, int threa
     float *x = random_floats((size_t)ROWS * hidden, 1.f), *states = zeros((size_t)2 * ROWS * hidden * sizeof(float));
     float *cosines = random_floats((size_t)(PAST + CHAIN) * shape->head_dim / 2, 1.f);
     float *sines = random_floats((size_t)(PAST + CHAIN) * shape->head_dim / 2, 1.f);
-    if (moa_run(&stack, ROWS, x, positions, cosines, sines, 2, segments, 2, state_layers, states, threads) != MOA_OK)
+    const float *all_cosines[] = {cosines}, *all_sines[] = {sines};
+    if (moa_run(&stack, ROWS, x, positions, all_cosines, all_sines, NULL, 2, segments, 2, state_layers, states,
+                threads) != MOA_OK)
         exit(2);
     size_t at = strlen(name);
     snprintf(name + at, sizeof name - at, "-rows threads=%d", threads);

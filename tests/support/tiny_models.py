@@ -61,12 +61,13 @@ def tiny_model(
     config_class, model_class = CLASSES[family]
     model: PreTrainedModel = model_class(config_class(**{**SIZES, **changes}))
     if "initializer_range" not in changes:
-        _draw(model)
+        draw_weights(model)
     return model.to(dtype).eval()
 
 
 @torch.no_grad()
-def _draw(model: PreTrainedModel) -> None:
+def draw_weights(model: PreTrainedModel) -> None:
+    """Weights large enough that every token's logits depend on every other."""
     for name, parameter in model.named_parameters():
         if "norm" in name:
             parameter.normal_(1.0, 0.1)

@@ -48,6 +48,9 @@ typedef struct {
     float *output[QUERIES_MOST];
     int seen[QUERIES_MOST], tail_count[QUERIES_MOST];
     const int32_t *tail[QUERIES_MOST];
+    int first[QUERIES_MOST];  // of what a query sees, counted in order: what its window leaves out
+    int from;             // the least of these, rounded down to a vector
+    float cap;            // of scores; 0: none
     float *scores;        // [queries, stride]
     int stride;
 } block_t;
@@ -57,10 +60,10 @@ INLINE const void *page_of(const block_t *b, int half, int slot) {
     return page + b->offset * (half ? sizeof(uint16_t) : sizeof(float));
 }
 
-// scores[query][slot] for all slots of the blocks of 16 up to `slots`.
-INLINE void score_all(int queries, int half, const block_t *b, int slots) {
+// scores[query][slot] for all slots of the blocks of 16 from that of `start` up to `slots`.
+INLINE void score_all(int queries, int half, const block_t *b, int start, int slots) {
     const int head_dim = b->head_dim;
-    for (int slot = 0; slot < slots; slot += 2 * MOA_LANES) {  // pages hold an even number of blocks
+    for (int slot = start / (2 * MOA_LANES) * (2 * MOA_LANES); slot < slots; slot += 2 * MOA_LANES) {  // pages hold an even number of blocks
         const void *page = page_of(b, half, slot);
         size_t first = key_index(head_dim, slot, 0), second = first + (size_t)head_dim * MOA_LANES;
         vec sums[QUERIES_MOST][2];
@@ -81,16 +84,21 @@ INLINE void score_all(int queries, int half, const block_t *b, int slots) {
     }
 }
 
-// exp(score - largest) of what a query sees, its tail moved up behind the rest; the sum of these.
+// exp(score - largest) of what a query sees, its tail moved up behind the rest; the sum of these. What its window leaves
+// out weighs exactly 0, so it matters to no bit from where on a block is looked at.
 static float soften(const block_t *b, int q) {
     float *scores = b->scores + (size_t)q * b->stride;
     int seen = b->seen[q], count = seen + b->tail_count[q], padded = (count + MOA_LANES - 1) / MOA_LANES * MOA_LANES;
     for (int j = 0; j < b->tail_count[q]; j++) scores[seen + j] = scores[b->tail[q][j]];  // ascending: none is lost
+    if (b->cap != 0.f)
+        for (int j = b->from; j < padded; j += MOA_LANES)
+            v_store(scores + j, v_cap(v_load(scores + j), v_set(b->cap)));
+    for (int j = b->from; j < b->first[q]; j++) scores[j] = -1e30f;
     for (int j = count; j < padded; j++) scores[j] = -1e30f;
     vec largest = v_set(-1e30f), sum = v_set(0.f);
-    for (int j = 0; j < padded; j += MOA_LANES) largest = v_max(largest, v_load(scores + j));
+    for (int j = b->from; j < padded; j += MOA_LANES) largest = v_max(largest, v_load(scores + j));
     largest = v_set(v_maximum(largest));
-    for (int j = 0; j < padded; j += MOA_LANES) {
+    for (int j = b->from; j < padded; j += MOA_LANES) {
         vec weight = v_exp(v_sub(v_load(scores + j), largest));
         v_store(scores + j, weight);
         sum = v_add(sum, weight);
@@ -103,7 +111,7 @@ INLINE void mix_values(int queries, int wide, int half, const block_t *b, int co
     vec mixed[QUERIES_MOST][VALUES_WIDE];
     UNROLL for (int q = 0; q < queries; q++)
         UNROLL for (int w = 0; w < wide; w++) mixed[q][w] = v_set(0.f);
-    for (int slot = 0; slot < common; slot++) {
+    for (int slot = b->from; slot < common; slot++) {
         const void *page = page_of(b, half, slot);
         size_t value = value_index(b->head_dim, slot) + at;
         vec values[VALUES_WIDE];
@@ -114,7 +122,8 @@ INLINE void mix_values(int queries, int wide, int half, const block_t *b, int co
         }
     }
     UNROLL for (int q = 0; q < queries; q++) {
-        for (int j = common; j < b->seen[q] + b->tail_count[q]; j++) {
+        int next = common > b->first[q] ? common : b->first[q];
+        for (int j = next; j < b->seen[q] + b->tail_count[q]; j++) {
             int slot = j < b->seen[q] ? j : b->tail[q][j - b->seen[q]];
             const void *page = page_of(b, half, slot);
             vec weight = v_set(b->scores[(size_t)q * b->stride + j]);
@@ -128,14 +137,15 @@ INLINE void mix_values(int queries, int wide, int half, const block_t *b, int co
 }
 
 INLINE void attend_block(int queries, int half, const block_t *b) {
-    int slots = 0, common = b->seen[0];
+    int slots = 0, common = b->seen[0], start = b->from;
     float sums[QUERIES_MOST];
     for (int q = 0; q < queries; q++) {
         int most = b->tail_count[q] ? b->tail[q][b->tail_count[q] - 1] + 1 : b->seen[q];
         if (most > slots) slots = most;
         if (b->seen[q] < common) common = b->seen[q];
     }
-    score_all(queries, half, b, slots);
+    if (common < start) start = common;  // a window that begins in the tail: its slots are anywhere behind `seen`
+    score_all(queries, half, b, start, slots);
     for (int q = 0; q < queries; q++) sums[q] = soften(b, q);
     int at = 0;
     for (; at + VALUES_WIDE * MOA_LANES <= b->head_dim; at += VALUES_WIDE * MOA_LANES)

@@ -51,7 +51,7 @@ typedef struct {
     const moa_layer_t *layer;
     int rows, layer_index, threads, score_stride;
     const int32_t *positions;
-    const float *cosines, *sines;
+    const float *const *cosines, *const *sines, *query_factors;
     const moa_segment_t *segments;
     const int *segment_rows;  // first row of each segment
     float *x;                 // [rows, hidden]
@@ -92,6 +92,13 @@ static void norm_before_mlp(void *context, int row, int worker) {
     norm_for(&f->layer->gate_up, f->layer->mlp_norm, f, row);
 }
 
+static void norm_heads(const forward_t *f, const float *norm, int heads, float *x) {
+    int dim = f->stack->head_dim;
+    if (!norm) return;
+    if (f->layer->norms_all_heads) norm_row(heads * dim, f->stack->eps, norm, x, x);
+    else for (int h = 0; h < heads; h++) norm_row(dim, f->stack->eps, norm, x + h * dim, x + h * dim);
+}
+
 // Norms, rotates and scales a row's queries; norms, rotates and stores its keys, stores its values.
 static void place_row(void *context, int row, int worker) {
     (void)worker;
@@ -99,15 +106,16 @@ static void place_row(void *context, int row, int worker) {
     const moa_stack_t *s = f->stack;
     int dim = s->head_dim, session = 0;
     float *heads = f->wide + (size_t)row * qkv_width(s);
-    const float *cosines = f->cosines + (size_t)f->positions[row] * (dim / 2);
-    const float *sines = f->sines + (size_t)f->positions[row] * (dim / 2);
-    int turned = s->heads + (s->reads_memory ? 0 : s->kv_heads);
-    for (int h = 0; h < turned; h++) {
-        const float *norm = h < s->heads ? f->layer->query_norm : f->layer->key_norm;
-        if (norm) norm_row(dim, s->eps, norm, heads + h * dim, heads + h * dim);
-        rotate_head(dim, cosines, sines, heads + h * dim);
+    int kv_heads = s->reads_memory ? 0 : s->kv_heads;
+    norm_heads(f, f->layer->query_norm, s->heads, heads);
+    norm_heads(f, f->layer->key_norm, kv_heads, heads + query_width(s));
+    if (f->layer->rotary >= 0) {
+        size_t at = (size_t)f->positions[row] * (s->rotated / 2);
+        const float *cosines = f->cosines[f->layer->rotary] + at, *sines = f->sines[f->layer->rotary] + at;
+        for (int h = 0; h < s->heads + kv_heads; h++) rotate_head(s->rotated, cosines, sines, heads + h * dim);
     }
-    scale_row(query_width(s), 1.f / sqrtf((float)dim), heads);
+    scale_row(query_width(s), s->query_scale, heads);
+    if (f->query_factors) scale_row(query_width(s), f->query_factors[row], heads);
     if (s->reads_memory) return;
     while (row >= f->segment_rows[session + 1]) session++;
     const moa_segment_t *segment = f->segments + session;
@@ -129,6 +137,7 @@ static void attend_task(void *context, int index, int worker) {
     block_t b = {.head_dim = dim, .pages = segment->pages, .stride = f->score_stride};
     b.offset = head_offset(dim, s->kv_heads, f->layer_index, task->kv_head);
     b.scores = f->scores + (size_t)worker * QUERIES_MOST * f->score_stride;
+    b.cap = s->score_cap;
     for (int q = 0; q < task->queries; q++) {
         size_t at = (size_t)(f->segment_rows[task->session] + row);
         int column = (task->kv_head * group + head) * dim;
@@ -137,8 +146,12 @@ static void attend_task(void *context, int index, int worker) {
         b.seen[q] = segment->seen[row];
         b.tail[q] = segment->tail + segment->tail_start[row];
         b.tail_count[q] = segment->tail_start[row + 1] - segment->tail_start[row];
+        int seen = b.seen[q] + b.tail_count[q], window = f->layer->window;
+        b.first[q] = window && seen > window ? seen - window : 0;
+        if (!q || b.first[q] < b.from) b.from = b.first[q];
         if (++head == group) head = 0, row++;
     }
+    b.from = b.from / MOA_LANES * MOA_LANES;
     attend(task->queries, s->half, &b);
 }
 
@@ -148,18 +161,34 @@ static void quantise_attended(void *context, int row, int worker) {
     quantise_for(&f->layer->out, f->narrow + (size_t)row * query_width(f->stack), f, row);
 }
 
-static void add_residual(void *context, int row, int worker) {
+static void add_normed(forward_t *f, int row, const float *norm) {
+    int hidden = f->stack->hidden;
+    float *addend = f->wide + (size_t)row * hidden;
+    if (norm) norm_row(hidden, f->stack->eps, norm, addend, addend);
+    if (f->stack->residual_scale != 1.f) scale_row(hidden, f->stack->residual_scale, addend);
+    add_row(hidden, f->x + (size_t)row * hidden, addend);
+}
+
+static void add_attention(void *context, int row, int worker) {
     (void)worker;
     forward_t *f = context;
-    int hidden = f->stack->hidden;
-    add_row(hidden, f->x + (size_t)row * hidden, f->wide + (size_t)row * hidden);
+    add_normed(f, row, f->layer->attention_out_norm);
+}
+
+static void add_mlp(void *context, int row, int worker) {
+    (void)worker;
+    forward_t *f = context;
+    add_normed(f, row, f->layer->mlp_out_norm);
 }
 
 static void activate(void *context, int row, int worker) {
     (void)worker;
     forward_t *f = context;
     int inner = f->stack->inner;
-    swiglu_row(inner, f->wide + (size_t)row * 2 * inner, f->narrow + (size_t)row * inner);
+    const float *gate_up = f->wide + (size_t)row * 2 * inner;
+    float *activated = f->narrow + (size_t)row * inner;
+    if (f->stack->activation == MOA_SILU) swiglu_row(inner, gate_up, activated);
+    else geglu_row(inner, gate_up, activated);
     quantise_for(&f->layer->down, f->narrow + (size_t)row * inner, f, row);
 }
 
@@ -175,12 +204,12 @@ static void run_layer(forward_t *f, int tasks) {
     parallel(f->threads, attend_task, f, tasks);
     parallel(f->threads, quantise_attended, f, f->rows);
     multiply(f, &f->layer->out);
-    parallel(f->threads, add_residual, f, f->rows);
+    parallel(f->threads, add_attention, f, f->rows);
     parallel(f->threads, norm_before_mlp, f, f->rows);
     multiply(f, &f->layer->gate_up);
     parallel(f->threads, activate, f, f->rows);
     multiply(f, &f->layer->down);
-    parallel(f->threads, add_residual, f, f->rows);
+    parallel(f->threads, add_mlp, f, f->rows);
 }
 
 // Splits each session's queries into blocks, by key/value head.
@@ -208,9 +237,9 @@ static int longest_context(int segments, const moa_segment_t *segment) {
 
 static int most_of(int a, int b) { return a > b ? a : b; }
 
-int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positions, const float *cosines,
-            const float *sines, int segments, const moa_segment_t *segment, int states, const int32_t *state_layers,
-            float *state, int threads) {
+int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positions, const float *const *cosines,
+            const float *const *sines, const float *query_factors, int segments, const moa_segment_t *segment,
+            int states, const int32_t *state_layers, float *state, int threads) {
     const moa_stack_t *s = stack;
     int widest = most_of(most_of(s->hidden, query_width(s)), s->inner), result = MOA_NO_MEMORY;
     size_t wide = (size_t)rows * most_of(most_of(qkv_width(s), 2 * s->inner), s->hidden);
@@ -218,7 +247,7 @@ int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positio
     int blocks = segments * s->kv_heads + rows * s->heads / QUERIES_MOST + 1;
     threads = begin_parallel(threads);
     forward_t f = {.stack = s, .rows = rows, .threads = threads, .positions = positions, .cosines = cosines,
-                   .sines = sines, .segments = segment, .x = x};
+                   .sines = sines, .query_factors = query_factors, .segments = segment, .x = x};
     f.score_stride = (longest_context(segments, segment) + 2 * MOA_LANES - 1) / (2 * MOA_LANES) * 2 * MOA_LANES + 16;
     int *segment_rows = allocate(((size_t)segments + 1) * sizeof(int));
     attention_task_t *tasks = allocate((size_t)blocks * sizeof(attention_task_t));
@@ -270,6 +299,16 @@ int moa_linear(const moa_linear_t *linear, int rows, const float *x, float *y, i
 void moa_norm(int rows, int width, float eps, const float *weight, const float *x, float *y) {
     for (int row = 0; row < rows; row++)
         norm_row(width, eps, weight, x + (size_t)row * width, y + (size_t)row * width);
+}
+
+void moa_cap(int64_t count, float cap, float *x) {
+    for (int64_t i = 0; i < count; i += MOA_LANES) {
+        float part[MOA_LANES] = {0};
+        size_t size = (size_t)(count - i < MOA_LANES ? count - i : MOA_LANES) * sizeof *x;
+        memcpy(part, x + i, size);
+        v_store(part, v_cap(v_load(part), v_set(cap)));
+        memcpy(x + i, part, size);
+    }
 }
 
 // ---------------------------------------------------------------- caches

@@ -31,10 +31,16 @@ typedef struct {
     const float *bias;  // [outputs], or NULL
 } moa_linear_t;
 
+enum { MOA_SILU = 0, MOA_GELU_TANH = 1 };
+
 typedef struct {
-    const float *attention_norm, *mlp_norm;  // [hidden]; NULL: attention reads the rows as they are (EAGLE's layer)
-    const float *query_norm, *key_norm;      // [head_dim], or NULL
-    moa_linear_t qkv, out, gate_up, down;    // qkv: queries alone in a stack that reads memory
+    const float *attention_norm, *mlp_norm;        // [hidden], of what they read; NULL: the rows as they are
+    const float *attention_out_norm, *mlp_out_norm;  // [hidden], of what they add to the rows; NULL: none
+    const float *query_norm, *key_norm;            // NULL: none
+    int32_t norms_all_heads;                       // these two are over all heads side by side, else [head_dim]
+    int32_t window;                                // of the newest positions that a row sees; 0: all
+    int32_t rotary;                                // which of the forward's tables turn queries and keys; -1: none
+    moa_linear_t qkv, out, gate_up, down;          // qkv: queries alone in a stack that reads memory
 } moa_layer_t;
 
 // Decoder layers that run one after the other over the same cache.
@@ -43,7 +49,12 @@ typedef struct {
     int32_t half;          // keys and values are kept in float16
     int32_t reads_memory;  // keys and values come from elsewhere; none are computed or written
     int32_t only_fills;    // the last layer stores keys and values, and nothing leaves it
+    int32_t activation;    // MOA_SILU, MOA_GELU_TANH
+    int32_t rotated;       // numbers of a head that are turned, from its first on
     float eps;
+    float query_scale;     // of scores
+    float residual_scale;  // of what attention and MLP add to the rows
+    float score_cap;       // scores become cap tanh(score / cap); 0: they stay
     const moa_layer_t *layer;
 } moa_stack_t;
 
@@ -61,11 +72,15 @@ typedef struct {
     const int32_t *seen, *tail_start, *tail;
 } moa_segment_t;
 
-MOA_EXPORT int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positions, const float *cosines,
-                       const float *sines, int segments, const moa_segment_t *segment, int states,
-                       const int32_t *state_layers, float *state, int threads);
+// cosines, sines: tables [positions][rotated / 2], by the layers' `rotary`. query_factors: [rows], or NULL.
+MOA_EXPORT int moa_run(const moa_stack_t *stack, int rows, float *x, const int32_t *positions,
+                       const float *const *cosines, const float *const *sines, const float *query_factors,
+                       int segments, const moa_segment_t *segment, int states, const int32_t *state_layers,
+                       float *state, int threads);
 MOA_EXPORT int moa_linear(const moa_linear_t *linear, int rows, const float *x, float *y, int threads);
 MOA_EXPORT void moa_norm(int rows, int width, float eps, const float *weight, const float *x, float *y);
+// x becomes cap tanh(x / cap).
+MOA_EXPORT void moa_cap(int64_t count, float cap, float *x);
 
 // Bytes of a tile. From blocks as GGUF has them, row by row, to the tiles first..stop-1 of all that begin at `tiles`;
 // `heads`: not 0 where the rows of each head's two halves lie in turn.

@@ -1,4 +1,4 @@
-// Operations on rows of float32: exponential, norm, rotary positions, SwiGLU, residuals. Widths are multiples of 16.
+// Operations on rows of float32: exponential, norm, rotary positions, gated activations, residuals. Widths are multiples of 16.
 #pragma once
 
 // exp(x) for x <= 88 by range reduction and a polynomial of degree 6 (Cephes' expf); 0 below -87.
@@ -16,6 +16,16 @@ INLINE vec v_exp(vec x) {
     p = v_fma(p, r, v_set(1.f));
     return v_zero_below(v_mul(p, v_power_of_two(n)), x, -87.f);
 }
+
+INLINE vec v_negative(vec x) { return v_sub(v_set(0.f), x); }
+
+// tanh(x) with an error of 1e-7 (of 1, not of the result).
+INLINE vec v_tanh(vec x) {
+    vec doubled = v_negative(v_max(v_negative(v_add(x, x)), v_set(-80.f)));  // at most 80: exp does not overflow
+    return v_sub(v_set(1.f), v_div(v_set(2.f), v_add(v_exp(doubled), v_set(1.f))));
+}
+
+INLINE vec v_cap(vec x, vec cap) { return v_mul(v_tanh(v_div(x, cap)), cap); }
 
 // Root-mean-square norm of one row, computed in float32.
 static void norm_row(int width, float eps, const float *weight, const float *x, float *y) {
@@ -47,12 +57,25 @@ static void scale_row(int width, float factor, float *x) {
     for (int i = 0; i < width; i += MOA_LANES) v_store(x + i, v_mul(v_load(x + i), v_set(factor)));
 }
 
+// gate / (1 + exp(-slope)).
+INLINE vec v_gated(vec gate, vec slope) {
+    vec minus_slope = v_sub(v_set(0.f), v_max(slope, v_set(-88.f)));  // beyond, exp would overflow
+    return v_div(gate, v_add(v_set(1.f), v_exp(minus_slope)));
+}
+
 // silu(gate) * up of one row; gate and up lie one after the other.
 static void swiglu_row(int inner, const float *gate_up, float *y) {
     for (int i = 0; i < inner; i += MOA_LANES) {
         vec gate = v_load(gate_up + i);
-        vec minus_gate = v_sub(v_set(0.f), v_max(gate, v_set(-88.f)));  // beyond, exp would overflow
-        vec silu = v_div(gate, v_add(v_set(1.f), v_exp(minus_gate)));
-        v_store(y + i, v_mul(silu, v_load(gate_up + inner + i)));
+        v_store(y + i, v_mul(v_gated(gate, gate), v_load(gate_up + inner + i)));
+    }
+}
+
+// As swiglu_row with gelu by tanh, which is gate / (1 + exp(-2 u)), u = sqrt(2 / pi) (gate + 0.044715 gate^3).
+static void geglu_row(int inner, const float *gate_up, float *y) {
+    for (int i = 0; i < inner; i += MOA_LANES) {
+        vec gate = v_load(gate_up + i), square = v_mul(gate, gate);
+        vec slope = v_mul(v_mul(gate, v_set(1.5957691216f)), v_fma(square, v_set(0.044715f), v_set(1.f)));
+        v_store(y + i, v_mul(v_gated(gate, slope), v_load(gate_up + inner + i)));
     }
 }

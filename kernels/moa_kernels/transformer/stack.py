@@ -23,6 +23,9 @@ from moa_kernels.threads import threads
 from moa_kernels.transformer.cache import Cache
 from moa_kernels.transformer.segment import Segment
 
+SILU, GELU_TANH = "silu", "gelu_tanh"
+ACTIVATIONS = (SILU, GELU_TANH)  # in the order of their numbers in kernels.h
+
 
 @dataclass(frozen=True, slots=True)
 class StackShape:
@@ -32,6 +35,10 @@ class StackShape:
         inner: width of the MLP.
         eps: of the norms.
         reads_memory: keys and values come from elsewhere; `qkv` of the layers holds queries alone.
+        activation: of the MLP's gate, "silu" or "gelu_tanh".
+        score_scale: of attention's scores; 0: one over the root of the head dimension.
+        score_cap: scores become cap tanh(score / cap); 0: they stay.
+        residual_scale: of what attention and MLP add to the rows.
     """
 
     hidden: int
@@ -41,6 +48,15 @@ class StackShape:
     head_dim: int
     eps: float
     reads_memory: bool = False
+    activation: str = SILU
+    score_scale: float = 0.0
+    score_cap: float = 0.0
+    residual_scale: float = 1.0
+
+    @property
+    def query_scale(self) -> float:
+        """What queries are multiplied by, in float32."""
+        return float(np.float32(self.score_scale or np.float32(1) / np.sqrt(np.float32(self.head_dim))))
 
     def check(self, *, any_width: bool = False) -> None:
         """Raises KernelError for sizes that the kernels do not take; `any_width`: that nothing takes."""
@@ -48,6 +64,11 @@ class StackShape:
             raise KernelError(f"{self} is no stack: it has a size below 1.")
         if self.heads % self.kv_heads:
             raise KernelError(f"{self.heads} query heads cannot share {self.kv_heads} key/value heads evenly.")
+        if self.activation not in ACTIVATIONS:
+            raise KernelError(f"The activation {self.activation!r} is not computed by the kernels.")
+        factors = (self.score_scale, self.score_cap, self.residual_scale)
+        if not all(np.isfinite(np.float32(factor)) and factor >= 0 for factor in factors):
+            raise KernelError(f"The scalings {factors} of scores, their cap and residuals cannot be used.")
         if any_width:
             return
         for name, size, divisor in (
@@ -61,42 +82,56 @@ class StackShape:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Weights of one decoder layer (Llama, Qwen2 with biases, Qwen3 with norms of queries and keys).
+    """Weights of one decoder layer, and what it does differently from others of its stack.
 
     Args:
-        attention_norm, mlp_norm: [hidden]; None before attention: it reads the rows as they are (EAGLE's layer).
+        attention_norm, mlp_norm: [hidden], of what they read; None: they read the rows as they are.
         qkv: queries, keys and values of all heads side by side; `gate_up` alike.
-        query_norm, key_norm: [head_dim].
+        query_norm, key_norm: [head_dim], or over all heads side by side.
+        attention_out_norm, mlp_out_norm: [hidden], of what they add to the rows; None: it is added as it is.
+        window: how many of the newest positions a row sees; 0: all.
+        rotary: which of the stack's rotary angles turn queries and keys; None: they are not turned.
     """
 
     attention_norm: Rows | None
     qkv: Linear
     out: Linear
-    mlp_norm: Rows
+    mlp_norm: Rows | None
     gate_up: Linear
     down: Linear
     query_norm: Rows | None = None
     key_norm: Rows | None = None
+    attention_out_norm: Rows | None = None
+    mlp_out_norm: Rows | None = None
+    window: int = 0
+    rotary: int | None = 0
 
 
 class Stack:
     """Layers that share a cache.
 
     Args:
-        rotary: angles of positions.
+        rotary: angles of positions, or several that layers choose from.
         reference: compute in numpy, which takes any sizes, over layers that do so too.
 
     Raises:
         KernelError: sizes that the kernels do not take, or layers that do not have them.
     """
 
-    def __init__(self, shape: StackShape, layers: Sequence[Layer], rotary: Rotary, *, reference: bool = False) -> None:
+    def __init__(
+        self,
+        shape: StackShape,
+        layers: Sequence[Layer],
+        rotary: Rotary | Sequence[Rotary],
+        *,
+        reference: bool = False,
+    ) -> None:
         self.compiled = not reference and library() is not None
         shape.check(any_width=reference)
-        self.shape, self.rotary = shape, rotary
+        self.shape = shape
+        self.rotaries = (rotary,) if isinstance(rotary, Rotary) else tuple(rotary)
         self.layers = tuple(layers)
-        if rotary.head_dim != shape.head_dim:
-            raise KernelError(f"The rotary angles are for heads of {rotary.head_dim} numbers, not {shape.head_dim}.")
+        self._check_rotaries()
         self._vectors: list[Rows] = []  # what the C structures point to
         for layer in self.layers:
             self._check(layer)
@@ -107,6 +142,11 @@ class Stack:
                 for half in (False, True)
                 for only_fills in (False, True)
             }
+
+    @property
+    def rotary(self) -> Rotary:
+        """The first of its rotary angles: the only one, in most families."""
+        return self.rotaries[0]
 
     def new_cache(self, *, half: bool) -> Cache:
         """An empty cache for one session."""
@@ -153,10 +193,12 @@ class Stack:
             positions = segments[0].positions
         else:
             positions = np.concatenate([segment.positions for segment in segments])
-        cosines, sines = self.rotary.tables(int(positions.max()) + 1)
+        tables = [rotary.tables(int(positions.max()) + 1) for rotary in self.rotaries]
+        factors = self.rotary.query_factors(positions)
         loaded = library()
         if loaded is None or not self.compiled:
-            return reference.run(self, rows, segments, positions, cosines, sines, state_layers, only_fills)
+            return reference.run(self, rows, segments, positions, tables, factors, state_layers, only_fills)
+        pointers = ct.c_void_p * len(tables)
         out = np.array(rows, np.float32, order="C", copy=True)
         states = np.empty((len(state_layers), *out.shape), np.float32) if state_layers else None
         wanted = np.array(state_layers, np.int32)
@@ -165,8 +207,9 @@ class Stack:
             len(out),
             address(out),
             address(positions),
-            address(cosines),
-            address(sines),
+            pointers(*(address(cosines) for cosines, _ in tables)),
+            pointers(*(address(sines) for _, sines in tables)),
+            address(factors),
             len(segments),
             (CSegment * len(segments))(*map(_c_segment, segments)),
             len(state_layers),
@@ -198,11 +241,25 @@ class Stack:
         for name, norm, width in (
             ("attention_norm", layer.attention_norm, shape.hidden),
             ("mlp_norm", layer.mlp_norm, shape.hidden),
-            ("query_norm", layer.query_norm, shape.head_dim),
-            ("key_norm", layer.key_norm, shape.head_dim),
+            ("attention_out_norm", layer.attention_out_norm, shape.hidden),
+            ("mlp_out_norm", layer.mlp_out_norm, shape.hidden),
+            ("query_norm", layer.query_norm, queries if _norms_all_heads(layer, shape) else shape.head_dim),
+            ("key_norm", layer.key_norm, keys if _norms_all_heads(layer, shape) else shape.head_dim),
         ):
             if norm is not None and norm.shape != (width,):
                 raise KernelError(f"{name} has the shape {norm.shape}, expected ({width},).")
+        if layer.window < 0 or (layer.rotary is not None and not 0 <= layer.rotary < len(self.rotaries)):
+            raise KernelError(f"A layer has the window {layer.window} and the rotary angles {layer.rotary}.")
+
+    def _check_rotaries(self) -> None:
+        head_dim, rotated = self.shape.head_dim, {rotary.rotated for rotary in self.rotaries}
+        for rotary in self.rotaries:
+            if rotary.head_dim != head_dim:
+                raise KernelError(f"The rotary angles are for heads of {rotary.head_dim} numbers, not {head_dim}.")
+        if len(rotated) != 1:
+            raise KernelError(f"Layers rotate {sorted(rotated)} numbers of a head: the kernels rotate as many in all.")
+        if self.compiled and self.rotary.rotated % (2 * LANES):
+            raise KernelError(f"{self.rotary.rotated} numbers of a head are rotated, which is no multiple of 32.")
 
     def _check_call(self, rows: Rows, segments: Sequence[Segment], state_layers: Sequence[int]) -> None:
         shape = self.shape
@@ -237,17 +294,43 @@ class Stack:
             int(half),
             int(shape.reads_memory),
             int(only_fills),
+            ACTIVATIONS.index(shape.activation),
+            self.rotary.rotated,
             shape.eps,
+            shape.query_scale,
+            shape.residual_scale,
+            shape.score_cap,
             c_layers,
         )
 
     def _c_layer(self, layer: Layer) -> CLayer:
         norms = [
             None if norm is None else vector(norm)
-            for norm in (layer.attention_norm, layer.mlp_norm, layer.query_norm, layer.key_norm)
+            for norm in (
+                layer.attention_norm,
+                layer.mlp_norm,
+                layer.attention_out_norm,
+                layer.mlp_out_norm,
+                layer.query_norm,
+                layer.key_norm,
+            )
         ]
         self._vectors += [norm for norm in norms if norm is not None]
-        return CLayer(*map(address, norms), layer.qkv.c, layer.out.c, layer.gate_up.c, layer.down.c)
+        return CLayer(
+            *map(address, norms),
+            int(_norms_all_heads(layer, self.shape)),
+            layer.window,
+            -1 if layer.rotary is None else layer.rotary,
+            layer.qkv.c,
+            layer.out.c,
+            layer.gate_up.c,
+            layer.down.c,
+        )
+
+
+def _norms_all_heads(layer: Layer, shape: StackShape) -> bool:
+    """Whether the norm of queries, and that of keys, is over all heads side by side (OLMo 2)."""
+    return layer.query_norm is not None and layer.query_norm.shape == (shape.heads * shape.head_dim,)
 
 
 def _c_segment(segment: Segment) -> CSegment:

@@ -128,11 +128,12 @@ def load_execution(
 def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress) -> Execution:
     set_threads(settings.threads)
     weights = WeightReader(files)
-    network = Network(_tiled(files, settings, progress) or weights, files.config, progress)
     trained = int(files.config["max_position_embeddings"])
+    context = min(settings.context_length or trained, trained)
+    network = Network(_tiled(files, settings, progress) or weights, files.config, progress, context=context)
     target = KernelTarget(network, trained, settings.context_length or None)
     with progress.task("Testing the kernels"):
-        error = compare_with_float32(network, weights, files.config)
+        error = compare_with_float32(network, weights)
         test = run_self_test(KernelTarget(network, trained))  # which the context may be too short for
     costs = {"step_ms": round(test.step_ms, 1), "row_ms": round(test.row_ms, 2)}
     log.info("kernels ready", choice=explain(), **costs, error=round(error, 4))

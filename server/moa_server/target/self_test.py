@@ -7,15 +7,14 @@ A target that fails is not used: a text that depends on what is verified togethe
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from moa_kernels import Linear, Segment, Stack
+from moa_kernels.reference import capped
 from moa_shared.errors import ConfigError
-from moa_shared.models.network.layers import Weights, read_layer, rotary_of, stack_shape
+from moa_shared.models.network.layers import Weights, read_layer
 from moa_shared.models.network.network import Network
 from moa_shared.models.weights.weights import HEAD
 
@@ -76,7 +75,7 @@ def measure_times(target: Target) -> SelfTest:
     return SelfTest(step_ms, max(0.0, (min(trees) - step_ms) / (len(PARENTS) - 1)))
 
 
-def compare_with_float32(network: Network, weights: Weights, config: Mapping[str, Any]) -> float:
+def compare_with_float32(network: Network, weights: Weights) -> float:
     """Compares the first and the last layer and a part of the head with numpy's float32 over the same weights.
 
     Returns:
@@ -90,14 +89,19 @@ def compare_with_float32(network: Network, weights: Weights, config: Mapping[str
     errors = {}
     out: Rows = np.empty(0, np.float32)
     for index in (0, network.layer_count - 1):
-        layer = read_layer(weights, f"model.layers.{index}", partial(Linear, reference=True))
-        reference = Stack(stack_shape(config), [layer], rotary_of(config), reference=True)
+        plan = network.plan
+        linear = partial(Linear, reference=True)
+        prefix = f"model.layers.{index}"
+        layer = read_layer(weights, prefix, linear, description=plan.description, plan=plan.layers[index])
+        reference = Stack(plan.shape, [layer], plan.rotaries, reference=True)
         state_in, out = (_state(network, tokens, at) for at in (index, index + 1))
         expected, _ = reference.run(state_in, [Segment.chain(reference.new_cache(half=False), CHAIN)])
         errors[f"layer {index}"] = _error(out - state_in, expected - state_in)
     hidden = network.normed(out)
     ids = rng.integers(0, network.vocab_size, HEAD_ROWS)
-    errors["head"] = _error(network.logits(hidden)[:, ids], hidden @ weights.rows(HEAD, ids).T)
+    expected = hidden @ weights.rows(HEAD, ids).T * np.float32(network.plan.logits_scale)
+    expected = capped(expected, network.plan.logits_cap) if network.plan.logits_cap else expected
+    errors["head"] = _error(network.logits(hidden)[:, ids], expected)
     for place, error in errors.items():
         if not error <= MOST_ERROR:  # NaN is not
             raise ConfigError(

@@ -17,7 +17,7 @@ from moa_shared.drafter.checkpoint.weights import check_tables, draft_ids
 from moa_shared.drafter.layers.arithmetic import Arithmetic, Rows
 from moa_shared.drafter.layers.bridged_layers import BridgedLayers
 from moa_shared.drafter.layers.reused_layers import ReusedLayers
-from moa_shared.drafter.layers.target_parts import TargetParts
+from moa_shared.drafter.layers.target_parts import TargetParts, check_reusable
 from moa_shared.models.network.layers import Weights, read_layer
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM
 
@@ -52,6 +52,8 @@ class DraftDecoder:
         states_from: int | None = None,
     ) -> None:
         check_tables(target, config.vocab_size, config.hidden_size)
+        if config.reused_layers:
+            check_reusable(target)
         self.config = config
         last = range(config.target_layers - config.reused_layers, config.target_layers)
         reused_inner = target.shape(f"model.layers.{last.start}.mlp.gate_proj.weight")[0] if last else 0
@@ -131,7 +133,8 @@ class DraftDecoder:
     def without_memory(self, x: Rows) -> Rows:
         """Cross-attention before any memory row has come: only its MLP acts."""
         layer = self.cross_attention.layers[0]
-        both = layer.gate_up(self.arithmetic.norm(x, layer.mlp_norm, self.config.rms_norm_eps))
+        normed = x if layer.mlp_norm is None else self.arithmetic.norm(x, layer.mlp_norm, self.config.rms_norm_eps)
+        both = layer.gate_up(normed)
         gate, up = np.split(both, 2, axis=-1)
         inner: Rows = gate / (1 + np.exp(-np.maximum(gate, np.float32(-88)))) * up
         return x + layer.down(inner)

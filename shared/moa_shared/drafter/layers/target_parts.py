@@ -13,7 +13,19 @@ from moa_kernels import Layer, Linear
 
 from moa_shared.drafter.checkpoint.weights import read_head
 from moa_shared.drafter.layers.arithmetic import Arithmetic
+from moa_shared.errors import ModelSourceError
+from moa_shared.models.network.description import EARLIEST
 from moa_shared.models.network.layers import Weights, read_layer
+
+
+def check_reusable(target: Weights) -> None:
+    """Raises ModelSourceError for layers that are not of Llama's form: the device would compute others."""
+    family = getattr(target, "family", None)
+    if family is not None and family not in EARLIEST:
+        raise ModelSourceError(
+            f"The last layers of a target of the family {family} cannot be run on a device.",
+            hint="Use a drafter that reuses no layers of the target.",
+        )
 
 
 class TargetParts:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from moa_kernels.transformer.stack import SILU
+
 from moa_shared.drafter.checkpoint.config import EAGLE2, DrafterConfig
 from moa_shared.drafter.checkpoint.shapes import FC, Shapes, expected_shapes
 from moa_shared.errors import CheckpointError
-from moa_shared.models.network.layers import ACTIVATION, stack_shape
+from moa_shared.models.network.layers import stack_shape
 
 EMBEDDINGS = "embed_tokens.weight"
 _EAGLE_THETA, _EAGLE_EPS = 10_000.0, 1e-6  # of EAGLE's code, where the configuration names none
@@ -156,9 +158,9 @@ def _check_sizes(
             f"{where} was trained without layer self-attention (disable_LSA): moa does not serve it.",
             hint="Give a checkpoint with it, or train a drafter with moa-train fit.",
         )
-    activation = published.get("hidden_act", ACTIVATION)
-    if activation != ACTIVATION:
-        raise CheckpointError(f"{where} has the activation {activation}, moa computes {ACTIVATION}.", hint=_ANOTHER)
+    activation = published.get("hidden_act", SILU)
+    if activation != SILU:
+        raise CheckpointError(f"{where} has the activation {activation}, moa computes {SILU}.", hint=_ANOTHER)
     for what, size in theirs.items():
         if size is not None and size != ours[what]:
             raise CheckpointError(

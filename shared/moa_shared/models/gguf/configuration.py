@@ -10,7 +10,8 @@ from typing import Any
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf.header import DAMAGED, GgufHeader
 from moa_shared.models.gguf.names import hugging_face_name, required_shapes
-from moa_shared.models.network.family import FAMILIES, check_family
+from moa_shared.models.network.description import EARLIEST
+from moa_shared.models.network.family import check_family
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _ROPE_THETA = 10000.0  # llama.cpp's, where a file names none
@@ -66,10 +67,10 @@ def make_config(header: GgufHeader) -> dict[str, Any]:
 
 
 def _refuse_other_families(header: GgufHeader) -> None:
-    if header.architecture not in FAMILIES:
+    if header.architecture not in EARLIEST:
         raise ModelSourceError(
-            f"{header.path} is of the model family {header.architecture!r}, which moa does not serve.",
-            hint=f"Choose a model of one of the families {', '.join(FAMILIES)}.",
+            f"{header.path} is of the model family {header.architecture!r}, which moa does not read from GGUF.",
+            hint=f"Use a folder of safetensors, or a GGUF file of one of the families {', '.join(EARLIEST)}.",
         )
 
 

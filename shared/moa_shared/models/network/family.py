@@ -1,7 +1,7 @@
-"""Which targets can be served: the Llama, Qwen2 and Qwen3 families with full attention.
+"""Which targets can be served: those of the families that are described, with what their config.json says.
 
 Pure: works on the raw `config.json`. Invariant: a configuration that passes is computed exactly by the target adapter;
-what would be computed wrongly (sliding windows, position scaling that depends on how the text was cut) is refused.
+what would be computed wrongly (position scaling that depends on how long the text became, say) is refused.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from moa_shared.errors import ModelSourceError
+from moa_shared.models.network.description import EARLIEST, FAMILIES
 from moa_shared.text.plain_text import plain_line
 
-FAMILIES = ("llama", "qwen2", "qwen3")
 MOST_LAYERS = 1024  # the largest models have 126; a file that names a billion would be looked through for hours
 MOST_SIZE = 1 << 24  # of other sizes: the widest models have a quarter of a million tokens, and MLPs of 53,248 numbers
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 _OPTIONAL_SIZES = ("num_key_value_heads", "head_dim", "max_position_embeddings")  # absent or null where others say it
 _MOST_SHOWN = 80  # characters of a wrong value in a message
-_LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+_LENGTH_DEPENDENT_ROPE = ("dynamic",)
+_LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 def check_family(config: Mapping[str, Any], name: str) -> None:
@@ -40,21 +41,27 @@ def check_family(config: Mapping[str, Any], name: str) -> None:
     _check_sizes(config, name)
     layer_types = config.get("layer_types") or []
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(layer_types, list) or not isinstance(rope, Mapping) or any(map(_is_nested, rope.values())):
+    by_layer = isinstance(rope, Mapping) and bool(rope) and family not in EARLIEST and set(rope) <= set(_LAYER_TYPES)
+    ropes = [each or {} for each in rope.values()] if by_layer else [rope]
+    if not isinstance(layer_types, list) or not all(map(_is_rope, ropes)):
         raise ModelSourceError(
             f"The config.json of {name} has layer_types or rotary parameters that make no sense.",
             hint="Fetch the model again.",
         )
-    if config.get("use_sliding_window") or any(kind != "full_attention" for kind in layer_types):
+    if family in EARLIEST and (
+        config.get("use_sliding_window") or any(kind != _LAYER_TYPES[0] for kind in layer_types)
+    ):
         raise ModelSourceError(
             f"{name} uses sliding-window attention, which moa does not support.",
             hint="Choose a model whose config.json has use_sliding_window false and only full_attention layers.",
         )
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
-    if rope_type in _LENGTH_DEPENDENT_ROPE:
+    if family not in EARLIEST:
+        _check_layers(config, name)
+    rope_type = next((kind for kind in map(_rope_type, ropes) if kind in _LENGTH_DEPENDENT_ROPE), None)
+    if rope_type is not None:
         raise ModelSourceError(
             f"{name} uses {rope_type!r} rotary scaling, under which cached keys depend on how long the text became.",
-            hint="Choose a model with default, linear, yarn or llama3 rotary scaling.",
+            hint="Choose a model with default, linear, yarn, llama3 or longrope rotary scaling.",
         )
 
 
@@ -79,6 +86,42 @@ def _check_sizes(config: Mapping[str, Any], name: str) -> None:
             " which is no network.",
             hint="Fetch the model again.",
         )
+
+
+def _check_layers(config: Mapping[str, Any], name: str) -> None:
+    """Refuses windows, kinds of layers and lists by layer that make no sense, and what is not computed."""
+    count, kinds, turned = config["num_hidden_layers"], config.get("layer_types"), config.get("no_rope_layers")
+    window = config.get("sliding_window")
+    wrong = None
+    if kinds and (len(kinds) != count or any(kind not in _LAYER_TYPES for kind in kinds)):
+        wrong = f"layer_types = {kinds} for {count} layers"
+    elif turned and (
+        not isinstance(turned, list) or len(turned) != count or any(each not in (0, 1) for each in turned)
+    ):
+        wrong = f"no_rope_layers = {turned} for {count} layers"
+    elif window is not None and (type(window) is not int or not 0 < window <= MOST_SIZE):
+        wrong = f"sliding_window = {window!r}"
+    elif window is None and _LAYER_TYPES[1] in (kinds or ()):
+        wrong = "layers with a sliding window, and no size of it"
+    for key in ("sliding_window_pattern", "no_rope_layer_interval"):
+        value = config.get(key)
+        if value is not None and (type(value) is not int or value < 1):
+            wrong = f"{key} = {value!r}"
+    if config.get("use_bidirectional_attention"):
+        wrong = "bidirectional attention, which writes no text"
+    if wrong is not None:
+        raise ModelSourceError(
+            f"The config.json of {name} has {plain_line(wrong, 2 * _MOST_SHOWN)}, which moa does not compute.",
+            hint="Fetch the model again, or choose another.",
+        )
+
+
+def _rope_type(rope: Mapping[str, Any]) -> object:
+    return rope.get("rope_type", rope.get("type", "default"))
+
+
+def _is_rope(value: object) -> bool:
+    return isinstance(value, Mapping) and not any(map(_is_nested, value.values()))
 
 
 def _is_nested(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Decoder layers of Llama, Qwen2 and Qwen3 models for the kernels, from weights by their Hugging Face names."""
+"""Decoder layers of the families for the kernels, from weights by their Hugging Face names."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import KernelError, Layer, Linear, QuantisedMatrix, Rotary, StackShape
+from moa_kernels import KernelError, Layer, Linear, QuantisedMatrix, StackShape
+
+from moa_shared.models.network.description import FAMILIES, Description
+from moa_shared.models.network.plan import LayerPlan, plan_of
 
 Rows = npt.NDArray[np.float32]
 Matrix = QuantisedMatrix | Rows
 MakeLinear = Callable[[Sequence[Matrix], Rows | None], Linear]  # of matrices with the same input, and their bias
-ACTIVATION = "silu"
+_LLAMA = FAMILIES["llama"]
 
 
 class Weights(Protocol):
@@ -52,6 +55,8 @@ def read_layer(
     *,
     reads_memory: bool = False,
     input_norm: bool = True,
+    description: Description = _LLAMA,
+    plan: LayerPlan | None = None,
 ) -> Layer:
     """One decoder layer, with biases (Qwen2) and norms of queries and keys (Qwen3) where it has them.
 
@@ -59,6 +64,8 @@ def read_layer(
         prefix: of its tensors' names.
         reads_memory: keys and values come from elsewhere: only queries are projected.
         input_norm: false: the layer has none before attention (EAGLE's).
+        description: of the layer's family.
+        plan: of this layer; None: it sees all positions, and is turned by the stack's first angles.
 
     Raises:
         KernelError: weights that the kernels do not take; it names them.
@@ -67,6 +74,13 @@ def read_layer(
 
     def vector(name: str) -> Rows | None:
         return weights.array(f"{prefix}.{name}") if f"{prefix}.{name}" in names else None
+
+    def norm(module: str | None) -> Rows | None:
+        return None if module is None else offset_norm(weights.array(f"{prefix}.{module}.weight"), description)
+
+    def head_norm(name: str) -> Rows | None:
+        found = vector(f"self_attn.{name}.weight")
+        return None if found is None else offset_norm(found, description)
 
     def linear(*modules: str) -> Linear:
         matrices = [read_matrix(weights, f"{prefix}.{module}.weight") for module in modules]
@@ -83,40 +97,34 @@ def read_layer(
         except KernelError as error:
             raise KernelError(f"{prefix}.{modules[0]}: {error}") from error
 
+    plan = plan or LayerPlan()
+    norms = description.norms
     queries = ["self_attn.q_proj"] if reads_memory else [f"self_attn.{each}_proj" for each in "qkv"]
     return Layer(
-        attention_norm=weights.array(f"{prefix}.input_layernorm.weight") if input_norm else None,
-        qkv=linear(*queries),
+        attention_norm=norm(norms.attention) if input_norm else None,
+        qkv=linear(*(["self_attn.qkv_proj"] if description.fused else queries)),
         out=linear("self_attn.o_proj"),
-        mlp_norm=weights.array(f"{prefix}.post_attention_layernorm.weight"),
-        gate_up=linear("mlp.gate_proj", "mlp.up_proj"),
+        mlp_norm=norm(norms.mlp),
+        gate_up=linear(*(["mlp.gate_up_proj"] if description.fused else ["mlp.gate_proj", "mlp.up_proj"])),
         down=linear("mlp.down_proj"),
-        query_norm=vector("self_attn.q_norm.weight"),
-        key_norm=None if reads_memory else vector("self_attn.k_norm.weight"),
+        query_norm=head_norm("q_norm"),
+        key_norm=None if reads_memory else head_norm("k_norm"),
+        attention_out_norm=norm(norms.attention_out),
+        mlp_out_norm=norm(norms.mlp_out),
+        window=plan.window,
+        rotary=plan.rotary,
     )
+
+
+def offset_norm(weight: Rows, description: Description) -> Rows:
+    """A norm's weights as they are multiplied by."""
+    return weight + np.float32(description.norm_offset) if description.norm_offset else weight
 
 
 def stack_shape(config: Mapping[str, Any]) -> StackShape:
     """Sizes of a model's decoder layers, from its config.json.
 
     Raises:
-        KernelError: another activation than SiLU.
+        KernelError: what the kernels do not compute.
     """
-    if config.get("hidden_act", ACTIVATION) != ACTIVATION:
-        raise KernelError(f"The activation {config['hidden_act']!r} is not computed by the kernels.")
-    heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
-    return StackShape(
-        hidden=hidden,
-        inner=int(config["intermediate_size"]),
-        heads=heads,
-        kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(config.get("head_dim") or hidden // heads),
-        eps=float(config["rms_norm_eps"]),
-    )
-
-
-def rotary_of(config: Mapping[str, Any]) -> Rotary:
-    """Rotary angles of a model, from its config.json in transformers' present or former spelling."""
-    parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    parameters.setdefault("rope_theta", config.get("rope_theta", 10000.0))
-    return Rotary(stack_shape(config).head_dim, parameters, int(config.get("max_position_embeddings") or 8192))
+    return plan_of(config).shape

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import Cache, KernelError, Linear, Segment, Stack, norm
+from moa_kernels import Cache, KernelError, Linear, Segment, Stack, cap, norm
 
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.network.layers import Rows, Weights, read_layer, read_matrix, rotary_of, stack_shape
+from moa_shared.models.network.layers import Rows, Weights, offset_norm, read_layer, read_matrix
+from moa_shared.models.network.plan import plan_of
 from moa_shared.models.weights.weights import EMBEDDINGS, FINAL_NORM, HEAD
 from moa_shared.programs.progress import Progress, SilentProgress
 
@@ -36,35 +37,44 @@ class NetworkOutput:
 
 
 class Network:
-    """A Llama, Qwen2 or Qwen3 model.
+    """A model of a family that is described.
 
     Args:
         weights: of the model.
         config: the content of its config.json.
         plain: float32 weights and activations (the reference; slow).
+        context: the most positions that texts will have; 0: as many as the model was made for.
 
     Raises:
         ModelSourceError: what the kernels do not compute, by name.
     """
 
     def __init__(
-        self, weights: Weights, config: Mapping[str, Any], progress: Progress | None = None, *, plain: bool = False
+        self,
+        weights: Weights,
+        config: Mapping[str, Any],
+        progress: Progress | None = None,
+        *,
+        plain: bool = False,
+        context: int = 0,
     ) -> None:
         count = int(config["num_hidden_layers"])
         with (progress or SilentProgress()).task("Packing weights", count + 1) as task:
             try:
                 make_linear = partial(Linear, plain=plain)
+                self.plan = plan = plan_of(config, context)
                 layers = []
-                for index in range(count):
-                    layers.append(read_layer(weights, f"model.layers.{index}", make_linear))
+                for index, each in enumerate(plan.layers):
+                    prefix = f"model.layers.{index}"
+                    layers.append(read_layer(weights, prefix, make_linear, description=plan.description, plan=each))
                     task.advance(1)
-                self.stack = Stack(stack_shape(config), layers, rotary_of(config))
+                self.stack = Stack(plan.shape, layers, plan.rotaries)
                 self._head = make_linear([read_matrix(weights, HEAD)])
                 task.advance(1)
             except KernelError as error:
                 raise unsupported(error) from error
         self._weights = weights
-        self._norm = weights.array(FINAL_NORM)
+        self._norm = offset_norm(weights.array(FINAL_NORM), plan.description)
         self.vocab_size, self.hidden_size, self.layer_count = self._head.outputs, self._head.inputs, count
 
     def new_cache(self, *, half: bool = True) -> Cache:
@@ -100,11 +110,17 @@ class Network:
         self, tokens: Sequence[int], segments: Sequence[Segment], state_layers: Sequence[int] = ()
     ) -> tuple[Rows, dict[int, Rows]]:
         """As `forward`, without head: what leaves the last layer, and the states asked for; [rows, hidden size]."""
-        return self.stack.run(self._weights.rows(EMBEDDINGS, tokens), segments, state_layers)
+        rows = self._weights.rows(EMBEDDINGS, tokens)
+        if self.plan.embedding_scale != 1:
+            rows = rows * np.float32(self.plan.embedding_scale)
+        return self.stack.run(rows, segments, state_layers)
 
     def logits(self, hidden: Rows) -> Rows:
         """[rows, hidden size] after the final norm to [rows, vocab]."""
-        return self._head(hidden)
+        logits = self._head(hidden)
+        if self.plan.logits_scale != 1:
+            logits = logits * np.float32(self.plan.logits_scale)
+        return cap(logits, self.plan.logits_cap) if self.plan.logits_cap else logits
 
     def normed(self, rows: Rows) -> Rows:
         """The final norm of what leaves the last layer, [rows, hidden size]: what the head takes."""

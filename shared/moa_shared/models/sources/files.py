@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.errors import ModelSourceError
+from moa_shared.models.network.description import EARLIEST
 from moa_shared.models.network.family import check_family
 from moa_shared.models.sources.digest import canonical_json, combine, remembered_hash
 from moa_shared.models.tokenizer.trial import accept_tokenizer
@@ -38,6 +39,24 @@ _MATHEMATICS = (
     "attention_bias",
     "mlp_bias",
     "tie_word_embeddings",
+)
+_MATHEMATICS_OF_LATER_FAMILIES = (
+    "hidden_activation",
+    "layer_types",
+    "sliding_window",
+    "sliding_window_pattern",
+    "rope_local_base_freq",
+    "partial_rotary_factor",
+    "original_max_position_embeddings",
+    "no_rope_layers",
+    "no_rope_layer_interval",
+    "query_pre_attn_scalar",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "embedding_multiplier",
+    "attention_multiplier",
+    "residual_multiplier",
+    "logits_scaling",
 )
 _INDEX = "model.safetensors.index.json"
 
@@ -81,7 +100,10 @@ def describe_folder(folder: Path, target_id: str, root: Path, progress: Progress
     check_family(config, target_id)
     weights = find_weights(folder)
     hashes = [remembered_hash(path, root, progress) for path in weights]
-    mathematics = {key: config[key] for key in _MATHEMATICS if config.get(key) is not None}
+    keys: tuple[str, ...] = _MATHEMATICS
+    if config["model_type"] not in EARLIEST:
+        keys += _MATHEMATICS_OF_LATER_FAMILIES
+    mathematics = {key: config[key] for key in keys if config.get(key) is not None}
     fingerprint = combine([canonical_json(mathematics).decode(), *hashes])
     return ModelFiles(target_id, folder, config, weights, fingerprint, accept_tokenizer(folder, root))
 

@@ -70,6 +70,11 @@ class WeightReader:
         self._tied = HEAD not in self._tensors and bool(files.config.get("tie_word_embeddings", False))
         self._looked_at = 0  # bytes since the pages were dropped
 
+    @property
+    def family(self) -> str:
+        """The model's family."""
+        return str(self._files.config.get("model_type"))
+
     def names(self) -> list[str]:
         """The tensors that are stored; a tied head is not among them."""
         return list(self._tensors)

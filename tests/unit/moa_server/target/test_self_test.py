@@ -96,7 +96,7 @@ def test_keys_that_are_moved_wrongly_fail(monkeypatch: pytest.MonkeyPatch) -> No
 def test_quantised_layers_and_head_are_close_to_float32() -> None:
     model = tiny_model("qwen3")
     network = tiny_kernel_target(model, packed=()).network
-    assert 0 < compare_with_float32(network, ModelWeights(model), model.config.to_dict()) < 0.05
+    assert 0 < compare_with_float32(network, ModelWeights(model)) < 0.05
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_matrix_in_another_layout_is_found(name: str, place: str) -> None:
     weights = ModelWeights(model)
     weights.tensors[name] = np.roll(weights.tensors[name], 16, axis=1)
     with pytest.raises(ConfigError, match=f"The kernels' {place} is .* away from float32") as caught:
-        compare_with_float32(network, weights, model.config.to_dict())
+        compare_with_float32(network, weights)
     assert "--execution float32" in caught.value.hint
 
 
@@ -128,4 +128,4 @@ def test_what_is_no_number_is_found() -> None:
             "The kernels' head is nan% away from float32 on this machine, more than 15%. Give --execution float32, and report this with the model and the processor."
         ),
     ):
-        compare_with_float32(network, weights, model.config.to_dict())
+        compare_with_float32(network, weights)

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from inline_snapshot import snapshot
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.network.family import FAMILIES, check_family
+from moa_shared.models.network.description import FAMILIES
+from moa_shared.models.network.family import check_family
 
 from tests.support.messages import raises
 
@@ -21,13 +22,13 @@ def test_the_families_served(family: str) -> None:
         (
             {"model_type": "gpt2"},
             snapshot(
-                "it is of the model family 'gpt2', which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3."
+                "it is of the model family 'gpt2', which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3, mistral, ministral, ministral3, gemma2, gemma3_text, phi3, smollm3, olmo2, olmo3, granite."
             ),
         ),
         (
             {"model_type": None},
             snapshot(
-                "it is of the model family None, which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3."
+                "it is of the model family None, which moa does not serve. Choose a model of one of the families llama, qwen2, qwen3, mistral, ministral, ministral3, gemma2, gemma3_text, phi3, smollm3, olmo2, olmo3, granite."
             ),
         ),
         (
@@ -81,13 +82,7 @@ def test_the_families_served(family: str) -> None:
         (
             {"rope_parameters": {"rope_type": "dynamic"}},
             snapshot(
-                "it uses 'dynamic' rotary scaling, under which cached keys depend on how long the text became. Choose a model with default, linear, yarn or llama3 rotary scaling."
-            ),
-        ),
-        (
-            {"rope_scaling": {"type": "longrope"}},
-            snapshot(
-                "it uses 'longrope' rotary scaling, under which cached keys depend on how long the text became. Choose a model with default, linear, yarn or llama3 rotary scaling."
+                "it uses 'dynamic' rotary scaling, under which cached keys depend on how long the text became. Choose a model with default, linear, yarn, llama3 or longrope rotary scaling."
             ),
         ),
     ],
@@ -121,3 +116,22 @@ def test_heads_that_do_not_divide_are_refused(change: dict[str, object]) -> None
 @pytest.mark.parametrize("rope", [None, {"rope_type": "llama3"}, {"rope_type": "yarn"}, {"type": "linear"}])
 def test_rotary_scaling_by_position_alone_is_served(rope: dict[str, object] | None) -> None:
     check_family({**GOOD, "model_type": "llama", "rope_scaling": rope}, "it")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sliding_window": 0}, "sliding_window = 0"),
+        ({"sliding_window": "5"}, "sliding_window = '5'"),
+        ({"layer_types": ["sliding_attention"]}, "layers with a sliding window, and no size of it"),
+        ({"layer_types": ["full_attention"] * 2}, "for 1 layers"),
+        ({"layer_types": ["linear_attention"]}, "for 1 layers"),
+        ({"no_rope_layers": [1, 1]}, "for 1 layers"),
+        ({"no_rope_layer_interval": 0}, "no_rope_layer_interval = 0"),
+        ({"sliding_window_pattern": 0}, "sliding_window_pattern = 0"),
+        ({"use_bidirectional_attention": True}, "bidirectional attention"),
+    ],
+)
+def test_layers_that_make_no_sense_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ModelSourceError, match=f"The config.json of it has .*{message}.*, which moa does not compute"):
+        check_family({**GOOD, "model_type": "smollm3", **change}, "it")

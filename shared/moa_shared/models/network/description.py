@@ -1,0 +1,90 @@
+"""What the families differ in, a description each; sizes and factors are in a model's own config.json.
+
+Pure data. The names of tensors are transformers'. Invariant: a family that is described is computed as transformers
+computes it in float32; a test holds each of them to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from moa_kernels.transformer.stack import GELU_TANH, SILU
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """The modules of a layer that hold its norms; None: it has none there.
+
+    Args:
+        attention, mlp: of what they read.
+        attention_out, mlp_out: of what they add to the rows.
+    """
+
+    attention: str | None = "input_layernorm"
+    mlp: str | None = "post_attention_layernorm"
+    attention_out: str | None = None
+    mlp_out: str | None = None
+
+
+BEFORE = Norms()
+AFTER = Norms(None, None, "post_attention_layernorm", "post_feedforward_layernorm")
+AROUND = Norms("input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm")
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """One family. Biases, and norms of queries and keys, are computed wherever a layer has them.
+
+    Args:
+        norm_offset: what is added to the weights of norms (Gemma stores them less 1).
+        fused: queries, keys and values are one projection, gate and up another.
+        scales_embeddings: by the root of the hidden size.
+        window_every: each layer whose number is not a multiple of this (from 1) sees a window, where `layer_types` does
+            not say; 0: where the configuration names a window, all layers have it; None: none has.
+        no_rotary_every: each layer whose number is a multiple of this is not rotated, where `no_rope_layers` does not
+            say.
+        defaults: keys that the family's config.json may leave out.
+    """
+
+    norms: Norms = BEFORE
+    activation: str = SILU
+    norm_offset: float = 0.0
+    fused: bool = False
+    scales_embeddings: bool = False
+    window_every: int | None = None
+    no_rotary_every: int = 0
+    defaults: Mapping[str, object] = field(default_factory=dict)
+
+
+_GEMMA = {"rms_norm_eps": 1e-6, "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096}
+FAMILIES = {
+    "llama": Description(),
+    "qwen2": Description(),
+    "qwen3": Description(),
+    "mistral": Description(window_every=0),
+    "ministral": Description(window_every=0),
+    "ministral3": Description(window_every=0),
+    "gemma2": Description(
+        AROUND,
+        GELU_TANH,
+        norm_offset=1.0,
+        scales_embeddings=True,
+        window_every=2,
+        defaults=_GEMMA | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    ),
+    "gemma3_text": Description(
+        AROUND,
+        GELU_TANH,
+        norm_offset=1.0,
+        scales_embeddings=True,
+        window_every=6,
+        defaults=_GEMMA | {"rope_theta": 1000000.0, "rope_local_base_freq": 10000.0},
+    ),
+    "phi3": Description(fused=True, window_every=0),
+    "smollm3": Description(no_rotary_every=4, defaults={"rope_theta": 2000000.0}),
+    "olmo2": Description(AFTER, defaults={"rope_theta": 500000.0}),
+    "olmo3": Description(AFTER, window_every=4, defaults={"rope_theta": 500000.0, "sliding_window": 4096}),
+    "granite": Description(),
+}
+EARLIEST = ("llama", "qwen2", "qwen3")  # whose layers are all alike and of Llama's form; torch computes these

@@ -1,0 +1,68 @@
+"""Tiny models of the families beyond Llama's form, with all that they do differently from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transformers
+from transformers import PreTrainedModel
+
+from tests.support.tiny_models import SIZES, draw_weights
+
+WINDOW = 5  # so that every text of a test is longer
+_LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
+_YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 32}
+_LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 500.0, "original_max_position_embeddings": 32,
+    "partial_rotary_factor": 1.0, "short_factor": [1.0 + index / 9 for index in range(16)],
+    "long_factor": [1.0 + index / 3 for index in range(16)],
+}  # fmt: skip
+_PLAIN = {"rope_type": "default", "rope_theta": 500.0}
+_LINEAR = {"rope_type": "linear", "rope_theta": 9000.0, "factor": 8.0}
+_WIDE = {"hidden_size": 128}  # four heads of 32: families that derive the size of a head
+_GEMMA = {"query_pre_attn_scalar": 50, "sliding_window": WINDOW, "layer_types": _LAYERS}
+_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "mistral": ("Mistral", {"sliding_window": WINDOW}),
+    "mistral without a window": ("Mistral", {"sliding_window": None}),
+    "ministral": ("Ministral", {"sliding_window": WINDOW, "layer_types": _LAYERS}),
+    "ministral 3": ("Ministral3", {"rope_parameters": {**_YARN, "llama_4_scaling_beta": 0.3}}),
+    "gemma 2": ("Gemma2", {**_GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+    "gemma 3": (
+        "Gemma3",
+        {**_GEMMA, "rope_parameters": {"full_attention": _LINEAR, "sliding_attention": _PLAIN}},
+    ),
+    "phi 3": ("Phi3", {**_WIDE, "sliding_window": WINDOW, "pad_token_id": None}),
+    "phi 4": ("Phi3", {**_WIDE, "head_dim": None, "rope_parameters": _LONGROPE, "pad_token_id": None}),
+    "smollm 3": ("SmolLM3", {**_WIDE, "no_rope_layers": [1, 0, 1]}),
+    "olmo 2": ("Olmo2", _WIDE),
+    "olmo 3": (
+        "Olmo3",
+        {
+            **_WIDE, "sliding_window": WINDOW, "layer_types": _LAYERS,
+            "rope_parameters": {"full_attention": _YARN, "sliding_attention": _PLAIN},
+        },
+    ),
+    "granite": (
+        "Granite",
+        {
+            **_WIDE, "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.7,
+            "logits_scaling": 2.0,
+        },
+    ),
+}  # fmt: skip
+DENSE_FAMILIES = tuple(_FAMILIES)
+
+
+def tiny_dense(family: str, **changes: Any) -> PreTrainedModel:
+    """A model of a family, with eager attention, which computes soft caps."""
+    name, own = _FAMILIES[family]
+    sizes = {**SIZES, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, **own, **changes}
+    if sizes["hidden_size"] == 128 and "Phi3" in name:
+        sizes.pop("head_dim")
+    config_class = getattr(transformers, "Gemma3TextConfig" if name == "Gemma3" else f"{name}Config")
+    transformers.set_seed(3)
+    model: PreTrainedModel = getattr(transformers, f"{name}ForCausalLM")(
+        config_class(**sizes, attn_implementation="eager")
+    )
+    draw_weights(model)
+    return model.eval().requires_grad_(False)
