@@ -14,7 +14,7 @@ from moa_kernels.transformer.page import Page
 from moa_kernels.transformer.segment import Segment
 from moa_kernels.transformer.stack import Layer, Stack, StackShape
 
-ARITHMETIC = 1  # raised when a change of the kernels gives other bits: texts of both are not to be mixed
+ARITHMETIC = 2  # raised when a change of the kernels gives other bits: texts of both are not to be mixed
 
 __all__ = [
     "ARITHMETIC",

@@ -167,6 +167,12 @@ class TorchTarget(Target):
 def _check_layers(config: dict[str, Any], name: str) -> None:
     """Refuses families whose layers are not all of Llama's form: attention over pages has no windows and no caps."""
     check_family(config, name)
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if "longrope" in (rope.get("rope_type"), rope.get("type")):
+        raise ModelSourceError(
+            f"{name} uses 'longrope' rotary scaling, which the torch levels choose again as a text grows.",
+            hint="Give --execution int8.",
+        )
     if config["model_type"] not in EARLIEST:
         raise ModelSourceError(
             f"{name} is of the family {config['model_type']}, which the torch levels do not compute.",

@@ -131,5 +131,5 @@ def unsupported(error: KernelError) -> ModelSourceError:
     """The error for a user whose target the kernels do not take."""
     return ModelSourceError(
         f"The int8 kernels do not compute this target: {error}",
-        hint="Give --execution float32 or bf16, which torch computes.",
+        hint="If it is a Llama, Qwen2 or Qwen3 model, give --execution float32 or bf16, which torch computes.",
     )

@@ -132,11 +132,14 @@ def _packed(reader: WeightReader) -> Iterator[tuple[str, Tiles, int]]:
     names = [name for name in reader.names() if len(reader.shape(name)) == 2 and _is_taken(reader, name)]
 
     def pack(name: str) -> Tiles:
-        matrix = reader.blocks(name)
-        if matrix is None:
-            matrix = quantised(reader.array(name))
-        matrix.check()
-        return packed(matrix)
+        try:
+            matrix = reader.blocks(name)
+            if matrix is None:
+                matrix = quantised(reader.array(name))
+            matrix.check()
+            return packed(matrix)
+        except KernelError as error:
+            raise KernelError(f"{name.removesuffix('.weight')}: {error}") from error
 
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(pack, name) for name in names[:1]]

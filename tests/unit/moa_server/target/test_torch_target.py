@@ -94,7 +94,23 @@ def test_rotary_scaling_that_depends_on_the_length_is_refused() -> None:
     with raises(
         ModelSourceError,
         snapshot(
-            "LlamaForCausalLM uses 'dynamic' rotary scaling, under which cached keys depend on how long the text became. Choose a model with default, linear, yarn or llama3 rotary scaling."
+            "LlamaForCausalLM uses 'dynamic' rotary scaling, under which cached keys depend on how long the text became. Choose a model with default, linear, yarn, llama3 or longrope rotary scaling."
+        ),
+    ):
+        TorchTarget(model)
+
+
+def test_rotary_scaling_that_torch_chooses_again_as_a_text_grows_is_refused() -> None:
+    model = tiny_model()
+    factors = [1.0] * (model.config.head_dim // 2)
+    model.config.rope_parameters = {
+        "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64,
+        "short_factor": factors, "long_factor": factors,
+    }  # fmt: skip
+    with raises(
+        ModelSourceError,
+        snapshot(
+            "LlamaForCausalLM uses 'longrope' rotary scaling, which the torch levels choose again as a text grows. Give --execution int8."
         ),
     ):
         TorchTarget(model)
